@@ -1,0 +1,49 @@
+// Anonymous maps, over-mapped so that the start can be aligned to a huge page.
+#include "base/arena.h"
+
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
+    *arena = (struct arena){.bytes = bytes};
+    if (bytes == 0)
+        return STATUS_OK;
+    char wanted[32], there[32];
+    text_bytes(wanted, sizeof wanted, (double)bytes);
+    uint64_t available = memory_available_bytes();
+    if (bytes > available)
+        return FAIL(STATUS_FAILED,
+                    "%s need %s (%zu bytes) of memory, and %s are available; use a smaller "
+                    "micro-batch, recompute=block or a smaller model",
+                    purpose, wanted, bytes, text_bytes(there, sizeof there, (double)available));
+    size_t padded;
+    if (__builtin_add_overflow(bytes, 2 * HUGE_PAGE_BYTES - 1, &padded))
+        return FAIL(STATUS_FAILED, "%s need %s of memory: more than can be addressed", purpose, wanted);
+    size_t mapped = padded & ~(HUGE_PAGE_BYTES - 1);
+    char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return FAIL(STATUS_FAILED, "%s need %s of memory, which the system refused", purpose, wanted);
+    // Give back what lies before the first huge page boundary and after the last needed one.
+    size_t before = -(uintptr_t)base & (HUGE_PAGE_BYTES - 1);
+    size_t kept = (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
+    if (before)
+        munmap(base, before);
+    if (mapped - before > kept)
+        munmap(base + before + kept, mapped - before - kept);
+    arena->data = base + before;
+    arena->mapped_bytes = kept;
+    // Advice only: without huge pages the memory is as good, just slower to reach.
+    (void)madvise(arena->data, kept, MADV_HUGEPAGE);
+    return STATUS_OK;
+}
+
+void arena_free(struct arena *arena) {
+    if (arena->data)
+        munmap(arena->data, arena->mapped_bytes);
+    *arena = (struct arena){0};
+}

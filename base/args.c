@@ -1,0 +1,99 @@
+// Flags by their table. Everything that is not a flag is positional.
+#include "base/args.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+static enum status unknown_flag(const char *command, const struct arg *table, int n_table, const char *flag) {
+    const char **names = malloc(((size_t)n_table + 1) * sizeof *names);
+    if (!names)
+        return FAIL(STATUS_FAILED, "out of memory reading the flags of train %s", command);
+    for (int i = 0; i < n_table; i++)
+        names[i] = table[i].name;
+    const char *nearest = text_nearest(flag, names, n_table);
+    free(names);
+    if (nearest)
+        return FAIL(STATUS_INVALID, "train %s has no flag %s; did you mean %s? See: train help %s", command,
+                    flag, nearest, command);
+    return FAIL(STATUS_INVALID, "train %s has no flag %s; see: train help %s", command, flag, command);
+}
+
+static enum status parse_number(const char *command, const struct arg *arg, const char *text) {
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    bool whole = arg->type == ARG_INTEGER;
+    if (end == text || *end || errno || !isfinite(value) ||
+        (whole && (value != floor(value) || fabs(value) > 0x1p53)))
+        return FAIL(STATUS_INVALID, "train %s: %s is \"%s\", expected %s", command, arg->name, text,
+                    whole ? "an integer" : "a number");
+    if (value < arg->minimum || value > arg->maximum)
+        return FAIL(STATUS_INVALID, "train %s: %s is %s, expected from %.15g to %.15g", command, arg->name,
+                    text, arg->minimum, arg->maximum);
+    if (whole)
+        *(int64_t *)arg->value = (int64_t)value;
+    else
+        *(double *)arg->value = value;
+    return STATUS_OK;
+}
+
+static const struct arg *find_flag(const struct arg *table, int n_table, const char *name, size_t length) {
+    for (int i = 0; i < n_table; i++)
+        if (strlen(table[i].name) == length && strncmp(table[i].name, name, length) == 0)
+            return &table[i];
+    return NULL;
+}
+
+// One flag at args[*i], whose value may be the next argument: then *i moves on.
+static enum status parse_flag(const char *command, const struct arg *table, int n_table, int n_args,
+                              char **args, int *i) {
+    const char *equals = strchr(args[*i], '=');
+    size_t length = equals ? (size_t)(equals - args[*i]) : strlen(args[*i]);
+    const struct arg *arg = find_flag(table, n_table, args[*i], length);
+    if (!arg)
+        return unknown_flag(command, table, n_table, args[*i]);
+    if (arg->type == ARG_FLAG) {
+        if (equals)
+            return FAIL(STATUS_INVALID, "train %s: %s takes no value", command, arg->name);
+        *(bool *)arg->value = true;
+        return STATUS_OK;
+    }
+    const char *text = equals ? equals + 1 : *i + 1 < n_args ? args[++*i] : NULL;
+    if (!text)
+        return FAIL(STATUS_INVALID, "train %s: %s wants a value after it", command, arg->name);
+    if (arg->type != ARG_STRING)
+        return parse_number(command, arg, text);
+    *(const char **)arg->value = text;
+    return STATUS_OK;
+}
+
+enum status args_parse(const char *command, const struct arg *table, int n_table, int n_args, char **args,
+                       const char **positional, int max_positional, int *n_positional) {
+    bool flags = true;
+    *n_positional = 0;
+    for (int i = 0; i < n_args; i++) {
+        if (flags && strcmp(args[i], "--") == 0) {
+            flags = false;
+        } else if (flags && args[i][0] == '-' && args[i][1] == '-') {
+            TRY(parse_flag(command, table, n_table, n_args, args, &i));
+        } else {
+            if (*n_positional == max_positional)
+                return FAIL(STATUS_INVALID, "train %s: unexpected argument \"%s\"; see: train help %s",
+                            command, args[i], command);
+            positional[(*n_positional)++] = args[i];
+        }
+    }
+    return STATUS_OK;
+}
+
+void args_print_help(FILE *stream, const struct arg *table, int n_table) {
+    static const char *const values[] = {
+        [ARG_FLAG] = "", [ARG_INTEGER] = " N", [ARG_NUMBER] = " X", [ARG_STRING] = " TEXT"};
+    for (int i = 0; i < n_table; i++)
+        fprintf(stream, "  %s%-*s %s\n", table[i].name, 22 - (int)strlen(table[i].name),
+                values[table[i].type], table[i].help);
+}

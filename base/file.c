@@ -1,0 +1,210 @@
+// Files by POSIX calls. Absent or unreadable input is the caller's input (STATUS_INVALID); what fails while
+// writing is the environment (STATUS_FAILED).
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+// Opens a regular file for reading and gives its size.
+static enum status open_regular(const char *path, int *descriptor, size_t *bytes) {
+    *descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (*descriptor < 0)
+        return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
+    struct stat info;
+    enum status status = STATUS_OK;
+    if (fstat(*descriptor, &info) != 0)
+        status = FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
+    else if (S_ISDIR(info.st_mode))
+        status = FAIL(STATUS_INVALID, "%s is a folder, expected a file", path);
+    else
+        *bytes = (size_t)info.st_size;
+    if (status != STATUS_OK)
+        close(*descriptor);
+    return status;
+}
+
+enum status file_map_open(struct file_map *map, const char *path) {
+    int descriptor;
+    *map = (struct file_map){0};
+    TRY(open_regular(path, &descriptor, &map->bytes));
+    enum status status = STATUS_OK;
+    if (map->bytes > 0) {
+        void *data = mmap(NULL, map->bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+        if (data == MAP_FAILED)
+            status = FAIL(STATUS_FAILED, "cannot map %s: %s", path, strerror(errno));
+        else
+            map->data = data;
+    }
+    if (!map->data)
+        map->bytes = 0;
+    close(descriptor);
+    return status;
+}
+
+void file_map_close(struct file_map *map) {
+    if (map->data)
+        munmap((void *)(uintptr_t)map->data, map->bytes);
+    *map = (struct file_map){0};
+}
+
+// Reads up to the end, whatever the size was said to be: pipes and /proc files have none.
+static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
+                            size_t *bytes) {
+    size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;
+    char *buffer = malloc(capacity + 1);
+    while (buffer) {
+        ssize_t got = read(descriptor, buffer + length, capacity - length);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            free(buffer);
+            return FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
+        }
+        length += (size_t)got;
+        if (length > max_bytes) {
+            free(buffer);
+            return FAIL(STATUS_INVALID, "%s is larger than the %zu bytes that such a file may have", path,
+                        max_bytes);
+        }
+        if (got == 0) {
+            buffer[length] = '\0';
+            *data = buffer;
+            *bytes = length;
+            return STATUS_OK;
+        }
+        if (length == capacity) {
+            char *grown = realloc(buffer, 2 * capacity + 1);
+            if (!grown)
+                break;
+            buffer = grown;
+            capacity *= 2;
+        }
+    }
+    free(buffer);
+    return FAIL(STATUS_FAILED, "out of memory reading %s", path);
+}
+
+enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) {
+    int descriptor;
+    size_t expected = 0;
+    TRY(open_regular(path, &descriptor, &expected));
+    enum status status = STATUS_OK;
+    if (expected > max_bytes)
+        status = FAIL(STATUS_INVALID, "%s has %zu bytes, expected at most %zu", path, expected, max_bytes);
+    else
+        status = read_all(descriptor, path, expected, max_bytes, data, bytes);
+    close(descriptor);
+    return status;
+}
+
+// ---- writing
+
+enum status file_writer_open(struct file_writer *writer, const char *path) {
+    *writer = (struct file_writer){.path = strdup(path),
+                                   .temporary_path = file_path("%s.tmp-%ld", path, (long)getpid())};
+    enum status status = STATUS_OK;
+    if (!writer->path || !writer->temporary_path)
+        status = FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    else if (!(writer->stream = fopen(writer->temporary_path, "wbe")))
+        status = FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
+    if (status != STATUS_OK)
+        file_discard(writer);
+    return status;
+}
+
+void file_write(struct file_writer *writer, const void *data, size_t bytes) {
+    if (writer->error || bytes == 0)
+        return;
+    errno = 0;
+    if (fwrite(data, 1, bytes, writer->stream) != bytes)
+        writer->error = errno ? errno : EIO;
+    else
+        writer->bytes += bytes;
+}
+
+enum status file_commit(struct file_writer *writer) {
+    if (!writer->error && (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0))
+        writer->error = errno;
+    if (fclose(writer->stream) != 0 && !writer->error)
+        writer->error = errno;
+    writer->stream = NULL;
+    if (!writer->error && rename(writer->temporary_path, writer->path) != 0)
+        writer->error = errno;
+    enum status status = STATUS_OK;
+    if (writer->error)
+        status = FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error));
+    if (status == STATUS_OK) { // nothing temporary is left to remove
+        free(writer->temporary_path);
+        writer->temporary_path = NULL;
+    }
+    file_discard(writer);
+    return status;
+}
+
+void file_discard(struct file_writer *writer) {
+    if (writer->stream)
+        fclose(writer->stream);
+    if (writer->temporary_path)
+        unlink(writer->temporary_path);
+    free(writer->temporary_path);
+    free(writer->path);
+    *writer = (struct file_writer){0};
+}
+
+enum status file_write_all(const char *path, const void *data, size_t bytes) {
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path));
+    file_write(&writer, data, bytes);
+    return file_commit(&writer);
+}
+
+char *file_path(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *path = NULL;
+    int length = vasprintf(&path, format, arguments);
+    va_end(arguments);
+    if (length < 0) {
+        (void)FAIL(STATUS_FAILED, "out of memory for a path");
+        return NULL;
+    }
+    return path;
+}
+
+// ---- locks
+
+enum status file_lock(const char *path, int *descriptor) {
+    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*descriptor < 0)
+        return FAIL(STATUS_INVALID, "cannot open the lock %s: %s", path, strerror(errno));
+    char owner[32] = {0};
+    if (flock(*descriptor, LOCK_EX | LOCK_NB) != 0) {
+        int error = errno;
+        ssize_t n = pread(*descriptor, owner, sizeof owner - 1, 0);
+        file_unlock(descriptor);
+        if (error != EWOULDBLOCK)
+            return FAIL(STATUS_FAILED, "cannot lock %s: %s", path, strerror(error));
+        owner[n > 0 ? strcspn(owner, "\n") : 0] = '\0';
+        return FAIL(STATUS_INVALID, "%s is held by process %s: the folder is in use", path,
+                    owner[0] ? owner : "(unknown)");
+    }
+    int length = snprintf(owner, sizeof owner, "%ld\n", (long)getpid());
+    // Who holds it is a courtesy to the next one; the lock holds without it.
+    if (ftruncate(*descriptor, 0) != 0 || pwrite(*descriptor, owner, (size_t)length, 0) != length)
+        return STATUS_OK;
+    return STATUS_OK;
+}
+
+void file_unlock(int *descriptor) {
+    if (*descriptor >= 0)
+        close(*descriptor);
+    *descriptor = -1;
+}

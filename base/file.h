@@ -1,0 +1,64 @@
+// Files, checked: whole reads, memory maps, atomic writes (temporary name, flush, rename), folders, globs,
+// locks. Every message names the path and what the system said.
+#ifndef ZERO_BASE_FILE_H
+#define ZERO_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+// A read-only map of a whole file; `data` is NULL for an empty file.
+struct file_map {
+    const uint8_t *data;
+    size_t bytes;
+};
+enum status file_map_open(struct file_map *map,
+                          const char *path) MUST_CHECK; // STATUS_INVALID: absent, a folder
+void file_map_close(struct file_map *map);
+
+// The whole file, with a NUL after its last byte (not counted). Free with free(). STATUS_INVALID when absent,
+// when it is a folder, or when it is larger than max_bytes.
+enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
+
+// Writes to PATH.tmp-PID; file_commit flushes to disk and renames it over PATH; file_discard removes it (and
+// does nothing after a commit). A failed write is remembered, so that only the commit needs checking.
+struct file_writer {
+    FILE *stream;
+    char *path, *temporary_path;
+    uint64_t bytes;
+    int error; // errno of the first failure
+};
+enum status file_writer_open(struct file_writer *writer, const char *path) MUST_CHECK;
+void file_write(struct file_writer *writer, const void *data, size_t bytes);
+enum status file_commit(struct file_writer *writer) MUST_CHECK; // STATUS_FAILED: disk full and the like
+void file_discard(struct file_writer *writer);
+enum status file_write_all(const char *path, const void *data, size_t bytes) MUST_CHECK;
+
+bool file_exists(const char *path);
+bool file_is_folder(const char *path);
+enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when not permitted
+enum status file_remove_tree(const char *path) MUST_CHECK;  // rm -r; absent is fine; follows no links
+enum status file_sync_folder(const char *path) MUST_CHECK;  // makes renames inside it durable
+enum status file_rename(const char *from, const char *to) MUST_CHECK;
+// DIR/NAME in a fresh string, formatted; NULL when out of memory (then a failure is recorded).
+char *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// Paths that match a glob pattern (or the path itself when it has no wildcard), sorted bytewise.
+// STATUS_INVALID when nothing matches.
+struct file_list {
+    char **paths;
+    int n_paths;
+};
+enum status file_glob(struct file_list *list, const char *pattern) MUST_CHECK;       // adds to the list
+enum status file_list_folder(struct file_list *list, const char *folder) MUST_CHECK; // names, sorted
+void file_list_free(struct file_list *list);
+
+// An exclusive lock held through an open file until file_unlock or the end of the process. STATUS_INVALID
+// when another process holds it: the message names that process.
+enum status file_lock(const char *path, int *descriptor) MUST_CHECK;
+void file_unlock(int *descriptor);
+
+#endif

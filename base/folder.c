@@ -1,0 +1,152 @@
+// Folders, globs and lists of paths: the second half of base/file.h.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+bool file_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+bool file_is_folder(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+enum status file_make_folders(const char *path) {
+    char *partial = file_path("%s", path);
+    if (!partial)
+        return STATUS_FAILED;
+    enum status status = STATUS_OK;
+    for (char *end = partial + (*partial == '/'); status == STATUS_OK; end++) {
+        if (*end != '/' && *end != '\0')
+            continue;
+        bool last = *end == '\0';
+        *end = '\0';
+        // What is already there is fine, whatever error that gives: EEXIST, or EROFS and EACCES on some
+        // systems.
+        int error = mkdir(partial, 0777) != 0 ? errno : 0;
+        if (error && !file_is_folder(partial))
+            status = FAIL(STATUS_INVALID, "cannot make the folder %s: %s", partial, strerror(error));
+        if (last)
+            break;
+        *end = '/';
+    }
+    free(partial);
+    return status;
+}
+
+static enum status remove_at(int parent, const char *name, const char *path);
+
+static enum status remove_entries(int folder, const char *path) {
+    DIR *stream = fdopendir(folder);
+    if (!stream) {
+        close(folder);
+        return FAIL(STATUS_FAILED, "cannot list %s: %s", path, strerror(errno));
+    }
+    enum status status = STATUS_OK;
+    struct dirent *entry;
+    while (status == STATUS_OK && (entry = readdir(stream)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = remove_at(dirfd(stream), entry->d_name, path);
+    closedir(stream);
+    return status;
+}
+
+static enum status remove_at(int parent, const char *name, const char *path) {
+    if (unlinkat(parent, name, 0) == 0 || errno == ENOENT)
+        return STATUS_OK;
+    if (errno != EISDIR && errno != EPERM)
+        return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
+    int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
+    TRY(remove_entries(folder, path));
+    if (unlinkat(parent, name, AT_REMOVEDIR) != 0)
+        return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
+    return STATUS_OK;
+}
+
+enum status file_remove_tree(const char *path) {
+    return remove_at(AT_FDCWD, path, path);
+}
+
+enum status file_sync_folder(const char *path) {
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return FAIL(STATUS_FAILED, "cannot open the folder %s: %s", path, strerror(errno));
+    // Some file systems cannot flush a folder and say EINVAL: then there is nothing more to do.
+    int error = fsync(descriptor) != 0 && errno != EINVAL ? errno : 0;
+    close(descriptor);
+    return error ? FAIL(STATUS_FAILED, "cannot flush the folder %s: %s", path, strerror(error)) : STATUS_OK;
+}
+
+enum status file_rename(const char *from, const char *to) {
+    if (rename(from, to) != 0)
+        return FAIL(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status list_add(struct file_list *list, const char *path) {
+    char **grown = realloc(list->paths, ((size_t)list->n_paths + 1) * sizeof *grown);
+    if (grown)
+        list->paths = grown;
+    char *copy = grown ? strdup(path) : NULL;
+    if (!copy)
+        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    list->paths[list->n_paths++] = copy;
+    return STATUS_OK;
+}
+
+static int by_bytes(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+enum status file_glob(struct file_list *list, const char *pattern) {
+    if (file_exists(pattern)) // a path, even if it looks like a pattern
+        return list_add(list, pattern);
+    glob_t found = {0};
+    int result = glob(pattern, GLOB_NOSORT, NULL, &found);
+    enum status status = STATUS_OK;
+    int first = list->n_paths;
+    if (result == GLOB_NOSPACE)
+        status = FAIL(STATUS_FAILED, "out of memory matching %s", pattern);
+    else if (result != 0)
+        status = FAIL(STATUS_INVALID, "no file matches %s", pattern);
+    for (size_t i = 0; status == STATUS_OK && i < found.gl_pathc; i++)
+        status = list_add(list, found.gl_pathv[i]);
+    globfree(&found);
+    if (status == STATUS_OK)
+        qsort(list->paths + first, (size_t)(list->n_paths - first), sizeof *list->paths, by_bytes);
+    return status;
+}
+
+enum status file_list_folder(struct file_list *list, const char *folder) {
+    DIR *stream = opendir(folder);
+    if (!stream)
+        return FAIL(STATUS_INVALID, "cannot list the folder %s: %s", folder, strerror(errno));
+    enum status status = STATUS_OK;
+    int first = list->n_paths;
+    struct dirent *entry;
+    while (status == STATUS_OK && (entry = readdir(stream)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = list_add(list, entry->d_name);
+    closedir(stream);
+    if (status == STATUS_OK && list->n_paths > first)
+        qsort(list->paths + first, (size_t)(list->n_paths - first), sizeof *list->paths, by_bytes);
+    return status;
+}
+
+void file_list_free(struct file_list *list) {
+    for (int i = 0; i < list->n_paths; i++)
+        free(list->paths[i]);
+    free(list->paths);
+    *list = (struct file_list){0};
+}

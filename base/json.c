@@ -1,0 +1,176 @@
+// cJSON finds the syntax; this adds places, refuses duplicate keys, and checks types.
+#include "base/json.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+
+#define LARGEST_JSON ((size_t)256 << 20)
+
+static const char *type_name(const cJSON *item) {
+    return cJSON_IsBool(item)     ? "true or false"
+           : cJSON_IsNull(item)   ? "null"
+           : cJSON_IsNumber(item) ? "a number"
+           : cJSON_IsString(item) ? "a string"
+           : cJSON_IsArray(item)  ? "a list"
+                                  : "an object";
+}
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static enum status syntax_error(const char *text, size_t length, const char *at, const char *source) {
+    size_t line = 1, column = 1, shown = 0;
+    const char *end = text + length;
+    while (end > text && is_space(end[-1]))
+        end--;
+    if (end == text)
+        return FAIL(STATUS_INVALID, "%s is empty, expected JSON", source);
+    for (const char *p = text; p < at && p < end; p++) {
+        column = *p == '\n' ? 1 : column + 1;
+        line += *p == '\n';
+    }
+    while (at + shown < end && shown < 20 && (unsigned char)at[shown] >= ' ')
+        shown++;
+    if (at + 1 >= end) // cJSON points at the last byte when it needs more of them
+        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is not complete or wrong at its end: \"%.*s\"",
+                    source, line, column, (int)shown, at);
+    return FAIL(STATUS_INVALID, "%s:%zu:%zu: not JSON from here on: \"%.*s\"", source, line, column,
+                (int)shown, at);
+}
+
+static int by_key(const void *a, const void *b) {
+    return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
+}
+
+// Sorting finds a key given twice in n log n, whatever the file.
+static enum status check_keys(const cJSON *object, const char *source) {
+    int n = cJSON_GetArraySize(object), i = 0;
+    if (n < 2)
+        return STATUS_OK;
+    const cJSON **items = malloc((size_t)n * sizeof *items), *item;
+    if (!items)
+        return FAIL(STATUS_FAILED, "out of memory reading %s", source);
+    cJSON_ArrayForEach(item, object) items[i++] = item;
+    qsort(items, (size_t)n, sizeof *items, by_key);
+    enum status status = STATUS_OK;
+    for (i = 1; i < n && status == STATUS_OK; i++)
+        if (strcmp(items[i - 1]->string, items[i]->string) == 0)
+            status = FAIL(STATUS_INVALID, "%s: the key \"%s\" is given twice", source, items[i]->string);
+    free(items);
+    return status;
+}
+
+// cJSON bounds the nesting (CJSON_NESTING_LIMIT), and so this recursion.
+static enum status check_tree(const cJSON *node, const char *source) {
+    if (cJSON_IsObject(node))
+        TRY(check_keys(node, source));
+    const cJSON *item;
+    cJSON_ArrayForEach(item, node) TRY(check_tree(item, source));
+    return STATUS_OK;
+}
+
+enum status json_parse(const char *text, size_t length, const char *source, cJSON **out) {
+    const char *end = text;
+    *out = cJSON_ParseWithLengthOpts(text, length, &end, false);
+    if (!*out)
+        return syntax_error(text, length, end, source);
+    while (end < text + length && is_space(*end))
+        end++;
+    enum status status =
+        end < text + length ? syntax_error(text, length, end, source) : check_tree(*out, source);
+    if (status != STATUS_OK) {
+        cJSON_Delete(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+enum status json_read_file(const char *path, cJSON **out) {
+    char *text = NULL;
+    size_t length;
+    *out = NULL;
+    TRY(file_read(path, LARGEST_JSON, &text, &length));
+    enum status status = json_parse(text, length, path, out);
+    free(text);
+    return status;
+}
+
+static enum status get(const cJSON *object, const char *key, const char *source, const char *expected,
+                       const cJSON **out) {
+    *out = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!*out)
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is missing, expected %s", source, key, expected);
+    return STATUS_OK;
+}
+
+static enum status wrong_type(const cJSON *item, const char *key, const char *source, const char *expected) {
+    return FAIL(STATUS_INVALID, "%s: \"%s\" is %s, expected %s", source, key, type_name(item), expected);
+}
+
+enum status json_get_integer(const cJSON *object, const char *key, int64_t minimum, int64_t maximum,
+                             const char *source, int64_t *out) {
+    const cJSON *item;
+    TRY(get(object, key, source, "an integer", &item));
+    if (!cJSON_IsNumber(item))
+        return wrong_type(item, key, source, "an integer");
+    double value = item->valuedouble;
+    if (!(fabs(value) <= 0x1p53) || value != floor(value) || (int64_t)value < minimum ||
+        (int64_t)value > maximum)
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is %.17g, expected an integer from %lld to %lld", source, key,
+                    value, (long long)minimum, (long long)maximum);
+    *out = (int64_t)value;
+    return STATUS_OK;
+}
+
+enum status json_get_number(const cJSON *object, const char *key, const char *source, double *out) {
+    const cJSON *item;
+    TRY(get(object, key, source, "a number", &item));
+    if (!cJSON_IsNumber(item))
+        return wrong_type(item, key, source, "a number");
+    if (!isfinite(item->valuedouble))
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is too large for a number", source, key);
+    *out = item->valuedouble;
+    return STATUS_OK;
+}
+
+enum status json_get_string(const cJSON *object, const char *key, const char *source, const char **out) {
+    const cJSON *item;
+    TRY(get(object, key, source, "a string", &item));
+    if (!cJSON_IsString(item))
+        return wrong_type(item, key, source, "a string");
+    *out = item->valuestring;
+    return STATUS_OK;
+}
+
+enum status json_get_array(const cJSON *object, const char *key, const char *source, const cJSON **out) {
+    TRY(get(object, key, source, "a list", out));
+    return cJSON_IsArray(*out) ? STATUS_OK : wrong_type(*out, key, source, "a list");
+}
+
+enum status json_get_object(const cJSON *object, const char *key, const char *source, const cJSON **out) {
+    TRY(get(object, key, source, "an object", out));
+    return cJSON_IsObject(*out) ? STATUS_OK : wrong_type(*out, key, source, "an object");
+}
+
+void json_add_string(struct text *text, const char *string) {
+    text_add_bytes(text, "\"", 1);
+    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            text_add(text, "\\%c", *p);
+        else if (*p == '\n')
+            text_add(text, "\\n");
+        else if (*p == '\t')
+            text_add(text, "\\t");
+        else if (*p < 0x20)
+            text_add(text, "\\u%04x", *p);
+        else
+            text_add_bytes(text, p, 1);
+    }
+    text_add_bytes(text, "\"", 1);
+}

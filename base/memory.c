@@ -1,0 +1,79 @@
+// The kernel's own accounts, by file: /proc/meminfo, and the control groups' limits (version 2, and 1 at its
+// root). A file that is missing or says something else counts as no limit.
+#include "base/memory.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LONGEST_PATH 4096
+
+// The number after `key` at the start of a line; with an empty key, the number that the file starts with.
+static uint64_t number_in(const char *path, const char *key, uint64_t otherwise) {
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return otherwise;
+    char line[256];
+    uint64_t found = otherwise, number;
+    size_t n = strlen(key);
+    while (found == otherwise && fgets(line, sizeof line, file))
+        if (strncmp(line, key, n) == 0 && sscanf(line + n, "%" SCNu64, &number) == 1)
+            found = number;
+    fclose(file);
+    return found;
+}
+
+// What a group's limit leaves. Pages of files that the kernel can drop are not in the way.
+static uint64_t left_in_group(const char *group, const char *limit_name, const char *usage_name) {
+    char path[LONGEST_PATH + 64];
+    snprintf(path, sizeof path, "%s/%s", group, limit_name);
+    uint64_t limit = number_in(path, "", UINT64_MAX);
+    if (limit == UINT64_MAX)
+        return UINT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", group, usage_name);
+    uint64_t used = number_in(path, "", 0);
+    snprintf(path, sizeof path, "%s/memory.stat", group);
+    uint64_t droppable = number_in(path, "inactive_file ", 0) + number_in(path, "active_file ", 0);
+    used = used > droppable ? used - droppable : 0;
+    return limit > used ? limit - used : 0;
+}
+
+// "0::/user.slice/job" in /proc/self/cgroup names this process's group of version 2.
+static void own_group(const char *proc, char *group, size_t size) {
+    char path[LONGEST_PATH], line[LONGEST_PATH];
+    snprintf(path, sizeof path, "%s/self/cgroup", proc);
+    group[0] = '\0';
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    while (fgets(line, sizeof line, file))
+        if (strncmp(line, "0::/", 4) == 0)
+            snprintf(group, size, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    fclose(file);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+uint64_t memory_available_in(const char *proc, const char *groups) {
+    char path[2 * LONGEST_PATH], group[LONGEST_PATH];
+    snprintf(path, sizeof path, "%s/meminfo", proc);
+    uint64_t kib = number_in(path, "MemAvailable:", UINT64_MAX);
+    uint64_t least = kib == UINT64_MAX ? UINT64_MAX : kib << 10;
+
+    snprintf(path, sizeof path, "%.4000s/memory", groups);
+    least = smaller(least, left_in_group(path, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    // Every group from its own up to the root may have a limit.
+    own_group(proc, group, sizeof group);
+    for (char *slash = group + strlen(group); slash; slash = strrchr(group, '/')) {
+        *slash = '\0';
+        snprintf(path, LONGEST_PATH, "%s%s", groups, group);
+        least = smaller(least, left_in_group(path, "memory.max", "memory.current"));
+    }
+    return least;
+}
+
+uint64_t memory_available_bytes(void) {
+    return memory_available_in("/proc", "/sys/fs/cgroup");
+}

@@ -1,0 +1,81 @@
+// Rows only: sizes are summed as they are added, so that a plan needs no memory but the table.
+#include "base/region.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void region_table_init(struct region_table *table) {
+    *table = (struct region_table){0};
+}
+
+void region_table_free(struct region_table *table) {
+    free(table->regions);
+    *table = (struct region_table){0};
+}
+
+enum status region_add(struct region_table *table, enum region_kind kind, enum region_place place,
+                       enum dtype type, size_t elements, int *index, const char *name_format, ...) {
+    if (table->n_regions == table->capacity) {
+        int capacity = table->capacity ? 2 * table->capacity : 64;
+        struct region *grown = realloc(table->regions, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for the table of memory regions (%d rows)", capacity);
+        table->regions = grown;
+        table->capacity = capacity;
+    }
+    struct region *region = &table->regions[table->n_regions];
+    *region = (struct region){.kind = kind, .place = place, .type = type, .elements = elements};
+    va_list arguments;
+    va_start(arguments, name_format);
+    vsnprintf(region->name, sizeof region->name, name_format, arguments);
+    va_end(arguments);
+
+    size_t *arena = &table->arena_bytes[kind][place];
+    size_t padded, end;
+    if (__builtin_mul_overflow(elements, dtype_size(type), &region->bytes) ||
+        __builtin_add_overflow(region->bytes, (size_t)REGION_ALIGNMENT - 1, &padded) ||
+        __builtin_add_overflow(*arena, padded & ~(size_t)(REGION_ALIGNMENT - 1), &end))
+        return FAIL(STATUS_INVALID,
+                    "memory region %s of %zu elements is larger than this machine can address", region->name,
+                    elements);
+    region->offset = *arena;
+    *arena = end;
+    *index = table->n_regions++;
+    return STATUS_OK;
+}
+
+void region_table_bind(struct region_table *table, enum region_kind kind, enum region_place place,
+                       void *base) {
+    for (int i = 0; i < table->n_regions; i++) {
+        struct region *region = &table->regions[i];
+        if (region->kind == kind && region->place == place)
+            region->data = (char *)base + region->offset;
+    }
+}
+
+const char *region_kind_name(enum region_kind kind) {
+#define REGION_NAME(constant, name) name,
+    static const char *const names[N_REGION_KINDS] = {REGION_KINDS(REGION_NAME)};
+#undef REGION_NAME
+    return names[kind];
+}
+
+void *region_data(const struct region_table *table, int index) {
+    return table->regions[index].data;
+}
+
+size_t region_kind_bytes(const struct region_table *table, enum region_kind kind) {
+    size_t bytes = 0;
+    for (int i = 0; i < table->n_regions; i++)
+        if (table->regions[i].kind == kind)
+            bytes += table->regions[i].bytes;
+    return bytes;
+}
+
+size_t region_total_bytes(const struct region_table *table) {
+    size_t bytes = 0;
+    for (int i = 0; i < table->n_regions; i++)
+        bytes += table->regions[i].bytes;
+    return bytes;
+}

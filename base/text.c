@@ -1,0 +1,162 @@
+// Growing text, and how numbers are shown to people and to programs.
+#include "base/text.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void text_free(struct text *text) {
+    free(text->data);
+    *text = (struct text){0};
+}
+
+// Room for `more` bytes and a NUL.
+static bool text_reserve(struct text *text, size_t more) {
+    if (text->failed)
+        return false;
+    if (more < text->capacity - text->length && text->capacity > text->length)
+        return true;
+    size_t capacity = text->capacity ? text->capacity : 128;
+    while (capacity <= text->length + more)
+        capacity *= 2;
+    char *grown = realloc(text->data, capacity);
+    if (!grown) {
+        text->failed = true;
+        return false;
+    }
+    text->data = grown;
+    text->capacity = capacity;
+    return true;
+}
+
+void text_add_bytes(struct text *text, const void *bytes, size_t length) {
+    if (!text_reserve(text, length))
+        return;
+    memcpy(text->data + text->length, bytes, length);
+    text->length += length;
+    text->data[text->length] = '\0';
+}
+
+void text_add(struct text *text, const char *format, ...) {
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (length >= 0 && text_reserve(text, (size_t)length)) {
+        vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
+        text->length += (size_t)length;
+    }
+    va_end(again);
+}
+
+enum status text_status(const struct text *text) {
+    return text->failed ? FAIL(STATUS_FAILED, "out of memory for text of %zu bytes", text->length)
+                        : STATUS_OK;
+}
+
+// Levenshtein distance, one row at a time. Names longer than the row are far from everything.
+int text_distance(const char *a, const char *b) {
+    enum { LONGEST = 127 };
+    int row[LONGEST + 1];
+    size_t n_a = strlen(a), n_b = strlen(b);
+    if (n_a > LONGEST || n_b > LONGEST)
+        return LONGEST;
+    for (size_t j = 0; j <= n_b; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            int best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n_b];
+}
+
+const char *text_nearest(const char *name, const char *const *names, int n) {
+    const char *nearest = NULL;
+    // A third of the letters may be wrong, and at least two.
+    int within = (int)strlen(name) / 3;
+    int best = (within > 2 ? within : 2) + 1;
+    for (int i = 0; i < n; i++) {
+        size_t longer = strlen(name) > strlen(names[i]) ? strlen(name) : strlen(names[i]);
+        int distance = text_distance(name, names[i]);
+        if (distance < best && (size_t)distance < longer) { // something must be the same
+            best = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+const char *text_bytes(char *buffer, size_t size, double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    while (fabs(bytes) >= 1024 && unit < sizeof units / sizeof *units - 1) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(buffer, size, unit == 0 ? "%.0f %s" : bytes < 10 ? "%.2f %s" : "%.1f %s", bytes, units[unit]);
+    return buffer;
+}
+
+const char *text_count(char *buffer, size_t size, double count) {
+    static const char *const units[] = {"", "K", "M", "B", "T"};
+    size_t unit = 0;
+    while (fabs(count) >= 1000 && unit < sizeof units / sizeof *units - 1) {
+        count /= 1000;
+        unit++;
+    }
+    snprintf(buffer, size, unit == 0 ? "%.0f%s" : count < 10 ? "%.2f%s" : "%.1f%s", count, units[unit]);
+    return buffer;
+}
+
+const char *text_duration(char *buffer, size_t size, double seconds) {
+    if (!(seconds >= 0) || seconds > 1e9) {
+        snprintf(buffer, size, "-");
+        return buffer;
+    }
+    long long s = (long long)(seconds + 0.5);
+    if (s >= 86400)
+        snprintf(buffer, size, "%lldd %02lld:%02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60, s % 60);
+    else if (s >= 3600)
+        snprintf(buffer, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buffer, size, "%lld:%02lld", s / 60, s % 60);
+    return buffer;
+}
+
+#define FLOAT_BUFFER 32
+
+const char *text_float(char *buffer, float value) {
+    if (!isfinite(value))
+        return strcpy(buffer, "null");
+    // Six digits cost nothing (%g drops zeros, and "10" beats "1e+01"); subnormal values may need fewer.
+    for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {
+        snprintf(buffer, FLOAT_BUFFER, "%.*g", digits, (double)value);
+        if (strtof(buffer, NULL) == value)
+            break;
+    }
+    return buffer;
+}
+
+const char *text_double(char *buffer, double value) {
+    if (!isfinite(value))
+        return strcpy(buffer, "null");
+    for (int digits = fabs(value) < DBL_MIN ? 1 : 6; digits <= 17; digits++) {
+        snprintf(buffer, FLOAT_BUFFER, "%.*g", digits, value);
+        if (strtod(buffer, NULL) == value)
+            break;
+    }
+    return buffer;
+}
