@@ -1,0 +1,68 @@
+// The configuration of a run: read from JSON and overrides, checked, printed. Everything comes from
+// schema.def.
+#ifndef ZERO_CONFIGS_CONFIG_H
+#define ZERO_CONFIGS_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "base/text.h"
+
+// One member per option, in a struct per section: config.model.n_layer. CHOICE and STRING are char pointers
+// owned by the config; CHOICE holds one of its choices. PATHS is a file_list of what was written, not yet
+// globbed.
+struct config_pair {
+    double value[2];
+};
+struct config {
+#define SECTION(name, help)                                         struct {
+#define BOOL(section, name, initial, resume, help)                  bool name;
+#define INTEGER(section, name, initial, low, high, resume, help)    int64_t name;
+#define NUMBER(section, name, initial, low, high, resume, help)     double name;
+#define PAIR(section, name, first, second, low, high, resume, help) struct config_pair name;
+#define CHOICE(section, name, initial, choices, resume, help)       char *name;
+#define STRING(section, name, initial, resume, help)                char *name;
+#define PATHS(section, name, resume, help)                          struct file_list name;
+#define END_SECTION(name)                                                                                    \
+    }                                                                                                        \
+    name;
+#include "configs/schema.def"
+#include "configs/schema_end.h"
+    bool *given;  // (number of options) whether file or override named it
+    char *source; // path of the file
+};
+
+// Reads the file, then the overrides ("section.key=value", value JSON or a bare word), each named in
+// messages. STATUS_INVALID: unknown section or key (with the nearest), wrong type, out of bounds, not one of
+// the choices, a key given twice. Nothing is derived yet. Free with config_free, also after a failure.
+enum status config_read(struct config *config, const char *path, int n_overrides,
+                        char **overrides) MUST_CHECK;
+// The same from a JSON text (a checkpoint's manifest).
+enum status config_parse(struct config *config, const char *json, size_t length,
+                         const char *source) MUST_CHECK;
+void config_free(struct config *config);
+
+// Whether the option at this full name ("model.n_layer"; "device") was given explicitly. The name must exist
+// (asserted).
+bool config_given(const struct config *config, const char *name);
+
+// Derives what was left to derive (batch sizes, seq_len, run.dir) and checks rules across fields: batch sizes
+// that disagree, n_embd % n_head, seq_len beyond n_positions, warm-up beyond max_steps, and so on. world:
+// ranks.
+enum status config_resolve(struct config *config, int world) MUST_CHECK;
+
+// Adds the whole config as JSON (indented by two spaces, schema order, every option).
+void config_print(const struct config *config, struct text *out);
+// Adds the options page: Markdown, a table a section. `./train options` prints it; configs/OPTIONS.md is it.
+void config_print_options(struct text *out);
+
+// Further, what only training needs: data.train is named.
+enum status config_require_training(const struct config *config) MUST_CHECK;
+
+// Refuses by name what schema.def calls FIXED and differs, and RAISE that shrank. `before` is the resumed
+// run's.
+enum status config_check_resume(const struct config *before, const struct config *now) MUST_CHECK;
+
+#endif

@@ -1,0 +1,203 @@
+// The table of options, made from schema.def, and what is printed from it.
+#include "configs/option.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+#define ROW(kind, section, name, low, high, shown, choices, resume, help)                                    \
+    {#section,                                                                                               \
+     #name,                                                                                                  \
+     #section "." #name,                                                                                     \
+     kind,                                                                                                   \
+     offsetof(struct config, section.name),                                                                  \
+     low,                                                                                                    \
+     high,                                                                                                   \
+     shown,                                                                                                  \
+     choices,                                                                                                \
+     resume,                                                                                                 \
+     help},
+const struct option options[] = {
+#define SECTION(name, help)
+#define BOOL(section, name, initial, resume, help)                                                           \
+    ROW(OPTION_BOOL, section, name, 0, 0, #initial, NULL, resume, help)
+#define INTEGER(section, name, initial, low, high, resume, help)                                             \
+    ROW(OPTION_INTEGER, section, name, low, high, #initial, NULL, resume, help)
+#define NUMBER(section, name, initial, low, high, resume, help)                                              \
+    ROW(OPTION_NUMBER, section, name, low, high, #initial, NULL, resume, help)
+#define PAIR(section, name, first, second, low, high, resume, help)                                          \
+    ROW(OPTION_PAIR, section, name, low, high, "[" #first ", " #second "]", NULL, resume, help)
+#define CHOICE(section, name, initial, choices, resume, help)                                                \
+    ROW(OPTION_CHOICE, section, name, 0, 0, #initial, choices, resume, help)
+#define STRING(section, name, initial, resume, help)                                                         \
+    ROW(OPTION_STRING, section, name, 0, 0, #initial, NULL, resume, help)
+#define PATHS(section, name, resume, help) ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, resume, help)
+#define END_SECTION(name)
+#include "configs/schema.def"
+#include "configs/schema_end.h"
+};
+const int n_options = sizeof options / sizeof *options;
+_Static_assert(sizeof options / sizeof *options <= MAX_OPTIONS, "raise MAX_OPTIONS");
+
+// The first row is the top, which is no section of the file.
+static const char *const all_sections[][2] = {
+#define SECTION(name, help) {#name, help},
+#define BOOL(section, name, initial, resume, help)
+#define INTEGER(section, name, initial, low, high, resume, help)
+#define NUMBER(section, name, initial, low, high, resume, help)
+#define PAIR(section, name, first, second, low, high, resume, help)
+#define CHOICE(section, name, initial, choices, resume, help)
+#define STRING(section, name, initial, resume, help)
+#define PATHS(section, name, resume, help)
+#define END_SECTION(name)
+#include "configs/schema.def"
+#include "configs/schema_end.h"
+};
+
+int section_count(void) {
+    return sizeof all_sections / sizeof *all_sections;
+}
+
+const char *section_name(int i) {
+    return all_sections[i][0];
+}
+
+bool section_is_top(const char *name) {
+    return strcmp(name, "top") == 0;
+}
+
+const char *option_full_name(const struct option *option) {
+    return section_is_top(option->section) ? option->name : option->qualified;
+}
+
+const struct option *option_find(const char *full_name) {
+    for (int i = 0; i < n_options; i++)
+        if (strcmp(option_full_name(&options[i]), full_name) == 0)
+            return &options[i];
+    return NULL;
+}
+
+void *option_value(const struct option *option, const struct config *config) {
+    return (char *)(uintptr_t)config + option->offset;
+}
+
+int option_choices(const struct option *option, char *copy, const char **names) {
+    int n = 0;
+    snprintf(copy, MAX_CHOICES_LENGTH, "%s", option->choices);
+    char *state = NULL;
+    for (char *name = strtok_r(copy, "|", &state); name && n < MAX_CHOICES;
+         name = strtok_r(NULL, "|", &state))
+        names[n++] = name;
+    return n;
+}
+
+// ---- printing
+
+void option_print(const struct option *option, const struct config *config, struct text *out) {
+    const void *slot = option_value(option, config);
+    char number[2][32];
+    switch (option->type) {
+    case OPTION_BOOL:
+        text_add(out, *(const bool *)slot ? "true" : "false");
+        break;
+    case OPTION_INTEGER:
+        text_add(out, "%lld", (long long)*(const int64_t *)slot);
+        break;
+    case OPTION_NUMBER:
+        text_add(out, "%s", text_double(number[0], *(const double *)slot));
+        break;
+    case OPTION_PAIR: {
+        const double *value = ((const struct config_pair *)slot)->value;
+        text_add(out, "[%s, %s]", text_double(number[0], value[0]), text_double(number[1], value[1]));
+        break;
+    }
+    case OPTION_CHOICE:
+    case OPTION_STRING:
+        json_add_string(out, *(char *const *)slot);
+        break;
+    case OPTION_PATHS: {
+        const struct file_list *list = slot;
+        text_add(out, "[");
+        for (int i = 0; i < list->n_paths; i++) {
+            text_add(out, i ? ", " : "");
+            json_add_string(out, list->paths[i]);
+        }
+        text_add(out, "]");
+        break;
+    }
+    }
+}
+
+void config_print(const struct config *config, struct text *out) {
+    const char *separator = "{";
+    for (int s = 0; s < section_count(); s++) {
+        bool top = section_is_top(section_name(s));
+        if (!top)
+            text_add(out, "%s\n  \"%s\": ", separator, section_name(s));
+        const char *inner = top ? separator : "{";
+        for (int i = 0; i < n_options; i++) {
+            if (strcmp(options[i].section, section_name(s)) != 0)
+                continue;
+            text_add(out, "%s\n%s\"%s\": ", inner, top ? "  " : "    ", options[i].name);
+            option_print(&options[i], config, out);
+            inner = ",";
+        }
+        if (!top)
+            text_add(out, "\n  }");
+        separator = ",";
+    }
+    text_add(out, "\n}\n");
+}
+
+static const char *bounds_of(const struct option *option, char *buffer, size_t size) {
+    char low[32], high[32];
+    switch (option->type) {
+    case OPTION_INTEGER:
+    case OPTION_NUMBER:
+    case OPTION_PAIR:
+        snprintf(buffer, size, "%s to %s", text_double(low, option->minimum),
+                 text_double(high, option->maximum));
+        break;
+    case OPTION_CHOICE:
+        buffer[0] = '\0';
+        for (const char *p = option->choices; *p && strlen(buffer) + 3 < size; p++)
+            snprintf(buffer + strlen(buffer), size - strlen(buffer), *p == '|' ? ", " : "%c", *p);
+        break;
+    default:
+        snprintf(buffer, size, " ");
+    }
+    return buffer;
+}
+
+void config_print_options(struct text *out) {
+    static const char *const types[] = {"true or false", "integer", "number", "two numbers",
+                                        "choice",        "text",    "paths"};
+    static const char *const resumes[] = {"may change", "may only grow", "fixed"};
+    text_add(
+        out,
+        "# Options\n\n"
+        "Written by `./train options` from `configs/schema.def`. A configuration is one JSON object with an "
+        "object per section; every option\nhas a default. `./train CONFIG.json section.key=value` overrides: "
+        "the "
+        "value is JSON, a bare word is a string.\nOn resume: what is fixed is part of what a run means, and "
+        "a "
+        "resumed run that changes it is refused.\n");
+    for (int s = 0; s < section_count(); s++) {
+        bool top = section_is_top(section_name(s));
+        if (top)
+            text_add(out, "\n## At the top of the file\n\n");
+        else
+            text_add(out, "\n## %s: %s\n\n", section_name(s), all_sections[s][1]);
+        text_add(out,
+                 "| option | type | default | values | on resume | meaning |\n|---|---|---|---|---|---|\n");
+        for (int i = 0; i < n_options; i++) {
+            char bounds[256];
+            if (strcmp(options[i].section, section_name(s)) == 0)
+                text_add(out, "| `%s` | %s | `%s` | %s | %s | %s |\n", option_full_name(&options[i]),
+                         types[options[i].type], options[i].initial,
+                         bounds_of(&options[i], bounds, sizeof bounds), resumes[options[i].resume],
+                         options[i].help);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+// Inside configs/: the options of schema.def as a table.
+#ifndef ZERO_CONFIGS_OPTION_H
+#define ZERO_CONFIGS_OPTION_H
+
+#include "configs/config.h"
+
+enum option_type {
+    OPTION_BOOL,
+    OPTION_INTEGER,
+    OPTION_NUMBER,
+    OPTION_PAIR,
+    OPTION_CHOICE,
+    OPTION_STRING,
+    OPTION_PATHS
+};
+enum option_resume { FREE, RAISE, FIXED };
+
+struct option {
+    const char *section;          // "top" at the top
+    const char *name, *qualified; // "n_layer", "model.n_layer"
+    enum option_type type;
+    size_t offset; // in struct config
+    double minimum, maximum;
+    const char *initial; // as shown on the options page
+    const char *choices; // separated by '|'
+    enum option_resume resume;
+    const char *help;
+};
+
+#define MAX_OPTIONS        256
+#define MAX_CHOICES        8
+#define MAX_CHOICES_LENGTH 128
+
+extern const struct option options[];
+extern const int n_options;
+// Sections in order; the top, whose options stand at the top of the file, is one of them.
+int section_count(void);
+const char *section_name(int i);
+bool section_is_top(const char *name);
+
+// "model.n_layer"; "device".
+const char *option_full_name(const struct option *option);
+const struct option *option_find(const char *full_name);
+void *option_value(const struct option *option, const struct config *config);
+// Splits the choices into `copy` (MAX_CHOICES_LENGTH) and gives their number.
+int option_choices(const struct option *option, char *copy, const char **names);
+// Adds the option's value as JSON.
+void option_print(const struct option *option, const struct config *config, struct text *out);
+
+#endif

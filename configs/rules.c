@@ -1,0 +1,185 @@
+// What options mean together: values derived from others, rules across them, and what a resumed run may
+// change.
+#include <stdlib.h>
+#include <string.h>
+
+#include "configs/option.h"
+
+// ---- deriving
+
+static enum status batch_disagrees(const struct config *config, int world) {
+    const long long micro = config->train.micro_batch_size,
+                    accumulation = config->train.gradient_accumulation_steps;
+    return FAIL(STATUS_INVALID,
+                "%s: train.train_batch_size is %lld, but train.micro_batch_size %lld x "
+                "train.gradient_accumulation_steps %lld x %d rank%s = %lld; leave one of the three out",
+                config->source, (long long)config->train.train_batch_size, micro, accumulation, world,
+                world == 1 ? "" : "s", micro * accumulation * world);
+}
+
+// `given`: the one of the two factors that is known, 0 when neither is.
+static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
+                                         int64_t given) {
+    struct text product = {0};
+    text_add(&product, "%d rank%s", world, world == 1 ? "" : "s");
+    if (given)
+        text_add(&product, " x %s %lld", name, (long long)given);
+    enum status status = text_status(&product);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID,
+                      "%s: train.train_batch_size %lld does not divide by %s; choose a multiple of %lld",
+                      config->source, (long long)config->train.train_batch_size, product.data,
+                      (long long)(given ? given * world : world));
+    text_free(&product);
+    return status;
+}
+
+// Any two of the three give the third.
+static enum status derive_batch_sizes(struct config *config, int world) {
+    int64_t *micro = &config->train.micro_batch_size,
+            *accumulation = &config->train.gradient_accumulation_steps,
+            *batch = &config->train.train_batch_size;
+    if (*micro && *accumulation && *batch)
+        return *batch == *micro * *accumulation * world ? STATUS_OK : batch_disagrees(config, world);
+    if (!*batch) {
+        *micro = *micro ? *micro : 4;
+        *accumulation = *accumulation ? *accumulation : 1;
+        *batch = *micro * *accumulation * world;
+        return STATUS_OK;
+    }
+    int64_t per_rank = *batch / world;
+    int64_t given = *micro ? *micro : *accumulation;
+    if (*batch % world != 0 || (given && per_rank % given != 0) || per_rank == 0)
+        return batch_does_not_divide(
+            config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
+    if (!given) // only the whole: micro-batches of at most the usual 4
+        for (*micro = per_rank < 4 ? per_rank : 4; per_rank % *micro != 0;)
+            --*micro;
+    if (*micro)
+        *accumulation = per_rank / *micro;
+    else
+        *micro = per_rank / *accumulation;
+    return STATUS_OK;
+}
+
+// What was derived has the same bounds as what is given: a printed config can always be read again.
+static enum status check_derived(const struct config *config) {
+    static const char *const names[] = {"train.micro_batch_size", "train.gradient_accumulation_steps",
+                                        "train.train_batch_size"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct option *option = option_find(names[i]);
+        int64_t value = *(int64_t *)option_value(option, config);
+        if ((double)value > option->maximum)
+            return FAIL(STATUS_INVALID, "%s: %s comes to %lld, expected at most %.0f", config->source,
+                        names[i], (long long)value, option->maximum);
+    }
+    return STATUS_OK;
+}
+
+// runs/NAME for configs/NAME.json.
+static enum status derive_run_folder(struct config *config) {
+    if (config->run.dir[0])
+        return STATUS_OK;
+    const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
+    size_t length = strlen(name);
+    if (length > 5 && strcmp(name + length - 5, ".json") == 0) // "gpt3-2.7b.json" is called gpt3-2.7b
+        length -= 5;
+    char *folder = file_path("runs/%.*s", (int)length, name);
+    if (!folder)
+        return STATUS_FAILED;
+    free(config->run.dir);
+    config->run.dir = folder;
+    return STATUS_OK;
+}
+
+// ---- rules
+
+// A rule holds, or its message says which values meet and what to do.
+static enum status check_heads(const struct config *c) {
+    if (c->model.n_embd % c->model.n_head == 0)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: model.n_embd %lld is not a multiple of model.n_head %lld", c->source,
+                (long long)c->model.n_embd, (long long)c->model.n_head);
+}
+
+static enum status check_sequence(const struct config *c) {
+    if (c->train.seq_len <= c->model.n_positions)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: train.seq_len %lld is beyond model.n_positions %lld; lower the one or raise the other",
+                c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
+}
+
+// The default may be longer than a short run: then the run ends while it warms up, as its first steps would
+// in a longer one. A config that was printed names the default too, so this looks at the value and not at who
+// set it.
+static enum status check_warmup(const struct config *c) {
+    bool by_default = c->scheduler.warmup_steps == atoll(option_find("scheduler.warmup_steps")->initial);
+    if (c->train.max_steps == 0 || c->scheduler.warmup_steps <= c->train.max_steps || by_default)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: scheduler.warmup_steps %lld is beyond train.max_steps %lld; lower the one or raise the "
+                "other",
+                c->source, (long long)c->scheduler.warmup_steps, (long long)c->train.max_steps);
+}
+
+static enum status check_samples(const struct config *c) {
+    if (c->train.sample_every == 0 || c->data.tokenizer[0])
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: train.sample_every is %lld, but samples need data.tokenizer to be named",
+                c->source, (long long)c->train.sample_every);
+}
+
+static enum status (*const rules[])(const struct config *) = {check_heads, check_sequence, check_warmup,
+                                                              check_samples};
+
+enum status config_resolve(struct config *config, int world) {
+    TRY(derive_batch_sizes(config, world));
+    TRY(check_derived(config));
+    TRY(derive_run_folder(config));
+    if (!config->train.seq_len)
+        config->train.seq_len = config->model.n_positions;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        TRY(rules[i](config));
+    return STATUS_OK;
+}
+
+enum status config_require_training(const struct config *config) {
+    if (config->data.train.n_paths > 0)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: data.train names no token shards; ./train tokenize makes them from text, as in "
+                "\"data\": {\"train\": \"corpus/train-*.bin\"}",
+                config->source);
+}
+
+// ---- resuming
+
+enum status config_check_resume(const struct config *before, const struct config *now) {
+    struct text differences = {0}, was = {0}, is = {0};
+    for (int i = 0; i < n_options; i++) {
+        was.length = is.length = 0;
+        option_print(&options[i], before, &was);
+        option_print(&options[i], now, &is);
+        if (options[i].resume == FREE || was.failed || is.failed || strcmp(was.data, is.data) == 0)
+            continue;
+        bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
+                                                      *(int64_t *)option_value(&options[i], before);
+        if (!grew)
+            text_add(&differences, "\n  %s was %s and is now %s%s", option_full_name(&options[i]), was.data,
+                     is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
+    }
+    enum status status = STATUS_OK;
+    if (was.failed || is.failed || differences.failed)
+        status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
+    else if (differences.length)
+        status = FAIL(
+            STATUS_INVALID,
+            "%s: the run cannot be resumed with a changed meaning:%s\n  restore them, or start anew with "
+            "another run.dir",
+            now->source, differences.data);
+    text_free(&differences);
+    text_free(&was);
+    text_free(&is);
+    return status;
+}
