@@ -1,0 +1,85 @@
+// The inside of the CPU backend: its device, the names of the operations that are compiled once per
+// instruction set (kernels/cpu/isa, with -DISA=portable|avx2|avx512), and how work is divided among threads.
+#ifndef ZERO_KERNELS_CPU_CPU_H
+#define ZERO_KERNELS_CPU_CPU_H
+
+#include <stddef.h>
+
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+struct product_cache;
+
+// What one instruction set brings: the table of operations, and helpers that linear.c needs in it.
+struct cpu_isa {
+    const char *name;
+    struct ops ops;
+    // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
+    void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
+                            int stride, enum dtype type);
+};
+
+struct cpu_device {
+    struct device device; // first: a struct device * of this backend is one of these
+    const struct cpu_isa *isa;
+    struct product_cache *products;
+};
+
+void cpu_device_close(struct device *device);
+
+// ---- division among threads. Every parallel region of the backend is
+//     #pragma omp parallel num_threads(cpu_threads(device, work))
+// with one cpu_thread_range in it. The share of a thread depends on (n, grain, threads) only.
+
+// All of the device's threads for work that is worth waking them (about 10^4 elements), otherwise one. Never
+// a number between: OpenMP would end and restart threads as the team's size changes.
+static inline int cpu_threads(const struct device *device, size_t work_elements) {
+    return work_elements < 16384 ? 1 : device->n_threads;
+}
+
+struct cpu_range {
+    size_t begin, end;
+};
+
+// The share of `thread` of [0, n) among n_threads, in whole pieces of `grain` (but for the last).
+static inline struct cpu_range cpu_thread_range(size_t n, size_t grain, int thread, int n_threads) {
+    size_t pieces = (n + grain - 1) / grain;
+    size_t begin = pieces * (size_t)thread / (size_t)n_threads * grain;
+    size_t end = pieces * ((size_t)thread + 1) / (size_t)n_threads * grain;
+    return (struct cpu_range){begin < n ? begin : n, end < n ? end : n};
+}
+
+// ---- once for all instruction sets (linear.c)
+
+enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
+enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
+enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
+                                         size_t *bytes) MUST_CHECK;
+enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
+                                          size_t *bytes) MUST_CHECK;
+
+extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa;
+
+// ---- once per instruction set: CPU_OP(gelu_forward) is cpu_avx512_gelu_forward, and so on
+#ifdef ISA
+#    define CPU_PASTE_NAMES(isa, name)    cpu_##isa##_##name
+#    define CPU_PASTE_EXPANDED(isa, name) CPU_PASTE_NAMES(isa, name)
+#    define CPU_OP(name)                  CPU_PASTE_EXPANDED(ISA, name)
+#    define CPU_OPERATION_PROTOTYPE(name)                                                                    \
+        enum status CPU_OP(name)(struct stream * stream, const struct name##_args *args) MUST_CHECK;
+OPERATIONS(CPU_OPERATION_PROTOTYPE)
+#    undef CPU_OPERATION_PROTOTYPE
+
+// Scratch that a call takes from the stream's workspace, in bytes (0: none).
+size_t CPU_OP(attention_forward_workspace)(const struct device *device,
+                                           const struct attention_forward_args *args);
+size_t CPU_OP(attention_backward_workspace)(const struct device *device,
+                                            const struct attention_backward_args *args);
+size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args);
+size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
+                                            const struct layernorm_backward_args *args);
+void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
+                             int stride, enum dtype type);
+#endif
+
+#endif

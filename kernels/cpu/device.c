@@ -1,0 +1,176 @@
+// The CPU as a device: picks the instruction set and the number of threads at run time, and owns its memory.
+// Large pieces are arenas (huge pages), small ones come from the heap, where the address sanitizer guards
+// their ends.
+#include <omp.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/product.h"
+
+#define ARENA_FROM_BYTES (1u << 20)
+
+// ---- instruction sets
+
+// Best first; the build says which of them it compiled.
+static const struct cpu_isa *const instruction_sets[] = {
+#ifdef HAVE_ISA_avx512
+    &cpu_avx512_isa,
+#endif
+#ifdef HAVE_ISA_avx2
+    &cpu_avx2_isa,
+#endif
+    &cpu_portable_isa,
+};
+#define N_INSTRUCTION_SETS (sizeof instruction_sets / sizeof *instruction_sets)
+
+static bool processor_has(const char *name) {
+#if defined(__x86_64__)
+    if (strcmp(name, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("fma");
+    if (strcmp(name, "avx2") == 0)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
+    return strcmp(name, "portable") == 0;
+}
+
+// NULL when there is none of that name (or, for a NULL name, never: portable runs everywhere).
+static const struct cpu_isa *choose_instruction_set(const char *name) {
+    for (size_t i = 0; i < N_INSTRUCTION_SETS; i++) {
+        const struct cpu_isa *isa = instruction_sets[i];
+        if (processor_has(isa->name) && (!name || strcmp(isa->name, name) == 0))
+            return isa;
+    }
+    return NULL;
+}
+
+// ---- threads
+
+// The processors that a container's quota amounts to ("200000 100000": two), or 0 when there is no quota.
+static int quota_processors(void) {
+    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
+    if (!file)
+        return 0;
+    double quota = 0, period = 0;
+    int n_read = fscanf(file, "%lf %lf", &quota, &period);
+    fclose(file);
+    if (n_read != 2 || quota <= 0 || period <= 0)
+        return 0;
+    int processors = (int)(quota / period);
+    return processors < 1 ? 1 : processors;
+}
+
+static int usable_processors(void) {
+    int processors = omp_get_num_procs();
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+        processors = CPU_COUNT(&allowed);
+#endif
+    int quota = quota_processors();
+    if (quota > 0 && quota < processors)
+        processors = quota;
+    return processors < 1 ? 1 : processors;
+}
+
+// ---- memory, copies, waiting
+
+// In front of each piece, so that memory_delete finds what to free: padded to keep the piece's alignment.
+union block_header {
+    struct arena arena;
+    char padding[REGION_ALIGNMENT];
+};
+
+static enum status memory_new(struct device *device, size_t bytes, const char *purpose, void **out) {
+    (void)device;
+    *out = NULL;
+    if (bytes == 0)
+        return STATUS_OK;
+    if (bytes > SIZE_MAX - 2 * sizeof(union block_header))
+        return FAIL(STATUS_FAILED, "%s need %zu bytes of memory: more than can be addressed", purpose, bytes);
+    if (bytes >= ARENA_FROM_BYTES) {
+        struct arena arena;
+        TRY(arena_init(&arena, bytes + sizeof(union block_header), purpose));
+        union block_header *header = arena.data;
+        header->arena = arena;
+        *out = header + 1;
+        return STATUS_OK;
+    }
+    if (posix_memalign(out, REGION_ALIGNMENT, bytes) != 0) {
+        *out = NULL;
+        return FAIL(STATUS_FAILED, "%s need %zu bytes of memory, which the system refused", purpose, bytes);
+    }
+    memset(*out, 0, bytes);
+    return STATUS_OK;
+}
+
+static void memory_delete(struct device *device, void *memory, size_t bytes) {
+    (void)device;
+    if (!memory)
+        return;
+    if (bytes < ARENA_FROM_BYTES) {
+        free(memory);
+        return;
+    }
+    struct arena arena = ((union block_header *)memory - 1)->arena;
+    arena_free(&arena);
+}
+
+static enum status copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    (void)stream;
+    if (bytes > 0)
+        memmove(to, from, bytes);
+    return STATUS_OK;
+}
+
+static enum status synchronize(struct stream *stream) {
+    (void)stream; // every operation has happened when it returns
+    return STATUS_OK;
+}
+
+// ---- opening and closing
+
+enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) {
+    const struct cpu_isa *isa = choose_instruction_set(instruction_set);
+    if (!isa)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "the instruction set \"%s\" is not in this build or processor; this one runs \"%s\"",
+                    instruction_set, choose_instruction_set(NULL)->name);
+    struct cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
+        return FAIL(STATUS_FAILED, "out of memory for the CPU device");
+    cpu->isa = isa;
+    cpu->device = (struct device){
+        .name = "cpu",
+        .ops = &isa->ops,
+        .place = REGION_HOST,
+        .n_threads = n_threads > 0 ? n_threads : usable_processors(),
+        .memory_new = memory_new,
+        .memory_delete = memory_delete,
+        .copy = copy,
+        .synchronize = synchronize,
+    };
+    enum status status = product_cache_new(&cpu->products);
+    if (status != STATUS_OK) {
+        free(cpu);
+        return status;
+    }
+    char library[32];
+    snprintf(cpu->device.description, sizeof cpu->device.description, "CPU, %s, %s, %d thread%s", isa->name,
+             product_library(library, sizeof library), cpu->device.n_threads,
+             cpu->device.n_threads == 1 ? "" : "s");
+    *out = &cpu->device;
+    return STATUS_OK;
+}
+
+void cpu_device_close(struct device *device) {
+    struct cpu_device *cpu = (struct cpu_device *)device;
+    product_cache_delete(cpu->products);
+    free(cpu);
+}

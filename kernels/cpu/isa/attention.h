@@ -1,0 +1,207 @@
+// What attention's forward and backward share: a register-blocked product of small matrices of floats, and
+// the packing of rows of either type into the two layouts it reads. Everything is packed to float,
+// zero-padded to whole vectors, so that the arithmetic is one piece of code for every type, head size and
+// length. Each element of a product is one chain of fused multiply-adds in the order of the inner dimension,
+// whatever tile it falls in: which thread works on which block never changes a bit of the result.
+#ifndef ZERO_KERNELS_CPU_ISA_ATTENTION_H
+#define ZERO_KERNELS_CPU_ISA_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/cpu/simd.h"
+
+// A tile of TILE_ROWS x TILE_VECTORS vectors is summed in registers: 24 of AVX-512's 32, 12 of the
+// others' 16.
+#define TILE_ROWS    6
+#define TILE_VECTORS (VF_WIDTH == 16 ? 4 : 2)
+
+static inline size_t round_up_to(size_t n, size_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+static inline int clamp_to(int n, int low, int high) {
+    return n < low ? low : n > high ? high : n;
+}
+
+// A loop of a few constant rounds, always with braces, that the compiler must lay out flat: what it indexes
+// then lives in registers.
+#ifdef __clang__
+#    define FLAT_LOOP(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+#else
+#    define FLAT_LOOP(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#endif
+
+// c[m, n] = (add ? c[m, n] : 0) + the sum over k of a(m, k) * b[k, n], for TILE_ROWS rows and n_vectors
+// vectors of columns. a(m, k) is a[m * a_row + k], or a[k * a_row + m] when transposed.
+VF_INLINE void multiply_tile(const bool transposed, const int n_vectors, float *c, size_t c_row,
+                             const float *a, size_t a_row, const float *b, size_t b_row, int depth,
+                             bool add) {
+    vf sums[TILE_ROWS][TILE_VECTORS];
+    FLAT_LOOP(m, TILE_ROWS) {
+        FLAT_LOOP(n, n_vectors) {
+            sums[m][n] = add ? vf_load(c + (size_t)m * c_row + n * VF_WIDTH) : vf_zero();
+        }
+    }
+    for (int k = 0; k < depth; k++) {
+        vf right[TILE_VECTORS];
+        FLAT_LOOP(n, n_vectors) {
+            right[n] = vf_load(b + n * VF_WIDTH);
+        }
+        FLAT_LOOP(m, TILE_ROWS) {
+            vf left = vf_set1(a[transposed ? (size_t)m : (size_t)m * a_row]);
+            FLAT_LOOP(n, n_vectors) {
+                sums[m][n] = vf_fma(left, right[n], sums[m][n]);
+            }
+        }
+        a += transposed ? a_row : 1;
+        b += b_row;
+    }
+    FLAT_LOOP(m, TILE_ROWS) {
+        FLAT_LOOP(n, n_vectors) {
+            vf_store(c + (size_t)m * c_row + n * VF_WIDTH, sums[m][n]);
+        }
+    }
+}
+
+VF_INLINE void multiply_tiles(const bool transposed, float *c, size_t c_row, const float *a, size_t a_row,
+                              const float *b, size_t b_row, int n_vectors, int depth, bool add) {
+    while (n_vectors > 0) {
+        // Tiles of nearly equal width: five vectors are 3 + 2, since 4 + 1 would leave the multipliers
+        // waiting.
+        int n_tiles = (n_vectors + TILE_VECTORS - 1) / TILE_VECTORS;
+        int width = (n_vectors + n_tiles - 1) / n_tiles;
+        switch (width) {
+#if VF_WIDTH == 16
+        case 4:
+            multiply_tile(transposed, 4, c, c_row, a, a_row, b, b_row, depth, add);
+            break;
+        case 3:
+            multiply_tile(transposed, 3, c, c_row, a, a_row, b, b_row, depth, add);
+            break;
+#endif
+        case 2:
+            multiply_tile(transposed, 2, c, c_row, a, a_row, b, b_row, depth, add);
+            break;
+        default:
+            multiply_tile(transposed, 1, c, c_row, a, a_row, b, b_row, depth, add);
+        }
+        n_vectors -= width;
+        c += width * VF_WIDTH;
+        b += width * VF_WIDTH;
+    }
+}
+
+// TILE_ROWS rows of c (+)= a b, with a's rows a_row apart
+__attribute__((noinline, unused)) static void multiply_rows(float *c, size_t c_row, const float *a,
+                                                            size_t a_row, const float *b, size_t b_row,
+                                                            int n_vectors, int depth, bool add) {
+    multiply_tiles(false, c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+}
+
+// TILE_ROWS rows of c (+)= a^T b: columns 0 .. TILE_ROWS - 1 of a, whose rows are a_row apart
+__attribute__((noinline, unused)) static void multiply_columns(float *c, size_t c_row, const float *a,
+                                                               size_t a_row, const float *b, size_t b_row,
+                                                               int n_vectors, int depth, bool add) {
+    multiply_tiles(true, c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+}
+
+// ---- packing
+
+#define PREFETCH_ROWS 16
+
+#if VF_WIDTH == 16
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3], a[i + 4], b[i + 4],      \
+                a[i + 5], b[i + 5], a[i + 6], b[i + 6], a[i + 7], b[i + 7]                                   \
+        }
+#elif VF_WIDTH == 8
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3]                           \
+        }
+#else
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1]                                                                   \
+        }
+#endif
+
+// Transposes VF_WIDTH vectors: each pass interleaves the first half of the rows with the second, which
+// rotates the bits of (row, lane) by one.
+VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
+    for (int pass = 1; pass < VF_WIDTH; pass *= 2) {
+        vf next[VF_WIDTH];
+        FLAT_LOOP(i, VF_WIDTH / 2) {
+            vf a = rows[i], b = rows[i + VF_WIDTH / 2];
+            next[2 * i] = INTERLEAVE(a, b, 0);
+            next[2 * i + 1] = INTERLEAVE(a, b, VF_WIDTH / 2);
+        }
+        FLAT_LOOP(i, VF_WIDTH) {
+            rows[i] = next[i];
+        }
+    }
+}
+
+// Rows of one head lie kilobytes apart, which the processor's own prefetching does not follow.
+VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t index, int n_columns) {
+    const char *begin = vf_offset(type, from, index);
+    for (size_t byte = 0; byte < (size_t)n_columns * (type == DTYPE_BF16 ? 2 : 4); byte += 64)
+        __builtin_prefetch(begin + byte);
+}
+
+// to (padded_rows, padded_columns) = from (n_rows, n_columns) * scale, zeros around it
+VF_INLINE void pack_rows(const enum dtype type, float *to, int padded_rows, int padded_columns,
+                         const void *from, size_t index, size_t stride, int n_rows, int n_columns,
+                         float scale) {
+    for (int row = 0; row < padded_rows; row++, to += padded_columns, index += stride) {
+        if (row >= n_rows) {
+            memset(to, 0, (size_t)padded_columns * sizeof *to);
+            continue;
+        }
+        if (row + PREFETCH_ROWS < n_rows)
+            prefetch_row(type, from, index + PREFETCH_ROWS * stride, n_columns);
+        int column = 0;
+        for (; column + VF_WIDTH <= n_columns; column += VF_WIDTH)
+            vf_store(to + column, vf_get(type, from, index + (size_t)column) * scale);
+        if (column < padded_columns)
+            vf_store(to + column,
+                     vf_get_part(type, from, index + (size_t)column, n_columns - column) * scale);
+    }
+}
+
+// to (n_columns, padded_rows) = the transpose of from (n_rows, n_columns), zeros after it; padded_rows is a
+// multiple of VF_WIDTH
+VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
+                               size_t index, size_t stride, int n_rows, int n_columns) {
+    for (int row = 0; row < padded_rows; row += VF_WIDTH) {
+        for (int ahead = row + PREFETCH_ROWS; ahead < row + PREFETCH_ROWS + VF_WIDTH && ahead < n_rows;
+             ahead++)
+            prefetch_row(type, from, index + (size_t)ahead * stride, n_columns);
+        for (int column = 0; column < n_columns; column += VF_WIDTH) {
+            int lanes = n_columns - column < VF_WIDTH ? n_columns - column : VF_WIDTH;
+            vf square[VF_WIDTH];
+            FLAT_LOOP(i, VF_WIDTH) {
+                size_t at = index + (size_t)(row + i) * stride + (size_t)column;
+                square[i] = row + i < n_rows ? vf_get_part(type, from, at, lanes) : vf_zero();
+            }
+            transpose_vectors(square);
+            for (int i = 0; i < lanes; i++)
+                vf_store(to + (size_t)(column + i) * (size_t)padded_rows + row, square[i]);
+        }
+    }
+}
+
+// to (n_rows, n_columns) of `type` = from * scale
+VF_INLINE void unpack_rows(const enum dtype type, void *to, size_t index, size_t stride, const float *from,
+                           int padded_columns, int n_rows, int n_columns, float scale) {
+    for (int row = 0; row < n_rows; row++, from += padded_columns, index += stride) {
+        if (row + PREFETCH_ROWS < n_rows)
+            prefetch_row(type, to, index + PREFETCH_ROWS * stride, n_columns);
+        for (VF_LOOP(column, lanes, (size_t)n_columns))
+            vf_put_part(type, to, index + column, vf_load(from + column) * scale, (int)lanes);
+    }
+}
+
+#endif

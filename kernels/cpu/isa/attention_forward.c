@@ -1,0 +1,303 @@
+// Causal attention, forward (kernels/ops.h: attention_forward), blockwise with an online softmax: a block of
+// queries meets one block of keys after another, keeping for each row a maximum and the sum so far, so that
+// the scores of a whole row are never stored. Keys are packed transposed and values as rows, in float, once
+// per head; see attention.h for the arithmetic. A few queries against a cache skip the packing and read each
+// key and value where it lies.
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/attention.h"
+
+// A block of keys and of values (64 x 64 floats each) stays in the first cache while the queries of a block
+// pass.
+#define QUERY_BLOCK   (16 * TILE_ROWS)
+#define KEY_BLOCK     64
+#define FEW_QUERIES   4
+#define MAXIMUM_SLACK 8.0f // exp of it is far from overflow in any sum
+
+// One head's keys, KEY_BLOCK at a time as (D, KEY_BLOCK), and its values as (S, padded D).
+struct packed_head {
+    float *keys, *values;
+};
+
+// What one thread needs for one block of queries.
+struct query_scratch {
+    float *queries; // (QUERY_BLOCK, padded D), scaled by 1 / sqrt(D)
+    float *out;     // (QUERY_BLOCK, padded D): the sum of exp(score - maximum) * value
+    float *sums;    // (QUERY_BLOCK, VF_WIDTH): the sum of exp(score - maximum), by lane
+    float *maxima;  // (QUERY_BLOCK)
+    float *scores;  // (TILE_ROWS, KEY_BLOCK)
+};
+
+// How a call is cut. Whole heads, one thread each, where they divide well enough; otherwise all heads are
+// packed first and the threads share the blocks of queries.
+struct forward_plan {
+    int n_threads;
+    bool whole_heads;
+    int n_key_blocks, n_query_blocks;
+    int padded_D;
+    size_t head_floats, n_heads_packed; // n_heads_packed: one a thread, or all
+    size_t scratch_floats;
+};
+
+static struct forward_plan plan_forward(const struct device *device,
+                                        const struct attention_forward_args *args) {
+    size_t n_heads = (size_t)args->B * (size_t)args->H;
+    struct forward_plan plan = {
+        .n_threads = cpu_threads(device, n_heads * (size_t)args->T * (size_t)args->S * (size_t)args->D),
+        .n_key_blocks = (args->S + KEY_BLOCK - 1) / KEY_BLOCK,
+        .n_query_blocks = (args->T + QUERY_BLOCK - 1) / QUERY_BLOCK,
+        .padded_D = (int)round_up_to((size_t)args->D, VF_WIDTH),
+    };
+    if (args->T <= FEW_QUERIES) {
+        plan.whole_heads = true;
+        plan.scratch_floats = round_up_to((size_t)plan.padded_D * 2 + KEY_BLOCK, 16);
+        return plan;
+    }
+    size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
+    plan.whole_heads = rounds * threads * 8 <= n_heads * 9 || n_heads >= 4 * threads;
+    plan.n_heads_packed = plan.whole_heads ? threads : n_heads;
+    plan.head_floats = (size_t)plan.n_key_blocks * KEY_BLOCK * (size_t)(args->D + plan.padded_D);
+    plan.scratch_floats =
+        round_up_to(QUERY_BLOCK * ((size_t)plan.padded_D * 2 + VF_WIDTH + 1) + TILE_ROWS * KEY_BLOCK, 16);
+    return plan;
+}
+
+size_t CPU_OP(attention_forward_workspace)(const struct device *device,
+                                           const struct attention_forward_args *args) {
+    struct forward_plan plan = plan_forward(device, args);
+    return (plan.n_heads_packed * plan.head_floats + (size_t)plan.n_threads * plan.scratch_floats) *
+           sizeof(float);
+}
+
+static struct packed_head packed_head(const struct stream *stream, const struct forward_plan *plan,
+                                      size_t slot, int D) {
+    float *keys = (float *)stream->workspace + slot * plan->head_floats;
+    return (struct packed_head){.keys = keys,
+                                .values = keys + (size_t)plan->n_key_blocks * KEY_BLOCK * (size_t)D};
+}
+
+static float *thread_scratch(const struct stream *stream, const struct forward_plan *plan, int thread) {
+    return (float *)stream->workspace + plan->n_heads_packed * plan->head_floats +
+           (size_t)thread * plan->scratch_floats;
+}
+
+VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forward_args *args,
+                              const struct forward_plan *plan, struct packed_head to, size_t head,
+                              int block) {
+    int key = block * KEY_BLOCK, n_keys = args->S - key < KEY_BLOCK ? args->S - key : KEY_BLOCK;
+    size_t index = head / (size_t)args->H * args->kv_batch_stride + (size_t)key * args->kv_stride +
+                   head % (size_t)args->H * (size_t)args->D;
+    pack_transposed(type, to.keys + (size_t)key * (size_t)args->D, KEY_BLOCK, args->k, index, args->kv_stride,
+                    n_keys, args->D);
+    pack_rows(type, to.values + (size_t)key * (size_t)plan->padded_D, KEY_BLOCK, plan->padded_D, args->v,
+              index, args->kv_stride, n_keys, args->D, 1.0f);
+}
+
+// Turns one row's scores into exp(score - maximum), the first n_visible of them, zeros after. The maximum is
+// an earlier block's as long as it is no more than MAXIMUM_SLACK too low: then nothing has to be rescaled
+// and, as the processor predicts that, nothing waits for this block's maximum. Otherwise what the row has
+// summed moves to the new maximum.
+VF_INLINE void soften_row(const bool masked, bool first, float *scores, int n_vectors, int n_visible,
+                          float *maximum, float *sum, float *out, int padded_D) {
+    vf top = vf_set1(-INFINITY);
+    for (int v = 0; v < n_vectors; v++) {
+        vf score = vf_load(scores + v * VF_WIDTH);
+        if (masked) {
+            score = vf_first(score, n_visible - v * VF_WIDTH, vf_set1(-INFINITY));
+            vf_store(scores + v * VF_WIDTH, score);
+        }
+        top = vf_max(top, score);
+    }
+    float new_maximum = vf_reduce_max(top);
+    if (first) {
+        *maximum = new_maximum;
+        vf_store(sum, vf_zero());
+    } else if (__builtin_expect(new_maximum > *maximum + MAXIMUM_SLACK, 0)) {
+        vf shrink = vf_exp(vf_set1(*maximum - new_maximum));
+        *maximum = new_maximum;
+        vf_store(sum, vf_load(sum) * shrink);
+        for (int d = 0; d < padded_D; d += VF_WIDTH)
+            vf_store(out + d, vf_load(out + d) * shrink);
+    }
+    vf total = vf_load(sum), reference = vf_set1(*maximum);
+    for (int v = 0; v < n_vectors; v++) {
+        vf p = vf_exp(vf_load(scores + v * VF_WIDTH) - reference);
+        vf_store(scores + v * VF_WIDTH, p);
+        total += p;
+    }
+    vf_store(sum, total);
+}
+
+// TILE_ROWS queries from `row` of the block against one block of keys (the first of all, or a later one); the
+// first query sees n_visible of them (which may be 0 or less), each further one a key more.
+static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
+                        const float *keys, const float *values, int n_visible, bool first) {
+    int padded_D = plan->padded_D, depth = clamp_to(n_visible + TILE_ROWS - 1, 0, KEY_BLOCK);
+    int n_vectors = (depth + VF_WIDTH - 1) / VF_WIDTH;
+    float *out = scratch.out + row * padded_D;
+    multiply_rows(scratch.scores, KEY_BLOCK, scratch.queries + row * padded_D, (size_t)padded_D, keys,
+                  KEY_BLOCK, n_vectors, D, false);
+    for (int i = 0; i < TILE_ROWS; i++) {
+        float *scores = scratch.scores + i * KEY_BLOCK, *sum = scratch.sums + (row + i) * VF_WIDTH;
+        float *maximum = scratch.maxima + row + i;
+        if (n_visible >= KEY_BLOCK)
+            soften_row(false, first, scores, KEY_BLOCK / VF_WIDTH, 0, maximum, sum, out + i * padded_D,
+                       padded_D);
+        else
+            soften_row(true, first, scores, n_vectors, n_visible + i, maximum, sum, out + i * padded_D,
+                       padded_D);
+    }
+    multiply_rows(out, (size_t)padded_D, scratch.scores, KEY_BLOCK, values, (size_t)padded_D,
+                  padded_D / VF_WIDTH, depth, !first);
+}
+
+VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
+                                  const struct forward_plan *plan, struct packed_head from, float *memory,
+                                  size_t head, int block) {
+    int first = block * QUERY_BLOCK, n = args->T - first < QUERY_BLOCK ? args->T - first : QUERY_BLOCK;
+    int D = args->D, padded_D = plan->padded_D, n_before = args->S - args->T;
+    size_t b = head / (size_t)args->H, h = head % (size_t)args->H;
+    struct query_scratch scratch = {.queries = memory};
+    scratch.out = scratch.queries + QUERY_BLOCK * padded_D;
+    scratch.sums = scratch.out + QUERY_BLOCK * padded_D;
+    scratch.scores = scratch.sums + QUERY_BLOCK * VF_WIDTH;
+    scratch.maxima = scratch.scores + TILE_ROWS * KEY_BLOCK;
+
+    pack_rows(type, scratch.queries, (int)round_up_to((size_t)n, TILE_ROWS), padded_D, args->q,
+              b * args->q_batch_stride + (size_t)first * args->q_stride + h * (size_t)D, args->q_stride, n, D,
+              (float)(1.0 / sqrt(D)));
+    for (int key = 0; key < n_before + first + n; key += KEY_BLOCK)
+        for (int row = 0; row < n; row += TILE_ROWS) {
+            int n_visible = n_before + first + row + 1 - key;
+            if (n_visible + TILE_ROWS > 1)
+                attend_tile(plan, scratch, D, row, from.keys + (size_t)key * (size_t)D,
+                            from.values + (size_t)key * (size_t)padded_D, n_visible, key == 0);
+        }
+
+    for (int row = 0; row < n; row++) {
+        size_t t = (size_t)(first + row);
+        float sum = vf_reduce_add(vf_load(scratch.sums + row * VF_WIDTH));
+        unpack_rows(type, args->out, ((b * (size_t)args->T + t) * (size_t)args->H + h) * (size_t)D, 0,
+                    scratch.out + row * padded_D, padded_D, 1, D, 1.0f / sum);
+        if (args->lse)
+            ((float *)args->lse)[head * (size_t)args->T + t] = (float)(scratch.maxima[row] + log(sum));
+    }
+}
+
+// scores = the scaled products of one query and n keys
+VF_INLINE void score_query(const enum dtype type, float *scores, const float *query, const void *keys,
+                           const void *values, size_t index, size_t stride, int n, int D) {
+    for (int j = 0; j < n; j++, index += stride) {
+        if (j + PREFETCH_ROWS < n)
+            prefetch_row(type, keys, index + PREFETCH_ROWS * stride, D);
+        prefetch_row(type, values, index, D);
+        vf sum = vf_zero();
+        int d = 0;
+        for (; d + VF_WIDTH <= D; d += VF_WIDTH)
+            sum = vf_fma(vf_load(query + d), vf_get(type, keys, index + (size_t)d), sum);
+        if (d < D)
+            sum = vf_fma(vf_load(query + d), vf_get_part(type, keys, index + (size_t)d, D - d), sum);
+        scores[j] = vf_reduce_add(sum);
+    }
+}
+
+// out = out * shrink + the sum over n positions of weights[j] * value j, for `lanes` elements at `index`
+VF_INLINE void add_values(const enum dtype type, float *out, const float *weights, const void *values,
+                          size_t index, size_t stride, int n, int lanes, vf shrink) {
+    vf even = vf_load(out) * shrink, odd = vf_zero();
+    int j = 0;
+    for (; j + 1 < n; j += 2, index += 2 * stride) {
+        even = vf_fma(vf_set1(weights[j]), vf_get_part(type, values, index, lanes), even);
+        odd = vf_fma(vf_set1(weights[j + 1]), vf_get_part(type, values, index + stride, lanes), odd);
+    }
+    if (j < n)
+        even = vf_fma(vf_set1(weights[j]), vf_get_part(type, values, index, lanes), even);
+    vf_store(out, even + odd);
+}
+
+// One query against its keys and values where they lie; memory: two padded rows and KEY_BLOCK scores.
+VF_INLINE void attend_single_query(const enum dtype type, const struct attention_forward_args *args,
+                                   const struct forward_plan *plan, float *memory, size_t head, int t) {
+    int D = args->D, padded_D = plan->padded_D, n_visible = args->S - args->T + t + 1;
+    size_t b = head / (size_t)args->H, h = head % (size_t)args->H;
+    float *query = memory, *out = query + padded_D, *scores = out + padded_D;
+    size_t index = b * args->kv_batch_stride + h * (size_t)D;
+    pack_rows(type, query, 1, padded_D, args->q,
+              b * args->q_batch_stride + (size_t)t * args->q_stride + h * (size_t)D, 0, 1, D,
+              (float)(1.0 / sqrt(D)));
+    memset(out, 0, (size_t)padded_D * sizeof *out);
+    float maximum = -INFINITY;
+    vf total = vf_zero();
+    for (int key = 0; key < n_visible; key += KEY_BLOCK) {
+        int n = n_visible - key < KEY_BLOCK ? n_visible - key : KEY_BLOCK;
+        size_t at = index + (size_t)key * args->kv_stride;
+        score_query(type, scores, query, args->k, args->v, at, args->kv_stride, n, D);
+        vf top = vf_set1(maximum);
+        for (int j = n; j < (int)round_up_to((size_t)n, VF_WIDTH); j++)
+            scores[j] = -INFINITY;
+        for (int j = 0; j < n; j += VF_WIDTH)
+            top = vf_max(top, vf_load(scores + j));
+        float new_maximum = vf_reduce_max(top);
+        vf shrink = vf_exp(vf_set1(maximum - new_maximum));
+        total *= shrink;
+        for (int j = 0; j < n; j += VF_WIDTH) {
+            vf p = vf_exp(vf_load(scores + j) - new_maximum);
+            vf_store(scores + j, p);
+            total += p;
+        }
+        maximum = new_maximum;
+        int d = 0;
+        for (; d + VF_WIDTH <= D; d += VF_WIDTH)
+            add_values(type, out + d, scores, args->v, at + (size_t)d, args->kv_stride, n, VF_WIDTH, shrink);
+        if (d < D)
+            add_values(type, out + d, scores, args->v, at + (size_t)d, args->kv_stride, n, D - d, shrink);
+    }
+    float sum = vf_reduce_add(total);
+    unpack_rows(type, args->out, ((b * (size_t)args->T + (size_t)t) * (size_t)args->H + h) * (size_t)D, 0,
+                out, padded_D, 1, D, 1.0f / sum);
+    if (args->lse)
+        ((float *)args->lse)[head * (size_t)args->T + (size_t)t] = (float)(maximum + log(sum));
+}
+
+enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {
+    struct forward_plan plan = plan_forward(stream->device, args);
+    size_t n_heads = (size_t)args->B * (size_t)args->H;
+#pragma omp parallel num_threads(plan.n_threads)
+    {
+        int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
+        float *scratch = thread_scratch(stream, &plan, thread);
+        struct cpu_range range = cpu_thread_range(n_heads, 1, thread, n_threads);
+        if (args->T <= FEW_QUERIES) {
+            for (size_t head = range.begin; head < range.end; head++)
+                for (int t = 0; t < args->T; t++)
+                    VF_DISPATCH(args->type, attend_single_query, args, &plan, scratch, head, t);
+        } else if (plan.whole_heads) {
+            struct packed_head packed = packed_head(stream, &plan, (size_t)thread, args->D);
+            for (size_t head = range.begin; head < range.end; head++) {
+                for (int block = 0; block < plan.n_key_blocks; block++)
+                    VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head, block);
+                for (int block = 0; block < plan.n_query_blocks; block++)
+                    VF_DISPATCH(args->type, attend_query_block, args, &plan, packed, scratch, head, block);
+            }
+        } else {
+#pragma omp for schedule(static)
+            for (size_t task = 0; task < n_heads * (size_t)plan.n_key_blocks; task++) {
+                size_t head = task / (size_t)plan.n_key_blocks;
+                struct packed_head packed = packed_head(stream, &plan, head, args->D);
+                VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head,
+                            (int)(task % (size_t)plan.n_key_blocks));
+            }
+            // The last blocks of queries see the most keys: largest first, so that the threads end together.
+#pragma omp for schedule(dynamic, 1)
+            for (size_t task = 0; task < n_heads * (size_t)plan.n_query_blocks; task++) {
+                size_t head = task % n_heads;
+                struct packed_head packed = packed_head(stream, &plan, head, args->D);
+                VF_DISPATCH(args->type, attend_query_block, args, &plan, packed, scratch, head,
+                            plan.n_query_blocks - 1 - (int)(task / n_heads));
+            }
+        }
+    }
+    return STATUS_OK;
+}

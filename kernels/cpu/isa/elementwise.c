@@ -1,0 +1,131 @@
+// Operations on flat spans and the column sums that linear_backward needs: all bound by memory, all in an
+// order that does not depend on the number of threads.
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
+
+// ---- sum_squares
+
+#define N_ACCUMULATORS 16
+
+// Sixteen running sums whatever the instruction set, folded by halves: each square of a float is exact in
+// double, so every build gives the same bits.
+static double block_sum_squares(const float *x, size_t n) {
+    double sums[N_ACCUMULATORS] = {0};
+    size_t i = 0;
+    for (; i + N_ACCUMULATORS <= n; i += N_ACCUMULATORS)
+        for (size_t lane = 0; lane < N_ACCUMULATORS; lane++)
+            sums[lane] += (double)x[i + lane] * (double)x[i + lane];
+    for (size_t lane = 0; i + lane < n; lane++)
+        sums[lane] += (double)x[i + lane] * (double)x[i + lane];
+    for (size_t half = N_ACCUMULATORS / 2; half > 0; half /= 2)
+        for (size_t lane = 0; lane < half; lane++)
+            sums[lane] += sums[lane + half];
+    return sums[0];
+}
+
+enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_args *args) {
+    size_t n = args->n, n_blocks = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+    const float *x = args->x;
+#pragma omp parallel for num_threads(cpu_threads(stream->device, n)) schedule(static)
+    for (size_t block = 0; block < n_blocks; block++) {
+        size_t begin = block * SUM_SQUARES_BLOCK;
+        args->partial[block] =
+            block_sum_squares(x + begin, n - begin < SUM_SQUARES_BLOCK ? n - begin : SUM_SQUARES_BLOCK);
+    }
+    return STATUS_OK;
+}
+
+// ---- fill and cast
+
+VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct cpu_range range) {
+    vf value = vf_set1(args->value);
+    size_t i = range.begin;
+    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
+        vf_put(type, args->out, i, value);
+    if (i < range.end)
+        vf_put_part(type, args->out, i, value, (int)(range.end - i));
+}
+
+enum status CPU_OP(fill)(struct stream *stream, const struct fill_args *args) {
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
+    {
+        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->type, fill_range, args, range);
+    }
+    return STATUS_OK;
+}
+
+VF_INLINE void cast_range(enum dtype type, enum dtype out_type, const struct cast_args *args,
+                          struct cpu_range range) {
+    size_t i = range.begin;
+    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
+        vf_put(out_type, args->out, i, vf_get(type, args->x, i));
+    if (i < range.end) {
+        int lanes = (int)(range.end - i);
+        vf_put_part(out_type, args->out, i, vf_get_part(type, args->x, i, lanes), lanes);
+    }
+}
+
+VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct cpu_range range) {
+    if (args->out_type == DTYPE_BF16)
+        cast_range(type, DTYPE_BF16, args, range);
+    else
+        cast_range(type, DTYPE_F32, args, range);
+}
+
+enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
+    {
+        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->type, cast_from, args, range);
+    }
+    return STATUS_OK;
+}
+
+// ---- column sums: the bias's gradient
+
+#define ROWS_PER_BLOCK                                                                                       \
+    64          // a block of rows stays in the cache while its columns are summed, a few vectors at a time
+#define PANEL 4 // vectors of columns that are summed at once
+
+VF_INLINE void add_panel(enum dtype type, float *sums, const void *x, size_t first, size_t stride,
+                         size_t n_rows) {
+    vf total[PANEL] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    for (size_t row = 0; row < n_rows; row++)
+        for (size_t j = 0; j < PANEL; j++)
+            total[j] += vf_get(type, x, first + row * stride + j * VF_WIDTH);
+    for (size_t j = 0; j < PANEL; j++)
+        vf_store(sums + j * VF_WIDTH, vf_load(sums + j * VF_WIDTH) + total[j]);
+}
+
+VF_INLINE void add_vector(enum dtype type, float *sums, const void *x, size_t first, size_t stride,
+                          size_t n_rows, int lanes) {
+    vf total = vf_zero();
+    for (size_t row = 0; row < n_rows; row++)
+        total += vf_get_part(type, x, first + row * stride, lanes);
+    vf_store_part(sums, vf_load_part(sums, lanes) + total, lanes);
+}
+
+VF_INLINE void add_columns(enum dtype type, float *sums, const void *x, size_t n_rows, size_t stride,
+                           struct cpu_range columns) {
+    for (size_t row = 0; row < n_rows; row += ROWS_PER_BLOCK) {
+        size_t n = n_rows - row < ROWS_PER_BLOCK ? n_rows - row : ROWS_PER_BLOCK, c = columns.begin;
+        for (; c + PANEL * VF_WIDTH <= columns.end; c += PANEL * VF_WIDTH)
+            add_panel(type, sums + c, x, row * stride + c, stride, n);
+        for (; c < columns.end; c += VF_WIDTH)
+            add_vector(type, sums + c, x, row * stride + c, stride, n,
+                       columns.end - c < VF_WIDTH ? (int)(columns.end - c) : VF_WIDTH);
+    }
+}
+
+void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
+                             int stride, enum dtype type) {
+#pragma omp parallel num_threads(cpu_threads(stream->device, (size_t)n_rows *(size_t)n_columns))
+    {
+        struct cpu_range columns =
+            cpu_thread_range((size_t)n_columns, 16, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(type, add_columns, sums, x, (size_t)n_rows, (size_t)stride, columns);
+    }
+}

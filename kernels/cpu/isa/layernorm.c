@@ -1,0 +1,177 @@
+// Layer normalisation, a row at a time: statistics in two passes over a row that the first has brought into
+// the cache (never E[x^2] - E[x]^2, which cancels). The weight's and bias's gradients are summed in two
+// levels, blocks of rows into a thread's total and the totals in thread order, so that rounding grows slowly
+// and the order is fixed.
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
+
+#define ROWS_PER_BLOCK 64
+
+// ---- forward
+
+VF_INLINE float row_mean(enum dtype type, const void *x, size_t row, size_t C) {
+    vf sum = vf_zero(), other = vf_zero();
+    size_t i = 0;
+    for (; i + 2 * VF_WIDTH <= C; i += 2 * VF_WIDTH) {
+        sum += vf_get(type, x, row + i);
+        other += vf_get(type, x, row + i + VF_WIDTH);
+    }
+    for (; i < C; i += VF_WIDTH)
+        sum += vf_get_part(type, x, row + i, C - i < VF_WIDTH ? (int)(C - i) : VF_WIDTH);
+    return vf_reduce_add(sum + other) / (float)C;
+}
+
+VF_INLINE float row_variance(enum dtype type, const void *x, size_t row, size_t C, float mean) {
+    vf sum = vf_zero(), other = vf_zero();
+    size_t i = 0;
+    for (; i + 2 * VF_WIDTH <= C; i += 2 * VF_WIDTH) {
+        vf a = vf_get(type, x, row + i) - mean, b = vf_get(type, x, row + i + VF_WIDTH) - mean;
+        sum = vf_fma(a, a, sum);
+        other = vf_fma(b, b, other);
+    }
+    for (; i < C; i += VF_WIDTH) {
+        int lanes = C - i < VF_WIDTH ? (int)(C - i) : VF_WIDTH;
+        vf a = vf_first(vf_get_part(type, x, row + i, lanes) - mean, lanes, vf_zero());
+        sum = vf_fma(a, a, sum);
+    }
+    return vf_reduce_add(sum + other) / (float)C;
+}
+
+VF_INLINE void normalise(enum dtype type, const struct layernorm_forward_args *args, size_t row, size_t i,
+                         int lanes, float mean, float rstd) {
+    vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;
+    vf weight = vf_get_part(type, args->weight, i, lanes), bias = vf_get_part(type, args->bias, i, lanes);
+    vf_put_part(type, args->out, row + i, vf_fma(x, weight, bias), lanes);
+}
+
+VF_INLINE void forward_rows(enum dtype type, const struct layernorm_forward_args *args,
+                            struct cpu_range rows) {
+    size_t C = (size_t)args->C;
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        size_t row = n * C, i = 0;
+        float mean = row_mean(type, args->x, row, C);
+        float rstd = 1.0f / sqrtf(row_variance(type, args->x, row, C, mean) + args->epsilon);
+        for (; i + VF_WIDTH <= C; i += VF_WIDTH)
+            normalise(type, args, row, i, VF_WIDTH, mean, rstd);
+        if (i < C)
+            normalise(type, args, row, i, (int)(C - i), mean, rstd);
+        if (args->mean) {
+            ((float *)args->mean)[n] = mean;
+            ((float *)args->rstd)[n] = rstd;
+        }
+    }
+}
+
+enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layernorm_forward_args *args) {
+    size_t N = (size_t)args->N;
+#pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
+    {
+        struct cpu_range rows = cpu_thread_range(N, 1, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->type, forward_rows, args, rows);
+    }
+    return STATUS_OK;
+}
+
+// ---- backward
+
+// The sums of dout (for the bias) and of dout * normalised x (for the weight), `padded` floats each.
+struct partial {
+    float *dweight, *dbias;
+};
+
+// dot[0] += dout * weight, dot[1] += dout * weight * normalised x
+VF_INLINE void add_dots(enum dtype type, const struct layernorm_backward_args *args, size_t row, size_t i,
+                        int lanes, float mean, float rstd, vf dot[2]) {
+    vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;
+    vf dnormal = vf_get_part(type, args->dout, row + i, lanes) * vf_get_part(type, args->weight, i, lanes);
+    dot[0] += dnormal; // lanes past the end are 0 in dout
+    dot[1] = vf_fma(dnormal, x, dot[1]);
+}
+
+VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *args, struct partial block,
+                        size_t row, size_t i, int lanes, float mean, float rstd, const float dot_mean[2]) {
+    vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;
+    vf dout = vf_get_part(type, args->dout, row + i, lanes);
+    vf dnormal = dout * vf_get_part(type, args->weight, i, lanes);
+    vf dx = vf_fnma(x, vf_set1(dot_mean[1]), dnormal - dot_mean[0]);
+    vf residual = args->dresidual ? vf_get_part(type, args->dresidual, row + i, lanes) : vf_zero();
+    vf_put_part(type, args->dx, row + i, vf_fma(dx, vf_set1(rstd), residual), lanes);
+    vf_store(block.dweight + i, vf_fma(dout, x, vf_load(block.dweight + i)));
+    vf_store(block.dbias + i, dout + vf_load(block.dbias + i));
+}
+
+VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_args *args, struct partial block,
+                            size_t n) {
+    size_t C = (size_t)args->C, row = n * C, i = 0;
+    float mean = ((const float *)args->mean)[n], rstd = ((const float *)args->rstd)[n];
+    vf dot[2] = {vf_zero(), vf_zero()}, other[2] = {vf_zero(), vf_zero()};
+    for (; i + 2 * VF_WIDTH <= C; i += 2 * VF_WIDTH) {
+        add_dots(type, args, row, i, VF_WIDTH, mean, rstd, dot);
+        add_dots(type, args, row, i + VF_WIDTH, VF_WIDTH, mean, rstd, other);
+    }
+    for (; i < C; i += VF_WIDTH)
+        add_dots(type, args, row, i, C - i < VF_WIDTH ? (int)(C - i) : VF_WIDTH, mean, rstd, dot);
+    float dot_mean[2] = {vf_reduce_add(dot[0] + other[0]) / (float)C,
+                         vf_reduce_add(dot[1] + other[1]) / (float)C};
+    for (i = 0; i + VF_WIDTH <= C; i += VF_WIDTH)
+        write_dx(type, args, block, row, i, VF_WIDTH, mean, rstd, dot_mean);
+    if (i < C)
+        write_dx(type, args, block, row, i, (int)(C - i), mean, rstd, dot_mean);
+}
+
+static size_t padded_channels(int C) {
+    return ((size_t)C + 63) / 64 * 64; // whole cache lines, and room for a last whole vector
+}
+
+static void move_into(float *total, float *block, size_t n) {
+    for (size_t i = 0; i < n; i += VF_WIDTH) {
+        vf_store(total + i, vf_load(total + i) + vf_load(block + i));
+        vf_store(block + i, vf_zero());
+    }
+}
+
+// The workspace of each thread: total of dweight, of dbias, block of dweight, of dbias.
+VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
+                             struct cpu_range rows, float *workspace) {
+    size_t padded = padded_channels(args->C);
+    struct partial block = {workspace + 2 * padded, workspace + 3 * padded};
+    memset(workspace, 0, 4 * padded * sizeof(float));
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        backward_row(type, args, block, n);
+        if ((n - rows.begin) % ROWS_PER_BLOCK == ROWS_PER_BLOCK - 1 || n + 1 == rows.end)
+            move_into(workspace, block.dweight, 2 * padded);
+    }
+}
+
+static void add_totals(float *gradient, const float *totals, size_t stride, int n_threads,
+                       struct cpu_range channels) {
+    for (size_t c = channels.begin; c < channels.end; c++) {
+        float sum = totals[c];
+        for (int thread = 1; thread < n_threads; thread++)
+            sum += totals[(size_t)thread * stride + c];
+        gradient[c] += sum;
+    }
+}
+
+size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
+                                            const struct layernorm_backward_args *args) {
+    return (size_t)device->n_threads * 4 * padded_channels(args->C) * sizeof(float);
+}
+
+enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layernorm_backward_args *args) {
+    size_t N = (size_t)args->N, padded = padded_channels(args->C);
+    float *workspace = stream->workspace;
+#pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
+    {
+        int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
+        struct cpu_range rows = cpu_thread_range(N, 1, thread, n_threads);
+        VF_DISPATCH(args->type, backward_rows, args, rows, workspace + (size_t)thread * 4 * padded);
+#pragma omp barrier
+        struct cpu_range channels = cpu_thread_range((size_t)args->C, 16, thread, n_threads);
+        add_totals(args->dweight, workspace, 4 * padded, n_threads, channels);
+        add_totals(args->dbias, workspace + padded, 4 * padded, n_threads, channels);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,46 @@
+// One instruction set's table of operations. Matrix products are oneDNN's, which chooses instructions itself:
+// those entries hand over to linear.c.
+#include "kernels/cpu/cpu.h"
+
+enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
+    return cpu_linear_forward(stream, args);
+}
+
+enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_backward_args *args) {
+    return cpu_linear_backward(stream, args);
+}
+
+static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
+                                   size_t *bytes) {
+    *bytes = 0;
+    switch (operation) {
+    case OP_linear_forward:
+        return cpu_linear_forward_workspace(device, args, bytes);
+    case OP_linear_backward:
+        return cpu_linear_backward_workspace(device, args, bytes);
+    case OP_layernorm_backward:
+        *bytes = CPU_OP(layernorm_backward_workspace)(device, args);
+        return STATUS_OK;
+    case OP_attention_forward:
+        *bytes = CPU_OP(attention_forward_workspace)(device, args);
+        return STATUS_OK;
+    case OP_attention_backward:
+        *bytes = CPU_OP(attention_backward_workspace)(device, args);
+        return STATUS_OK;
+    case OP_cross_entropy:
+        *bytes = CPU_OP(cross_entropy_workspace)(device, args);
+        return STATUS_OK;
+    default:
+        return STATUS_OK; // the others work in place
+    }
+}
+
+#define TEXT_OF(name)       #name
+#define TEXT_OF_VALUE(name) TEXT_OF(name)
+#define ENTRY(name)         .name = CPU_OP(name),
+
+const struct cpu_isa CPU_OP(isa) = {
+    .name = TEXT_OF_VALUE(ISA),
+    .ops = {OPERATIONS(ENTRY).workspace_bytes = workspace_bytes},
+    .add_column_sums = CPU_OP(add_column_sums),
+};

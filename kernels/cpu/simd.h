@@ -1,0 +1,358 @@
+// Vectors of floats for the CPU kernels in kernels/cpu/isa, each file of which is compiled once per
+// instruction set. A `vf` holds VF_WIDTH floats; + - * / and unary minus work on it, with a float on either
+// side too. AVX-512 and AVX2 builds use their instructions where they matter, every other build GCC's vector
+// extensions (gcc and clang, any machine). bf16 is widened on load and rounded to nearest even on store with
+// integer arithmetic, so no instruction set needs bf16 of its own. Nothing here depends on floating-point
+// contraction: a fused operation is asked for.
+#ifndef ZERO_KERNELS_CPU_SIMD_H
+#define ZERO_KERNELS_CPU_SIMD_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/dtype.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#    include <immintrin.h>
+#    define VF_AVX512 1
+#    define VF_WIDTH  16
+#elif defined(__AVX2__) && defined(__FMA__)
+#    include <immintrin.h>
+#    define VF_AVX2  1
+#    define VF_WIDTH 8
+#else
+#    define VF_WIDTH 4
+#endif
+
+#define VF_INLINE static inline __attribute__((always_inline, unused))
+
+typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
+typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
+typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
+typedef uint16_t vf_bf16 __attribute__((vector_size(VF_WIDTH * 2)));
+
+// Calls function(DTYPE_BF16 or DTYPE_F32, ...) by the run-time `type`: the callee is VF_INLINE and its first
+// parameter becomes a constant, so that one source serves both types. Call it inside a parallel region, not
+// around one: a constant does not survive into the function that OpenMP makes of a region.
+#define VF_DISPATCH(type, function, ...)                                                                     \
+    do {                                                                                                     \
+        if ((type) == DTYPE_BF16)                                                                            \
+            function(DTYPE_BF16, __VA_ARGS__);                                                               \
+        else                                                                                                 \
+            function(DTYPE_F32, __VA_ARGS__);                                                                \
+    } while (0)
+
+// ---- whole vectors
+
+VF_INLINE vf vf_set1(float x) {
+    return x - (vf){0};
+}
+
+VF_INLINE vf vf_zero(void) {
+    return (vf){0};
+}
+
+VF_INLINE vi vi_set1(int32_t x) {
+    return x + (vi){0};
+}
+
+// 0, 1, 2, ...
+VF_INLINE vi vi_iota(void) {
+    vi lanes;
+    for (int i = 0; i < VF_WIDTH; i++)
+        lanes[i] = i;
+    return lanes;
+}
+
+// mask's lanes are all ones or all zeros: what a comparison of two vf gives.
+VF_INLINE vf vf_select(vi mask, vf yes, vf no) {
+    return (vf)((mask & (vi)yes) | (~mask & (vi)no));
+}
+
+// The larger and the smaller; where a is NaN or b is NaN the result is b.
+VF_INLINE vf vf_max(vf a, vf b) {
+#if defined(VF_AVX512)
+    return _mm512_max_ps(a, b);
+#elif defined(VF_AVX2)
+    return _mm256_max_ps(a, b);
+#else
+    return vf_select(a > b, a, b);
+#endif
+}
+
+VF_INLINE vf vf_min(vf a, vf b) {
+#if defined(VF_AVX512)
+    return _mm512_min_ps(a, b);
+#elif defined(VF_AVX2)
+    return _mm256_min_ps(a, b);
+#else
+    return vf_select(a < b, a, b);
+#endif
+}
+
+// a * b + c, rounded once where the machine can
+VF_INLINE vf vf_fma(vf a, vf b, vf c) {
+#if defined(VF_AVX512)
+    return _mm512_fmadd_ps(a, b, c);
+#elif defined(VF_AVX2)
+    return _mm256_fmadd_ps(a, b, c);
+#elif defined(__FP_FAST_FMAF)
+    vf sum;
+    for (int i = 0; i < VF_WIDTH; i++)
+        sum[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return sum;
+#else
+    return a * b + c;
+#endif
+}
+
+// c - a * b
+VF_INLINE vf vf_fnma(vf a, vf b, vf c) {
+    return vf_fma(-a, b, c);
+}
+
+VF_INLINE vf vf_sqrt(vf x) {
+#if defined(VF_AVX512)
+    return _mm512_sqrt_ps(x);
+#elif defined(VF_AVX2)
+    return _mm256_sqrt_ps(x);
+#else
+    vf root;
+    for (int i = 0; i < VF_WIDTH; i++)
+        root[i] = sqrtf(x[i]);
+    return root;
+#endif
+}
+
+// The first n lanes of x, the others of `other`; any n, also below 0 and above VF_WIDTH.
+VF_INLINE vf vf_first(vf x, int n, vf other) {
+    return vf_select(vi_iota() < vi_set1(n), x, other);
+}
+
+// Sums and maxima over the lanes, by halves: upper half onto lower half until one is left.
+VF_INLINE float vf_reduce_add(vf x) {
+#if defined(VF_AVX512) || defined(VF_AVX2)
+#    if defined(VF_AVX512)
+    __m256 half = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#    else
+    __m256 half = x;
+#    endif
+    __m128 quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_add_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return quarter[0] + quarter[1];
+#else
+    return (x[0] + x[2]) + (x[1] + x[3]);
+#endif
+}
+
+VF_INLINE float vf_reduce_max(vf x) {
+#if defined(VF_AVX512) || defined(VF_AVX2)
+#    if defined(VF_AVX512)
+    __m256 half = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+#    else
+    __m256 half = x;
+#    endif
+    __m128 quarter = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    quarter = _mm_max_ps(quarter, _mm_movehl_ps(quarter, quarter));
+    return quarter[0] > quarter[1] ? quarter[0] : quarter[1];
+#else
+    float a = x[0] > x[2] ? x[0] : x[2], b = x[1] > x[3] ? x[1] : x[3];
+    return a > b ? a : b;
+#endif
+}
+
+// e^x within 2 units in the last place; inf above 88.73, NaN stays NaN, and 0 where the result would be
+// subnormal (below -87.34, -inf too): processors take a hundred times as long over those, and masked scores
+// would make many. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by a polynomial (Cephes' coefficients); then 2^n.
+VF_INLINE vf vf_exp(vf x) {
+    const vf lowest = vf_set1(-87.33654f);
+    vf clamped = vf_max(lowest, vf_min(vf_set1(89.0f), x));
+    const vf shift = vf_set1(0x1.8p23f); // adding it rounds to an integer, held in the low bits
+    vf shifted = vf_fma(clamped, vf_set1(0x1.715476p0f), shift);
+    vf n = shifted - shift;
+    vf r = vf_fnma(n, vf_set1(0x1.62e4p-1f), clamped);
+    r = vf_fnma(n, vf_set1(0x1.7f7d1cp-20f), r);
+    vf p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_fma(p * r, r, r) + 1.0f;
+#if defined(VF_AVX512)
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
+#else
+    // In two halves, as 2^n itself may be beyond what a float holds.
+    vi exponent = (vi)shifted - (vi)shift;
+    vi half = exponent >> 1, rest = exponent - half;
+    return vf_select(x < lowest, vf_zero(), p * (vf)((half + 127) << 23) * (vf)((rest + 127) << 23));
+#endif
+}
+
+// 1 / (1 + e^-x)
+VF_INLINE vf vf_sigmoid(vf x) {
+    return 1.0f / (vf_exp(-x) + 1.0f);
+}
+
+// ---- memory, fp32: any alignment. The _part forms touch the first n elements only (0 <= n <= VF_WIDTH);
+// the other lanes read as 0.
+
+VF_INLINE vf vf_load(const float *from) {
+    vf x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+VF_INLINE void vf_store(float *to, vf x) {
+    memcpy(to, &x, sizeof x);
+}
+
+VF_INLINE vf vf_load_part(const float *from, int n) {
+#if defined(VF_AVX512)
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);
+#elif defined(VF_AVX2)
+    return _mm256_maskload_ps(from, (__m256i)(vi_iota() < vi_set1(n)));
+#else
+    vf x = vf_zero();
+    for (int i = 0; i < n; i++)
+        x[i] = from[i];
+    return x;
+#endif
+}
+
+VF_INLINE void vf_store_part(float *to, vf x, int n) {
+#if defined(VF_AVX512)
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), x);
+#elif defined(VF_AVX2)
+    _mm256_maskstore_ps(to, (__m256i)(vi_iota() < vi_set1(n)), x);
+#else
+    for (int i = 0; i < n; i++)
+        to[i] = x[i];
+#endif
+}
+
+// ---- memory, bf16
+
+VF_INLINE vf vf_widen(vf_bf16 half) {
+#if defined(VF_AVX512)
+    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)half), 16);
+#elif defined(VF_AVX2)
+    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)half), 16);
+#else
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+#endif
+}
+
+// Round to nearest even; NaN stays a quiet NaN.
+VF_INLINE vf_bf16 vf_narrow(vf x) {
+    vu bits = (vu)x;
+    vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+#if defined(VF_AVX512)
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    __m512i quiet = _mm512_or_si512(_mm512_srli_epi32((__m512i)bits, 16), _mm512_set1_epi32(0x40));
+    return (vf_bf16)_mm512_cvtepi32_epi16(_mm512_mask_mov_epi32((__m512i)rounded, nan, quiet));
+#else
+    vu nan = (vu)(x != x);
+    rounded = (nan & ((bits >> 16) | 0x40u)) | (~nan & rounded);
+#    if defined(VF_AVX2)
+    __m256i packed = _mm256_packus_epi32((__m256i)rounded, (__m256i)rounded);
+    return (vf_bf16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#    else
+    return __builtin_convertvector(rounded, vf_bf16);
+#    endif
+#endif
+}
+
+VF_INLINE vf vf_load_bf16(const uint16_t *from) {
+    vf_bf16 half;
+    memcpy(&half, from, sizeof half);
+    return vf_widen(half);
+}
+
+VF_INLINE void vf_store_bf16(uint16_t *to, vf x) {
+    vf_bf16 half = vf_narrow(x);
+    memcpy(to, &half, sizeof half);
+}
+
+VF_INLINE vf vf_load_bf16_part(const uint16_t *from, int n) {
+#if defined(VF_AVX512)
+    return vf_widen((vf_bf16)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), from));
+#else
+    vf_bf16 half = {0};
+    for (int i = 0; i < n; i++)
+        half[i] = from[i];
+    return vf_widen(half);
+#endif
+}
+
+VF_INLINE void vf_store_bf16_part(uint16_t *to, vf x, int n) {
+#if defined(VF_AVX512)
+    _mm256_mask_storeu_epi16(to, (__mmask16)((1u << n) - 1), (__m256i)vf_narrow(x));
+#else
+    vf_bf16 half = vf_narrow(x);
+    for (int i = 0; i < n; i++)
+        to[i] = half[i];
+#endif
+}
+
+// ---- memory, by type: elements [index, index + VF_WIDTH) of a tensor, or its first n of those. `type` is a
+// constant (DTYPE_F32 or DTYPE_BF16) after inlining; see VF_DISPATCH.
+
+VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
+    return type == DTYPE_BF16 ? vf_load_bf16((const uint16_t *)tensor + index)
+                              : vf_load((const float *)tensor + index);
+}
+
+VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
+    if (type == DTYPE_BF16)
+        vf_store_bf16((uint16_t *)tensor + index, x);
+    else
+        vf_store((float *)tensor + index, x);
+}
+
+// With n == VF_WIDTH known when compiling these are vf_get and vf_put, so that one inline function written
+// with n serves a loop's body and its tail.
+VF_INLINE vf vf_get_part(enum dtype type, const void *tensor, size_t index, int n) {
+    if (n == VF_WIDTH)
+        return vf_get(type, tensor, index);
+    return type == DTYPE_BF16 ? vf_load_bf16_part((const uint16_t *)tensor + index, n)
+                              : vf_load_part((const float *)tensor + index, n);
+}
+
+VF_INLINE void vf_put_part(enum dtype type, void *tensor, size_t index, vf x, int n) {
+    if (n == VF_WIDTH)
+        vf_put(type, tensor, index, x);
+    else if (type == DTYPE_BF16)
+        vf_store_bf16_part((uint16_t *)tensor + index, x, n);
+    else
+        vf_store_part((float *)tensor + index, x, n);
+}
+
+// One element
+VF_INLINE float vf_get_one(enum dtype type, const void *tensor, size_t index) {
+    return type == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)tensor)[index])
+                              : ((const float *)tensor)[index];
+}
+
+VF_INLINE void vf_put_one(enum dtype type, void *tensor, size_t index, float x) {
+    if (type == DTYPE_BF16)
+        ((uint16_t *)tensor)[index] = bf16_from_float(x);
+    else
+        ((float *)tensor)[index] = x;
+}
+
+VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
+    return (char *)tensor + index * (type == DTYPE_BF16 ? 2 : 4);
+}
+
+// for (VF_LOOP(i, lanes, n)) visits [0, n) in steps of VF_WIDTH, `lanes` being how many are left, at most
+// VF_WIDTH. For loops that are not hot: hot ones write the body as a VF_INLINE function and call it for the
+// tail apart.
+#define VF_LOOP(i, lanes, n)                                                                                 \
+    size_t i = 0, lanes = (n) < VF_WIDTH ? (n) : VF_WIDTH;                                                   \
+    i < (n);                                                                                                 \
+    i += VF_WIDTH, lanes = (n)-i < VF_WIDTH ? (n)-i : VF_WIDTH
+
+#endif

@@ -1,0 +1,60 @@
+// A device: its memory, its copies, its streams and its table of operations. Backends: kernels/ref (the
+// oracle, tests only) and kernels/cpu. Nothing above this folder knows which one runs.
+#ifndef ZERO_KERNELS_DEVICE_H
+#define ZERO_KERNELS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/dtype.h"
+#include "base/region.h"
+#include "base/status.h"
+
+struct ops;
+struct device;
+
+// An order of work on a device: operations on one stream happen one after the other. The workspace is scratch
+// that any operation may use while it runs and that holds nothing between operations; its size is the largest
+// that ops->workspace_bytes gave for what will run on this stream.
+struct stream {
+    struct device *device;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+struct device {
+    const char *name;      // "cpu", "ref"
+    char description[160]; // for people: instruction set, library, threads
+    const struct ops *ops;
+    enum region_place place; // where its memory is
+    int n_threads;           // host threads that its operations use
+    // Memory zeroed, aligned to REGION_ALIGNMENT at least. bytes 0 gives NULL.
+    enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
+    void (*memory_delete)(struct device *device, void *memory, size_t bytes);
+    // Copies in stream order; either side may be host memory. `copy` may return before the copy happened.
+    enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
+    // Waits until all work given to the stream has happened, and reports what failed in it.
+    enum status (*synchronize)(struct stream *stream);
+};
+
+// name: "cpu", or "auto" for the best that this machine has. n_threads 0: one per core that the process may
+// use. STATUS_UNSUPPORTED when the device is not in this build or machine. Close with device_close.
+enum status device_open(const char *name, int n_threads, struct device **out) MUST_CHECK;
+void device_close(struct device *device);
+
+// The oracle as a device, for tests: plain loops in double, one thread.
+enum status ref_device_open(struct device **out) MUST_CHECK;
+// The CPU backend with a chosen instruction set: "avx512", "avx2", "portable", or NULL for the best.
+// STATUS_UNSUPPORTED when this processor lacks it.
+enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
+
+// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, n_embd), the best of a few runs: what utilisation is measured
+// against. Rows are bounded so that it takes milliseconds.
+enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
+                                     double *flops_per_s) MUST_CHECK;
+// What "auto" precision resolves to: the compute type whose GEMM measures faster on this device, on a shape
+// (rows, n_embd) of the model; a few milliseconds. bf16 needs 10 % to win, as it rounds more.
+enum status device_measure_compute_type(struct device *device, int rows, int n_embd,
+                                        enum dtype *out) MUST_CHECK;
+
+#endif

@@ -1,0 +1,253 @@
+// The catalogue of operations. One list makes the argument tables, the backend's struct and the prototypes,
+// so a backend that lacks an operation does not link. Each operation takes a stream and one argument struct.
+//
+// Types. `type` is the compute type of parameters and activations (fp32 or bf16). Statistics, losses,
+// gradients of parameters, master weights and optimizer state are fp32. With type DTYPE_F64 (kernels/ref
+// only) every floating tensor of the call, statistics and gradients included, is double. Tensors are
+// row-major and dense unless a stride says otherwise; strides are in elements. Pointers are aligned to the
+// element only. [r] read, [w] written, [rw] read and written, [+] added to (gradients accumulate). Inputs and
+// outputs must not overlap unless said so. A pointer marked "or NULL" may be left out. Determinism: the same
+// call on the same device with the same thread count gives the same bits. Errors: STATUS_FAILED when a
+// library under it fails. Shapes are the caller's promise (asserted in debug builds).
+#ifndef ZERO_KERNELS_OPS_H
+#define ZERO_KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "kernels/device.h"
+
+#define OPERATIONS(OP)                                                                                       \
+    OP(embedding_forward)                                                                                    \
+    OP(embedding_backward)                                                                                   \
+    OP(layernorm_forward)                                                                                    \
+    OP(layernorm_backward)                                                                                   \
+    OP(linear_forward)                                                                                       \
+    OP(linear_backward)                                                                                      \
+    OP(gelu_forward)                                                                                         \
+    OP(gelu_backward)                                                                                        \
+    OP(attention_forward)                                                                                    \
+    OP(attention_backward)                                                                                   \
+    OP(cross_entropy)                                                                                        \
+    OP(adamw)                                                                                                \
+    OP(sgd)                                                                                                  \
+    OP(sum_squares)                                                                                          \
+    OP(fill)                                                                                                 \
+    OP(cast)
+
+// out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
+struct embedding_forward_args {
+    void *out;             // [w] (B, T, C) type
+    const void *wte;       // [r] (V, C) type
+    const void *wpe;       // [r] (P, C) type, P >= position + T
+    const int32_t *tokens; // [r] (B, T), each in [0, V)
+    int B, T, C, V;
+    int position; // of the first column: 0 in training, the cache's length in generation
+    enum dtype type;
+};
+
+// dwte[token,:] += dout[b,t,:]; dwpe[t,:] += sum over b of dout[b,t,:]. Each row of dwte is summed in order
+// of (b, t).
+struct embedding_backward_args {
+    void *dwte;            // [+] (V, C) fp32
+    void *dwpe;            // [+] (T, C) fp32
+    const void *dout;      // [r] (B, T, C) type
+    const int32_t *tokens; // [r] (B, T)
+    int B, T, C, V;
+    enum dtype type;
+};
+
+// Layer normalisation over the last dimension (Ba et al., arXiv 1607.06450):
+// out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + epsilon), var the mean of squares (biased).
+struct layernorm_forward_args {
+    void *out;          // [w] (N, C) type; may be x itself
+    void *mean, *rstd;  // [w] (N) fp32, or NULL (both) when no backward follows
+    const void *x;      // [r] (N, C) type
+    const void *weight; // [r] (C) type
+    const void *bias;   // [r] (C) type
+    int N, C;
+    float epsilon;
+    enum dtype type;
+};
+
+// dx = dresidual + (gradient of layernorm_forward's x). dresidual carries the residual stream's gradient past
+// the normalisation, so that no separate addition is needed.
+struct layernorm_backward_args {
+    void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
+    void *dweight, *dbias;   // [+] (C) fp32
+    const void *dout;        // [r] (N, C) type
+    const void *dresidual;   // [r] (N, C) type, or NULL for zero
+    const void *x;           // [r] (N, C) type
+    const void *weight;      // [r] (C) type
+    const void *mean, *rstd; // [r] (N) fp32
+    int N, C;
+    enum dtype type;
+};
+
+// out = gelu?(x weight^T + bias) + residual. The sum of products is accumulated in fp32.
+struct linear_forward_args {
+    void *out;            // [w] (N, OC) out_type, rows out_stride apart
+    void *pre_gelu;       // [w] (N, OC) type: x weight^T + bias before GELU, or NULL. Only with gelu
+    const void *x;        // [r] (N, IC) type
+    const void *weight;   // [r] (OC, IC) type
+    const void *bias;     // [r] (OC) type, or NULL
+    const void *residual; // [r] (N, OC) type, or NULL; not with gelu
+    int N, IC, OC;
+    int out_stride; // >= OC; equal to OC with residual or gelu
+    bool gelu;      // apply gelu (tanh form, see gelu_forward)
+    enum dtype type;
+    enum dtype out_type; // type, or fp32 (logits)
+};
+
+// dx = dout weight, dweight += dout^T x, dbias += column sums of dout. Each output may be NULL: then it is
+// not made.
+struct linear_backward_args {
+    void *dx;           // [w] (N, IC) type, or NULL
+    void *dweight;      // [+] (OC, IC) fp32, or NULL
+    void *dbias;        // [+] (OC) fp32, or NULL
+    const void *dout;   // [r] (N, OC) type, rows dout_stride apart
+    const void *x;      // [r] (N, IC) type; read for dweight
+    const void *weight; // [r] (OC, IC) type; read for dx
+    int N, IC, OC;
+    int dout_stride; // >= OC
+    enum dtype type;
+};
+
+// gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, arXiv 1606.08415;
+// "gelu_new")
+struct gelu_forward_args {
+    void *out;     // [w] (n) type; may be x itself
+    const void *x; // [r] (n) type
+    size_t n;
+    enum dtype type;
+};
+
+// dx = dout * gelu'(x)
+struct gelu_backward_args {
+    void *dx;         // [w] (n) type; may be dout itself
+    const void *dout; // [r] (n) type
+    const void *x;    // [r] (n) type: the input of gelu_forward
+    size_t n;
+    enum dtype type;
+};
+
+// Causal scaled dot-product attention, head h reading columns [h * D, (h + 1) * D) of each row:
+// out[b,i,h] = sum over j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
+// Blockwise with an online softmax (FlashAttention, arXiv 2205.14135; 2307.08691): T x S is never stored.
+// q, k and v may be three column ranges of one (B, T, 3C) tensor, or k and v a key-value cache (S > T).
+struct attention_forward_args {
+    void *out;              // [w] (B, T, H * D) type, dense
+    void *lse;              // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
+    const void *q;          // [r] (B, T, H * D) type
+    const void *k, *v;      // [r] (B, S, H * D) type
+    size_t q_stride;        // between positions of q; a batch is q_batch_stride apart
+    size_t q_batch_stride;  //
+    size_t kv_stride;       // between positions of k, and of v
+    size_t kv_batch_stride; //
+    int B, T, S, H, D;      // T queries, the last T of S positions; S >= T
+    enum dtype type;
+};
+
+// Gradient of attention_forward with S == T, from its saved lse: dq, dk and dv are written, laid out as q, k
+// and v.
+struct attention_backward_args {
+    void *dq, *dk, *dv;    // [w] (B, T, H * D) type, strides as below
+    const void *dout;      // [r] (B, T, H * D) type, dense
+    const void *out;       // [r] (B, T, H * D) type, dense: what attention_forward gave
+    const void *lse;       // [r] (B, H, T) fp32
+    const void *q, *k, *v; // [r] (B, T, H * D) type, strides as below
+    size_t stride;         // between positions of q, k, v, dq, dk, dv alike
+    size_t batch_stride;   //
+    int B, T, H, D;
+    enum dtype type;
+};
+
+// losses[n] = lse(logits[n,:]) - logits[n, targets[n]];
+// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale, in one pass over the block.
+struct cross_entropy_args {
+    void *losses;       // [w] (N) fp32
+    void *dlogits;      // [w] (N, V) type, rows dlogits_stride apart, or NULL (evaluation)
+    const void *logits; // [r] (N, V) fp32, rows logits_stride apart; may be dlogits itself when type is fp32
+    const int32_t *targets; // [r] (N), each in [0, V)
+    int N, V;
+    int logits_stride, dlogits_stride; // >= V; columns past V are not touched
+    float scale;                       // 1 / (all tokens of the step)
+    enum dtype type;
+};
+
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) on a span, in one pass. With g = grad * grad_scale:
+// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; mhat = m / (1 - beta1^step); vhat likewise;
+// master -= lr (mhat / (sqrt(vhat) + epsilon) + weight_decay master); param = rounded master.
+struct adamw_args {
+    void *param;      // [w] (n) param_type, or NULL when master is the parameter (fp32 compute)
+    void *master;     // [rw] (n) fp32
+    void *m, *v;      // [rw] (n) fp32
+    const void *grad; // [r] (n) fp32
+    size_t n;
+    int64_t step; // from 1
+    double lr, beta1, beta2, epsilon, weight_decay;
+    float grad_scale; // clipping (and unscaling) folded in
+    enum dtype type;  // of param; DTYPE_F64 makes all double (ref)
+};
+
+// SGD with momentum, as PyTorch has it: g = grad * grad_scale + weight_decay master; m = momentum m + g (m =
+// g on the first step); master -= lr m; param = rounded master.
+struct sgd_args {
+    void *param;      // [w] (n) type, or NULL
+    void *master;     // [rw] (n) fp32
+    void *m;          // [rw] (n) fp32, or NULL when momentum is 0
+    const void *grad; // [r] (n) fp32
+    size_t n;
+    int64_t step; // from 1
+    double lr, momentum, weight_decay;
+    float grad_scale;
+    enum dtype type;
+};
+
+// partial[i] = sum of squares of x[i * SUM_SQUARES_BLOCK ...], in double and in a fixed order, so that the
+// global norm does not depend on threads or shards. partial has ceil(n / SUM_SQUARES_BLOCK) elements.
+#define SUM_SQUARES_BLOCK 65536
+struct sum_squares_args {
+    double *partial; // [w]
+    const void *x;   // [r] (n) type
+    size_t n;
+    enum dtype type; // fp32 (or F64 in ref)
+};
+
+// out[i] = value
+struct fill_args {
+    void *out; // [w] (n) type
+    size_t n;
+    float value;
+    enum dtype type;
+};
+
+// out[i] = x[i], rounded to nearest even where out_type is narrower.
+struct cast_args {
+    void *out;     // [w] (n) out_type
+    const void *x; // [r] (n) type
+    size_t n;
+    enum dtype type, out_type; // fp32 and bf16, either way
+};
+
+// One pointer an operation, and the question how much workspace a call will need (only sizes, types, strides
+// and which pointers are NULL are looked at: any non-NULL pointer will do).
+#define OPERATION_ENUM(name) OP_##name,
+enum operation { OPERATIONS(OPERATION_ENUM) N_OPERATIONS };
+#undef OPERATION_ENUM
+
+#define OPERATION_POINTER(name)                                                                              \
+    enum status (*name)(struct stream * stream, const struct name##_args *args) MUST_CHECK;
+struct ops {
+    OPERATIONS(OPERATION_POINTER)
+    enum status (*workspace_bytes)(struct device *device, enum operation operation, const void *args,
+                                   size_t *bytes) MUST_CHECK;
+};
+#undef OPERATION_POINTER
+
+const char *operation_name(enum operation operation);
+
+#endif
