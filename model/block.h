@@ -1,0 +1,106 @@
+// Inside the model: what gpt.c (training) and generate.c (the key-value cache) share. Not for other folders.
+#ifndef ZERO_MODEL_BLOCK_H
+#define ZERO_MODEL_BLOCK_H
+
+#include "base/region.h"
+#include "kernels/ops.h"
+#include "model/gpt.h"
+
+// Where operations go. Without a stream it is a rehearsal: nothing runs, but every operation is asked how
+// much workspace it will need, so that a plan is made by the very code that it is for.
+struct runner {
+    struct device *device;
+    struct stream *stream;  // NULL: rehearsal
+    size_t workspace_bytes; // the largest asked for in a rehearsal
+};
+
+enum status runner_rehearse(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
+
+// Runs (or rehearses) one operation, with its arguments as designated initialisers.
+#define RUN(runner, name, ...)                                                                               \
+    do {                                                                                                     \
+        const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        TRY((runner)->stream ? (runner)->device->ops->name((runner)->stream, &args_)                         \
+                             : runner_rehearse((runner), OP_##name, &args_));                                \
+    } while (0)
+
+extern const struct unit_hooks rehearsal_hooks;
+
+// What stands for a buffer in a rehearsal: not NULL, never read.
+#define REHEARSAL_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
+
+// A block's activations, in order of their making. X(name, elements, type, only backward reads it); rows = B
+// T.
+#define BLOCK_BUFFERS(X)                                                                                     \
+    X(ln1, rows *C, type, false)                                                                             \
+    X(ln1_mean, rows, statistics, true)                                                                      \
+    X(ln1_rstd, rows, statistics, true)                                                                      \
+    X(qkv, rows * 3 * C, type, false)                                                                        \
+    X(attention, rows *C, type, false)                                                                       \
+    X(lse, rows *H, statistics, true)                                                                        \
+    X(middle, rows *C, type, false) /* residual stream between attention and MLP */                          \
+    X(ln2, rows *C, type, false)                                                                             \
+    X(ln2_mean, rows, statistics, true)                                                                      \
+    X(ln2_rstd, rows, statistics, true)                                                                      \
+    X(fc, rows * 4 * C, type, true) /* before GELU */                                                        \
+    X(gelu, rows * 4 * C, type, false)
+
+#define BLOCK_POINTER(name, elements, type, backward) void *name;
+#define BLOCK_INDEX(name, elements, type, backward)   int name;
+struct block_buffers {
+    BLOCK_BUFFERS(BLOCK_POINTER)
+};
+struct block_regions {
+    BLOCK_BUFFERS(BLOCK_INDEX)
+};
+#undef BLOCK_POINTER
+#undef BLOCK_INDEX
+
+// Adds a block's buffers; `label` names them in the plan. With for_backward false, those that only backward
+// reads are left out: their index is -1 and their pointer NULL.
+enum status block_regions_add(struct region_table *table, struct device *device,
+                              const struct gpt_config *config, enum dtype type, size_t rows,
+                              bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
+// table NULL: buffers of a rehearsal.
+void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
+                        struct block_buffers *out);
+// A region's memory; table NULL: a rehearsal's.
+void *buffer_find(const struct region_table *table, int index);
+
+// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With out NULL only the
+// kept buffers are made (what recomputation needs). With a cache (B = 1), keys and values go to rows
+// [cache_length, cache_length + T) of it, (positions, 2 C), and the queries see all rows up to their own;
+// only the first C columns' worth of buffers->qkv is used, for q.
+struct block_forward {
+    const struct gpt_config *config;
+    enum dtype type;
+    int B, T;
+    const void *params; // the unit's span
+    const struct param *table;
+    const struct block_buffers *buffers;
+    const void *x;
+    void *out;
+    void *cache;
+    int cache_length;
+};
+enum status block_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
+
+// Gives the stream this workspace unless it has a larger one already.
+static inline void stream_use_workspace(struct stream *stream, void *workspace, size_t bytes) {
+    if (bytes > stream->workspace_bytes) {
+        stream->workspace = workspace;
+        stream->workspace_bytes = bytes;
+    }
+}
+
+// The address of a unit's tensor `index` (enum *_param) in a span of `type`.
+static inline void *param_at(const void *span, const struct param *table, int index, enum dtype type) {
+    return (char *)(uintptr_t)span + table[index].offset * dtype_size(type);
+}
+
+// Statistics, losses and gradients are fp32, or double where the oracle computes in double.
+static inline enum dtype statistics_type(enum dtype type) {
+    return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+}
+
+#endif

@@ -1,0 +1,569 @@
+// All of forward and backward, side by side. One function serves planning and running: without a stream it
+// rehearses (model/block.h), so what is planned is what runs.
+#include "model/gpt.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/block.h"
+
+// The classifier works on a block of rows at a time; this bounds its fp32 logits.
+#define LOGITS_BLOCK_BYTES   ((size_t)64 << 20)
+#define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
+#define MINIMUM_LOGITS_ROWS  64
+
+struct gpt {
+    const struct params *params;
+    struct gpt_options options;
+    struct device *device;
+    enum dtype statistics; // fp32, or double on the oracle
+    size_t workspace_bytes;
+    int logits_rows, logits_stride;
+
+    // Memory: region indices from gpt_new, pointers from gpt_bind.
+    int n_residuals, n_blocks; // how many of each are kept
+    int *residual_regions;     // (n_residuals) the residual stream before each block, and after the last
+    void **residuals;
+    struct block_regions *block_regions; // (n_blocks)
+    struct block_buffers *blocks;
+    struct gpt_regions {
+        int tokens, targets, host_losses, losses, lnf, lnf_mean, lnf_rstd, logits, dlogits;
+        int dresidual, dbranch, dqkv, dfc, workspace;
+    } regions;
+    struct gpt_buffers {
+        void *tokens, *targets, *host_losses, *losses, *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
+        void *dresidual, *dbranch, *dqkv, *dfc;
+    } buffers;
+};
+
+// ------------------------------------------------------------------------------------------------------ one
+// pass
+
+// One pass over a micro-batch, and what it needs at hand.
+struct pass {
+    struct gpt *gpt;
+    struct runner runner;
+    const struct unit_hooks *hooks;
+};
+
+static const struct param *unit_params(const struct gpt *gpt, int unit) {
+    return &gpt->params->params[gpt->params->units[unit].first_param];
+}
+
+static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, struct unit_view *view) {
+    return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, view);
+}
+
+static enum status release(struct pass *pass, int unit, enum gpt_pass direction) {
+    return pass->hooks->params_release(pass->hooks->context, pass->runner.stream, unit, direction);
+}
+
+static enum status ready(struct pass *pass, int unit) {
+    return pass->hooks->grads_ready(pass->hooks->context, pass->runner.stream, unit);
+}
+
+static const struct block_buffers *block_kept(const struct gpt *gpt, int block) {
+    return &gpt->blocks[block % gpt->n_blocks];
+}
+
+static void *residual_kept(const struct gpt *gpt, int block) {
+    return gpt->residuals[block % gpt->n_residuals];
+}
+
+// -------------------------------------------------------------------------------------------------------
+// forward
+
+enum status block_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
+    enum dtype type = a->type;
+    size_t size = dtype_size(type);
+    const void *weights[N_BLOCK_PARAMS];
+    for (int i = 0; i < N_BLOCK_PARAMS; i++)
+        weights[i] = param_at(a->params, a->table, i, type);
+
+    RUN(runner, layernorm_forward, .out = kept->ln1, .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
+        .x = a->x, .weight = weights[PARAM_LN1_WEIGHT], .bias = weights[PARAM_LN1_BIAS], .N = N, .C = C,
+        .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    if (a->cache) {
+        size_t kv_row = 2 * (size_t)C; // keys, then values
+        char *kv = (char *)a->cache + (size_t)a->cache_length * kv_row * size;
+        const char *kv_weight = (const char *)weights[PARAM_QKV_WEIGHT] + (size_t)C * (size_t)C * size;
+        const char *kv_bias = (const char *)weights[PARAM_QKV_BIAS] + (size_t)C * size;
+        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weights[PARAM_QKV_WEIGHT],
+            .bias = weights[PARAM_QKV_BIAS], .N = N, .IC = C, .OC = C, .out_stride = C, .type = type,
+            .out_type = type);
+        RUN(runner, linear_forward, .out = kv, .x = kept->ln1, .weight = kv_weight, .bias = kv_bias, .N = N,
+            .IC = C, .OC = 2 * C, .out_stride = 2 * C, .type = type, .out_type = type);
+        RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
+            .k = a->cache, .v = (char *)a->cache + (size_t)C * size, .q_stride = (size_t)C,
+            .kv_stride = kv_row, .B = 1, .T = a->T, .S = a->cache_length + a->T, .H = H, .D = C / H,
+            .type = type);
+    } else {
+        size_t stride = 3 * (size_t)C;
+        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weights[PARAM_QKV_WEIGHT],
+            .bias = weights[PARAM_QKV_BIAS], .N = N, .IC = C, .OC = 3 * C, .out_stride = 3 * C, .type = type,
+            .out_type = type);
+        RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
+            .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
+            .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,
+            .kv_batch_stride = stride * (size_t)a->T, .B = a->B, .T = a->T, .S = a->T, .H = H, .D = C / H,
+            .type = type);
+    }
+    RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
+        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .bias = weights[PARAM_ATTN_PROJ_BIAS], .residual = a->x,
+        .N = N, .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
+    RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
+        .x = kept->middle, .weight = weights[PARAM_LN2_WEIGHT], .bias = weights[PARAM_LN2_BIAS], .N = N,
+        .C = C, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
+        .weight = weights[PARAM_FC_WEIGHT], .bias = weights[PARAM_FC_BIAS], .N = N, .IC = C, .OC = 4 * C,
+        .out_stride = 4 * C, .gelu = true, .type = type, .out_type = type);
+    if (!a->out)
+        return STATUS_OK;
+    RUN(runner, linear_forward, .out = a->out, .x = kept->gelu, .weight = weights[PARAM_FC_PROJ_WEIGHT],
+        .bias = weights[PARAM_FC_PROJ_BIAS], .residual = kept->middle, .N = N, .IC = 4 * C, .OC = C,
+        .out_stride = C, .type = type, .out_type = type);
+    return STATUS_OK;
+}
+
+static enum status forward_block(struct pass *pass, int block, const void *params, void *out) {
+    struct gpt *gpt = pass->gpt;
+    return block_forward(&pass->runner, &(struct block_forward){.config = &gpt->params->config,
+                                                                .type = gpt->options.type,
+                                                                .B = gpt->options.B,
+                                                                .T = gpt->options.T,
+                                                                .params = params,
+                                                                .table = unit_params(gpt, 1 + block),
+                                                                .buffers = block_kept(gpt, block),
+                                                                .x = residual_kept(gpt, block),
+                                                                .out = out});
+}
+
+// Tokens to the residual stream after the last block.
+static enum status forward(struct pass *pass) {
+    struct gpt *gpt = pass->gpt;
+    const struct gpt_config *config = &gpt->params->config;
+    enum dtype type = gpt->options.type;
+    struct unit_view view;
+    TRY(acquire(pass, 0, GPT_FORWARD, &view));
+    RUN(&pass->runner, embedding_forward, .out = residual_kept(gpt, 0),
+        .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
+        .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
+        .B = gpt->options.B, .T = gpt->options.T, .C = config->n_embd, .V = config->vocab_size, .type = type);
+    TRY(release(pass, 0, GPT_FORWARD));
+    for (int block = 0; block < config->n_layer; block++) {
+        TRY(acquire(pass, 1 + block, GPT_FORWARD, &view));
+        TRY(forward_block(pass, block, view.params, residual_kept(gpt, block + 1)));
+        TRY(release(pass, 1 + block, GPT_FORWARD));
+    }
+    return STATUS_OK;
+}
+
+static enum status final_norm_forward(struct pass *pass, const void *params) {
+    struct gpt *gpt = pass->gpt;
+    const struct gpt_config *config = &gpt->params->config;
+    const struct param *table = unit_params(gpt, config->n_layer + 1);
+    enum dtype type = gpt->options.type;
+    RUN(&pass->runner, layernorm_forward, .out = gpt->buffers.lnf, .mean = gpt->buffers.lnf_mean,
+        .rstd = gpt->buffers.lnf_rstd, .x = residual_kept(gpt, config->n_layer),
+        .weight = param_at(params, table, PARAM_LNF_WEIGHT, type),
+        .bias = param_at(params, table, PARAM_LNF_BIAS, type), .N = gpt->options.B * gpt->options.T,
+        .C = config->n_embd, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    return STATUS_OK;
+}
+
+// ------------------------------------------------------------------------------------------------ the
+// classifier
+
+// Logits of rows [row, row + n), to buffers.logits.
+static enum status logits_block(struct pass *pass, const void *wte, int row, int n) {
+    struct gpt *gpt = pass->gpt;
+    const struct gpt_config *config = &gpt->params->config;
+    size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
+    RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf + offset,
+        .weight = wte, .N = n, .IC = config->n_embd, .OC = config->vocab_size,
+        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->statistics);
+    return STATUS_OK;
+}
+
+static enum status losses_block(struct pass *pass, int row, int n, float scale, void *dlogits) {
+    struct gpt *gpt = pass->gpt;
+    RUN(&pass->runner, cross_entropy,
+        .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->statistics), .dlogits = dlogits,
+        .logits = gpt->buffers.logits, .targets = (const int32_t *)gpt->buffers.targets + row, .N = n,
+        .V = gpt->params->config.vocab_size, .logits_stride = gpt->logits_stride,
+        .dlogits_stride = gpt->logits_stride, .scale = scale, .type = gpt->options.type);
+    return STATUS_OK;
+}
+
+// The last block of rows is as long as the others wherever that is possible, so that few shapes occur.
+static int rows_from(const struct gpt *gpt, int row) {
+    int left = gpt->options.B * gpt->options.T - row;
+    return left < gpt->logits_rows ? left : gpt->logits_rows;
+}
+
+// Final norm, losses and, a block of rows at a time, their gradients: dresidual gets that of the last block's
+// output.
+static enum status head_forward_backward(struct pass *pass, float loss_scale) {
+    struct gpt *gpt = pass->gpt;
+    const struct gpt_config *config = &gpt->params->config;
+    int last = config->n_layer + 1, C = config->n_embd, N = gpt->options.B * gpt->options.T;
+    enum dtype type = gpt->options.type;
+    struct unit_view norm, embedding;
+    TRY(acquire(pass, last, GPT_BACKWARD, &norm));
+    TRY(final_norm_forward(pass, norm.params));
+    TRY(acquire(pass, 0, GPT_BACKWARD, &embedding));
+    const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
+    void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics);
+    for (int row = 0; row < N; row += rows_from(gpt, row)) {
+        int n = rows_from(gpt, row);
+        size_t offset = (size_t)row * (size_t)C * dtype_size(type);
+        TRY(logits_block(pass, wte, row, n));
+        TRY(losses_block(pass, row, n, loss_scale, gpt->buffers.dlogits));
+        RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.dbranch + offset, .dweight = dwte,
+            .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf + offset, .weight = wte, .N = n,
+            .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride, .type = type);
+    }
+    TRY(release(pass, 0, GPT_BACKWARD));
+    const struct param *table = unit_params(gpt, last);
+    RUN(&pass->runner, layernorm_backward, .dx = gpt->buffers.dresidual,
+        .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->statistics),
+        .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->statistics), .dout = gpt->buffers.dbranch,
+        .x = residual_kept(gpt, config->n_layer),
+        .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
+        .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .type = type);
+    TRY(ready(pass, last));
+    return release(pass, last, GPT_BACKWARD);
+}
+
+// ------------------------------------------------------------------------------------------------------
+// backward
+
+// dresidual: from the gradient of the block's output to that of its input.
+static enum status block_backward(struct pass *pass, int block, const struct unit_view *view) {
+    struct gpt *gpt = pass->gpt;
+    struct runner *runner = &pass->runner;
+    const struct block_buffers *kept = block_kept(gpt, block);
+    const struct gpt_buffers *scratch = &gpt->buffers;
+    const struct param *table = unit_params(gpt, 1 + block);
+    int C = gpt->params->config.n_embd, H = gpt->params->config.n_head;
+    int B = gpt->options.B, T = gpt->options.T, N = B * T;
+    enum dtype type = gpt->options.type;
+    size_t size = dtype_size(type), stride = 3 * (size_t)C;
+    const void *weights[N_BLOCK_PARAMS];
+    void *grads[N_BLOCK_PARAMS];
+    for (int i = 0; i < N_BLOCK_PARAMS; i++) {
+        weights[i] = param_at(view->params, table, i, type);
+        grads[i] = param_at(view->grads, table, i, gpt->statistics);
+    }
+
+    RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grads[PARAM_FC_PROJ_WEIGHT],
+        .dbias = grads[PARAM_FC_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->gelu,
+        .weight = weights[PARAM_FC_PROJ_WEIGHT], .N = N, .IC = 4 * C, .OC = C, .dout_stride = C,
+        .type = type);
+    RUN(runner, gelu_backward, .dx = scratch->dfc, .dout = scratch->dfc, .x = kept->fc,
+        .n = (size_t)N * 4 * (size_t)C, .type = type);
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_FC_WEIGHT],
+        .dbias = grads[PARAM_FC_BIAS], .dout = scratch->dfc, .x = kept->ln2,
+        .weight = weights[PARAM_FC_WEIGHT], .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C, .type = type);
+    RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN2_WEIGHT],
+        .dbias = grads[PARAM_LN2_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
+        .x = kept->middle, .weight = weights[PARAM_LN2_WEIGHT], .mean = kept->ln2_mean,
+        .rstd = kept->ln2_rstd, .N = N, .C = C, .type = type);
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_ATTN_PROJ_WEIGHT],
+        .dbias = grads[PARAM_ATTN_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->attention,
+        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .N = N, .IC = C, .OC = C, .dout_stride = C, .type = type);
+    RUN(runner, attention_backward, .dq = scratch->dqkv, .dk = (char *)scratch->dqkv + (size_t)C * size,
+        .dv = (char *)scratch->dqkv + 2 * (size_t)C * size, .dout = scratch->dbranch, .out = kept->attention,
+        .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
+        .v = (char *)kept->qkv + 2 * (size_t)C * size, .stride = stride, .batch_stride = stride * (size_t)T,
+        .B = B, .T = T, .H = H, .D = C / H, .type = type);
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_QKV_WEIGHT],
+        .dbias = grads[PARAM_QKV_BIAS], .dout = scratch->dqkv, .x = kept->ln1,
+        .weight = weights[PARAM_QKV_WEIGHT], .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
+        .type = type);
+    RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN1_WEIGHT],
+        .dbias = grads[PARAM_LN1_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
+        .x = residual_kept(gpt, block), .weight = weights[PARAM_LN1_WEIGHT], .mean = kept->ln1_mean,
+        .rstd = kept->ln1_rstd, .N = N, .C = C, .type = type);
+    return STATUS_OK;
+}
+
+static enum status backward(struct pass *pass) {
+    struct gpt *gpt = pass->gpt;
+    struct unit_view view;
+    for (int block = gpt->params->config.n_layer - 1; block >= 0; block--) {
+        TRY(acquire(pass, 1 + block, GPT_BACKWARD, &view));
+        if (gpt->options.recompute == RECOMPUTE_BLOCK)
+            TRY(forward_block(pass, block, view.params, NULL));
+        TRY(block_backward(pass, block, &view));
+        TRY(ready(pass, 1 + block));
+        TRY(release(pass, 1 + block, GPT_BACKWARD));
+    }
+    TRY(acquire(pass, 0, GPT_BACKWARD, &view));
+    RUN(&pass->runner, embedding_backward,
+        .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics),
+        .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->statistics),
+        .dout = gpt->buffers.dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B,
+        .T = gpt->options.T, .C = gpt->params->config.n_embd, .V = gpt->params->config.vocab_size,
+        .type = gpt->options.type);
+    TRY(ready(pass, 0));
+    return release(pass, 0, GPT_BACKWARD);
+}
+
+// ------------------------------------------------------------------------------------------------ whole
+// passes
+
+static enum status run_training(struct pass *pass, float loss_scale) {
+    TRY(forward(pass));
+    TRY(head_forward_backward(pass, loss_scale));
+    return backward(pass);
+}
+
+// Losses of a forward pass; with host_logits, the logits themselves instead, (B T, vocab_size) fp32.
+static enum status run_evaluation(struct pass *pass, float *host_logits) {
+    struct gpt *gpt = pass->gpt;
+    int last = gpt->params->config.n_layer + 1, N = gpt->options.B * gpt->options.T;
+    size_t V = (size_t)gpt->params->config.vocab_size;
+    struct unit_view norm, embedding;
+    TRY(forward(pass));
+    TRY(acquire(pass, last, GPT_FORWARD, &norm));
+    TRY(final_norm_forward(pass, norm.params));
+    TRY(acquire(pass, 0, GPT_FORWARD, &embedding));
+    const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, gpt->options.type);
+    for (int row = 0; row < N; row += rows_from(gpt, row)) {
+        int n = rows_from(gpt, row);
+        TRY(logits_block(pass, wte, row, n));
+        if (!host_logits) {
+            TRY(losses_block(pass, row, n, 0.0f, NULL));
+            continue;
+        }
+        for (int i = 0; i < n; i++)
+            TRY(gpt->device->copy(pass->runner.stream, host_logits + (size_t)(row + i) * V,
+                                  (float *)gpt->buffers.logits + (size_t)i * (size_t)gpt->logits_stride,
+                                  V * sizeof(float)));
+        TRY(gpt->device->synchronize(pass->runner.stream));
+    }
+    TRY(release(pass, 0, GPT_FORWARD));
+    return release(pass, last, GPT_FORWARD);
+}
+
+static enum status copy_in(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
+                           const int32_t *targets) {
+    size_t bytes = (size_t)gpt->options.B * (size_t)gpt->options.T * sizeof *tokens;
+    TRY(gpt->device->copy(stream, gpt->buffers.tokens, tokens, bytes));
+    return targets ? gpt->device->copy(stream, gpt->buffers.targets, targets, bytes) : STATUS_OK;
+}
+
+// Brings the losses to the host and adds them up in double, in order.
+static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
+    size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    TRY(gpt->device->copy(stream, gpt->buffers.host_losses, gpt->buffers.losses,
+                          n * dtype_size(gpt->statistics)));
+    TRY(gpt->device->synchronize(stream));
+    *sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        double loss = gpt->statistics == DTYPE_F64 ? ((const double *)gpt->buffers.host_losses)[i]
+                                                   : (double)((const float *)gpt->buffers.host_losses)[i];
+        *sum += loss;
+        if (losses)
+            losses[i] = (float)loss;
+    }
+    return STATUS_OK;
+}
+
+static struct pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
+    return (struct pass){gpt, {.device = gpt->device, .stream = stream}, hooks};
+}
+
+enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                                 const int32_t *tokens, const int32_t *targets, float loss_scale,
+                                 double *loss_sum) {
+    assert(gpt->options.training);
+    struct pass pass = pass_on(gpt, stream, hooks);
+    TRY(copy_in(gpt, stream, tokens, targets));
+    TRY(run_training(&pass, loss_scale));
+    return copy_losses(gpt, stream, loss_sum, NULL);
+}
+
+enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                         const int32_t *tokens, const int32_t *targets, double *loss_sum, float *losses) {
+    struct pass pass = pass_on(gpt, stream, hooks);
+    TRY(copy_in(gpt, stream, tokens, targets));
+    TRY(run_evaluation(&pass, NULL));
+    return copy_losses(gpt, stream, loss_sum, losses);
+}
+
+enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                       const int32_t *tokens, float *logits) {
+    assert(gpt->statistics == DTYPE_F32);
+    struct pass pass = pass_on(gpt, stream, hooks);
+    TRY(copy_in(gpt, stream, tokens, NULL));
+    return run_evaluation(&pass, logits);
+}
+
+// --------------------------------------------------------------------------------------------------------
+// memory
+
+enum status block_regions_add(struct region_table *table, struct device *device,
+                              const struct gpt_config *config, enum dtype type, size_t rows,
+                              bool for_backward, const char *label, struct block_regions *out) {
+    size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
+    enum dtype statistics = statistics_type(type);
+    memset(out, 0xff, sizeof *out); // -1: left out
+#define BLOCK_ADD(buffer, elements, buffer_type, backward)                                                   \
+    if (for_backward || !backward)                                                                           \
+        TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,        \
+                       "%s.%s", label, #buffer));
+    BLOCK_BUFFERS(BLOCK_ADD)
+#undef BLOCK_ADD
+    return STATUS_OK;
+}
+
+void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
+                        struct block_buffers *out) {
+#define BLOCK_FIND(buffer, elements, type, backward) out->buffer = buffer_find(table, regions->buffer);
+    BLOCK_BUFFERS(BLOCK_FIND)
+#undef BLOCK_FIND
+}
+
+static enum status add_activations(struct gpt *gpt, struct region_table *table) {
+    const struct gpt_config *config = &gpt->params->config;
+    enum region_place place = gpt->device->place;
+    enum dtype type = gpt->options.type;
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T, C = (size_t)config->n_embd;
+    struct gpt_regions *regions = &gpt->regions;
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
+    TRY(region_add(table, REGION_DATA, place, gpt->statistics, rows, &regions->losses, "losses"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->statistics, rows, &regions->host_losses,
+                   "losses on host"));
+    for (int i = 0; i < gpt->n_residuals; i++)
+        TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &gpt->residual_regions[i],
+                       "residual.%d", i));
+    for (int i = 0; i < gpt->n_blocks; i++) {
+        char label[24];
+        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
+        TRY(block_regions_add(table, gpt->device, config, type, rows, gpt->options.training, label,
+                              &gpt->block_regions[i]));
+    }
+    TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
+    size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
+    TRY(region_add(table, REGION_LOGITS, place, gpt->statistics, logits, &regions->logits, "logits"));
+    if (!gpt->options.training)
+        return STATUS_OK;
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_mean, "lnf_mean"));
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_rstd, "lnf_rstd"));
+    if (type == gpt->statistics)
+        regions->dlogits = regions->logits; // cross_entropy may write over its logits
+    else
+        TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dbranch, "dbranch"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 3 * C, &regions->dqkv, "dqkv"));
+    return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
+}
+
+// table NULL: buffers of a rehearsal.
+static void find_buffers(struct gpt *gpt, const struct region_table *table) {
+    for (int i = 0; i < gpt->n_residuals; i++)
+        gpt->residuals[i] = buffer_find(table, gpt->residual_regions[i]);
+    for (int i = 0; i < gpt->n_blocks; i++)
+        block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
+    const struct gpt_regions *regions = &gpt->regions;
+    gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
+                                        .targets = buffer_find(table, regions->targets),
+                                        .host_losses = buffer_find(table, regions->host_losses),
+                                        .losses = buffer_find(table, regions->losses),
+                                        .lnf = buffer_find(table, regions->lnf),
+                                        .lnf_mean = buffer_find(table, regions->lnf_mean),
+                                        .lnf_rstd = buffer_find(table, regions->lnf_rstd),
+                                        .logits = buffer_find(table, regions->logits),
+                                        .dlogits = buffer_find(table, regions->dlogits),
+                                        .dresidual = buffer_find(table, regions->dresidual),
+                                        .dbranch = buffer_find(table, regions->dbranch),
+                                        .dqkv = buffer_find(table, regions->dqkv),
+                                        .dfc = buffer_find(table, regions->dfc)};
+}
+
+static enum status rehearse(struct gpt *gpt, struct region_table *table) {
+    struct pass pass = pass_on(gpt, NULL, &rehearsal_hooks);
+    find_buffers(gpt, NULL);
+    TRY(run_evaluation(&pass, NULL));
+    if (gpt->options.training)
+        TRY(run_training(&pass, 1.0f));
+    gpt->workspace_bytes = pass.runner.workspace_bytes;
+    return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
+                      &gpt->regions.workspace, "operations");
+}
+
+// As few blocks of rows as LOGITS_BLOCK_BYTES allows, all of the same length but the last.
+static int choose_logits_rows(const struct gpt *gpt) {
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    size_t most = LOGITS_BLOCK_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
+    if (most < MINIMUM_LOGITS_ROWS)
+        most = MINIMUM_LOGITS_ROWS;
+    size_t n_blocks = (rows + most - 1) / most;
+    return (int)((rows + n_blocks - 1) / n_blocks);
+}
+
+enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
+                    struct region_table *table, struct gpt **out) {
+    const struct gpt_config *config = &params->config;
+    *out = NULL;
+    if (options->T < 1 || options->T > config->n_positions)
+        return FAIL(STATUS_INVALID, "a sequence length of %d does not fit the model's %d positions",
+                    options->T, config->n_positions);
+    if (options->B < 1 || (int64_t)options->B * options->T > INT32_MAX / 4)
+        return FAIL(STATUS_INVALID,
+                    "a micro-batch of %d x %d tokens is out of range; use a smaller micro-batch", options->B,
+                    options->T);
+    struct gpt *gpt = calloc(1, sizeof *gpt);
+    if (!gpt)
+        return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+    gpt->params = params;
+    gpt->options = *options;
+    gpt->device = device;
+    gpt->statistics = statistics_type(options->type);
+    gpt->logits_stride =
+        (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
+    gpt->logits_rows = choose_logits_rows(gpt);
+    gpt->n_residuals = options->training ? config->n_layer + 1 : 2;
+    gpt->n_blocks = options->training && options->recompute == RECOMPUTE_NONE ? config->n_layer : 1;
+    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
+    gpt->residual_regions = calloc((size_t)gpt->n_residuals, sizeof *gpt->residual_regions);
+    gpt->residuals = calloc((size_t)gpt->n_residuals, sizeof *gpt->residuals);
+    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
+    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
+    enum status status = STATUS_OK;
+    if (!gpt->residual_regions || !gpt->residuals || !gpt->block_regions || !gpt->blocks)
+        status = FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+    if (status == STATUS_OK)
+        status = add_activations(gpt, table);
+    if (status == STATUS_OK)
+        status = rehearse(gpt, table);
+    if (status != STATUS_OK) {
+        gpt_delete(gpt);
+        return status;
+    }
+    *out = gpt;
+    return STATUS_OK;
+}
+
+void gpt_delete(struct gpt *gpt) {
+    if (!gpt)
+        return;
+    free(gpt->residual_regions);
+    free(gpt->residuals);
+    free(gpt->block_regions);
+    free(gpt->blocks);
+    free(gpt);
+}
+
+void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
+    find_buffers(gpt, table);
+    stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+}

@@ -1,0 +1,70 @@
+// GPT-2's forward and backward on a device. Knows nothing of ZeRO, ranks or files: before each unit it asks
+// the hooks for the unit's parameters (and, in backward, for the place of its gradients), and tells them when
+// it is done.
+#ifndef ZERO_MODEL_GPT_H
+#define ZERO_MODEL_GPT_H
+
+#include <stdbool.h>
+
+#include "base/region.h"
+#include "base/status.h"
+#include "kernels/device.h"
+#include "model/params.h"
+
+enum gpt_pass { GPT_FORWARD, GPT_BACKWARD };
+
+// Where a unit is while it is in use: its flat span in the compute type, and in GPT_BACKWARD its fp32
+// gradients (to be added to), else NULL.
+struct unit_view {
+    const void *params;
+    void *grads;
+};
+
+// What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too).
+// Between acquire and release the view stays valid. The embeddings' gradients are added to twice in a
+// backward pass (head, then tokens): from the first acquire to grads_ready they must persist. grads_ready
+// comes once a unit and backward pass, after its last gradient was added and before its release.
+struct unit_hooks {
+    void *context;
+    enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                  struct unit_view *view);
+    enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
+    enum status (*grads_ready)(void *context, struct stream *stream, int unit);
+};
+
+enum gpt_recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
+
+struct gpt;
+
+// What a gpt is made for. With training false only forward passes run: activations of one block are kept.
+struct gpt_options {
+    enum dtype type; // compute type
+    int B, T;        // micro-batch and sequence length
+    enum gpt_recompute recompute;
+    bool training;
+};
+
+// Adds all the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
+// REGION_DATA) and asks the device for the operations' workspace; touches no other memory. `params` must
+// outlive the gpt.
+enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
+                    struct region_table *table, struct gpt **out) MUST_CHECK;
+void gpt_delete(struct gpt *gpt);
+// Finds the buffers once the table is bound, and gives the stream its workspace if it has no larger one.
+void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream);
+
+// One micro-batch forward and backward. tokens, targets: (B, T) host int32. Gradients of
+// sum(losses) * loss_scale are added to the units' gradient spans. *loss_sum gets the sum of the B * T losses
+// (fp32 losses summed in double, in order).
+enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                                 const int32_t *tokens, const int32_t *targets, float loss_scale,
+                                 double *loss_sum) MUST_CHECK;
+// Forward only. losses, if not NULL: (B, T) host fp32.
+enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                         const int32_t *tokens, const int32_t *targets, double *loss_sum,
+                         float *losses) MUST_CHECK;
+// Logits of all positions of one batch, (B, T, vocab_size) host fp32: for tests and for looking closely.
+enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                       const int32_t *tokens, float *logits) MUST_CHECK;
+
+#endif

@@ -1,0 +1,180 @@
+// Lays GPT-2's tensors out in units, and makes their first values. The order inside a unit is the order of
+// use.
+#include "model/params.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+
+#define INIT_STD      0.02
+#define LARGEST_MODEL 0x1p50 // weights, about
+
+struct layout {
+    const char *name; // with %d for the block's number
+    int n_dims;
+    int rows, columns; // in multiples of n_embd
+    enum param_init init;
+    bool residual; // writes to the residual stream
+    bool hf_transposed;
+};
+
+static const struct layout block_layout[N_BLOCK_PARAMS] = {
+    [PARAM_LN1_WEIGHT] = {"h.%d.ln_1.weight", 1, 1, 1, INIT_ONES, false, false},
+    [PARAM_LN1_BIAS] = {"h.%d.ln_1.bias", 1, 1, 1, INIT_ZEROS, false, false},
+    [PARAM_QKV_WEIGHT] = {"h.%d.attn.c_attn.weight", 2, 3, 1, INIT_NORMAL, false, true},
+    [PARAM_QKV_BIAS] = {"h.%d.attn.c_attn.bias", 1, 3, 1, INIT_ZEROS, false, false},
+    [PARAM_ATTN_PROJ_WEIGHT] = {"h.%d.attn.c_proj.weight", 2, 1, 1, INIT_NORMAL, true, true},
+    [PARAM_ATTN_PROJ_BIAS] = {"h.%d.attn.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false},
+    [PARAM_LN2_WEIGHT] = {"h.%d.ln_2.weight", 1, 1, 1, INIT_ONES, false, false},
+    [PARAM_LN2_BIAS] = {"h.%d.ln_2.bias", 1, 1, 1, INIT_ZEROS, false, false},
+    [PARAM_FC_WEIGHT] = {"h.%d.mlp.c_fc.weight", 2, 4, 1, INIT_NORMAL, false, true},
+    [PARAM_FC_BIAS] = {"h.%d.mlp.c_fc.bias", 1, 4, 1, INIT_ZEROS, false, false},
+    [PARAM_FC_PROJ_WEIGHT] = {"h.%d.mlp.c_proj.weight", 2, 1, 4, INIT_NORMAL, true, true},
+    [PARAM_FC_PROJ_BIAS] = {"h.%d.mlp.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false},
+};
+
+static const struct layout final_layout[N_FINAL_PARAMS] = {
+    [PARAM_LNF_WEIGHT] = {"ln_f.weight", 1, 1, 1, INIT_ONES, false, false},
+    [PARAM_LNF_BIAS] = {"ln_f.bias", 1, 1, 1, INIT_ZEROS, false, false},
+};
+
+static void begin_unit(struct params *params) {
+    params->units[params->n_units++] =
+        (struct param_unit){.first_param = params->n_params, .offset = params->n_elements};
+}
+
+// Places the tensor at the end of the newest unit. Its name is already in its row.
+static void add_param(struct params *params, int n_dims, int64_t rows, int64_t columns) {
+    struct param_unit *unit = &params->units[params->n_units - 1];
+    struct param *param = &params->params[params->n_params++];
+    param->n_dims = n_dims;
+    param->shape[0] = rows;
+    param->shape[1] = n_dims == 2 ? columns : 1;
+    param->elements = (size_t)param->shape[0] * (size_t)param->shape[1];
+    param->unit = params->n_units - 1;
+    param->offset = unit->elements;
+    param->decay = n_dims >= 2;
+    size_t padded = (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+    unit->n_params++;
+    unit->elements += padded;
+    params->n_elements += padded;
+    params->n_weights += param->elements;
+}
+
+static void add_layout(struct params *params, const struct layout *layouts, int n, int block) {
+    int64_t C = params->config.n_embd;
+    begin_unit(params);
+    for (int i = 0; i < n; i++) {
+        const struct layout *layout = &layouts[i];
+        struct param *param = &params->params[params->n_params];
+        // The names hold at most one %d.
+        snprintf(param->name, sizeof param->name, layout->name, block);
+        param->init = layout->init;
+        param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
+        param->hf_transposed = layout->hf_transposed;
+        add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
+    }
+}
+
+static void add_embedding(struct params *params, const char *name, int64_t rows) {
+    struct param *param = &params->params[params->n_params];
+    snprintf(param->name, sizeof param->name, "%s", name);
+    param->init = INIT_NORMAL;
+    param->std = INIT_STD;
+    add_param(params, 2, rows, params->config.n_embd);
+}
+
+static enum status check_config(const struct gpt_config *config) {
+    const struct {
+        const char *name;
+        int value;
+    } sizes[] = {{"n_layer", config->n_layer},
+                 {"n_head", config->n_head},
+                 {"n_embd", config->n_embd},
+                 {"vocab_size", config->vocab_size},
+                 {"n_positions", config->n_positions}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1)
+            return FAIL(STATUS_INVALID, "the model's %s is %d, expected at least 1", sizes[i].name,
+                        sizes[i].value);
+    if (config->n_embd % config->n_head != 0)
+        return FAIL(STATUS_INVALID, "the model's n_embd %d is not a multiple of its n_head %d",
+                    config->n_embd, config->n_head);
+    // Rows of a wide linear and of the embeddings are ints; counts of elements must stay far from 2^63.
+    double C = config->n_embd, rows = (double)config->vocab_size + config->n_positions;
+    if (config->n_embd > (1 << 24) || config->n_layer > (1 << 16) ||
+        12 * C * C * config->n_layer + rows * C > LARGEST_MODEL)
+        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is absurdly large", config->n_embd,
+                    config->n_layer);
+    return STATUS_OK;
+}
+
+enum status params_init(struct params *params, const struct gpt_config *config) {
+    *params = (struct params){.config = *config};
+    TRY(check_config(config));
+    size_t n_units = (size_t)config->n_layer + 2;
+    size_t n_params = N_EMBEDDING_PARAMS + (size_t)config->n_layer * N_BLOCK_PARAMS + N_FINAL_PARAMS;
+    params->units = calloc(n_units, sizeof *params->units);
+    params->params = calloc(n_params, sizeof *params->params);
+    if (!params->units || !params->params) {
+        params_free(params);
+        return FAIL(STATUS_FAILED, "out of memory for a table of %zu parameter tensors", n_params);
+    }
+    begin_unit(params);
+    add_embedding(params, "wte.weight", config->vocab_size);
+    add_embedding(params, "wpe.weight", config->n_positions);
+    for (int block = 0; block < config->n_layer; block++)
+        add_layout(params, block_layout, N_BLOCK_PARAMS, block);
+    add_layout(params, final_layout, N_FINAL_PARAMS, 0);
+    return STATUS_OK;
+}
+
+void params_free(struct params *params) {
+    free(params->units);
+    free(params->params);
+    *params = (struct params){0};
+}
+
+int params_find(const struct params *params, const char *name) {
+    static const char prefix[] = "transformer.";
+    if (strncmp(name, prefix, sizeof prefix - 1) == 0)
+        name += sizeof prefix - 1;
+    for (int i = 0; i < params->n_params; i++)
+        if (strcmp(params->params[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static float initial_value(const struct param *param, uint64_t seed, int index, size_t element) {
+    switch (param->init) {
+    case INIT_NORMAL:
+        return (float)(param->std * rng_normal(seed, RNG_STREAM_INIT + (uint32_t)index, element));
+    case INIT_ZEROS:
+        return 0.0f;
+    case INIT_ONES:
+        return 1.0f;
+    }
+    return 0.0f;
+}
+
+void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
+                      float *out) {
+    memset(out, 0, (end - begin) * sizeof *out);
+    const struct param_unit *u = &params->units[unit];
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t from = begin > param->offset ? begin : param->offset;
+        size_t to = end < param->offset + param->elements ? end : param->offset + param->elements;
+#pragma omp parallel for schedule(static)
+        for (size_t element = from; element < to; element++)
+            out[element - begin] = initial_value(param, seed, i, element - param->offset);
+    }
+}
+
+double params_flops_per_token(const struct params *params, int T) {
+    const struct gpt_config *config = &params->config;
+    return 6.0 * (double)params->n_weights + 6.0 * config->n_layer * (double)config->n_embd * T;
+}

@@ -1,0 +1,37 @@
+// Rehearsing a pass: the model's own code runs with stand-ins for parameters and buffers, and every operation
+// is asked for the workspace that it will need. It also lets backends prepare each shape before the first
+// step.
+#include "model/block.h"
+
+enum status runner_rehearse(struct runner *runner, enum operation operation, const void *args) {
+    size_t bytes = 0;
+    TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
+    if (bytes > runner->workspace_bytes)
+        runner->workspace_bytes = bytes;
+    return STATUS_OK;
+}
+
+void *buffer_find(const struct region_table *table, int index) {
+    if (index < 0)
+        return NULL;
+    return table ? region_data(table, index) : REHEARSAL_BUFFER;
+}
+
+static enum status rehearsal_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                     struct unit_view *view) {
+    (void)context, (void)stream, (void)unit;
+    *view = (struct unit_view){REHEARSAL_BUFFER, pass == GPT_BACKWARD ? REHEARSAL_BUFFER : NULL};
+    return STATUS_OK;
+}
+
+static enum status rehearsal_release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    (void)context, (void)stream, (void)unit, (void)pass;
+    return STATUS_OK;
+}
+
+static enum status rehearsal_ready(void *context, struct stream *stream, int unit) {
+    (void)context, (void)stream, (void)unit;
+    return STATUS_OK;
+}
+
+const struct unit_hooks rehearsal_hooks = {NULL, rehearsal_acquire, rehearsal_release, rehearsal_ready};

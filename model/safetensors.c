@@ -1,0 +1,358 @@
+// safetensors, in and out. Nothing that the file says is used before it was checked against the file's size
+// and against the other tensors. Relies on base/json (which refuses duplicate keys and bounds the nesting)
+// and on a little-endian machine, as the format is.
+#include "model/safetensors.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+#include "base/json.h"
+#include "base/text.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are read and written in place");
+
+#define LENGTH_BYTES     sizeof(uint64_t) // of the header's length, before it
+#define HEADER_ALIGNMENT 8
+#define LONGEST_NAME     512               // bytes: it must fit a message
+#define WRITE_ELEMENTS   ((size_t)1 << 16) // written at a time
+
+// --------------------------------------------------------------------------------------------- header
+// entries
+
+// 0 when the format has no such type (or none that fills whole bytes).
+static size_t element_bytes(const char *dtype) {
+    static const struct {
+        const char *name;
+        size_t bytes;
+    } types[] = {{"F32", 4},     {"F16", 2},     {"BF16", 2},    {"F64", 8}, {"I64", 8}, {"I32", 4},
+                 {"I16", 2},     {"I8", 1},      {"U64", 8},     {"U32", 4}, {"U16", 2}, {"U8", 1},
+                 {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1}, {"C64", 8}, {"BOOL", 1}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].name, dtype) == 0)
+            return types[i].bytes;
+    return 0;
+}
+
+// A whole number from 0 that a double holds exactly; numbers beyond that fit no file.
+static bool whole_number(const cJSON *item, uint64_t *out) {
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53) ||
+        item->valuedouble != floor(item->valuedouble))
+        return false;
+    *out = (uint64_t)item->valuedouble;
+    return true;
+}
+
+static enum status read_shape(struct safetensor *tensor, const cJSON *entry, const char *path) {
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape"), *item;
+    if (!cJSON_IsArray(shape))
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" has no \"shape\", expected a list of sizes", path,
+                    tensor->name);
+    tensor->elements = 1;
+    cJSON_ArrayForEach(item, shape) {
+        uint64_t size;
+        if (tensor->n_dims == SAFETENSORS_MAX_DIMS)
+            return FAIL(STATUS_INVALID, "%s: tensor \"%s\" has more than %d dimensions", path, tensor->name,
+                        SAFETENSORS_MAX_DIMS);
+        if (!whole_number(item, &size))
+            return FAIL(STATUS_INVALID,
+                        "%s: tensor \"%s\": dimension %d of its shape is not a whole number from 0 to 2^53",
+                        path, tensor->name, tensor->n_dims);
+        if (__builtin_mul_overflow(tensor->elements, size, &tensor->elements))
+            return FAIL(STATUS_INVALID, "%s: tensor \"%s\": the product of its shape overflows", path,
+                        tensor->name);
+        tensor->shape[tensor->n_dims++] = (int64_t)size;
+    }
+    return STATUS_OK;
+}
+
+// `data` is what follows the header.
+static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, const char *path,
+                                const uint8_t *data, size_t data_bytes) {
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
+    uint64_t begin, end;
+    if (!cJSON_IsArray(offsets) || !offsets->child || !offsets->child->next || offsets->child->next->next ||
+        !whole_number(offsets->child, &begin) || !whole_number(offsets->child->next, &end))
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\": expected \"data_offsets\" of two whole numbers", path,
+                    tensor->name);
+    if (begin > end)
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" begins at %" PRIu64 ", after its end at %" PRIu64,
+                    path, tensor->name, begin, end);
+    if (end > data_bytes)
+        return FAIL(STATUS_INVALID,
+                    "%s: tensor \"%s\" ends at %" PRIu64 ", beyond the file's %zu bytes of data; "
+                    "the file may be cut short",
+                    path, tensor->name, end, data_bytes);
+    size_t expected;
+    if (__builtin_mul_overflow(tensor->elements, element_bytes(tensor->dtype), &expected))
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\": its size in bytes overflows", path, tensor->name);
+    if (end - begin != expected)
+        return FAIL(STATUS_INVALID,
+                    "%s: tensor \"%s\" has %" PRIu64 " bytes of data, expected %zu for %zu elements of %s",
+                    path, tensor->name, end - begin, expected, tensor->elements, tensor->dtype);
+    tensor->data = data + begin;
+    tensor->bytes = expected;
+    return STATUS_OK;
+}
+
+static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, const char *path,
+                               const uint8_t *data, size_t data_bytes) {
+    size_t length = strlen(entry->string);
+    if (length > LONGEST_NAME)
+        return FAIL(STATUS_INVALID, "%s: a tensor's name has %zu bytes, at most %d allowed", path, length,
+                    LONGEST_NAME);
+    for (const char *c = entry->string; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return FAIL(STATUS_INVALID, "%s: a tensor's name holds control characters", path);
+    tensor->name = strdup(entry->string);
+    if (!tensor->name)
+        return FAIL(STATUS_FAILED, "out of memory reading %s", path);
+    if (!cJSON_IsObject(entry))
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\": expected an object with dtype, shape, data_offsets",
+                    path, tensor->name);
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
+    if (!cJSON_IsString(dtype))
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" has no \"dtype\"", path, tensor->name);
+    if (element_bytes(dtype->valuestring) == 0)
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" has the unknown dtype \"%.20s\"", path, tensor->name,
+                    dtype->valuestring);
+    memcpy(tensor->dtype, dtype->valuestring, strlen(dtype->valuestring) + 1); // a known name: it fits
+    TRY(read_shape(tensor, entry, path));
+    return read_offsets(tensor, entry, path, data, data_bytes);
+}
+
+// ---------------------------------------------------------------------------------------------- whole files
+
+// By place; an empty tensor comes before the one that begins where it stands.
+static int by_data(const void *a, const void *b) {
+    const struct safetensor *x = a, *y = b;
+    if (x->data != y->data)
+        return x->data < y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+// The tensors, in order of their data, must cover it exactly.
+static enum status check_coverage(const struct safetensors *file, const uint8_t *data, size_t data_bytes) {
+    size_t covered = 0;
+    for (int i = 0; i < file->n_tensors; i++) {
+        const struct safetensor *tensor = &file->tensors[i];
+        size_t begin = (size_t)(tensor->data - data);
+        if (begin < covered)
+            return FAIL(STATUS_INVALID,
+                        "%s: tensor \"%s\" begins at %zu and overlaps \"%s\", which ends at %zu", file->path,
+                        tensor->name, begin, file->tensors[i - 1].name, covered);
+        if (begin > covered)
+            return FAIL(STATUS_INVALID, "%s: %zu bytes before tensor \"%s\" belong to no tensor", file->path,
+                        begin - covered, tensor->name);
+        covered = begin + tensor->bytes;
+    }
+    if (covered < data_bytes)
+        return FAIL(STATUS_INVALID, "%s: %zu bytes after the last tensor%s%s%s belong to no tensor",
+                    file->path, data_bytes - covered, file->n_tensors ? " \"" : "",
+                    file->n_tensors ? file->tensors[file->n_tensors - 1].name : "",
+                    file->n_tensors ? "\"" : "");
+    return STATUS_OK;
+}
+
+static enum status read_tensors(struct safetensors *file, const cJSON *header, const uint8_t *data,
+                                size_t data_bytes) {
+    int n_entries = cJSON_GetArraySize(header);
+    file->tensors = calloc(n_entries > 0 ? (size_t)n_entries : 1, sizeof *file->tensors);
+    if (!file->tensors)
+        return FAIL(STATUS_FAILED, "out of memory for the %d tensors of %s", n_entries, file->path);
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, header) {
+        if (strcmp(entry->string, "__metadata__") == 0) {
+            if (!cJSON_IsObject(entry))
+                return FAIL(STATUS_INVALID, "%s: \"__metadata__\" is not an object", file->path);
+            continue;
+        }
+        // Counted first: a name that was given memory is freed whatever follows.
+        struct safetensor *tensor = &file->tensors[file->n_tensors++];
+        TRY(read_tensor(tensor, entry, file->path, data, data_bytes));
+    }
+    qsort(file->tensors, (size_t)file->n_tensors, sizeof *file->tensors, by_data);
+    return check_coverage(file, data, data_bytes);
+}
+
+static enum status read_file(struct safetensors *file) {
+    const struct file_map *map = &file->map;
+    if (map->bytes < LENGTH_BYTES)
+        return FAIL(STATUS_INVALID, "%s has %zu bytes: too short for a safetensors file", file->path,
+                    map->bytes);
+    uint64_t length;
+    memcpy(&length, map->data, sizeof length);
+    if (length > SAFETENSORS_MAX_HEADER)
+        return FAIL(STATUS_INVALID,
+                    "%s is not a safetensors file: its header would have %" PRIu64
+                    " bytes, at most %d allowed",
+                    file->path, length, SAFETENSORS_MAX_HEADER);
+    if (length > map->bytes - LENGTH_BYTES)
+        return FAIL(STATUS_INVALID,
+                    "%s: the header of %" PRIu64 " bytes is longer than the file of %zu; it may be cut short",
+                    file->path, length, map->bytes);
+    const char *text = (const char *)map->data + LENGTH_BYTES;
+    if (length == 0 || text[0] != '{')
+        return FAIL(STATUS_INVALID, "%s: the header is not a JSON object", file->path);
+    cJSON *header;
+    TRY(json_parse(text, (size_t)length, file->path, &header));
+    size_t before = LENGTH_BYTES + (size_t)length;
+    enum status status = read_tensors(file, header, map->data + before, map->bytes - before);
+    cJSON_Delete(header);
+    return status;
+}
+
+enum status safetensors_open(struct safetensors *file, const char *path) {
+    *file = (struct safetensors){.path = strdup(path)};
+    enum status status = file->path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    if (status == STATUS_OK)
+        status = file_map_open(&file->map, path);
+    if (status == STATUS_OK)
+        status = read_file(file);
+    if (status != STATUS_OK)
+        safetensors_close(file);
+    return status;
+}
+
+void safetensors_close(struct safetensors *file) {
+    for (int i = 0; i < file->n_tensors; i++)
+        free(file->tensors[i].name);
+    free(file->tensors);
+    free(file->path);
+    file_map_close(&file->map);
+    *file = (struct safetensors){0};
+}
+
+const struct safetensor *safetensors_find(const struct safetensors *file, const char *name) {
+    for (int i = 0; i < file->n_tensors; i++)
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
+    return NULL;
+}
+
+// ------------------------------------------------------------------------------------------------- elements
+
+// IEEE 754 half precision; every half is a float.
+static float float_from_half(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
+    int exponent = half >> 10 & 0x1f;
+    uint32_t fraction = half & 0x3ff, bits;
+    if (exponent == 0) { // zero and subnormals: multiples of 2^-24
+        float magnitude = (float)fraction * 0x1p-24f;
+        return sign ? -magnitude : magnitude;
+    }
+    if (exponent == 0x1f)
+        bits = sign | 0x7f800000u | fraction << 13;
+    else
+        bits = sign | (uint32_t)(exponent + 112) << 23 | fraction << 13;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float safetensor_value(const struct safetensor *tensor, size_t i) {
+    // Their second letters tell the floating types apart; memcpy, as the data is aligned to nothing.
+    switch (tensor->dtype[1]) {
+    case '3': {
+        float value;
+        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        return value;
+    }
+    case '6': {
+        double value;
+        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        return (float)value;
+    }
+    default: {
+        uint16_t value;
+        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        return tensor->dtype[0] == 'B' ? bf16_to_float(value) : float_from_half(value);
+    }
+    }
+}
+
+// -------------------------------------------------------------------------------------------------- writing
+
+// Elements of a tensor to be written; STATUS_INVALID where its bytes cannot be counted.
+static enum status source_elements(const char *path, const struct safetensors_source *source,
+                                   size_t *elements) {
+    *elements = 1;
+    size_t bytes;
+    for (int i = 0; i < source->n_dims; i++)
+        if (source->shape[i] < 0 || __builtin_mul_overflow(*elements, (size_t)source->shape[i], elements) ||
+            __builtin_mul_overflow(*elements, sizeof(float), &bytes))
+            return FAIL(STATUS_INVALID, "cannot write %s: the shape of tensor \"%s\" is absurd", path,
+                        source->name);
+    return STATUS_OK;
+}
+
+static enum status make_header(struct text *header, const char *path,
+                               const struct safetensors_source *tensors, int n_tensors) {
+    text_add(header, "{\"__metadata__\":{\"format\":\"pt\"}");
+    size_t begin = 0;
+    for (int i = 0; i < n_tensors; i++) {
+        size_t elements, end;
+        TRY(source_elements(path, &tensors[i], &elements));
+        if (__builtin_add_overflow(begin, elements * sizeof(float), &end))
+            return FAIL(STATUS_INVALID, "cannot write %s: its tensors are absurdly large", path);
+        text_add(header, ",");
+        json_add_string(header, tensors[i].name);
+        text_add(header, ":{\"dtype\":\"F32\",\"shape\":[");
+        for (int d = 0; d < tensors[i].n_dims; d++)
+            text_add(header, "%s%" PRId64, d ? "," : "", tensors[i].shape[d]);
+        text_add(header, "],\"data_offsets\":[%zu,%zu]}", begin, end);
+        begin = end;
+    }
+    text_add(header, "}");
+    while (!header->failed && header->length % HEADER_ALIGNMENT != 0)
+        text_add(header, " ");
+    TRY(text_status(header));
+    if (header->length > SAFETENSORS_MAX_HEADER)
+        return FAIL(STATUS_INVALID, "cannot write %s: a header of %zu bytes, at most %d allowed", path,
+                    header->length, SAFETENSORS_MAX_HEADER);
+    return STATUS_OK;
+}
+
+static enum status
+write_tensors(struct file_writer *writer, const struct text *header, const struct safetensors_source *tensors,
+              int n_tensors, void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
+              void *context) {
+    float *buffer = malloc(WRITE_ELEMENTS * sizeof *buffer);
+    if (!buffer)
+        return FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    uint64_t length = header->length;
+    file_write(writer, &length, sizeof length);
+    file_write(writer, header->data, header->length);
+    for (int i = 0; i < n_tensors; i++) {
+        size_t elements = 1;
+        for (int d = 0; d < tensors[i].n_dims; d++)
+            elements *= (size_t)tensors[i].shape[d];
+        for (size_t begin = 0, end; begin < elements; begin = end) {
+            end = elements - begin < WRITE_ELEMENTS ? elements : begin + WRITE_ELEMENTS;
+            read(context, i, begin, end, buffer);
+            file_write(writer, buffer, (end - begin) * sizeof *buffer);
+        }
+    }
+    free(buffer);
+    return STATUS_OK;
+}
+
+enum status safetensors_write(const char *path, const struct safetensors_source *tensors, int n_tensors,
+                              void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
+                              void *context) {
+    struct text header = {0};
+    struct file_writer writer = {0};
+    enum status status = make_header(&header, path, tensors, n_tensors);
+    if (status == STATUS_OK)
+        status = file_writer_open(&writer, path);
+    if (status == STATUS_OK)
+        status = write_tensors(&writer, &header, tensors, n_tensors, read, context);
+    if (status == STATUS_OK)
+        status = file_commit(&writer);
+    else
+        file_discard(&writer);
+    text_free(&header);
+    return status;
+}

@@ -1,0 +1,53 @@
+// safetensors files: u64 header length, JSON header (name -> dtype, shape, data_offsets), data.
+// Reading is by mmap and distrusts everything: lengths, overlaps, gaps, overflow, duplicate names.
+#ifndef ZERO_MODEL_SAFETENSORS_H
+#define ZERO_MODEL_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/file.h"
+#include "base/status.h"
+
+#define SAFETENSORS_MAX_HEADER 100000000
+#define SAFETENSORS_MAX_DIMS   8
+
+struct safetensor {
+    char *name;
+    char dtype[8]; // as in the file: "F32", "BF16", ...
+    int n_dims;
+    int64_t shape[SAFETENSORS_MAX_DIMS];
+    size_t elements;
+    const uint8_t *data; // little-endian, row-major; aligned to 1 byte only
+    size_t bytes;
+};
+
+struct safetensors {
+    char *path;
+    struct file_map map;
+    struct safetensor *tensors; // in order of their data
+    int n_tensors;
+};
+
+// STATUS_INVALID, with the file and tensor named: header longer than the file or than 100,000,000 bytes,
+// malformed JSON, unknown dtype, negative or overflowing shape, offsets that overlap, leave a gap, pass the
+// end, or do not fit shape x dtype.
+enum status safetensors_open(struct safetensors *file, const char *path) MUST_CHECK;
+void safetensors_close(struct safetensors *file);
+// The tensor with this name, or NULL.
+const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
+// Element i as fp32 (F32, F16, BF16, F64).
+float safetensor_value(const struct safetensor *tensor, size_t i);
+
+// Writes a file of fp32 tensors, in the order given. Each tensor's data comes from `read(context, i, begin,
+// end, out)`.
+struct safetensors_source {
+    const char *name;
+    int n_dims;
+    int64_t shape[SAFETENSORS_MAX_DIMS];
+};
+enum status safetensors_write(const char *path, const struct safetensors_source *tensors, int n_tensors,
+                              void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
+                              void *context) MUST_CHECK;
+
+#endif
