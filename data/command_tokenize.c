@@ -1,0 +1,166 @@
+// ./train tokenize TEXT... --out DIR
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "data/commands.h"
+#include "data/corpus.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+
+static double held_out = 0;
+static int64_t shard_tokens = SHARD_MAX_TOKENS;
+static const char *out_folder = NULL, *tokenizer_path = NULL;
+
+static const struct arg flags[] = {
+    {"--out", ARG_STRING, &out_folder, 0, 0, "the folder to write train-*.bin, val-*.bin and meta.json to"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "a tiktoken file, a vocab.bpe, or \"bytes\""},
+    {"--split", ARG_NUMBER, &held_out, 0, 0.99, "hold out this last part of the text, by bytes (0)"},
+    {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9,
+     "start a new shard at this many tokens (100000000)"},
+};
+
+// One split being written: shards of it as they fill.
+struct split_writer {
+    const char *name; // "train", "val"
+    struct shard_writer shard;
+    bool open;
+    int n_shards;
+    size_t n_tokens, n_bytes;
+};
+
+static enum status next_shard(struct split_writer *split) {
+    if (split->open) {
+        split->open = false;
+        TRY(shard_writer_commit(&split->shard));
+    }
+    char *path = file_path("%s/%s-%05d.bin", out_folder, split->name, split->n_shards++);
+    enum status status = path ? shard_writer_open(&split->shard, path) : STATUS_FAILED;
+    free(path);
+    split->open = status == STATUS_OK;
+    return status;
+}
+
+static enum status add_ids(struct split_writer *split, const int32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t token = (uint16_t)ids[i];
+        if (!split->open || split->shard.n_tokens == (size_t)shard_tokens)
+            TRY(next_shard(split));
+        shard_writer_add(&split->shard, &token, 1);
+    }
+    split->n_tokens += n;
+    return STATUS_OK;
+}
+
+// A document, or its part that belongs to the split: end-of-text, then its tokens.
+static enum status add_text(struct split_writer *split, const struct tokenizer *tokenizer, const char *text,
+                            size_t bytes) {
+    struct token_list list = {0};
+    const int32_t end_of_text = tokenizer_end_of_text(tokenizer);
+    if (bytes == 0)
+        return STATUS_OK;
+    enum status status = add_ids(split, &end_of_text, 1);
+    if (status == STATUS_OK)
+        status = tokenizer_encode(tokenizer, text, bytes, &list);
+    if (status == STATUS_OK)
+        status = add_ids(split, list.ids, list.n);
+    split->n_bytes += bytes;
+    token_list_free(&list);
+    return status;
+}
+
+static enum status finish(struct split_writer *split) {
+    bool open = split->open;
+    split->open = false;
+    if (open)
+        TRY(shard_writer_commit(&split->shard));
+    if (split->n_bytes > 0)
+        log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes a token", split->name, split->n_bytes,
+                 split->n_tokens, split->n_shards, split->n_shards == 1 ? "" : "s",
+                 (double)split->n_bytes / (double)split->n_tokens);
+    return STATUS_OK;
+}
+
+static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2]) {
+    struct text json = {0};
+    text_add(&json, "{\n  \"tokenizer\": ");
+    json_add_string(&json, tokenizer_path);
+    text_add(&json, ",\n  \"ids\": %d", tokenizer_n_ids(tokenizer));
+    for (int i = 0; i < 2; i++)
+        text_add(&json, ",\n  \"%s\": {\"bytes\": %zu, \"tokens\": %zu, \"shards\": %d}", splits[i].name,
+                 splits[i].n_bytes, splits[i].n_tokens, splits[i].n_shards);
+    text_add(&json, "\n}\n");
+    char *path = file_path("%s/meta.json", out_folder);
+    enum status status = path ? text_status(&json) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = file_write_all(path, json.data, json.length);
+    free(path);
+    text_free(&json);
+    return status;
+}
+
+static enum status write_shards(const struct tokenizer *tokenizer, const struct corpus *corpus) {
+    struct split_writer splits[2] = {{.name = "train"}, {.name = "val"}};
+    enum status status = file_make_folders(out_folder);
+    for (int i = 0; i < corpus->n_texts && status == STATUS_OK; i++) {
+        const struct corpus_text *text = &corpus->texts[i];
+        status = add_text(&splits[0], tokenizer, text->text, text->train_bytes);
+        if (status == STATUS_OK)
+            status = add_text(&splits[1], tokenizer, text->text + text->train_bytes,
+                              text->bytes - text->train_bytes);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (status == STATUS_OK)
+            status = finish(&splits[i]);
+        if (splits[i].open)
+            shard_writer_discard(&splits[i].shard);
+    }
+    return status == STATUS_OK ? write_meta(tokenizer, splits) : status;
+}
+
+static enum status tokenize(const char *const *paths, int n_paths) {
+    struct tokenizer *tokenizer = NULL;
+    struct corpus corpus = {0};
+    if (!out_folder || !tokenizer_path || n_paths == 0)
+        return FAIL(STATUS_INVALID, "train tokenize: %s is missing; see: train help tokenize",
+                    n_paths == 0  ? "TEXT"
+                    : !out_folder ? "--out DIR"
+                                  : "--tokenizer FILE");
+    TRY(tokenizer_load(tokenizer_path, &tokenizer));
+    enum status status = STATUS_OK;
+    if (tokenizer_n_ids(tokenizer) > 65536)
+        status = FAIL(STATUS_INVALID, "%s has %d ids, and a shard's tokens hold 65536", tokenizer_path,
+                      tokenizer_n_ids(tokenizer));
+    if (status == STATUS_OK)
+        status = corpus_read(&corpus, paths, n_paths, held_out);
+    if (status == STATUS_OK)
+        status = write_shards(tokenizer, &corpus);
+    corpus_free(&corpus);
+    tokenizer_delete(tokenizer);
+    return status;
+}
+
+static enum status run_tokenize(int n_args, char **args) {
+    const char **paths = calloc((size_t)n_args + 1, sizeof *paths);
+    int n_paths;
+    if (!paths)
+        return FAIL(STATUS_FAILED, "out of memory for %d arguments", n_args);
+    enum status status =
+        args_parse("tokenize", flags, sizeof flags / sizeof *flags, n_args, args, paths, n_args, &n_paths);
+    if (status == STATUS_OK)
+        status = tokenize(paths, n_paths);
+    free(paths);
+    return status;
+}
+
+const struct command command_tokenize = {
+    .name = "tokenize",
+    .synopsis = "TEXT... --out DIR --tokenizer FILE [--split 0.05]",
+    .summary = "turn text files into token shards, with a held-out split",
+    .details = "Each file is a document, preceded by end-of-text; - reads standard input.",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_tokenize,
+};

@@ -1,0 +1,291 @@
+// A thread fills one of two buffers while the trainer uses the other. Which sequence stands in which row is
+// computed, never remembered.
+#include "data/loader.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "data/permutation.h"
+#include "data/shard.h"
+
+struct batch {
+    int64_t step;
+    int first_row;
+    bool filled;
+    enum status status;
+    int32_t *tokens, *targets; // (B, T)
+};
+
+struct loader {
+    struct loader_options options;
+    char *option;
+    struct shard *shards;
+    size_t *first_sequence; // (n_shards + 1): the first sequence of each shard, then their number
+    int n_shards;
+    size_t n_tokens;
+
+    struct batch batches[2];
+    int current; // the one that the caller holds
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool running, wanted, stopping; // wanted: the thread is to fill batches[1 - current]
+};
+
+// --------------------------------------------------------------------------------------------- from rows to
+// tokens
+
+// The shard of a sequence: the last whose first sequence is not after it.
+static int find_shard(const struct loader *loader, size_t sequence) {
+    int low = 0, high = loader->n_shards;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (loader->first_sequence[middle] <= sequence)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// How far an epoch shifts a shard's grid: at most what its tail leaves, so that no sequence is lost.
+static size_t epoch_shift(const struct loader *loader, const struct shard *shard, size_t n_sequences,
+                          int shard_index, uint64_t epoch) {
+    size_t T = (size_t)loader->options.seq_len;
+    size_t slack = shard->n_tokens - 1 - n_sequences * T;
+    return rng_below(loader->options.seed, RNG_STREAM_SHUFFLE,
+                     (epoch << 24 | (uint64_t)shard_index) + (1ull << 63),
+                     (slack < T - 1 ? slack : T - 1) + 1);
+}
+
+static enum status read_row(const struct loader *loader, uint64_t row, int32_t *tokens, int32_t *targets) {
+    size_t T = (size_t)loader->options.seq_len, n_sequences = loader_n_sequences(loader);
+    uint64_t epoch = row / n_sequences;
+    size_t sequence = row % n_sequences;
+    if (loader->options.shuffle)
+        sequence = permutation_at(loader->options.seed, epoch, n_sequences, sequence);
+    int index = find_shard(loader, sequence);
+    const struct shard *shard = &loader->shards[index];
+    size_t start = (sequence - loader->first_sequence[index]) * T;
+    if (loader->options.shuffle)
+        start += epoch_shift(loader, shard, loader->first_sequence[index + 1] - loader->first_sequence[index],
+                             index, epoch);
+    int worst = 0;
+    for (size_t i = 0; i < T; i++) {
+        int32_t token = shard->tokens[start + i], target = shard->tokens[start + i + 1];
+        tokens[i] = token;
+        targets[i] = target;
+        worst = token > worst ? token : worst;
+        worst = target > worst ? target : worst;
+    }
+    if (worst < loader->options.vocab_size)
+        return STATUS_OK;
+    size_t at = start;
+    while (shard->tokens[at] < loader->options.vocab_size)
+        at++;
+    return FAIL(STATUS_INVALID,
+                "%s: token %zu of the shard is %d, beyond the vocabulary of %d (ids 0 to %d); the shard was "
+                "made with another tokenizer, or model.vocab_size is too small",
+                shard->path, at, shard->tokens[at], loader->options.vocab_size,
+                loader->options.vocab_size - 1);
+}
+
+static void fill_batch(const struct loader *loader, struct batch *batch) {
+    int B = loader->options.micro_batch_size;
+    size_t T = (size_t)loader->options.seq_len;
+    batch->status = STATUS_OK;
+    for (int b = 0; b < B && batch->status == STATUS_OK; b++) {
+        uint64_t row =
+            (uint64_t)batch->step * (uint64_t)loader->options.batch_size + (uint64_t)(batch->first_row + b);
+        batch->status = read_row(loader, row, batch->tokens + (size_t)b * T, batch->targets + (size_t)b * T);
+    }
+    batch->filled = true;
+}
+
+// ----------------------------------------------------------------------------------------------------- the
+// thread
+
+static void *read_ahead(void *argument) {
+    struct loader *loader = argument;
+    pthread_mutex_lock(&loader->lock);
+    while (!loader->stopping) {
+        if (!loader->wanted) {
+            pthread_cond_wait(&loader->changed, &loader->lock);
+            continue;
+        }
+        struct batch *batch = &loader->batches[1 - loader->current];
+        pthread_mutex_unlock(
+            &loader->lock); // the caller waits for `wanted` to fall before it touches this batch
+        fill_batch(loader, batch);
+        pthread_mutex_lock(&loader->lock);
+        loader->wanted = false;
+        pthread_cond_broadcast(&loader->changed);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+// The batch that comes after this one when the run goes on: the next rows of the step, or the next step's
+// first.
+static void expect_next(const struct loader *loader, const struct batch *now, struct batch *next) {
+    int row = now->first_row + loader->options.micro_batch_size;
+    bool same_step = row + loader->options.micro_batch_size <= loader->options.batch_size;
+    next->step = same_step ? now->step : now->step + 1;
+    next->first_row = same_step ? row : 0;
+    next->filled = false;
+}
+
+enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
+                         const int32_t **targets) {
+    pthread_mutex_lock(&loader->lock);
+    while (loader->wanted)
+        pthread_cond_wait(&loader->changed, &loader->lock);
+    struct batch *batch = &loader->batches[1 - loader->current];
+    if (!batch->filled || batch->step != step || batch->first_row != first_row) {
+        // Not foreseen (the first batch, or a jump): read it here. What went wrong with the other is no
+        // longer wanted.
+        if (batch->filled && batch->status != STATUS_OK)
+            status_clear();
+        batch->step = step;
+        batch->first_row = first_row;
+        fill_batch(loader, batch);
+    }
+    enum status status = batch->status;
+    if (status == STATUS_OK) {
+        loader->current = 1 - loader->current;
+        expect_next(loader, batch, &loader->batches[1 - loader->current]);
+        loader->wanted = true;
+        pthread_cond_broadcast(&loader->changed);
+        *tokens = batch->tokens;
+        *targets = batch->targets;
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return status;
+}
+
+// -------------------------------------------------------------------------------------------------------
+// opening
+
+static enum status open_shards(struct loader *loader) {
+    const struct file_list *patterns = loader->options.patterns;
+    struct file_list paths = {0};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < patterns->n_paths && status == STATUS_OK; i++) {
+        struct file_list found = {0};
+        status = file_glob(&found, patterns->paths[i]);
+        file_list_free(&found);
+        if (status != STATUS_OK) {
+            status_clear();
+            status =
+                FAIL(STATUS_INVALID, "%s: no file matches %s; ./train tokenize makes token shards from text",
+                     loader->option, patterns->paths[i]);
+        } else {
+            status = file_glob(&paths, patterns->paths[i]);
+        }
+    }
+    loader->shards = calloc((size_t)paths.n_paths + 1, sizeof *loader->shards);
+    loader->first_sequence = calloc((size_t)paths.n_paths + 1, sizeof *loader->first_sequence);
+    if (status == STATUS_OK && (!loader->shards || !loader->first_sequence))
+        status = FAIL(STATUS_FAILED, "out of memory for %d token shards", paths.n_paths);
+    for (int i = 0; i < paths.n_paths && status == STATUS_OK; i++) {
+        struct shard *shard = &loader->shards[i];
+        status = shard_open(shard, paths.paths[i]);
+        if (status != STATUS_OK)
+            break;
+        size_t n = shard->n_tokens > 0 ? (shard->n_tokens - 1) / (size_t)loader->options.seq_len : 0;
+        loader->first_sequence[i + 1] = loader->first_sequence[i] + n;
+        loader->n_tokens += shard->n_tokens;
+        loader->n_shards++;
+    }
+    file_list_free(&paths);
+    return status;
+}
+
+static enum status check_size(const struct loader *loader) {
+    if (loader_n_sequences(loader) >= (size_t)loader->options.batch_size)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: %d shard%s of %zu tokens hold %zu sequences of %d + 1 tokens, less than one batch of %d; "
+        "name more data or lower train.train_batch_size or train.seq_len",
+        loader->option, loader->n_shards, loader->n_shards == 1 ? "" : "s", loader->n_tokens,
+        loader_n_sequences(loader), loader->options.seq_len, loader->options.batch_size);
+}
+
+static enum status start_thread(struct loader *loader) {
+    size_t bytes =
+        (size_t)loader->options.micro_batch_size * (size_t)loader->options.seq_len * sizeof(int32_t);
+    for (int i = 0; i < 2; i++) {
+        loader->batches[i].tokens = malloc(bytes);
+        loader->batches[i].targets = malloc(bytes);
+        if (!loader->batches[i].tokens || !loader->batches[i].targets)
+            return FAIL(STATUS_FAILED, "out of memory for batches of %zu bytes", bytes);
+    }
+    if (pthread_create(&loader->thread, NULL, read_ahead, loader) != 0)
+        return FAIL(STATUS_FAILED, "cannot start the thread that reads %s ahead", loader->option);
+    loader->running = true;
+    return STATUS_OK;
+}
+
+enum status loader_new(const struct loader_options *options, struct loader **out) {
+    *out = NULL;
+    struct loader *loader = calloc(1, sizeof *loader);
+    if (!loader)
+        return FAIL(STATUS_FAILED, "out of memory for a loader");
+    loader->options = *options;
+    loader->option = strdup(options->option);
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->changed, NULL);
+    enum status status = loader->option ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a loader");
+    if (status == STATUS_OK)
+        status = open_shards(loader);
+    if (status == STATUS_OK)
+        status = check_size(loader);
+    if (status == STATUS_OK)
+        status = start_thread(loader);
+    loader->options.patterns = NULL; // the caller's; not needed again
+    if (status != STATUS_OK) {
+        loader_delete(loader);
+        return status;
+    }
+    *out = loader;
+    return STATUS_OK;
+}
+
+void loader_delete(struct loader *loader) {
+    if (!loader)
+        return;
+    if (loader->running) {
+        pthread_mutex_lock(&loader->lock);
+        loader->stopping = true;
+        pthread_cond_broadcast(&loader->changed);
+        pthread_mutex_unlock(&loader->lock);
+        pthread_join(loader->thread, NULL);
+    }
+    pthread_mutex_destroy(&loader->lock);
+    pthread_cond_destroy(&loader->changed);
+    for (int i = 0; i < 2; i++) {
+        free(loader->batches[i].tokens);
+        free(loader->batches[i].targets);
+    }
+    for (int i = 0; i < loader->n_shards; i++)
+        shard_close(&loader->shards[i]);
+    free(loader->shards);
+    free(loader->first_sequence);
+    free(loader->option);
+    free(loader);
+}
+
+size_t loader_n_tokens(const struct loader *loader) {
+    return loader->n_tokens;
+}
+
+size_t loader_n_sequences(const struct loader *loader) {
+    return loader->first_sequence[loader->n_shards];
+}
+
+int loader_n_shards(const struct loader *loader) {
+    return loader->n_shards;
+}

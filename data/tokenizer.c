@@ -1,0 +1,323 @@
+// Tables and encoding. A piece is merged with a heap of its candidate pairs, n log n whatever its length;
+// pieces seen before in the same call are copied.
+#include "data/tokenizer.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "data/tokenizer_internal.h"
+
+void token_list_free(struct token_list *list) {
+    free(list->ids);
+    *list = (struct token_list){0};
+}
+
+static enum status list_reserve(struct token_list *list, size_t more) {
+    if (list->capacity - list->n >= more)
+        return STATUS_OK;
+    size_t capacity = 2 * list->capacity > list->n + more ? 2 * list->capacity : list->n + more + 1024;
+    int32_t *grown = realloc(list->ids, capacity * sizeof *grown);
+    if (!grown)
+        return FAIL(STATUS_FAILED, "out of memory for %zu token ids", capacity);
+    list->ids = grown;
+    list->capacity = capacity;
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// tables
+
+uint64_t tokenizer_hash_pair(uint64_t pair) {
+    pair *= 0x9E3779B97F4A7C15u;
+    return pair ^ pair >> 29;
+}
+
+int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes) {
+    for (size_t slot = XXH3_64bits(bytes, n_bytes) & (tokenizer->n_slots - 1); tokenizer->slots[slot] >= 0;
+         slot = (slot + 1) & (tokenizer->n_slots - 1)) {
+        int32_t id = tokenizer->slots[slot];
+        uint32_t begin = tokenizer->offsets[id], end = tokenizer->offsets[id + 1];
+        if (end - begin == n_bytes && memcmp(tokenizer->bytes + begin, bytes, n_bytes) == 0)
+            return id;
+    }
+    return -1;
+}
+
+int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right) {
+    uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
+    size_t slot = tokenizer_hash_pair(pair) & (tokenizer->n_pair_slots - 1);
+    while (tokenizer->pairs[slot].pair != EMPTY_KEY) {
+        if (tokenizer->pairs[slot].pair == pair)
+            return tokenizer->pairs[slot].id;
+        slot = (slot + 1) & (tokenizer->n_pair_slots - 1);
+    }
+    return -1;
+}
+
+static size_t table_size(size_t n) {
+    size_t size = 1024;
+    while (size < 2 * n)
+        size *= 2;
+    return size;
+}
+
+static enum status build_slots(struct tokenizer *tokenizer, const char *source) {
+    tokenizer->n_slots = table_size((size_t)tokenizer->n_tokens);
+    tokenizer->slots = malloc(tokenizer->n_slots * sizeof *tokenizer->slots);
+    if (!tokenizer->slots)
+        return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
+    memset(tokenizer->slots, 0xff, tokenizer->n_slots * sizeof *tokenizer->slots);
+    for (int32_t id = 0; id < tokenizer->n_tokens; id++) {
+        const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
+        size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
+        int32_t other = n ? tokenizer_find(tokenizer, bytes, n) : -1;
+        if (n == 0 || other >= 0)
+            return n == 0 ? FAIL(STATUS_INVALID, "%s: token %d is empty", source, id)
+                          : FAIL(STATUS_INVALID, "%s: token %d has the same bytes as token %d", source, id,
+                                 other);
+        size_t slot = XXH3_64bits(bytes, n) & (tokenizer->n_slots - 1);
+        while (tokenizer->slots[slot] >= 0)
+            slot = (slot + 1) & (tokenizer->n_slots - 1);
+        tokenizer->slots[slot] = id;
+    }
+    for (int byte = 0; byte < 256; byte++) {
+        const char c = (char)byte;
+        tokenizer->byte_ids[byte] = tokenizer_find(tokenizer, &c, 1);
+        if (tokenizer->byte_ids[byte] < 0)
+            return FAIL(STATUS_INVALID, "%s: no token for the byte 0x%02x; all 256 must be there", source,
+                        byte);
+    }
+    return STATUS_OK;
+}
+
+// Calls add for every way to make a token of two others; counts them.
+static size_t each_pair(struct tokenizer *tokenizer, bool add) {
+    size_t n_pairs = 0;
+    for (int32_t id = 0; id < tokenizer->n_tokens; id++) {
+        const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
+        size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
+        for (size_t cut = 1; cut < n; cut++) {
+            int32_t left = tokenizer_find(tokenizer, bytes, cut);
+            int32_t right = left < 0 ? -1 : tokenizer_find(tokenizer, bytes + cut, n - cut);
+            if (right < 0)
+                continue;
+            n_pairs++;
+            if (!add)
+                continue;
+            uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
+            size_t slot = tokenizer_hash_pair(pair) & (tokenizer->n_pair_slots - 1);
+            while (tokenizer->pairs[slot].pair != EMPTY_KEY)
+                slot = (slot + 1) & (tokenizer->n_pair_slots - 1);
+            tokenizer->pairs[slot] = (struct pair_slot){pair, id};
+        }
+    }
+    return n_pairs;
+}
+
+enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, int n_tokens,
+                                  const char *source, struct tokenizer **out) {
+    struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    *out = NULL;
+    if (!tokenizer) {
+        free(bytes);
+        free(offsets);
+        return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
+    }
+    *tokenizer = (struct tokenizer){.kind = kind, .n_tokens = n_tokens, .bytes = bytes, .offsets = offsets};
+    enum status status = build_slots(tokenizer, source);
+    if (status == STATUS_OK) {
+        tokenizer->n_pair_slots = table_size(each_pair(tokenizer, false));
+        tokenizer->pairs = malloc(tokenizer->n_pair_slots * sizeof *tokenizer->pairs);
+        if (!tokenizer->pairs)
+            status = FAIL(STATUS_FAILED, "out of memory for a tokenizer");
+    }
+    if (status != STATUS_OK) {
+        tokenizer_delete(tokenizer);
+        return status;
+    }
+    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
+        tokenizer->pairs[slot].pair = EMPTY_KEY;
+    each_pair(tokenizer, true);
+    *out = tokenizer;
+    return STATUS_OK;
+}
+
+void tokenizer_delete(struct tokenizer *tokenizer) {
+    if (!tokenizer)
+        return;
+    free(tokenizer->bytes);
+    free(tokenizer->offsets);
+    free(tokenizer->slots);
+    free(tokenizer->pairs);
+    free(tokenizer);
+}
+
+int tokenizer_n_ids(const struct tokenizer *tokenizer) {
+    return tokenizer->n_tokens + 1;
+}
+
+int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer) {
+    return tokenizer->n_tokens;
+}
+
+const char *tokenizer_kind(const struct tokenizer *tokenizer) {
+    return tokenizer->kind;
+}
+
+const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
+    static const char end_of_text[] = "<|endoftext|>";
+    *n_bytes = 0;
+    if (id < 0 || id > tokenizer->n_tokens)
+        return NULL;
+    if (id == tokenizer->n_tokens) {
+        *n_bytes = sizeof end_of_text - 1;
+        return end_of_text;
+    }
+    *n_bytes = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
+    return tokenizer->bytes + tokenizer->offsets[id];
+}
+
+// --------------------------------------------------------------------------------------------------------
+// encoding
+
+// One piece being merged: a linked list of tokens over its bytes, and a heap of candidate merges, the lowest
+// rank and then the leftmost first. A candidate whose tokens have changed since is passed over.
+struct node {
+    int32_t id, previous, next; // id -1: merged into its left neighbour
+};
+struct candidate {
+    int32_t id, at; // what the merge makes; the left node
+    int32_t left, right;
+};
+struct merging {
+    struct node *nodes;
+    struct candidate *heap;
+    size_t n_heap, capacity;
+};
+
+static bool before(const struct candidate *a, const struct candidate *b) {
+    return a->id != b->id ? a->id < b->id : a->at < b->at;
+}
+
+static void heap_push(struct merging *merging, struct candidate candidate) {
+    size_t i = merging->n_heap++;
+    while (i > 0 && before(&candidate, &merging->heap[(i - 1) / 2])) {
+        merging->heap[i] = merging->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    merging->heap[i] = candidate;
+}
+
+static struct candidate heap_pop(struct merging *merging) {
+    struct candidate top = merging->heap[0], last = merging->heap[--merging->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < merging->n_heap; i = child) {
+        if (child + 1 < merging->n_heap && before(&merging->heap[child + 1], &merging->heap[child]))
+            child++;
+        if (!before(&merging->heap[child], &last))
+            break;
+        merging->heap[i] = merging->heap[child];
+    }
+    merging->heap[i] = last;
+    return top;
+}
+
+static void consider(const struct tokenizer *tokenizer, struct merging *merging, int32_t at) {
+    int32_t next = at < 0 ? -1 : merging->nodes[at].next;
+    if (next < 0)
+        return;
+    int32_t left = merging->nodes[at].id, right = merging->nodes[next].id;
+    int32_t id = tokenizer_find_pair(tokenizer, left, right);
+    if (id >= 0)
+        heap_push(merging, (struct candidate){id, at, left, right});
+}
+
+static enum status merging_reserve(struct merging *merging, size_t n) {
+    if (n <= merging->capacity)
+        return STATUS_OK;
+    struct node *nodes = realloc(merging->nodes, 2 * n * sizeof *nodes);
+    if (nodes)
+        merging->nodes = nodes;
+    // Each byte gives one candidate at first, and each of fewer than n merges two more.
+    struct candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
+    if (heap)
+        merging->heap = heap;
+    if (!nodes || !heap)
+        return FAIL(STATUS_FAILED, "out of memory encoding a piece of %zu bytes", n);
+    merging->capacity = 2 * n;
+    return STATUS_OK;
+}
+
+static enum status encode_piece(const struct tokenizer *tokenizer, struct merging *merging, const char *piece,
+                                size_t n, struct token_list *list) {
+    int32_t whole = tokenizer_find(tokenizer, piece, n);
+    TRY(list_reserve(list, n));
+    if (whole >= 0) {
+        list->ids[list->n++] = whole;
+        return STATUS_OK;
+    }
+    if (n > INT32_MAX / 8)
+        return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
+    TRY(merging_reserve(merging, n));
+    struct node *nodes = merging->nodes;
+    merging->n_heap = 0;
+    for (int32_t i = 0; i < (int32_t)n; i++)
+        nodes[i] = (struct node){tokenizer->byte_ids[(unsigned char)piece[i]], i - 1,
+                                 i + 1 < (int32_t)n ? i + 1 : -1};
+    for (int32_t i = 0; i < (int32_t)n; i++)
+        consider(tokenizer, merging, i);
+    while (merging->n_heap > 0) {
+        struct candidate best = heap_pop(merging);
+        struct node *left = &nodes[best.at];
+        if (left->id != best.left || left->next < 0 || nodes[left->next].id != best.right)
+            continue;
+        struct node *right = &nodes[left->next];
+        left->id = best.id;
+        left->next = right->next;
+        if (right->next >= 0)
+            nodes[right->next].previous = best.at;
+        right->id = -1;
+        consider(tokenizer, merging, left->previous);
+        consider(tokenizer, merging, best.at);
+    }
+    for (int32_t i = 0; i >= 0; i = nodes[i].next)
+        list->ids[list->n++] = nodes[i].id;
+    return STATUS_OK;
+}
+
+// Where a piece was encoded before in this call.
+#define REMEMBERED         (1 << 15)
+#define LONGEST_REMEMBERED 64
+struct remembered {
+    const char *piece;
+    size_t n, first, count; // the piece; its ids in the list
+};
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                             struct token_list *list) {
+    struct merging merging = {0};
+    struct remembered *memory = calloc(REMEMBERED, sizeof *memory);
+    enum status status = memory ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory encoding text");
+    for (size_t at = 0, n; at < bytes && status == STATUS_OK; at += n) {
+        n = tokenizer_next_piece(text + at, bytes - at);
+        struct remembered *known = &memory[XXH3_64bits(text + at, n) & (REMEMBERED - 1)];
+        size_t first = list->n;
+        if (known->piece && known->n == n && memcmp(known->piece, text + at, n) == 0) {
+            status = list_reserve(list, known->count);
+            if (status == STATUS_OK)
+                memcpy(list->ids + list->n, list->ids + known->first, known->count * sizeof *list->ids);
+            list->n += status == STATUS_OK ? known->count : 0;
+            continue;
+        }
+        status = encode_piece(tokenizer, &merging, text + at, n, list);
+        if (n <= LONGEST_REMEMBERED)
+            *known = (struct remembered){text + at, n, first, list->n - first};
+    }
+    free(memory);
+    free(merging.nodes);
+    free(merging.heap);
+    return status;
+}

@@ -1,0 +1,254 @@
+// Tokenizer files: tiktoken's (a line a token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe (a
+// line a merge, in an alphabet that gives every byte a printable character).
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "data/tokenizer_internal.h"
+
+#define LARGEST_FILE   ((size_t)256 << 20)
+#define LARGEST_TOKENS (1 << 22)
+
+// The tokens as they are read.
+struct tokens {
+    struct text bytes;
+    uint32_t *offsets; // (n + 1)
+    int n, capacity;
+};
+
+static enum status tokens_add(struct tokens *tokens, const char *bytes, size_t n) {
+    if (tokens->n + 2 > tokens->capacity) {
+        int capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
+        uint32_t *grown = realloc(tokens->offsets, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %d tokens", tokens->n);
+        tokens->offsets = grown;
+        tokens->capacity = capacity;
+        tokens->offsets[0] = 0;
+    }
+    text_add_bytes(&tokens->bytes, bytes, n);
+    TRY(text_status(&tokens->bytes));
+    tokens->offsets[++tokens->n] = (uint32_t)tokens->bytes.length;
+    return STATUS_OK;
+}
+
+static void tokens_free(struct tokens *tokens) {
+    text_free(&tokens->bytes);
+    free(tokens->offsets);
+}
+
+static enum status tokens_finish(struct tokens *tokens, const char *kind, const char *source,
+                                 struct tokenizer **out) {
+    enum status status =
+        tokenizer_from_tokens(kind, tokens->bytes.data, tokens->offsets, tokens->n, source, out);
+    *tokens = (struct tokens){0};
+    return status;
+}
+
+static enum status add_bytes(struct tokens *tokens) {
+    for (int byte = 0; byte < 256; byte++) {
+        const char c = (char)byte;
+        TRY(tokens_add(tokens, &c, 1));
+    }
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// base64
+
+static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+// Decodes n characters; gives the number of bytes, or -1 when they are not base64 with its padding.
+static int base64_decode(const char *text, size_t n, unsigned char *out) {
+    if (n == 0 || n % 4 != 0)
+        return -1;
+    int bytes = 0;
+    for (size_t i = 0; i < n; i += 4) {
+        uint32_t word = 0;
+        int padding = 0;
+        for (size_t k = 0; k < 4; k++) {
+            const char *found = text[i + k] && !padding ? strchr(base64, text[i + k]) : NULL;
+            if (!found && !(text[i + k] == '=' && i + 4 == n && k >= 2))
+                return -1;
+            padding += !found;
+            word = word << 6 | (found ? (uint32_t)(found - base64) : 0);
+        }
+        for (int k = 0; k < 3 - padding; k++)
+            out[bytes++] = (unsigned char)(word >> (16 - 8 * k));
+    }
+    return bytes;
+}
+
+static void base64_add(struct text *out, const unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i += 3) {
+        size_t have = n - i < 3 ? n - i : 3;
+        uint32_t word = (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) |
+                        (have > 2 ? bytes[i + 2] : 0);
+        char quad[4];
+        for (size_t k = 0; k < 4; k++)
+            quad[k] = k <= have ? base64[word >> (18 - 6 * k) & 63] : '=';
+        text_add_bytes(out, quad, 4);
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// reading
+
+struct reader {
+    const char *path, *line; // the line's start
+    size_t length;           // without its end
+    int number;              // from 1
+    const char *next, *end;
+};
+
+static bool next_line(struct reader *reader) {
+    if (reader->next >= reader->end)
+        return false;
+    reader->line = reader->next;
+    const char *newline = memchr(reader->line, '\n', (size_t)(reader->end - reader->line));
+    reader->length = (size_t)((newline ? newline : reader->end) - reader->line);
+    reader->next = newline ? newline + 1 : reader->end;
+    reader->number++;
+    if (reader->length && reader->line[reader->length - 1] == '\r')
+        reader->length--;
+    return true;
+}
+
+static enum status read_tiktoken(struct reader *reader, struct tokens *tokens) {
+    unsigned char *decoded = NULL;
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && next_line(reader)) {
+        if (reader->length == 0)
+            continue;
+        const char *space = memchr(reader->line, ' ', reader->length);
+        size_t coded = space ? (size_t)(space - reader->line) : 0;
+        unsigned char *grown = realloc(decoded, coded + 4);
+        if (!grown) {
+            status = FAIL(STATUS_FAILED, "out of memory reading %s", reader->path);
+            break;
+        }
+        decoded = grown;
+        int n = space ? base64_decode(reader->line, coded, decoded) : -1;
+        char digits[16] = "", *after = digits;
+        if (space && reader->length - coded - 1 < sizeof digits)
+            memcpy(digits, space + 1, reader->length - coded - 1);
+        long rank = strtol(digits, &after, 10);
+        if (n < 1 || *after || after == digits)
+            status = FAIL(STATUS_INVALID,
+                          "%s:%d: expected base64 of a token's bytes, a space and its rank, as \"IQ== 0\"",
+                          reader->path, reader->number);
+        else if (rank != tokens->n)
+            status = FAIL(STATUS_INVALID, "%s:%d: rank %ld, expected %d: ranks count up from 0", reader->path,
+                          reader->number, rank, tokens->n);
+        else if (rank > LARGEST_TOKENS)
+            status = FAIL(STATUS_INVALID, "%s:%d: more than %d tokens", reader->path, reader->number,
+                          LARGEST_TOKENS);
+        else
+            status = tokens_add(tokens, (const char *)decoded, (size_t)n);
+    }
+    free(decoded);
+    return status;
+}
+
+// GPT-2's alphabet: printable bytes stand for themselves, the others for code points from 256 on; ids in the
+// same order.
+static void bpe_alphabet(int code_points[256], int order[256]) {
+    int n = 0, next = 256;
+    for (int byte = 0; byte < 256; byte++) {
+        bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        code_points[byte] = printable ? byte : 0;
+        if (printable)
+            order[n++] = byte;
+    }
+    for (int byte = 0; byte < 256; byte++)
+        if (!code_points[byte]) {
+            code_points[byte] = next++;
+            order[n++] = byte;
+        }
+}
+
+// A merge's half, back to bytes. Gives their number, or -1.
+static int bpe_decode(const char *text, size_t n, const int code_points[256], char *out) {
+    int bytes = 0;
+    while (n > 0) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
+        int byte = 0;
+        while (length > 0 && byte < 256 && code_points[byte] != c)
+            byte++;
+        if (length <= 0 || byte == 256)
+            return -1;
+        out[bytes++] = (char)byte;
+        text += length;
+        n -= (size_t)length;
+    }
+    return bytes;
+}
+
+static enum status read_merges(struct reader *reader, struct tokens *tokens) {
+    int code_points[256], order[256];
+    bpe_alphabet(code_points, order);
+    for (int i = 0; i < 256; i++) {
+        const char c = (char)order[i];
+        TRY(tokens_add(tokens, &c, 1));
+    }
+    while (next_line(reader)) {
+        char bytes[1024];
+        if (reader->length == 0 || (reader->number == 1 && strncmp(reader->line, "#version", 8) == 0))
+            continue;
+        const char *space = memchr(reader->line, ' ', reader->length);
+        size_t left = space ? (size_t)(space - reader->line) : 0;
+        int a =
+            space && reader->length < sizeof bytes ? bpe_decode(reader->line, left, code_points, bytes) : -1;
+        int b = a > 0 ? bpe_decode(space + 1, reader->length - left - 1, code_points, bytes + a) : -1;
+        if (b <= 0)
+            return FAIL(STATUS_INVALID,
+                        "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
+                        reader->path, reader->number);
+        TRY(tokens_add(tokens, bytes, (size_t)(a + b)));
+    }
+    return STATUS_OK;
+}
+
+enum status tokenizer_load(const char *path, struct tokenizer **out) {
+    struct tokens tokens = {0};
+    *out = NULL;
+    if (strcmp(path, "bytes") == 0) {
+        enum status status = add_bytes(&tokens);
+        if (status == STATUS_OK)
+            return tokens_finish(&tokens, "bytes", path, out);
+        tokens_free(&tokens);
+        return status;
+    }
+    char *data = NULL;
+    size_t length;
+    TRY(file_read(path, LARGEST_FILE, &data, &length));
+    struct reader reader = {.path = path, .next = data, .end = data + length};
+    bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
+    enum status status = merges ? read_merges(&reader, &tokens) : read_tiktoken(&reader, &tokens);
+    free(data);
+    if (status == STATUS_OK && tokens.n == 0)
+        status = FAIL(STATUS_INVALID, "%s holds no tokens, expected a tiktoken file or a vocab.bpe", path);
+    if (status == STATUS_OK)
+        return tokens_finish(&tokens, "byte-pair", path, out);
+    tokens_free(&tokens);
+    return status;
+}
+
+enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) {
+    struct text out = {0};
+    for (int32_t id = 0; id < tokenizer_end_of_text(tokenizer); id++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
+        base64_add(&out, (const unsigned char *)bytes, n);
+        text_add(&out, " %d\n", id);
+    }
+    enum status status = text_status(&out);
+    if (status == STATUS_OK)
+        status = file_write_all(path, out.data, out.length);
+    text_free(&out);
+    return status;
+}

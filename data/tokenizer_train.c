@@ -1,0 +1,387 @@
+// Training: the text's distinct pieces, each with its count, are merged together. Counts of pairs are kept up
+// to date from merge to merge, and a heap gives the most frequent pair; its entries are lazy, checked against
+// the counts when they come up.
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/text.h"
+#include "data/tokenizer_internal.h"
+
+struct word {
+    const char *text; // in the caller's text
+    size_t n_bytes;
+    int64_t count;
+    int32_t *ids; // (n), in `storage`
+    int n;
+};
+
+// A pair of ids, how often it stands in the text, and the words where it was seen (some may have lost it
+// since).
+struct pair_count {
+    uint64_t pair;
+    int64_t count;
+    int32_t *words;
+    int n_words, capacity;
+};
+
+struct entry {
+    int64_t count;
+    uint64_t pair;
+};
+
+struct training {
+    struct word *words;
+    size_t n_words, words_capacity;
+    int32_t *word_slots; // by the hash of the piece; -1 empty
+    size_t n_word_slots;
+    int32_t *storage; // the words' ids
+    struct pair_count *pairs;
+    size_t n_pairs, n_pair_slots; // open addressing by pair
+    struct entry *heap;
+    size_t n_heap, heap_capacity;
+    struct text bytes;
+    uint32_t *offsets;
+    int n_tokens;
+};
+
+static enum status out_of_memory(void) {
+    return FAIL(STATUS_FAILED, "out of memory training a tokenizer; use less text");
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// words
+
+static enum status grow_words(struct training *training) {
+    size_t capacity = training->words_capacity ? 2 * training->words_capacity : 1 << 14;
+    struct word *words = realloc(training->words, capacity * sizeof *words);
+    int32_t *slots = malloc(2 * capacity * sizeof *slots);
+    if (words)
+        training->words = words;
+    if (!words || !slots) {
+        free(slots);
+        return out_of_memory();
+    }
+    free(training->word_slots);
+    training->word_slots = slots;
+    training->words_capacity = capacity;
+    training->n_word_slots = 2 * capacity;
+    memset(slots, 0xff, training->n_word_slots * sizeof *slots);
+    for (size_t i = 0; i < training->n_words; i++) {
+        size_t slot = XXH3_64bits(words[i].text, words[i].n_bytes) & (training->n_word_slots - 1);
+        while (slots[slot] >= 0)
+            slot = (slot + 1) & (training->n_word_slots - 1);
+        slots[slot] = (int32_t)i;
+    }
+    return STATUS_OK;
+}
+
+static enum status count_word(struct training *training, const char *text, size_t n) {
+    if (training->n_words == training->words_capacity)
+        TRY(grow_words(training));
+    size_t slot = XXH3_64bits(text, n) & (training->n_word_slots - 1);
+    for (; training->word_slots[slot] >= 0; slot = (slot + 1) & (training->n_word_slots - 1)) {
+        struct word *word = &training->words[training->word_slots[slot]];
+        if (word->n_bytes == n && memcmp(word->text, text, n) == 0) {
+            word->count++;
+            return STATUS_OK;
+        }
+    }
+    training->word_slots[slot] = (int32_t)training->n_words;
+    training->words[training->n_words++] = (struct word){.text = text, .n_bytes = n, .count = 1, .n = (int)n};
+    return STATUS_OK;
+}
+
+static enum status count_words(struct training *training, const char *text, size_t bytes) {
+    size_t total = 0;
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = tokenizer_next_piece(text + at, bytes - at);
+        if (n > INT32_MAX / 2)
+            return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to train on", n);
+        TRY(count_word(training, text + at, n));
+    }
+    for (size_t i = 0; i < training->n_words; i++)
+        total += training->words[i].n_bytes;
+    training->storage = malloc((total + 1) * sizeof *training->storage);
+    if (!training->storage)
+        return out_of_memory();
+    int32_t *next = training->storage;
+    for (size_t i = 0; i < training->n_words; i++) {
+        struct word *word = &training->words[i];
+        word->ids = next;
+        next += word->n_bytes;
+        for (size_t k = 0; k < word->n_bytes; k++)
+            word->ids[k] = (unsigned char)word->text[k]; // byte b is token b
+    }
+    return STATUS_OK;
+}
+
+// -----------------------------------------------------------------------------------------------------------
+// pairs
+
+static enum status grow_pairs(struct training *training) {
+    size_t n_slots = training->n_pair_slots ? 2 * training->n_pair_slots : 1 << 15;
+    struct pair_count *pairs = calloc(n_slots, sizeof *pairs);
+    if (!pairs)
+        return out_of_memory();
+    for (size_t i = 0; i < n_slots; i++)
+        pairs[i].pair = EMPTY_KEY;
+    for (size_t i = 0; i < training->n_pair_slots; i++) {
+        if (training->pairs[i].pair == EMPTY_KEY)
+            continue;
+        size_t slot = tokenizer_hash_pair(training->pairs[i].pair) & (n_slots - 1);
+        while (pairs[slot].pair != EMPTY_KEY)
+            slot = (slot + 1) & (n_slots - 1);
+        pairs[slot] = training->pairs[i];
+    }
+    free(training->pairs);
+    training->pairs = pairs;
+    training->n_pair_slots = n_slots;
+    return STATUS_OK;
+}
+
+// The pair's row, made if absent. Valid until the next call.
+static enum status find_pair(struct training *training, uint64_t pair, struct pair_count **out) {
+    if (2 * (training->n_pairs + 1) > training->n_pair_slots)
+        TRY(grow_pairs(training));
+    size_t slot = tokenizer_hash_pair(pair) & (training->n_pair_slots - 1);
+    while (training->pairs[slot].pair != EMPTY_KEY && training->pairs[slot].pair != pair)
+        slot = (slot + 1) & (training->n_pair_slots - 1);
+    *out = &training->pairs[slot];
+    if ((*out)->pair == EMPTY_KEY) {
+        (*out)->pair = pair;
+        training->n_pairs++;
+    }
+    return STATUS_OK;
+}
+
+// The most frequent pair on top, ties to the smaller pair.
+static bool before(const struct entry *a, const struct entry *b) {
+    return a->count != b->count ? a->count > b->count : a->pair < b->pair;
+}
+
+static enum status heap_push(struct training *training, struct entry entry) {
+    if (training->n_heap == training->heap_capacity) {
+        size_t capacity = training->heap_capacity ? 2 * training->heap_capacity : 1 << 14;
+        struct entry *grown = realloc(training->heap, capacity * sizeof *grown);
+        if (!grown)
+            return out_of_memory();
+        training->heap = grown;
+        training->heap_capacity = capacity;
+    }
+    size_t i = training->n_heap++;
+    for (; i > 0 && before(&entry, &training->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        training->heap[i] = training->heap[(i - 1) / 2];
+    training->heap[i] = entry;
+    return STATUS_OK;
+}
+
+static struct entry heap_pop(struct training *training) {
+    struct entry top = training->heap[0], last = training->heap[--training->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < training->n_heap; i = child) {
+        if (child + 1 < training->n_heap && before(&training->heap[child + 1], &training->heap[child]))
+            child++;
+        if (!before(&training->heap[child], &last))
+            break;
+        training->heap[i] = training->heap[child];
+    }
+    training->heap[i] = last;
+    return top;
+}
+
+// Changes a pair's count by `change`; a pair that gains is noted with its word and pushed with its new count.
+static enum status change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
+                               int32_t word) {
+    struct pair_count *row;
+    TRY(find_pair(training, (uint64_t)left << 32 | (uint32_t)right, &row));
+    row->count += change;
+    if (change < 0)
+        return STATUS_OK; // its entry in the heap is corrected when it comes up
+    if (row->n_words == 0 || row->words[row->n_words - 1] != word) {
+        if (row->n_words == row->capacity) {
+            int capacity = row->capacity ? 2 * row->capacity : 4;
+            int32_t *grown = realloc(row->words, (size_t)capacity * sizeof *grown);
+            if (!grown)
+                return out_of_memory();
+            row->words = grown;
+            row->capacity = capacity;
+        }
+        row->words[row->n_words++] = word;
+    }
+    return STATUS_OK;
+}
+
+static enum status count_pairs(struct training *training) {
+    for (size_t i = 0; i < training->n_words; i++) {
+        const struct word *word = &training->words[i];
+        for (int k = 0; k + 1 < word->n; k++)
+            TRY(change_pair(training, word->ids[k], word->ids[k + 1], word->count, (int32_t)i));
+    }
+    for (size_t slot = 0; slot < training->n_pair_slots; slot++)
+        if (training->pairs[slot].pair != EMPTY_KEY)
+            TRY(heap_push(training, (struct entry){training->pairs[slot].count, training->pairs[slot].pair}));
+    return STATUS_OK;
+}
+
+// ----------------------------------------------------------------------------------------------------------
+// merges
+
+// Merges the pair wherever it stands in one word: the pairs around it lose and gain.
+static enum status merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {
+    struct word *word = &training->words[index];
+    int32_t left = (int32_t)(pair >> 32), right = (int32_t)(uint32_t)pair;
+    int kept = 0;
+    for (int k = 0; k < word->n; k++) {
+        if (k + 1 == word->n || word->ids[k] != left || word->ids[k + 1] != right) {
+            word->ids[kept++] = word->ids[k];
+            continue;
+        }
+        int32_t before_it = kept > 0 ? word->ids[kept - 1] : -1,
+                after_it = k + 2 < word->n ? word->ids[k + 2] : -1;
+        TRY(change_pair(training, left, right, -word->count, index));
+        if (before_it >= 0) {
+            TRY(change_pair(training, before_it, left, -word->count, index));
+            TRY(change_pair(training, before_it, id, word->count, index));
+        }
+        if (after_it >= 0) {
+            TRY(change_pair(training, right, after_it, -word->count, index));
+            TRY(change_pair(training, id, after_it, word->count, index));
+        }
+        word->ids[kept++] = id;
+        k++;
+    }
+    word->n = kept;
+    return STATUS_OK;
+}
+
+// After a merge: the pairs with the new token come to the heap, with their counts.
+static enum status push_neighbours(struct training *training, int32_t id, const int32_t *words, int n_words) {
+    for (int i = 0; i < n_words; i++) {
+        const struct word *word = &training->words[words[i]];
+        for (int k = 0; k + 1 < word->n; k++) {
+            struct pair_count *row;
+            if (word->ids[k] != id && word->ids[k + 1] != id)
+                continue;
+            TRY(find_pair(training, (uint64_t)word->ids[k] << 32 | (uint32_t)word->ids[k + 1], &row));
+            TRY(heap_push(training, (struct entry){row->count, row->pair}));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status apply_merge(struct training *training, struct pair_count *row, int32_t id) {
+    uint64_t pair = row->pair;
+    int32_t *words = row->words; // the row moves when the table grows
+    int n_words = row->n_words;
+    row->words = NULL;
+    row->n_words = row->capacity = 0;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n_words && status == STATUS_OK; i++)
+        status = merge_in_word(training, words[i], pair, id);
+    if (status == STATUS_OK)
+        status = push_neighbours(training, id, words, n_words);
+    free(words);
+    return status;
+}
+
+static void token_of(const struct training *training, int32_t id, struct text *out) {
+    text_add_bytes(out, training->bytes.data + training->offsets[id],
+                   training->offsets[id + 1] - training->offsets[id]);
+}
+
+// The token that already has the bytes of this pair, or -1: encoding knows tokens by their bytes.
+static int32_t find_same(const struct training *training, const struct text *merged) {
+    for (int32_t id = 256; id < training->n_tokens; id++) {
+        uint32_t n = training->offsets[id + 1] - training->offsets[id];
+        if (n == merged->length && memcmp(training->bytes.data + training->offsets[id], merged->data, n) == 0)
+            return id;
+    }
+    return -1;
+}
+
+static enum status merge_best(struct training *training, bool *exhausted) {
+    struct pair_count *row = NULL;
+    struct entry top = {0};
+    do {
+        if (training->n_heap == 0) {
+            *exhausted = true;
+            return STATUS_OK;
+        }
+        top = heap_pop(training);
+        TRY(find_pair(training, top.pair, &row));
+        if (row->count > 0 && row->count < top.count)
+            TRY(heap_push(training, (struct entry){row->count, row->pair}));
+    } while (row->count != top.count || row->count == 0);
+
+    struct text merged = {0};
+    token_of(training, (int32_t)(top.pair >> 32), &merged);
+    token_of(training, (int32_t)(uint32_t)top.pair, &merged);
+    enum status status = text_status(&merged);
+    int32_t id = status == STATUS_OK ? find_same(training, &merged) : -1;
+    if (status == STATUS_OK && id < 0) {
+        id = training->n_tokens++;
+        text_add_bytes(&training->bytes, merged.data, merged.length);
+        training->offsets[training->n_tokens] = (uint32_t)training->bytes.length;
+        status = text_status(&training->bytes);
+    }
+    text_free(&merged);
+    return status == STATUS_OK ? apply_merge(training, row, id) : status;
+}
+
+static enum status train(struct training *training, const char *text, size_t bytes, int n_tokens) {
+    training->offsets = calloc((size_t)n_tokens + 1, sizeof *training->offsets);
+    if (!training->offsets)
+        return out_of_memory();
+    for (int byte = 0; byte < 256; byte++) {
+        const char c = (char)byte;
+        text_add_bytes(&training->bytes, &c, 1);
+        training->offsets[++training->n_tokens] = (uint32_t)training->bytes.length;
+    }
+    TRY(text_status(&training->bytes));
+    TRY(count_words(training, text, bytes));
+    TRY(count_pairs(training));
+    while (training->n_tokens < n_tokens) {
+        bool exhausted = false;
+        TRY(merge_best(training, &exhausted));
+        if (exhausted)
+            return FAIL(
+                STATUS_INVALID,
+                "the text allows only %d token ids (256 bytes, %d merges, end-of-text), and %d were asked "
+                "for; use more text or a smaller --vocab-size",
+                training->n_tokens + 1, training->n_tokens - 256, n_tokens + 1);
+    }
+    return STATUS_OK;
+}
+
+static void training_free(struct training *training) {
+    for (size_t slot = 0; slot < training->n_pair_slots; slot++)
+        free(training->pairs[slot].words);
+    free(training->words);
+    free(training->word_slots);
+    free(training->storage);
+    free(training->pairs);
+    free(training->heap);
+    text_free(&training->bytes);
+    free(training->offsets);
+}
+
+enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, struct tokenizer **out) {
+    struct training training = {0};
+    *out = NULL;
+    if (vocab_size < 257 || vocab_size > 65536)
+        return FAIL(STATUS_INVALID,
+                    "a vocabulary of %d ids, expected from 257 (256 bytes and end-of-text) to 65536",
+                    vocab_size);
+    enum status status = train(&training, text, bytes, vocab_size - 1);
+    if (status == STATUS_OK) {
+        status = tokenizer_from_tokens(vocab_size == 257 ? "bytes" : "byte-pair", training.bytes.data,
+                                       training.offsets, training.n_tokens, "the trained tokenizer", out);
+        training.bytes = (struct text){0};
+        training.offsets = NULL;
+    }
+    training_free(&training);
+    return status;
+}
