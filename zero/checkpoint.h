@@ -1,0 +1,124 @@
+// Checkpoints: a run's whole state in a folder, RUN/checkpoints/step-00000123/, that is either whole or not
+// there.
+//   manifest.json    format, step, tokens, config, model sizes, tensors, spans, a checksum of every file
+//   rank-00000.bin   fp32 spans, little-endian: unit by unit the master weights, then the optimizer's moments
+//   tokenizer.tiktoken   a copy, so that the folder can generate on its own (absent for "bytes" and for none)
+// Written to .tmp-step-N, flushed, then renamed. Readers trust nothing: every size, offset and checksum is
+// checked.
+#ifndef ZERO_ZERO_CHECKPOINT_H
+#define ZERO_ZERO_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "configs/config.h"
+#include "data/tokenizer.h"
+#include "model/params.h"
+
+// What is kept of each unit, in file order. AdamW has all three, SGD with momentum the first two.
+enum checkpoint_kind { CHECKPOINT_MASTER, CHECKPOINT_M, CHECKPOINT_V, N_CHECKPOINT_KINDS };
+const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v"
+
+// ---- writing
+
+// Where the numbers come from: gives fp32 values of elements [begin, end) of a unit to host memory (a device
+// copy and its synchronisation, or a memcpy). Asked in file order, at most CHECKPOINT_CHUNK elements at a
+// time.
+#define CHECKPOINT_CHUNK (1 << 20)
+struct checkpoint_source {
+    void *context;
+    enum status (*read)(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                        float *out);
+};
+
+struct checkpoint_contents {
+    int64_t step;                // optimizer steps done
+    int64_t tokens;              // tokens trained on
+    const struct config *config; // resolved
+    const struct params *params;
+    const struct tokenizer *tokenizer; // is copied in; or NULL
+    enum dtype compute;                // what precision.compute came to
+    int n_kinds;                       // 1: master only; 2: and m; 3: and v
+    struct checkpoint_source source;
+};
+
+// Writes checkpoints_folder/step-N (made if absent), replacing one of the same step. STATUS_FAILED when it
+// cannot (disk full and the like): then the temporary folder is gone and the checkpoints before are
+// untouched.
+enum status checkpoint_write(const char *checkpoints_folder,
+                             const struct checkpoint_contents *contents) MUST_CHECK;
+// The program's version for manifests; a static string. "unknown" until set.
+void checkpoint_set_version(const char *version);
+
+// Keeps the `keep` newest of the checkpoints up to `step` and removes the older ones; keep 0 removes none.
+enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step) MUST_CHECK;
+// Removes what a killed writer left (.tmp-*). For the start of a run, under its lock. An absent folder is
+// fine.
+enum status checkpoint_remove_stale(const char *checkpoints_folder) MUST_CHECK;
+// For a run that goes on from `step` although later checkpoints exist (damaged, or an earlier one was asked
+// for): renames those to set-aside-step-N and says so, so that they are not taken for this run's newest.
+enum status checkpoint_set_aside_later(const char *checkpoints_folder, int64_t step) MUST_CHECK;
+
+// ---- reading
+
+struct checkpoint_span {
+    int unit;
+    enum checkpoint_kind kind;
+    size_t begin, end; // elements of the unit
+    int file;          // index into files
+    uint64_t offset;   // bytes
+};
+struct checkpoint_file {
+    char *name;
+    uint64_t bytes, checksum;
+    int descriptor;
+};
+
+// An opened checkpoint: everything in it was checked. Members are read-only for users.
+struct checkpoint {
+    char *path; // of the folder
+    int64_t step, tokens;
+    struct config config; // as resolved when it was written
+    struct params params; // the table that its model sizes give
+    enum dtype compute;
+    char *version;   // of the program that wrote it
+    char *optimizer; // "adamw", "sgd"
+    int n_kinds;
+    int world;       // ranks that wrote it
+    char *tokenizer; // "bytes", the path of the copy in the folder, or NULL
+    struct checkpoint_file *files;
+    int n_files;
+    struct checkpoint_span *spans;
+    int n_spans;
+};
+
+// Opens one checkpoint folder. STATUS_INVALID names the file and what is wrong with it: absent, not JSON, of
+// the wrong type or out of bounds, another size than the manifest says, another checksum (each data file is
+// read through once).
+enum status checkpoint_open(const char *folder, struct checkpoint **out) MUST_CHECK;
+// The newest good checkpoint of RUN/checkpoints: a damaged one is warned about and the one before it is
+// taken. *out is NULL when there are none (or no such folder). STATUS_INVALID when all are damaged.
+enum status checkpoint_open_newest(const char *checkpoints_folder, struct checkpoint **out) MUST_CHECK;
+// path: a checkpoint folder, or a run folder (its newest good one). STATUS_INVALID when it is neither.
+enum status checkpoint_open_path(const char *path, struct checkpoint **out) MUST_CHECK;
+void checkpoint_close(struct checkpoint *checkpoint); // NULL is fine
+
+// STATUS_INVALID "checkpoint of another model" with both sizes, when the table differs.
+enum status checkpoint_check_model(const struct checkpoint *checkpoint,
+                                   const struct params *params) MUST_CHECK;
+// Fp32 values of elements [begin, end) of a unit, whichever ranks wrote them.
+enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
+                                 size_t begin, size_t end, float *out) MUST_CHECK;
+
+// ---- folders
+
+// The steps of the step-N folders, ascending. An absent folder has none. Free with free().
+enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
+// "FOLDER/step-00000123" in a fresh string, or NULL (recorded).
+char *checkpoint_path(const char *checkpoints_folder, int64_t step);
+bool checkpoint_is_folder(const char *path); // whether it holds a manifest.json
+
+#endif

@@ -1,0 +1,328 @@
+// ./train bench: what this machine can do, and how near each operation comes to it. Every ratio is of two
+// figures of the same run.
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "kernels/ops.h"
+#include "zero/commands.h"
+#include "zero/plan.h"
+
+static const char *device_name = "auto";
+static int64_t threads = 0;
+static bool as_json = false, quick = false;
+
+static const struct arg flags[] = {
+    {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
+    {"--quick", ARG_FLAG, &quick, 0, 0, "fewer repeats and smaller shapes: seconds, and noisier"},
+    {"--device", ARG_STRING, &device_name, 0, 0, "auto or cpu (auto)"},
+    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
+};
+
+// A GPT-2 124M's sizes.
+enum { C = 768, H = 12, V = 50257, LOGITS_ROWS = 256 };
+
+struct bench {
+    struct device *device;
+    struct stream stream;
+    struct memory memory;
+    int B, T;
+    enum dtype type;
+    void *buffers[6]; // each of (B T, 4 C) fp32, or of the classifier's size where that is larger
+    double gemm_rate[2], bandwidth; // FLOP/s by type (fp32, bf16); bytes/s of a += b
+    bool rehearsing;
+    size_t workspace_bytes;
+};
+
+// What one call of an operation does.
+struct work {
+    double flops, bytes; // bytes read and written at least
+};
+
+#define CALL(bench, name, ...)                                                                               \
+    do {                                                                                                     \
+        const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        size_t bytes_ = 0;                                                                                   \
+        if (!(bench)->rehearsing)                                                                            \
+            return (bench)->device->ops->name(&(bench)->stream, &args_);                                     \
+        TRY((bench)->device->ops->workspace_bytes((bench)->device, OP_##name, &args_, &bytes_));             \
+        if (bytes_ > (bench)->workspace_bytes)                                                               \
+            (bench)->workspace_bytes = bytes_;                                                               \
+        return STATUS_OK;                                                                                    \
+    } while (0)
+
+static double rows_of(const struct bench *b) {
+    return (double)b->B * b->T;
+}
+
+static enum status linear_forward(struct bench *b, struct work *work) {
+    *work = (struct work){.flops = 2 * rows_of(b) * C * 4 * C};
+    CALL(b, linear_forward, .out = b->buffers[0], .x = b->buffers[1], .weight = b->buffers[2],
+         .N = b->B * b->T, .IC = C, .OC = 4 * C, .out_stride = 4 * C, .type = b->type, .out_type = b->type);
+}
+
+static enum status linear_forward_gelu(struct bench *b, struct work *work) {
+    *work = (struct work){.flops = 2 * rows_of(b) * C * 4 * C};
+    CALL(b, linear_forward, .out = b->buffers[0], .pre_gelu = b->buffers[3], .x = b->buffers[1],
+         .weight = b->buffers[2], .bias = b->buffers[4], .N = b->B * b->T, .IC = C, .OC = 4 * C,
+         .out_stride = 4 * C, .gelu = true, .type = b->type, .out_type = b->type);
+}
+
+static enum status linear_backward(struct bench *b, struct work *work) {
+    *work = (struct work){.flops = 4 * rows_of(b) * C * 4 * C};
+    CALL(b, linear_backward, .dx = b->buffers[0], .dweight = b->buffers[3], .dbias = b->buffers[4],
+         .dout = b->buffers[5], .x = b->buffers[1], .weight = b->buffers[2], .N = b->B * b->T, .IC = C,
+         .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
+}
+
+static enum status attention_forward(struct bench *b, struct work *work) {
+    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
+    char *qkv = b->buffers[1];
+    *work = (struct work){.flops = 2 * rows_of(b) * b->T * C};
+    CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
+         .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
+         .kv_stride = stride, .kv_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T,
+         .H = H, .D = C / H, .type = b->type);
+}
+
+static enum status attention_backward(struct bench *b, struct work *work) {
+    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
+    char *qkv = b->buffers[1], *dqkv = b->buffers[2];
+    *work = (struct work){.flops = 5 * rows_of(b) * b->T * C};
+    CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
+         .dout = b->buffers[4], .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
+         .v = qkv + 2 * C * size, .stride = stride, .batch_stride = stride * (size_t)b->T, .B = b->B,
+         .T = b->T, .H = H, .D = C / H, .type = b->type);
+}
+
+static enum status layernorm_forward(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = 2 * rows_of(b) * C * (double)dtype_size(b->type)};
+    CALL(b, layernorm_forward, .out = b->buffers[0], .mean = b->buffers[3], .rstd = b->buffers[4],
+         .x = b->buffers[1], .weight = b->buffers[2], .bias = b->buffers[2], .N = b->B * b->T, .C = C,
+         .epsilon = 1e-5f, .type = b->type);
+}
+
+static enum status layernorm_backward(struct bench *b, struct work *work) {
+    float *sums = b->buffers[5];
+    *work = (struct work){.bytes = 4 * rows_of(b) * C * (double)dtype_size(b->type)};
+    CALL(b, layernorm_backward, .dx = b->buffers[0], .dweight = sums, .dbias = sums + C,
+         .dout = b->buffers[1], .dresidual = b->buffers[0], .x = b->buffers[2], .weight = b->buffers[3],
+         .mean = b->buffers[4], .rstd = b->buffers[4], .N = b->B * b->T, .C = C, .type = b->type);
+}
+
+static enum status gelu_forward(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    *work = (struct work){.bytes = 2 * (double)(n * dtype_size(b->type))};
+    CALL(b, gelu_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
+}
+
+static enum status gelu_backward(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    *work = (struct work){.bytes = 3 * (double)(n * dtype_size(b->type))};
+    CALL(b, gelu_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .n = n,
+         .type = b->type);
+}
+
+static enum status embedding_forward(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = 2 * rows_of(b) * C * (double)dtype_size(b->type)};
+    CALL(b, embedding_forward, .out = b->buffers[0], .wte = b->buffers[1], .wpe = b->buffers[2],
+         .tokens = b->buffers[3], .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+}
+
+static enum status embedding_backward(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = rows_of(b) * C * (double)(dtype_size(b->type) + 2 * sizeof(float))};
+    CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
+         .tokens = b->buffers[3], .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+}
+
+static enum status cross_entropy(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = (double)LOGITS_ROWS * V * (double)(sizeof(float) + dtype_size(b->type))};
+    CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
+         .targets = b->buffers[3], .N = LOGITS_ROWS, .V = V, .logits_stride = V, .dlogits_stride = V,
+         .scale = 1, .type = b->type);
+}
+
+static enum status adamw(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    bool narrow = b->type != DTYPE_F32;
+    *work = (struct work){.bytes = (double)n * (28 + (narrow ? 2 : 0))};
+    CALL(b, adamw, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[0], .m = b->buffers[1],
+         .v = b->buffers[2], .grad = b->buffers[3], .n = n, .step = 1, .lr = 1e-4, .beta1 = 0.9,
+         .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
+}
+
+static enum status sum_squares(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    *work = (struct work){.bytes = (double)n * sizeof(float)};
+    CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
+}
+
+static enum status cast(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    *work = (struct work){.bytes = (double)n * 6};
+    CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
+         .out_type = DTYPE_BF16);
+}
+
+static const struct bench_case {
+    const char *name;
+    enum status (*run)(struct bench *bench, struct work *work);
+} cases[] = {
+    {"linear_forward", linear_forward},
+    {"linear_forward + GELU", linear_forward_gelu},
+    {"linear_backward", linear_backward},
+    {"attention_forward", attention_forward},
+    {"attention_backward", attention_backward},
+    {"layernorm_forward", layernorm_forward},
+    {"layernorm_backward", layernorm_backward},
+    {"gelu_forward", gelu_forward},
+    {"gelu_backward", gelu_backward},
+    {"embedding_forward", embedding_forward},
+    {"embedding_backward", embedding_backward},
+    {"cross_entropy", cross_entropy},
+    {"adamw", adamw},
+    {"sum_squares", sum_squares},
+    {"cast", cast},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+// ---------------------------------------------------------------------------------------------------------
+// timing
+
+// The best of a few runs after one that warms up.
+static enum status time_case(struct bench *bench, const struct bench_case *one, struct work *work,
+                             double *seconds) {
+    *seconds = HUGE_VAL;
+    for (int i = 0; i <= (quick ? 2 : 5); i++) {
+        double began = clock_monotonic_s();
+        TRY(one->run(bench, work));
+        TRY(bench->device->synchronize(&bench->stream));
+        double elapsed = clock_monotonic_s() - began;
+        if (i > 0 && elapsed < *seconds)
+            *seconds = elapsed;
+    }
+    return STATUS_OK;
+}
+
+// What the ratios are taken of.
+static enum status measure_limits(struct bench *bench) {
+    double seconds = HUGE_VAL;
+    for (int i = 0; i < 2; i++)
+        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, i ? DTYPE_BF16 : DTYPE_F32,
+                                     &bench->gemm_rate[i]));
+    // sgd without momentum is master += factor * grad: two reads and a write, nothing to compute.
+    const struct sgd_args triad = {.master = bench->buffers[0],
+                                   .grad = bench->buffers[1],
+                                   .n = (size_t)bench->B * (size_t)bench->T * 4 * C,
+                                   .step = 1,
+                                   .lr = 1e-9,
+                                   .grad_scale = 1,
+                                   .type = DTYPE_F32};
+    for (int i = 0; i < 6; i++) {
+        double began = clock_monotonic_s();
+        TRY(bench->device->ops->sgd(&bench->stream, &triad));
+        TRY(bench->device->synchronize(&bench->stream));
+        double elapsed = clock_monotonic_s() - began;
+        seconds = elapsed < seconds ? elapsed : seconds;
+    }
+    bench->bandwidth = (double)triad.n * 12 / seconds;
+    return STATUS_OK;
+}
+
+static enum status prepare(struct bench *bench) {
+    size_t rows = (size_t)bench->B * (size_t)bench->T;
+    size_t wide = rows * 4 * C * sizeof(float), logits = (size_t)LOGITS_ROWS * V * sizeof(float);
+    size_t bytes = wide > logits ? wide : logits;
+    int regions[6], workspace;
+    struct work work;
+    struct region_table *table = &bench->memory.table;
+    for (int i = 0; i < 6; i++)
+        TRY(region_add(table, REGION_ACTIVATIONS, bench->device->place, DTYPE_U8, bytes, &regions[i],
+                       "bench.%d", i));
+    // Sizes only: the buffers are stood for by any address.
+    for (int i = 0; i < 6; i++)
+        bench->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
+    bench->rehearsing = true;
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++)
+        for (int i = 0; i < N_CASES; i++) {
+            bench->type = (enum dtype)type;
+            TRY(cases[i].run(bench, &work));
+        }
+    bench->rehearsing = false;
+    TRY(region_add(table, REGION_WORKSPACE, bench->device->place, DTYPE_U8, bench->workspace_bytes,
+                   &workspace, "operations"));
+    TRY(memory_allocate(&bench->memory));
+    for (int i = 0; i < 6; i++)
+        bench->buffers[i] = region_data(table, regions[i]);
+    bench->stream.workspace = region_data(table, workspace);
+    bench->stream.workspace_bytes = bench->workspace_bytes;
+    return STATUS_OK;
+}
+
+static void report_case(const struct bench *bench, const struct bench_case *one, const struct work *work,
+                        double seconds, bool first) {
+    bool compute = work->flops > 0;
+    double rate = (compute ? work->flops : work->bytes) / seconds;
+    double limit = compute ? bench->gemm_rate[bench->type == DTYPE_BF16] : bench->bandwidth;
+    if (as_json)
+        printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"%s\": %.6g, "
+               "\"of_limit\": %.4g}",
+               first ? "" : ",", one->name, dtype_name(bench->type), seconds,
+               compute ? "flops_per_s" : "bytes_per_s", rate, rate / limit);
+    else
+        printf("%-22s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->type),
+               seconds * 1e3, rate / 1e9, compute ? "GFLOP/s" : "GB/s", rate / limit,
+               compute ? "GEMM" : "bandwidth");
+}
+
+static enum status run_cases(struct bench *bench) {
+    bool first = true;
+    TRY(prepare(bench));
+    TRY(measure_limits(bench));
+    if (as_json)
+        printf("{\n  \"device\": \"%s\",\n  \"gemm_fp32_flops_per_s\": %.6g,\n  \"gemm_bf16_flops_per_s\": "
+               "%.6g,\n"
+               "  \"bandwidth_bytes_per_s\": %.6g,\n  \"operations\": [",
+               bench->device->description, bench->gemm_rate[0], bench->gemm_rate[1], bench->bandwidth);
+    else
+        printf("%s\nGEMM fp32 %.1f GFLOP/s, bf16 %.1f GFLOP/s; memory, two reads and a write: %.1f GB/s\n"
+               "operations at %d x %d tokens of %d channels:\n",
+               bench->device->description, bench->gemm_rate[0] / 1e9, bench->gemm_rate[1] / 1e9,
+               bench->bandwidth / 1e9, bench->B, bench->T, C);
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++)
+        for (int i = 0; i < N_CASES; i++) {
+            struct work work;
+            double seconds;
+            bench->type = (enum dtype)type;
+            TRY(time_case(bench, &cases[i], &work, &seconds));
+            report_case(bench, &cases[i], &work, seconds, first);
+            first = false;
+        }
+    if (as_json)
+        printf("\n  ]\n}\n");
+    return STATUS_OK;
+}
+
+static enum status run_bench(int n_args, char **args) {
+    int n_positional;
+    TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
+    struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
+    TRY(device_open(device_name, (int)threads, &bench.device));
+    bench.stream.device = bench.device;
+    memory_init(&bench.memory, bench.device);
+    enum status status = run_cases(&bench);
+    memory_free(&bench.memory);
+    device_close(bench.device);
+    return status;
+}
+
+const struct command command_bench = {
+    .name = "bench",
+    .synopsis = "[--quick] [--json]",
+    .summary = "measure this machine: GEMM by type, memory bandwidth, each operation",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_bench,
+};

@@ -1,0 +1,51 @@
+// ./train CONFIG.json [section.key=value ...]
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "zero/commands.h"
+#include "zero/trainer.h"
+
+// Adds an argument as a shell takes it back.
+static void add_quoted(struct text *line, const char *argument) {
+    if (argument[strspn(
+            argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")] == '\0') {
+        text_add(line, " %s", argument);
+        return;
+    }
+    text_add(line, " '");
+    for (const char *p = argument; *p; p++)
+        text_add(line, *p == '\'' ? "'\\''" : "%c", *p);
+    text_add(line, "'");
+}
+
+static enum status run_train(int n_args, char **args) {
+    struct config config;
+    struct text command = {0};
+    if (n_args < 1)
+        return FAIL(STATUS_INVALID,
+                    "no configuration named; usage: train CONFIG.json [section.key=value ...]");
+    text_add(&command, "./train");
+    for (int i = 0; i < n_args; i++)
+        add_quoted(&command, args[i]);
+    enum status status = text_status(&command);
+    if (status == STATUS_OK) {
+        status = config_read(&config, args[0], n_args - 1, args + 1);
+        if (status == STATUS_OK)
+            status = trainer_run(&config, command.data);
+        config_free(&config);
+    }
+    text_free(&command);
+    return status;
+}
+
+const struct command command_train = {
+    .name = "train",
+    .synopsis = "CONFIG.json [section.key=value ...]",
+    .summary = "train a model, or go on where its run stopped (the word train may be left out)",
+    .details =
+        "The configuration is one JSON object; ./train options lists every option with its default.\n"
+        "An override's value is JSON, a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
+        "Ctrl-C (or SIGTERM) finishes the step, writes a checkpoint and exits; the same command goes on.",
+    .run = run_train,
+};

@@ -1,0 +1,46 @@
+// What programs read of a run: metrics.jsonl, one JSON object a line. A step's loss stands under the number
+// of updates that the weights had when it was computed (the first is step 0); an evaluation likewise.
+#ifndef ZERO_ZERO_METRICS_H
+#define ZERO_ZERO_METRICS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+
+struct step_metrics {
+    int64_t step;     // from 0
+    double loss;      // mean over the step's tokens, nats
+    double grad_norm; // before clipping
+    double lr;
+    int64_t tokens; // trained on so far, this step included
+    double tokens_per_s;
+    double step_ms;
+    double mfu; // model FLOPs over the measured GEMM rate of the compute type
+    size_t memory_planned_bytes, memory_peak_bytes; // the plan's total; the process's largest resident size
+};
+
+struct eval_metrics {
+    int64_t step;         // updates done
+    double loss;          // nats a token
+    double bits_per_byte; // NaN without a tokenizer
+};
+
+struct metrics {
+    FILE *stream;
+    char *path;
+};
+
+// Opens for appending. Lines of steps from `first_step` on, and a torn last line, are cut off first: a
+// resumed run writes them again, so that there is one line a step.
+enum status metrics_open(struct metrics *metrics, const char *path, int64_t first_step) MUST_CHECK;
+enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
+enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
+void metrics_close(struct metrics *metrics);
+
+// The largest resident size of this process so far, in bytes.
+size_t metrics_peak_memory(void);
+
+#endif

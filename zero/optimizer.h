@@ -1,0 +1,28 @@
+// One optimizer step over the model states: the global norm, clipping, and the update, unit by unit.
+#ifndef ZERO_ZERO_OPTIMIZER_H
+#define ZERO_ZERO_OPTIMIZER_H
+
+#include "zero/state.h"
+
+struct optimizer {
+    const struct config *config;
+    struct state *state;
+    int partials_region, host_region;
+    double *partials, *host_partials; // sums of squares of blocks: on the device, on the host
+    size_t n_partials;
+};
+
+// Adds the norm's buffers to the table; optimizer_bind finds them.
+enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state,
+                           struct region_table *table) MUST_CHECK;
+void optimizer_bind(struct optimizer *optimizer, const struct region_table *table);
+
+// The global gradient norm, in double: each unit in blocks of SUM_SQUARES_BLOCK, blocks and units added in
+// order.
+enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
+// Updates all weights. step counts from 1; gradients are first multiplied by min(1, clip / (norm + 1e-6)), as
+// torch.nn.utils.clip_grad_norm_ does. Weight decay applies to tensors of two or more dimensions.
+enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
+                             double norm) MUST_CHECK;
+
+#endif

@@ -1,0 +1,10 @@
+// SIGINT and SIGTERM ask for a stop after the step in progress; a second one ends the process at once.
+#ifndef ZERO_ZERO_SIGNALS_H
+#define ZERO_ZERO_SIGNALS_H
+
+#include <stdbool.h>
+
+void signals_catch(void);
+bool signals_stop_asked(void);
+
+#endif

@@ -1,0 +1,12 @@
+// A training run, from its configuration to its last checkpoint.
+#ifndef ZERO_ZERO_TRAINER_H
+#define ZERO_ZERO_TRAINER_H
+
+#include "configs/config.h"
+
+// Trains until train.max_steps, or until a signal asks for a stop (STATUS_STOPPED, with a checkpoint
+// written). The config is as read, not yet resolved: sizes may come from the weights that it names. command:
+// what to type to go on.
+enum status trainer_run(struct config *config, const char *command) MUST_CHECK;
+
+#endif
