@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# What reading should not have to find: formatting, include direction, and the length of files.
+# Prints each finding; exit code 1 when there is one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+findings=0
+
+finding() {
+  echo "$*"
+  findings=1
+}
+
+sources() {
+  git ls-files --cached --others --exclude-standard '*.c' '*.h'
+}
+
+# ---- formatting, by the one version of clang-format whose output is ours
+formatter=
+for candidate in clang-format-14 clang-format; do
+  if command -v "$candidate" >/dev/null && "$candidate" --version | grep -q 'version 14\.'; then
+    formatter=$candidate
+    break
+  fi
+done
+if [ -z "$formatter" ]; then
+  echo "skip: formatting (clang-format 14 is not installed)"
+else
+  while read -r file; do
+    "$formatter" --dry-run -Werror "$file" >/dev/null 2>&1 || finding "$file: not formatted; run make format"
+  done < <(sources)
+fi
+
+# ---- include direction: main -> zero -> model -> kernels -> base; zero, main -> data, configs -> base
+declare -A may=(
+  [base]="base"
+  [configs]="configs base"
+  [kernels]="kernels base"
+  [model]="model kernels base"
+  [data]="data base"
+  [zero]="zero model data configs kernels base"
+)
+while IFS=: read -r file line include; do
+  folder=${file%%/*}
+  [ -n "${may[$folder]:-}" ] || continue
+  target=$(sed -E 's/.*#\s*include\s+"([^/"]+)\/.*/\1/' <<<"$include")
+  case " ${may[$folder]} " in
+    *" $target "*) ;;
+    *) finding "$file:$line: $folder may include only ${may[$folder]}: $include" ;;
+  esac
+done < <(sources | xargs grep -nE '^\s*#\s*include\s+"' /dev/null)
+
+# ---- length
+while read -r file; do
+  length=$(wc -l <"$file")
+  [ "$length" -le 600 ] || finding "$file: $length lines, expected at most 600: split it by concern"
+done < <(sources)
+
+exit $findings

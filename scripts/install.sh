@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Installs what zero.c builds and runs with, from the distribution's packages (Debian 12, Ubuntu 22.04 and 24.04).
+# Says what is missing and why it is wanted, asks nothing, and does nothing where all is there.
+#
+# usage: scripts/install.sh [--corpus] [--tests]
+set -euo pipefail
+
+build_packages=(
+  "gcc|C compiler with OpenMP"
+  "libc6-dev|C library headers"
+  "make|builds the program"
+  "libdnnl-dev|oneDNN: matrix products on the CPU"
+  "libcjson-dev|cJSON: configuration files"
+  "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
+  "libxxhash-dev|xxHash: checksums of checkpoints"
+  "openmpi-bin|Open MPI: mpirun, for several ranks"
+  "libopenmpi-dev|Open MPI: headers, for several ranks"
+)
+corpus_packages=(
+  "bible-kjv-text|the King James text, a corpus of 4 MB"
+  "bible-kjv|the program that prints it"
+)
+test_packages=(
+  "git|a clean clone to test in"
+  "libcmocka-dev|cmocka: unit tests"
+  "python3|tests of the command line"
+  "clang|the second compiler"
+  "libomp-dev|OpenMP for clang"
+  "clang-format-14|the formatting check"
+)
+
+packages=("${build_packages[@]}")
+for argument in "$@"; do
+  case $argument in
+    --corpus) packages+=("${corpus_packages[@]}") ;;
+    --tests) packages+=("${test_packages[@]}") ;;
+    *) echo "install.sh: unknown argument '$argument'; usage: scripts/install.sh [--corpus] [--tests]" >&2; exit 2 ;;
+  esac
+done
+
+missing=()
+for entry in "${packages[@]}"; do
+  name=${entry%%|*}
+  if [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" != installed ]; then
+    missing+=("$name")
+    printf 'missing: %-18s %s\n' "$name" "${entry#*|}"
+  fi
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "install.sh: this system has no apt-get; install the packages named above by its own means" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "install.sh: not root and no sudo; as root, run: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "installing ${#missing[@]} packages with apt-get"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+install_missing() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1
+}
+# The package lists may be old or absent: update them only when the first try fails.
+if ! install_missing; then
+  "${as_root[@]}" apt-get update >>"$log" 2>&1 || true
+  if ! install_missing; then
+    tail -n 20 "$log" >&2
+    echo "install.sh: apt-get could not install: ${missing[*]} (its last lines stand above)" >&2
+    exit 1
+  fi
+fi

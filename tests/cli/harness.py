@@ -1,0 +1,105 @@
+"""What the command-line tests share: a work folder each, running ./train, tiny configs, reading metrics."""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TRAIN = ROOT / 'build' / 'release' / 'train'
+SANITIZERS = False
+GOLDEN = ROOT / 'tests' / 'golden'
+
+
+def shared(name):
+    """A file that is too large for the repository, or None where it is absent."""
+    folder = pathlib.Path(os.environ.get('ZERO_SHARED', ROOT.parent / 'shared'))
+    path = folder / name
+    return path if path.exists() else None
+
+
+def write_shard(path, tokens, magic=20240520, version=1, count=None):
+    header = struct.pack('<256i', magic, version, len(tokens) if count is None else count, *([0] * 253))
+    pathlib.Path(path).write_bytes(header + struct.pack(f'<{len(tokens)}H', *tokens))
+
+
+def pseudo_random_tokens(n, vocabulary, seed=1):
+    tokens, state = [], seed
+    for _ in range(n):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        tokens.append((state >> 33) % vocabulary)
+    return tokens
+
+
+class CommandCase(unittest.TestCase):
+    """A test with a folder of its own, removed afterwards."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix='zero-'))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def start(self, *arguments, **options):
+        environment = dict(os.environ, OMP_WAIT_POLICY='passive', ASAN_OPTIONS='detect_leaks=1')
+        environment.update(options.pop('environment', {}))
+        return subprocess.Popen([str(TRAIN), *map(str, arguments)], cwd=options.pop('cwd', self.folder),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
+
+    def run_train(self, *arguments, code=0, text=None, **options):
+        """Runs ./train, checks its exit code (and that no sanitizer spoke), and returns it with its output."""
+        process = self.start(*arguments, stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL, **options)
+        out, error = process.communicate(text, timeout=300)
+        self.assertNotIn('Sanitizer', error)
+        self.assertEqual(process.returncode, code, f'{arguments}\n{out}\n{error}')
+        process.out, process.error = out, error
+        return process
+
+    def refuses(self, *arguments, code=2, says=(), **options):
+        """Runs ./train on bad input: the exit code, exactly one error message, and what the message must name."""
+        process = self.run_train(*arguments, code=code, **options)
+        messages = [line for line in process.error.splitlines() if 'error:' in line]
+        self.assertEqual(len(messages), 1, process.error)
+        for part in says:
+            self.assertIn(str(part), process.error)
+        return process
+
+    def tiny_config(self, name='tiny.json', **sections):
+        """A model that trains in a blink, on 4,000 tokens of its own."""
+        shard = self.folder / 'tokens.bin'
+        if not shard.exists():
+            write_shard(shard, pseudo_random_tokens(4000, 61))
+        config = {
+            'device': 'cpu',
+            'model': {'n_layer': 2, 'n_head': 2, 'n_embd': 32, 'vocab_size': 61, 'n_positions': 32},
+            'data': {'train': str(shard)},
+            'train': {'max_steps': 6, 'micro_batch_size': 2, 'eval_every': 0},
+            'precision': {'compute': 'fp32'},
+            'scheduler': {'warmup_steps': 2},
+            'checkpoint': {'every': 0},
+            'run': {'dir': str(self.folder / 'run'), 'threads': 2},
+        }
+        for section, options in sections.items():
+            if isinstance(options, dict):
+                config.setdefault(section, {}).update(options)
+            else:
+                config[section] = options
+        path = self.folder / name
+        path.write_text(json.dumps(config))
+        return path
+
+    def metrics(self, run='run'):
+        """The training steps of metrics.jsonl, as written (text of loss and norm) and parsed."""
+        lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if 'loss' in entry]
+
+    def curve(self, run='run'):
+        return [(m['step'], m['loss'], m['grad_norm']) for m in self.metrics(run)]
+
+    def checkpoints(self, run='run'):
+        return sorted(p for p in (self.folder / run / 'checkpoints').iterdir() if p.name.startswith('step-'))
+
+    def final_state(self, run='run'):
+        """The bytes of the newest checkpoint's data files."""
+        return {p.name: p.read_bytes() for p in sorted(self.checkpoints(run)[-1].glob('rank-*.bin'))}

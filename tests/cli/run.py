@@ -1,0 +1,64 @@
+"""Runs the tests of the command line and adds a line for each to a results file.
+
+usage: run.py [--train PROGRAM] [--sanitizers] [--quickstart] [--results FILE] [NAME ...]
+"""
+import argparse
+import pathlib
+import sys
+import unittest
+
+import harness
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--train', default=harness.TRAIN)
+parser.add_argument('--sanitizers', action='store_true', help='the program has sanitizers: only bad input and short runs')
+parser.add_argument('--quickstart', action='store_true', help='only the quickstart in a clean clone')
+parser.add_argument('--results')
+parser.add_argument('names', nargs='*')
+arguments = parser.parse_args()
+harness.TRAIN = pathlib.Path(arguments.train).resolve()
+harness.SANITIZERS = arguments.sanitizers
+
+
+class Result(unittest.TextTestResult):
+    """Counts as unittest does, and keeps a line per test."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.lines = []
+
+    def add(self, kind, test, reason=''):
+        build = 'asan ' if harness.SANITIZERS else ''
+        self.lines.append(f'{kind} {build}cli: {test.id()}{reason}')
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.add('ok', test)
+
+    def addFailure(self, test, error):
+        super().addFailure(test, error)
+        self.add('not ok', test)
+
+    def addError(self, test, error):
+        super().addError(test, error)
+        self.add('not ok', test)
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.add('skip', test, ': ' + reason)
+
+    def addSubTest(self, test, subtest, error):
+        super().addSubTest(test, subtest, error)
+        if error:
+            self.add('not ok', subtest)
+
+
+here = pathlib.Path(__file__).parent
+pattern = 'test_quickstart.py' if arguments.quickstart else 'test_[!q]*.py'
+loader = unittest.TestLoader()
+suite = loader.loadTestsFromNames(arguments.names) if arguments.names else loader.discover(str(here), pattern)
+result = unittest.TextTestRunner(resultclass=Result, verbosity=1, stream=sys.stdout).run(suite)
+if arguments.results:
+    with open(arguments.results, 'a') as file:
+        file.writelines(line + '\n' for line in result.lines)
+sys.exit(0 if result.wasSuccessful() else 1)

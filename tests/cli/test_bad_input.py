@@ -1,0 +1,233 @@
+"""Bad input ends with one clear message and exit code 2 (wrong input) or 1 (failure), and loses nothing."""
+import json
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import unittest
+
+from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
+
+
+class Configuration(CommandCase):
+    def test_unknown_key_names_the_nearest(self):
+        self.refuses(self.tiny_config(model={'n_layers': 3}), says=['model.n_layers', 'model.n_layer', 'tiny.json'])
+
+    def test_unknown_section_names_the_nearest(self):
+        self.refuses(self.tiny_config(modle={'n_layer': 3}), says=['modle', 'model'])
+
+    def test_unknown_override(self):
+        self.refuses(self.tiny_config(), 'train.max_step=3', says=['train.max_step', 'train.max_steps'])
+
+    def test_wrong_type(self):
+        self.refuses(self.tiny_config(model={'n_layer': 'two'}), says=['model.n_layer', 'two', 'integer'])
+
+    def test_out_of_bounds(self):
+        self.refuses(self.tiny_config(), 'optimizer.lr=-1', says=['optimizer.lr', '-1', '0'])
+
+    def test_not_a_choice(self):
+        self.refuses(self.tiny_config(), 'scheduler.type=cosin', says=['scheduler.type', 'cosin', 'cosine'])
+
+    def test_batch_sizes_disagree(self):
+        self.refuses(self.tiny_config(), 'train.train_batch_size=7', 'train.gradient_accumulation_steps=2',
+                     says=['train_batch_size', '7', 'micro_batch_size', '2'])
+
+    def test_heads_do_not_divide_the_width(self):
+        self.refuses(self.tiny_config(model={'n_head': 3}), says=['n_embd', '32', 'n_head', '3'])
+
+    def test_sequence_longer_than_positions(self):
+        self.refuses(self.tiny_config(), 'train.seq_len=64', says=['seq_len', '64', 'n_positions', '32'])
+
+    def test_syntax_error_has_its_place(self):
+        path = self.folder / 'bad.json'
+        path.write_text('{\n "model": {"n_layer": 2,}\n}')
+        self.refuses(path, says=['bad.json', '2'])
+
+    def test_key_given_twice(self):
+        path = self.folder / 'twice.json'
+        path.write_text('{"train": {"seed": 1, "seed": 2}}')
+        self.refuses(path, says=['seed'])
+
+    def test_no_such_config(self):
+        self.refuses('absent.json', says=['absent.json'])
+
+    def test_no_data_named(self):
+        path = self.folder / 'empty.json'
+        path.write_text('{}')
+        self.refuses(path, says=['data.train'])
+
+    def test_unknown_command(self):
+        self.refuses('generat', says=['generat', 'generate'])
+
+    def test_unknown_flag(self):
+        self.refuses('generate', 'run', '--token', '5', says=['--token', '--tokens'])
+
+
+class Data(CommandCase):
+    def test_missing_shard(self):
+        self.refuses(self.tiny_config(), 'data.train=absent-*.bin', says=['absent-*.bin', 'data.train'])
+
+    def test_truncated_shard(self):
+        config = self.tiny_config()
+        shard = self.folder / 'tokens.bin'
+        shard.write_bytes(shard.read_bytes()[:-10])
+        self.refuses(config, says=['tokens.bin', '4000'])
+
+    def test_shard_shorter_than_its_header(self):
+        config = self.tiny_config()
+        (self.folder / 'tokens.bin').write_bytes(b'\x00' * 100)
+        self.refuses(config, says=['tokens.bin'])
+
+    def test_wrong_magic(self):
+        config = self.tiny_config()
+        write_shard(self.folder / 'tokens.bin', [1] * 4000, magic=12345)
+        self.refuses(config, says=['tokens.bin', '12345', '20240520'])
+
+    def test_wrong_version(self):
+        config = self.tiny_config()
+        write_shard(self.folder / 'tokens.bin', [1] * 4000, version=9)
+        self.refuses(config, says=['tokens.bin', '9'])
+
+    def test_token_beyond_the_vocabulary(self):
+        config = self.tiny_config(data={'shuffle': False})
+        tokens = pseudo_random_tokens(4000, 61)
+        tokens[130] = 61
+        write_shard(self.folder / 'tokens.bin', tokens)
+        self.refuses(config, says=['tokens.bin', '61', '130'])
+
+    def test_shard_shorter_than_one_batch(self):
+        config = self.tiny_config()
+        write_shard(self.folder / 'tokens.bin', [1] * 40)
+        self.refuses(config, says=['data.train', '2'])
+
+
+class Weights(CommandCase):
+    def setUp(self):
+        super().setUp()
+        self.model = self.folder / 'hf'
+        shutil.copytree(GOLDEN / 'gpt2-tiny', self.model)
+        self.config = self.folder / 'c.json'
+        self.config.write_text(json.dumps({
+            'device': 'cpu', 'data': {'train': str(GOLDEN / 'gpt2-tiny' / 'tokens.bin')},
+            'model': {'init_from': str(self.model)}, 'run': {'dir': str(self.folder / 'run')},
+            'train': {'max_steps': 1, 'eval_every': 0, 'seq_len': 32}, 'scheduler': {'warmup_steps': 0}}))
+
+    def header(self, change):
+        """Rewrites the safetensors header through `change`, keeping the data."""
+        path = self.model / 'model.safetensors'
+        data = path.read_bytes()
+        n = struct.unpack('<Q', data[:8])[0]
+        header = json.loads(data[8:8 + n])
+        change(header)
+        text = json.dumps(header).encode()
+        text += b' ' * (-len(text) % 8)
+        path.write_bytes(struct.pack('<Q', len(text)) + text + data[8 + n:])
+
+    def name(self, header, end):
+        return next(name for name in header if name.endswith(end))
+
+    def test_overlapping_tensors(self):
+        def change(header):
+            a, b = self.name(header, 'h.0.ln_1.weight'), self.name(header, 'h.0.ln_1.bias')
+            header[a]['data_offsets'] = header[b]['data_offsets']
+        self.header(change)
+        self.refuses(self.config, says=['model.safetensors', 'ln_1'])
+
+    def test_tensor_past_the_end(self):
+        def change(header):
+            tensor = header[self.name(header, 'wte.weight')]
+            tensor['data_offsets'] = [tensor['data_offsets'][0] + 10**9, tensor['data_offsets'][1] + 10**9]
+        self.header(change)
+        self.refuses(self.config, says=['model.safetensors', 'wte.weight'])
+
+    def test_absurd_shape(self):
+        self.header(lambda header: header[self.name(header, 'wte.weight')].update(shape=[2**62, 2**62]))
+        self.refuses(self.config, says=['model.safetensors', 'wte.weight'])
+
+    def test_absurd_header_length(self):
+        path = self.model / 'model.safetensors'
+        path.write_bytes(struct.pack('<Q', 2**63) + path.read_bytes()[8:])
+        self.refuses(self.config, says=['model.safetensors', 'header'])
+
+    def test_wrong_shape(self):
+        def change(header):
+            tensor = header[self.name(header, 'h.0.attn.c_attn.weight')]
+            tensor['shape'] = tensor['shape'][::-1]
+        self.header(change)
+        self.refuses(self.config, says=['c_attn.weight', '144'])
+
+    def test_missing_tensor(self):
+        def change(header):
+            header[self.name(header, 'h.1.mlp.c_fc.bias') + 'x'] = header.pop(self.name(header, 'h.1.mlp.c_fc.bias'))
+        self.header(change)
+        self.refuses(self.config, says=['c_fc.bias'])
+
+    def test_option_that_disagrees_with_the_weights(self):
+        self.refuses(self.config, 'model.n_layer=3', says=['model.n_layer', '3', '2'])
+
+
+class Checkpoints(CommandCase):
+    def test_checkpoint_of_another_model(self):
+        self.run_train(self.tiny_config())
+        other = self.tiny_config(model={'n_embd': 48}, run={'dir': str(self.folder / 'other')})
+        self.refuses(other, f'checkpoint.resume={self.checkpoints()[-1]}', says=['n_embd', '32', '48'])
+
+    def test_resume_refuses_what_changes_the_run(self):
+        self.run_train(self.tiny_config())
+        self.refuses(self.tiny_config(), 'optimizer.lr=0.1', 'train.max_steps=9', says=['optimizer.lr', '0.1'])
+        self.refuses(self.tiny_config(), 'train.max_steps=3', says=['train.max_steps', '3', '6'])
+
+    def test_altered_checkpoint_is_named_and_the_one_before_is_used(self):
+        config = self.tiny_config(checkpoint={'every': 2})
+        self.run_train(config)
+        before = self.curve()
+        data = self.checkpoints()[-1] / 'rank-00000.bin'
+        content = bytearray(data.read_bytes())
+        content[len(content) // 2] ^= 1
+        data.write_bytes(content)
+        self.refuses('generate', self.checkpoints()[-1], says=['rank-00000.bin'])
+        process = self.run_train(config)
+        self.assertIn('rank-00000.bin', process.error)
+        self.assertEqual(self.curve(), before)
+
+    def test_unwritable_run_folder(self):
+        blocked = self.folder / 'file'
+        blocked.write_text('not a folder')
+        self.refuses(self.tiny_config(), f'run.dir={blocked}/run', says=[str(blocked)])
+
+    def test_disk_full_while_checkpointing_keeps_the_last_good_one(self):
+        config = self.tiny_config(checkpoint={'every': 2})
+        self.run_train(config, 'train.max_steps=2')
+        kept = self.final_state()
+        limit = len(kept['rank-00000.bin']) - 100  # a file of this size no longer fits
+
+        def no_space():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        process = self.run_train(config, code=1, preexec_fn=no_space)
+        self.assertIn('rank-00000.bin', process.error)
+        self.assertEqual(self.final_state(), kept)
+        self.assertEqual([p.name for p in (self.folder / 'run' / 'checkpoints').iterdir()], ['step-00000002'])
+        self.run_train(config)
+        self.assertEqual([step for step, _, _ in self.curve()], list(range(6)))
+
+    def test_run_folder_in_use(self):
+        config = self.tiny_config(train={'max_steps': 100000})
+        first = self.start(config)
+        try:
+            lock_seen = False
+            for _ in range(600):
+                if (self.folder / 'run' / 'metrics.jsonl').exists():
+                    lock_seen = True
+                    break
+                subprocess.run(['sleep', '0.1'])
+            self.assertTrue(lock_seen)
+            self.refuses(config, says=[str(first.pid)])
+        finally:
+            first.kill()
+            first.communicate()
+
+
+if __name__ == '__main__':
+    unittest.main()

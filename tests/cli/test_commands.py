@@ -1,0 +1,152 @@
+"""The other commands: help, check, options, tokenizer, tokenize, generate, eval, inspect, bench."""
+import json
+import math
+import os
+import struct
+import unittest
+
+import harness
+from harness import CommandCase, GOLDEN, ROOT, shared
+
+
+class Help(CommandCase):
+    def test_help_names_every_command(self):
+        out = self.run_train('help').out
+        for command in 'check', 'options', 'generate', 'eval', 'tokenizer', 'tokenize', 'inspect', 'bench':
+            self.assertIn(command, out)
+            self.assertIn(command, self.run_train('help', command).out)
+        self.assertTrue(self.run_train('--version').out.strip())
+
+    def test_no_arguments(self):
+        self.run_train(code=2)
+
+
+class Options(CommandCase):
+    def test_the_options_page_is_what_the_schema_says(self):
+        self.assertEqual(self.run_train('options').out, (ROOT / 'configs' / 'OPTIONS.md').read_text())
+
+    def test_check_prints_a_config_that_checks(self):
+        out = self.run_train('check', self.tiny_config(), 'train.seed=7').out
+        config = json.loads(out)
+        self.assertEqual(config['train']['seed'], 7)
+        (self.folder / 'resolved.json').write_text(out)
+        self.assertEqual(self.run_train('check', 'resolved.json').out, out)
+
+    def test_presets(self):
+        for preset in sorted((ROOT / 'configs').glob('*.json')):
+            if preset.name != 'quickstart.json':
+                with self.subTest(preset.name):
+                    self.run_train('check', preset)
+
+    def test_empty_config_is_gpt2_small(self):
+        (self.folder / 'empty.json').write_text('{}')
+        model = json.loads(self.run_train('check', 'empty.json').out)['model']
+        self.assertEqual([model[k] for k in ('n_layer', 'n_head', 'n_embd', 'vocab_size', 'n_positions')],
+                         [12, 12, 768, 50257, 1024])
+
+
+class Text(CommandCase):
+    sentence = 'It was a dark and stormy night; the rain fell in torrents — naïve, isn’t it? 12345\n'
+
+    def test_bytes_round_trip(self):
+        ids = self.run_train('tokenizer', 'encode', '--tokenizer', 'bytes', text=self.sentence).out.split()
+        self.assertEqual(list(map(int, ids)), list(self.sentence.encode()))
+        back = self.run_train('tokenizer', 'decode', '--tokenizer', 'bytes', text=' '.join(ids)).out
+        self.assertEqual(back, self.sentence)
+
+    def test_training_encoding_and_sharding_a_text(self):
+        text = self.folder / 'a text.txt'
+        text.write_text(self.sentence * 200)
+        self.run_train('tokenizer', 'train', text, '--vocab-size', 300, '--out', 'bpe.tiktoken')
+        ids = self.run_train('tokenizer', 'encode', '--tokenizer', 'bpe.tiktoken', text=self.sentence).out
+        self.assertLess(len(ids.split()), len(self.sentence.encode()))
+        self.assertEqual(self.run_train('tokenizer', 'decode', '--tokenizer', 'bpe.tiktoken', text=ids).out,
+                         self.sentence)
+        self.run_train('tokenize', text, '--tokenizer', 'bpe.tiktoken', '--out', 'shards', '--split', '0.1')
+        meta = json.loads((self.folder / 'shards' / 'meta.json').read_text())
+        self.assertEqual(meta['train']['bytes'] + meta['val']['bytes'], text.stat().st_size)
+        self.assertAlmostEqual(meta['val']['bytes'] / text.stat().st_size, 0.1, delta=0.01)
+        for split in 'train', 'val':
+            shard = next((self.folder / 'shards').glob(f'{split}*.bin')).read_bytes()
+            magic, version, count = struct.unpack('<3i', shard[:12])
+            self.assertEqual((magic, version, count), (20240520, 1, meta[split]['tokens']))
+            self.assertEqual(len(shard), 1024 + 2 * count)
+        out = self.run_train('inspect', next((self.folder / 'shards').glob('train*.bin'))).out
+        self.assertIn(str(meta['train']['tokens']), out.replace(',', ''))
+
+    def test_tokenizer_that_is_none(self):
+        (self.folder / 'bad.tiktoken').write_text('IQ== 0\nnot base64\n')
+        self.refuses('tokenizer', 'encode', '--tokenizer', 'bad.tiktoken', text='x', says=['bad.tiktoken', '2'])
+
+    def test_gpt2_golden(self):
+        tokenizer = shared('data/gpt2.tiktoken')
+        if not tokenizer:
+            self.skipTest('gpt2.tiktoken is not on this machine')
+        for case in json.loads((GOLDEN / 'gpt2-bpe.json').read_text())['cases']:
+            ids = self.run_train('tokenizer', 'encode', '--tokenizer', tokenizer, text=case['text']).out
+            self.assertEqual(list(map(int, ids.split())), case['ids'], case['text'])
+
+
+class TrainedModel(CommandCase):
+    """A byte model, trained on one sentence until it knows it."""
+    sentence = 'the quick brown fox jumps over the lazy dog. '
+
+    def setUp(self):
+        super().setUp()
+        text = self.folder / 'text.txt'
+        text.write_text(self.sentence * 300)
+        self.run_train('tokenize', text, '--tokenizer', 'bytes', '--out', 'shards', '--split', '0.1')
+        steps = 30 if harness.SANITIZERS else 250
+        self.config = self.tiny_config(
+            model={'vocab_size': 257, 'n_positions': 64, 'n_embd': 64}, optimizer={'lr': 5e-3},
+            data={'train': str(self.folder / 'shards/train-*.bin'), 'tokenizer': 'bytes'},
+            train={'max_steps': steps, 'micro_batch_size': 4, 'seq_len': 64})
+        self.run_train(self.config)
+
+    def test_everything(self):
+        run = self.folder / 'run'
+        arguments = ['generate', run, '--prompt', 'the quick', '--tokens', 120, '--temperature', 0]
+        first = self.run_train(*arguments).out
+        self.assertTrue(first.startswith('the quick'))
+        self.assertEqual(first, self.run_train(*arguments).out)
+        checkpoint = self.checkpoints()[-1]
+        self.assertEqual(first, self.run_train('generate', checkpoint, *arguments[2:]).out)
+        if not harness.SANITIZERS:
+            self.assertIn(self.sentence * 2, first)
+        sampled = [self.run_train('generate', run, '--tokens', 20, '--temperature', 1.5, '--top-k', 50, '--top-p', 0.9,
+                                  '--seed', seed).out for seed in (1, 1, 2)]
+        self.assertEqual(sampled[0], sampled[1])
+        self.assertNotEqual(sampled[0], sampled[2])
+
+        report = json.loads(self.run_train('eval', run, '--data', 'shards/val-*.bin', '--json').out)
+        self.assertAlmostEqual(report['perplexity'], math.exp(report['loss']), delta=1e-3 * report['perplexity'])
+        self.assertAlmostEqual(report['bits_per_byte'], report['loss'] / math.log(2), places=4)
+        if not harness.SANITIZERS:
+            self.assertLess(report['loss'], 0.5)
+        for path, word in ((run, 'checkpoint'), (checkpoint, 'step'), (self.config, '')):
+            if word:
+                self.assertIn(word, self.run_train('inspect', path).out.lower())
+        self.refuses('eval', run, '--data', 'absent.bin', says=['absent.bin'])
+        self.refuses('generate', self.folder / 'nowhere', says=['nowhere'])
+
+
+class Inspect(CommandCase):
+    def test_safetensors(self):
+        out = self.run_train('inspect', GOLDEN / 'gpt2-tiny' / 'model.safetensors').out
+        self.assertIn('wte.weight', out)
+        self.assertIn('257', out)
+
+    def test_unknown_file(self):
+        (self.folder / 'noise').write_bytes(os.urandom(64))
+        self.refuses('inspect', 'noise', says=['noise'])
+
+
+@unittest.skipIf(harness.SANITIZERS, 'speed means nothing there')
+class Bench(CommandCase):
+    def test_bench_measures_positive_rates(self):
+        report = json.loads(self.run_train('bench', '--quick', '--json').out)
+        self.assertIn('gemm', json.dumps(report).lower())
+
+
+if __name__ == '__main__':
+    unittest.main()

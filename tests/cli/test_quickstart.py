@@ -1,0 +1,40 @@
+"""scripts/quickstart.sh in a clean clone, in a folder whose name has spaces, with a read-only home."""
+import os
+import subprocess
+import unittest
+
+from harness import CommandCase, ROOT
+
+
+class Quickstart(CommandCase):
+    def quickstart(self, *overrides):
+        home = self.folder / 'home'
+        home.mkdir(exist_ok=True)
+        home.chmod(0o500)
+        process = subprocess.run(['scripts/quickstart.sh', *overrides], cwd=self.clone, text=True, timeout=900,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ, HOME=str(home)))
+        self.assertEqual(process.returncode, 0, process.stdout)
+        return process.stdout
+
+    def test_from_a_clean_clone_to_samples_and_again(self):
+        self.clone = self.folder / 'a clean clone'
+        subprocess.run(['git', 'clone', '-q', str(ROOT), str(self.clone)], check=True)
+        budget = ['train.max_steps=40', 'scheduler.warmup_steps=10', 'train.eval_every=20']
+        out = self.quickstart(*budget)
+        self.assertIn('bits per byte', out)
+        self.assertIn('In the beginning', out)
+        self.assertIn('runs/quickstart', out)
+        written = {p: p.stat().st_mtime_ns for p in self.files()}
+        again = self.quickstart(*budget)
+        self.assertIn('train.max_steps', again)  # complete: says what to raise
+        kept = {p: p.stat().st_mtime_ns for p in self.files()}
+        self.assertEqual(written, kept)
+
+    def files(self):
+        """Whatever must not be made twice: programs, corpus, checkpoints."""
+        for pattern in 'build/release/train', 'corpus/kjv/*', 'runs/quickstart/checkpoints/*/*':
+            yield from self.clone.glob(pattern)
+
+
+if __name__ == '__main__':
+    unittest.main()

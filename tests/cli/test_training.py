@@ -1,0 +1,223 @@
+"""Training from the command line: the golden curves, equality of bits, resuming, signals, metrics."""
+import json
+import math
+import re
+import shutil
+import signal
+import time
+import unittest
+
+import harness
+from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
+
+
+def relative(value, expected):
+    return abs(value - expected) / abs(expected)
+
+
+@unittest.skipIf(harness.SANITIZERS, 'covered by the unit tests with sanitizers')
+class GoldenCurves(CommandCase):
+    """Figures of PyTorch in float64, reproduced with nothing but options."""
+
+    def golden(self, name, *overrides):
+        (self.folder / 'c.json').write_text('{}')
+        expected = json.loads((GOLDEN / name / 'expected.json').read_text())
+        self.run_train(
+            'c.json', f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}',
+            'data.shuffle=false', f'train.seq_len={expected["seq"]}', f'train.micro_batch_size={expected["batch"]}',
+            f'train.gradient_accumulation_steps={expected["accum"]}', f'train.max_steps={len(expected["curve"])}',
+            'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]', 'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1',
+            'train.gradient_clipping=1.0', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'run.dir=run',
+            'checkpoint.every=0', *overrides)
+        worst_loss = worst_norm = 0
+        measured = self.metrics()
+        self.assertEqual(len(measured), len(expected['curve']))
+        for step, want in zip(measured, expected['curve']):
+            self.assertEqual(step['step'], want['step'])
+            worst_loss = max(worst_loss, relative(step['loss'], want['loss']))
+            worst_norm = max(worst_norm, relative(step['grad_norm'], want['grad_norm']))
+        return worst_loss, worst_norm
+
+    def test_fp32(self):
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
+            with self.subTest(name):
+                shutil.rmtree(self.folder / 'run', ignore_errors=True)
+                loss, norm = self.golden(name, 'precision.compute=fp32')
+                print(f'{name} fp32: losses within {loss:.1e}, norms within {norm:.1e}')
+                self.assertLessEqual(loss, 1e-6)
+                self.assertLessEqual(norm, 5e-6)
+
+    def test_bf16(self):
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
+            with self.subTest(name):
+                shutil.rmtree(self.folder / 'run', ignore_errors=True)
+                loss, _ = self.golden(name, 'precision.compute=bf16')
+                print(f'{name} bf16: losses within {loss:.1e}')
+                self.assertLessEqual(loss, 1e-2)
+
+    def test_recomputed_blocks_give_the_same_bits(self):
+        self.golden('gpt2-tiny', 'precision.compute=fp32')
+        kept = self.curve()
+        shutil.rmtree(self.folder / 'run')
+        self.golden('gpt2-tiny', 'precision.compute=fp32', 'recompute=block')
+        self.assertEqual(self.curve(), kept)
+
+
+class SameBits(CommandCase):
+    def test_two_runs(self):
+        for compute in 'fp32', 'bf16':
+            with self.subTest(compute):
+                config = self.tiny_config(precision={'compute': compute})
+                self.run_train(config, 'run.dir=a')
+                self.run_train(config, 'run.dir=b')
+                self.assertEqual(self.curve('a'), self.curve('b'))
+                self.assertEqual(self.final_state('a'), self.final_state('b'))
+                shutil.rmtree(self.folder / 'a')
+                shutil.rmtree(self.folder / 'b')
+
+    def test_stopping_at_any_step_and_resuming(self):
+        overrides = ['train.gradient_accumulation_steps=2', 'precision.compute=bf16']
+        config = self.tiny_config(checkpoint={'every': 1, 'keep': 0})
+        self.run_train(config, *overrides, 'run.dir=whole')
+        whole, state = self.curve('whole'), self.final_state('whole')
+        steps = (3,) if harness.SANITIZERS else range(1, 6)
+        for step in steps:
+            with self.subTest(step):
+                run = self.folder / f'resumed-{step}'
+                shutil.copytree(self.folder / 'whole', run)
+                for checkpoint in self.checkpoints(run.name)[step:]:
+                    shutil.rmtree(checkpoint)
+                self.run_train(config, *overrides, f'run.dir={run}')
+                self.assertEqual(self.curve(run.name), whole)
+                self.assertEqual(self.final_state(run.name), state)
+
+    def test_sgd_resumes_to_the_bit(self):
+        config = self.tiny_config(optimizer={'type': 'sgd', 'lr': 0.1}, checkpoint={'every': 3, 'keep': 0})
+        self.run_train(config)
+        whole, state = self.curve(), self.final_state()
+        shutil.rmtree(self.checkpoints()[-1])
+        self.run_train(config)
+        self.assertEqual(self.curve(), whole)
+        self.assertEqual(self.final_state(), state)
+
+    def test_micro_batches_change_only_rounding(self):
+        config = self.tiny_config(train={'train_batch_size': 4, 'micro_batch_size': 4})
+        self.run_train(config, 'run.dir=a')
+        self.run_train(config, 'train.micro_batch_size=1', 'run.dir=b')
+        for a, b in zip(self.metrics('a'), self.metrics('b')):
+            self.assertLess(relative(b['loss'], a['loss']), 1e-5)
+
+
+class Running(CommandCase):
+    def test_metrics_have_every_field_and_read_back_to_the_bit(self):
+        self.run_train(self.tiny_config())
+        text = (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()
+        for line in text:
+            entry = json.loads(line)
+            if 'loss' not in entry:
+                continue
+            for field in 'step', 'loss', 'grad_norm', 'lr', 'tokens', 'tokens_per_s', 'step_ms', 'mfu':
+                self.assertIn(field, entry)
+            self.assertTrue(any('memory' in field for field in entry), entry)
+            for field in 'loss', 'grad_norm':
+                written = re.search(rf'"{field}": ?([^,}}]+)', line).group(1)
+                self.assertEqual(float(written), entry[field])
+        self.assertEqual([m['tokens'] for m in self.metrics()], [64 * (k + 1) for k in range(6)])
+
+    def test_learning(self):
+        """One batch again and again is learnt by heart."""
+        self.run_train(self.tiny_config(), 'train.overfit_one_batch=true', 'train.max_steps=60', 'optimizer.lr=1e-2')
+        curve = self.metrics()
+        self.assertGreater(curve[0]['loss'], 0.9 * math.log(61))
+        self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
+
+    def test_learning_rate_schedule(self):
+        self.run_train(self.tiny_config(), 'scheduler.type=linear', 'scheduler.warmup_steps=2', 'train.max_steps=6',
+                       'optimizer.lr=0.01', 'scheduler.min_lr_ratio=0')
+        rates = [m['lr'] for m in self.metrics()]
+        self.assertAlmostEqual(rates[0], 0.005)
+        self.assertAlmostEqual(rates[1], 0.01)
+        self.assertTrue(all(b < a for a, b in zip(rates[2:], rates[3:])), rates)
+
+    def test_a_finished_run_says_so_and_max_steps_may_be_raised(self):
+        config = self.tiny_config()
+        self.run_train(config)
+        process = self.run_train(config)
+        self.assertIn('train.max_steps', process.error + process.out)
+        self.assertEqual(len(self.curve()), 6)
+        self.run_train(config, 'train.max_steps=8')
+        self.assertEqual([m['step'] for m in self.metrics()], list(range(8)))
+
+    def test_keep_removes_old_checkpoints(self):
+        self.run_train(self.tiny_config(checkpoint={'every': 1, 'keep': 2}))
+        self.assertEqual([p.name for p in self.checkpoints()], ['step-00000005', 'step-00000006'])
+
+    def wait_for_steps(self, n):
+        path = self.folder / 'run' / 'metrics.jsonl'
+        for _ in range(600):
+            if path.exists() and path.read_text().count('"loss"') >= n:
+                return
+            time.sleep(0.05)
+        self.fail('no steps seen')
+
+    def test_signals_finish_the_step_checkpoint_and_say_how_to_resume(self):
+        for number in signal.SIGINT, signal.SIGTERM:
+            with self.subTest(number):
+                config = self.tiny_config(train={'max_steps': 1000000})
+                process = self.start(config)
+                self.wait_for_steps(2)
+                process.send_signal(number)
+                out, error = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 0, error)
+                self.assertIn('tiny.json', error + out)
+                done = len(self.curve())
+                self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
+                self.run_train(config, f'train.max_steps={max(done + 2, 1000000)}', 'checkpoint.resume=never', code=2)
+                shutil.rmtree(self.folder / 'run')
+
+    def test_resuming_after_a_kill(self):
+        config = self.tiny_config(train={'max_steps': 40}, checkpoint={'every': 5})
+        self.run_train(config, 'run.dir=whole')
+        process = self.start(config)
+        self.wait_for_steps(7)
+        process.kill()
+        process.communicate()
+        self.run_train(config)
+        self.assertEqual(self.curve(), self.curve('whole'))
+
+    def test_evaluation_and_samples(self):
+        config = self.tiny_config(model={'vocab_size': 257}, data={'tokenizer': 'bytes'},
+                                  train={'eval_every': 3, 'eval_steps': 2, 'sample_every': 3, 'sample_tokens': 8})
+        write_shard(self.folder / 'val.bin', pseudo_random_tokens(500, 61, seed=2))
+        self.run_train(config, f'data.val={self.folder / "val.bin"}')
+        entries = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()]
+        evaluated = [e for e in entries if 'val_loss' in e]
+        self.assertEqual([e['step'] for e in evaluated], [3, 6])
+        for entry in evaluated:  # one byte a token
+            self.assertAlmostEqual(entry['val_bits_per_byte'], entry['val_loss'] / math.log(2), places=5)
+        self.assertTrue(list((self.folder / 'run' / 'samples').iterdir()))
+
+    def test_run_folder_holds_the_resolved_config(self):
+        self.run_train(self.tiny_config())
+        config = json.loads((self.folder / 'run' / 'config.json').read_text())
+        self.assertEqual(config['train']['train_batch_size'], 2)
+        self.assertEqual(config['train']['seq_len'], 32)
+        self.assertGreater((self.folder / 'run' / 'log.txt').stat().st_size, 0)
+
+    def test_folder_with_spaces(self):
+        config = self.tiny_config(run={'dir': str(self.folder / 'a run with spaces')})
+        self.run_train(config)
+        self.run_train('generate', self.folder / 'a run with spaces', '--help')
+
+    def test_init_from_a_checkpoint(self):
+        self.run_train(self.tiny_config())
+        first = self.final_state()['rank-00000.bin']
+        self.run_train(self.tiny_config(), f'model.init_from={self.checkpoints()[-1]}', 'run.dir=second',
+                       'train.max_steps=0')
+        second = self.final_state('second')['rank-00000.bin']
+        self.assertEqual(len(first), len(second))
+        self.assertEqual(first[:4096], second[:4096])  # weights; the moments start at zero
+
+
+if __name__ == '__main__':
+    unittest.main()

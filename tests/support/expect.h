@@ -1,0 +1,35 @@
+// For tests of failures: a call must end with a certain status and a message that names certain facts.
+#ifndef ZERO_TESTS_SUPPORT_EXPECT_H
+#define ZERO_TESTS_SUPPORT_EXPECT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/status.h"
+
+// facts: texts that the message must contain, ended by NULL. Clears the recorded failure.
+static inline void expect_status(enum status got, enum status wanted, const char *const *facts,
+                                 const char *file, int line) {
+    if (got != wanted) {
+        print_error("%s:%d: status %d, expected %d; message: %s\n", file, line, got, wanted,
+                    status_message());
+        _fail(file, line);
+    }
+    for (; *facts; facts++)
+        if (!strstr(status_message(), *facts)) {
+            print_error("%s:%d: the message lacks \"%s\": %s\n", file, line, *facts, status_message());
+            _fail(file, line);
+        }
+    status_clear();
+}
+
+#define EXPECT_FAILURE(wanted, call, ...)                                                                    \
+    expect_status((call), (wanted), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+#define EXPECT_OK(call) expect_status((call), STATUS_OK, (const char *const[]){NULL}, __FILE__, __LINE__)
+
+#endif

@@ -1,0 +1,34 @@
+// A temporary folder for one test binary. Header only, like the rest of what tests share.
+#ifndef ZERO_TESTS_TEMPORARY_H
+#define ZERO_TESTS_TEMPORARY_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+struct temporary {
+    char folder[256];
+};
+
+// Whether it could be made.
+static inline bool temporary_init(struct temporary *temporary) {
+    const char *parent = getenv("TMPDIR");
+    snprintf(temporary->folder, sizeof temporary->folder, "%s/zero-test-XXXXXX",
+             parent && *parent ? parent : "/tmp");
+    return mkdtemp(temporary->folder) != NULL;
+}
+
+static inline bool temporary_free(struct temporary *temporary) {
+    return file_remove_tree(temporary->folder) == STATUS_OK;
+}
+
+// FOLDER/NAME, in a buffer of the caller's.
+static inline const char *temporary_path(const struct temporary *temporary, const char *name, char *buffer,
+                                         size_t size) {
+    snprintf(buffer, size, "%s/%s", temporary->folder, name);
+    return buffer;
+}
+
+#endif

@@ -1,0 +1,152 @@
+// Text that grows, numbers as people read them, numbers that read back to the bit, and "did you mean".
+#include "tests/support/expect.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "base/rng.h"
+#include "base/text.h"
+
+static void test_growing(void **state) {
+    (void)state;
+    struct text text = {0};
+    char expected[5001] = "";
+    for (int i = 0; i < 1000; i++) {
+        text_add(&text, "%05d", i);
+        snprintf(expected + 5 * i, 6, "%05d", i);
+    }
+    assert_int_equal(text.length, 5000);
+    assert_string_equal(text.data, expected);
+    text_add_bytes(&text, "a\0b", 3);
+    assert_int_equal(text.length, 5003);
+    assert_memory_equal(text.data + 5000, "a\0b", 4);
+    EXPECT_OK(text_status(&text));
+    text_free(&text);
+    assert_null(text.data);
+    text.failed = true; // as after a failed allocation: nothing more happens, and the end says so
+    text_add(&text, "more");
+    assert_null(text.data);
+    EXPECT_FAILURE(STATUS_FAILED, text_status(&text), "out of memory");
+}
+
+static void random_bits(uint64_t i, void *value, size_t size) {
+    uint32_t r[4];
+    rng_block(5, 0, i, r);
+    memcpy(value, r, size);
+}
+
+// The text reads back to the same bits, and a digit less would not.
+static void test_numbers_read_back(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 60000; i++) {
+        float single;
+        double both;
+        char buffer[32], shorter[40];
+        random_bits(i, &single, sizeof single);
+        random_bits(i, &both, sizeof both);
+        if (i % 3 == 0) // values as they occur: a few digits
+            single = (float)(i % 1000) / 64, both = (double)(i % 5000) / 1000;
+        if (i % 7 == 0) // subnormal
+            single = FLT_MIN * (float)(i % 97) / 97, both = DBL_MIN * (double)(i % 97) / 97;
+        if (isfinite(single)) {
+            float back = strtof(text_float(buffer, single), NULL);
+            assert_memory_equal(&back, &single, sizeof back);
+            assert_true(strlen(buffer) < 32);
+            int digits = 0;
+            for (const char *p = buffer; *p && *p != 'e'; p++)
+                digits += *p >= '0' && *p <= '9' && (digits || *p != '0');
+            snprintf(shorter, sizeof shorter, "%.*e", digits > 1 ? digits - 2 : 0, (double)single);
+            assert_true(digits <= 1 || strtof(shorter, NULL) != single);
+        }
+        if (isfinite(both)) {
+            double back = strtod(text_double(buffer, both), NULL);
+            assert_memory_equal(&back, &both, sizeof back);
+            assert_true(strlen(buffer) < 32);
+        }
+    }
+}
+
+static void test_numbers_as_written(void **state) {
+    (void)state;
+    char buffer[32];
+    assert_string_equal(text_float(buffer, 0.1f), "0.1");
+    assert_string_equal(text_double(buffer, 0.1), "0.1");
+    assert_string_equal(text_double(buffer, 6e-4), "0.0006");
+    assert_string_equal(text_double(buffer, 10), "10");
+    assert_string_equal(text_double(buffer, 9007199254740991.0), "9007199254740991");
+    assert_string_equal(text_double(buffer, 0.1 + 0.2), "0.30000000000000004");
+    assert_string_equal(text_float(buffer, 16777216.0f), "16777216");
+    assert_string_equal(text_double(buffer, -0.0), "-0");
+    assert_string_equal(text_float(buffer, NAN), "null");
+    assert_string_equal(text_double(buffer, -INFINITY), "null");
+}
+
+static void test_for_people(void **state) {
+    (void)state;
+    char buffer[32];
+    const size_t size = sizeof buffer;
+    assert_string_equal(text_bytes(buffer, size, 512), "512 B");
+    assert_string_equal(text_bytes(buffer, size, 3.5 * 1024), "3.50 KiB");
+    assert_string_equal(text_bytes(buffer, size, 4.6 * 1024 * 1024 * 1024), "4.60 GiB");
+    assert_string_equal(text_bytes(buffer, size, 20.25 * 1024 * 1024), "20.2 MiB");
+    assert_string_equal(text_count(buffer, size, 999), "999");
+    assert_string_equal(text_count(buffer, size, 124439808), "124.4M");
+    assert_string_equal(text_count(buffer, size, 1557611200), "1.56B");
+    assert_string_equal(text_duration(buffer, size, 7), "0:07");
+    assert_string_equal(text_duration(buffer, size, 3723), "1:02:03");
+    assert_string_equal(text_duration(buffer, size, 90061), "1d 01:01:01");
+    assert_string_equal(text_duration(buffer, size, NAN), "-");
+    assert_string_equal(text_duration(buffer, size, INFINITY), "-");
+}
+
+static void test_nearest(void **state) {
+    (void)state;
+    static const char *const names[] = {"n_layer", "n_head", "n_embd", "lr", "weight_decay"};
+    assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("", "abc"), 3);
+    assert_int_equal(text_distance("same", "same"), 0);
+    assert_string_equal(text_nearest("n_layers", names, 5), "n_layer");
+    assert_string_equal(text_nearest("n_emb", names, 5), "n_embd");
+    assert_string_equal(text_nearest("weigth_decay", names, 5), "weight_decay");
+    assert_string_equal(text_nearest("lrs", names, 5), "lr");
+    assert_null(text_nearest("xy", names, 5)); // two letters off "lr", with nothing the same
+    assert_null(text_nearest("completely_else", names, 5));
+    assert_null(text_nearest("n_layer", names, 0));
+    char longest[300];
+    memset(longest, 'n', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_null(text_nearest(longest, names, 5));
+}
+
+// bf16 rounds to the nearest, ties to even: every upper half with lower halves at and beside the tie.
+static void test_bf16(void **state) {
+    (void)state;
+    static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (uint32_t upper = 0; upper < 0x10000; upper++)
+        for (size_t i = 0; i < sizeof lower / sizeof *lower; i++) {
+            uint32_t bits = upper << 16 | lower[i];
+            float value;
+            memcpy(&value, &bits, sizeof value);
+            uint16_t got = bf16_from_float(value);
+            if (isnan(value)) {
+                assert_true(isnan(bf16_to_float(got)));
+                continue;
+            }
+            bool up = lower[i] > 0x8000 || (lower[i] == 0x8000 && (upper & 1));
+            assert_int_equal(got, (uint16_t)(upper + up));
+            if (lower[i] == 0)
+                assert_true(bf16_to_float(got) == value);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_growing),    cmocka_unit_test(test_numbers_read_back),
+        cmocka_unit_test(test_for_people), cmocka_unit_test(test_numbers_as_written),
+        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,239 @@
+// Damaged weight files, by the thousands: bytes changed, pieces cut out, doubled and cut off, in the
+// same order on every run. Each must open or be STATUS_INVALID; what opens must be readable to its last byte.
+// Worth most under the sanitizers.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka wants those above before it.
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "model/huggingface.h"
+#include "tests/support/temporary.h"
+
+#define SECONDS 1.5 // for each kind of file
+#define SEED    20240521
+
+static struct temporary temporary;
+static char weights_path[300], config_path[300];
+static uint64_t n_random;
+
+static size_t random_below(size_t bound) {
+    return (size_t)rng_below(SEED, 1, n_random++, bound > 0 ? bound : 1);
+}
+
+struct bytes {
+    uint8_t data[8192];
+    size_t n;
+};
+
+// Characters that mean something in a header are tried more often than others.
+static uint8_t random_byte(void) {
+    static const char meaningful[] = "{}[]\":,0123456789-.eE \\utfnFB";
+    return random_below(4) == 0 ? (uint8_t)random_below(256)
+                                : (uint8_t)meaningful[random_below(sizeof meaningful - 1)];
+}
+
+static void damage(struct bytes *bytes, size_t first, size_t last) {
+    size_t at = first + random_below(last - first), length = 1 + random_below(random_below(8) ? 4 : 64);
+    if (at + length > bytes->n)
+        length = bytes->n - at;
+    switch (random_below(8)) {
+    case 0: // cut off
+        bytes->n = at;
+        break;
+    case 1: // cut out
+        memmove(bytes->data + at, bytes->data + at + length, bytes->n - at - length);
+        bytes->n -= length;
+        break;
+    case 2: // doubled
+        if (bytes->n + length > sizeof bytes->data)
+            break;
+        memmove(bytes->data + at + length, bytes->data + at, bytes->n - at);
+        bytes->n += length;
+        break;
+    case 3: // another number of the same file
+        for (size_t i = at; i < bytes->n && i < at + 200; i++)
+            if (bytes->data[i] >= '0' && bytes->data[i] <= '9') {
+                bytes->data[i] = (uint8_t)('0' + random_below(10));
+                break;
+            }
+        break;
+    default:
+        bytes->data[at] = random_byte();
+    }
+}
+
+// The header's length, made to agree with the file's change of size, so that the damage lies deeper.
+static void mend_length(struct bytes *bytes, const struct bytes *original) {
+    uint64_t length;
+    if (bytes->n < sizeof length)
+        return;
+    memcpy(&length, original->data, sizeof length);
+    length += bytes->n - original->n;
+    memcpy(bytes->data, &length, sizeof length);
+}
+
+// Plain writes: this is a file of the test's own, and flushing each to the disk would be all of the time.
+static void write_plainly(const char *path, const struct bytes *bytes) {
+    FILE *stream = fopen(path, "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
+    assert_int_equal(fclose(stream), 0);
+}
+
+static const struct gpt_config small_config = {
+    .n_layer = 1, .n_head = 1, .n_embd = 2, .vocab_size = 3, .n_positions = 2};
+
+static void make_weights(struct bytes *out) {
+    struct params params;
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    struct bytes file = {.n = 8};
+    size_t begin = 0;
+    file.data[file.n++] = '{';
+    for (int i = 0; i < params.n_params; i++) {
+        const struct param *param = &params.params[i];
+        bool swap = param->hf_transposed;
+        int64_t rows = param->shape[swap], columns = param->shape[!swap];
+        char shape[48];
+        snprintf(shape, sizeof shape, param->n_dims == 2 ? "%lld,%lld" : "%lld", (long long)rows,
+                 (long long)columns);
+        file.n += (size_t)snprintf((char *)file.data + file.n, sizeof file.data - file.n,
+                                   "%s\"%s\":{\"dtype\":\"F16\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                                   i ? "," : "", param->name, shape, begin, begin + 2 * param->elements);
+        begin += 2 * param->elements;
+    }
+    file.data[file.n++] = '}';
+    uint64_t length = file.n - 8;
+    memcpy(file.data, &length, sizeof length);
+    for (size_t i = 0; i < begin; i++)
+        file.data[file.n++] = (uint8_t)(i * 37);
+    assert_true(file.n < sizeof file.data / 2);
+    *out = file;
+    params_free(&params);
+}
+
+// Opens the file; what opens is read to the last value. Whether it opened.
+static bool try_safetensors(void) {
+    struct safetensors file;
+    enum status status = safetensors_open(&file, weights_path);
+    if (status != STATUS_OK) {
+        if (status != STATUS_INVALID || !strstr(status_message(), weights_path))
+            fail_msg("status %d, \"%s\"", status, status_message());
+        status_clear();
+        return false;
+    }
+    size_t covered = 0;
+    for (int i = 0; i < file.n_tensors; i++) {
+        const struct safetensor *tensor = &file.tensors[i];
+        assert_true(tensor->data >= file.map.data);
+        assert_true(tensor->bytes <= (size_t)(file.map.data + file.map.bytes - tensor->data));
+        covered += tensor->bytes;
+        if (strcmp(tensor->dtype, "F16") == 0)
+            for (size_t e = 0; e < tensor->elements; e++)
+                (void)safetensor_value(tensor, e);
+    }
+    assert_true(covered <= file.map.bytes);
+    safetensors_close(&file);
+    return true;
+}
+
+// With the sizes that the damaged config gives, as a caller would.
+static bool try_folder(void) {
+    struct gpt_config config;
+    struct params params = {0};
+    struct huggingface_weights weights;
+    enum status status = huggingface_read_config(temporary.folder, &config);
+    // Tables of a million tensors are no bug, but would be all that there is time for.
+    if (status == STATUS_OK && config.n_layer > 100)
+        return false;
+    if (status == STATUS_OK)
+        status = params_init(&params, &config);
+    if (status == STATUS_OK)
+        status = huggingface_open(&weights, temporary.folder, &params);
+    if (status == STATUS_OK) {
+        float values[1024];
+        for (int unit = 0; unit < params.n_units; unit++)
+            for (size_t begin = 0, end; begin < params.units[unit].elements; begin = end) {
+                end = params.units[unit].elements < begin + 1024 ? params.units[unit].elements : begin + 1024;
+                huggingface_span(&weights, unit, begin, end, values);
+            }
+        huggingface_close(&weights);
+    } else if (status != STATUS_INVALID || !status_message()[0]) {
+        fail_msg("status %d, \"%s\"", status, status_message());
+    }
+    status_clear();
+    params_free(&params);
+    return status == STATUS_OK;
+}
+
+static void test_damaged_weights(void **state) {
+    (void)state;
+    struct bytes original, bytes;
+    make_weights(&original);
+    write_plainly(weights_path, &original);
+    assert_true(try_safetensors());
+    int n_tried = 0, n_opened = 0;
+    for (double start = clock_monotonic_s(); clock_monotonic_s() - start < SECONDS; n_tried++) {
+        bytes = original;
+        for (size_t i = 1 + random_below(3); i > 0 && bytes.n > 0; i--)
+            damage(&bytes, 0, bytes.n);
+        if (random_below(2))
+            mend_length(&bytes, &original);
+        write_plainly(weights_path, &bytes);
+        n_opened += try_safetensors();
+    }
+    print_message("%d damaged weight files, of which %d were still well-formed\n", n_tried, n_opened);
+    assert_true(n_tried > 100 && n_opened > 0 && n_opened < n_tried);
+}
+
+static void test_damaged_folders(void **state) {
+    (void)state;
+    static const char config_text[] =
+        "{\"model_type\":\"gpt2\",\"vocab_size\":3,\"n_positions\":2,\"n_embd\":2,\"n_layer\":1,\"n_head\":1,"
+        "\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\"}";
+    struct bytes config = {.n = sizeof config_text - 1}, weights, bytes;
+    memcpy(config.data, config_text, config.n);
+    make_weights(&weights);
+    write_plainly(weights_path, &weights);
+    write_plainly(config_path, &config);
+    assert_true(try_folder());
+    int n_tried = 0, n_opened = 0;
+    for (double start = clock_monotonic_s(); clock_monotonic_s() - start < SECONDS; n_tried++) {
+        bool of_config = random_below(2);
+        const struct bytes *original = of_config ? &config : &weights;
+        bytes = *original;
+        damage(&bytes, of_config ? 0 : 8, bytes.n);
+        if (!of_config)
+            mend_length(&bytes, &weights);
+        write_plainly(of_config ? config_path : weights_path, &bytes);
+        n_opened += try_folder();
+        write_plainly(of_config ? config_path : weights_path, original);
+    }
+    print_message("%d damaged folders, of which %d still held a model\n", n_tried, n_opened);
+    assert_true(n_tried > 100 && n_opened > 0 && n_opened < n_tried);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "model.safetensors", weights_path, sizeof weights_path);
+    temporary_path(&temporary, "config.json", config_path, sizeof config_path);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damaged_weights),
+        cmocka_unit_test(test_damaged_folders),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

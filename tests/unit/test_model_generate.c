@@ -1,0 +1,315 @@
+// Generation: the key-value cache against whole passes, however the prompt is cut, and the choice of tokens
+// against its definition.
+#include "tests/support/whole_model.h"
+
+#include <stdio.h>
+
+#include "base/rng.h"
+
+static const struct gpt_config small_config = {
+    .n_layer = 3, .n_head = 3, .n_embd = 24, .vocab_size = 61, .n_positions = 100};
+#define VOCAB_SIZE  61
+#define N_POSITIONS 100
+
+// Weights of a size that a trained model has, so that positions and attention matter.
+static void model_init(struct whole_model *model, struct device *device, enum dtype type) {
+    whole_model_init(model, &small_config, device,
+                     &(struct gpt_options){.type = type, .B = 1, .T = N_POSITIONS}, N_POSITIONS);
+    float *values = malloc(model->params.n_elements * sizeof *values);
+    assert_non_null(values);
+    for (int unit = 0; unit < model->params.n_units; unit++) {
+        const struct param_unit *u = &model->params.units[unit];
+        params_init_span(&model->params, 11, unit, 0, u->elements, values);
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+            for (size_t e = 0; e < model->params.params[i].elements; e++)
+                values[model->params.params[i].offset + e] += (float)(0.15 * rng_normal(12, (uint32_t)i, e));
+        whole_model_set_unit(model, unit, values);
+    }
+    free(values);
+}
+
+// How far two evaluations of one formula may lie apart: every value that is stored on the way to a logit is
+// rounded to the compute type (per block: two norms, qkv, attention, two residual sums, two of the MLP; then
+// the embedding and the last norm), each by half an epsilon of values about as large as the largest logit;
+// sums of up to 4 C products in fp32 add sqrt(4 C) half epsilons of fp32 each. Both evaluations may be off.
+static double logits_tolerance(enum dtype type, const float *logits, size_t n) {
+    double largest = 0, stored = 8.0 * small_config.n_layer + 2;
+    for (size_t i = 0; i < n; i++)
+        largest = worse(largest, fabs((double)logits[i]));
+    return largest * stored *
+           (dtype_epsilon(type) + sqrt(4.0 * small_config.n_embd) * dtype_epsilon(DTYPE_F32));
+}
+
+// Appends in chunks of these lengths (the last one repeats) and compares the logits after each.
+static double append_error(struct whole_model *model, const int32_t *tokens, const float *expected,
+                           const int *chunks, int n_chunks) {
+    float logits[VOCAB_SIZE];
+    double error = 0;
+    whole_model_poison(model); // the old cache too
+    generator_reset(model->generator);
+    assert_int_equal(generator_length(model->generator), 0);
+    for (int length = 0, i = 0; length < N_POSITIONS; i++) {
+        int chunk = chunks[i < n_chunks ? i : n_chunks - 1];
+        if (chunk > N_POSITIONS - length)
+            chunk = N_POSITIONS - length;
+        assert_ok(generator_append(model->generator, &model->stream, &model->hooks, tokens + length, chunk,
+                                   logits));
+        length += chunk;
+        assert_int_equal(generator_length(model->generator), length);
+        for (size_t v = 0; v < VOCAB_SIZE; v++)
+            error = worse(error,
+                          fabs((double)logits[v] - (double)expected[(size_t)(length - 1) * VOCAB_SIZE + v]));
+    }
+    return error;
+}
+
+static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
+    static const int ones[] = {1}, chunks[] = {3, 5, 64, 1, 2, 7}, whole[] = {N_POSITIONS},
+                     prompt[] = {63, 1};
+    static const struct {
+        const int *chunks;
+        int n;
+    } cuts[] = {{ones, 1}, {chunks, 6}, {whole, 1}, {prompt, 2}};
+    struct device *device = device_for_test(*state);
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+        struct whole_model model;
+        int32_t tokens[N_POSITIONS];
+        size_t n_logits = (size_t)N_POSITIONS * VOCAB_SIZE;
+        float *expected = malloc(n_logits * sizeof *expected);
+        assert_non_null(expected);
+        model_init(&model, device, (enum dtype)type);
+        for (int i = 0; i < N_POSITIONS; i++)
+            tokens[i] = (int32_t)rng_below(5, 1, (uint64_t)i, VOCAB_SIZE);
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
+        double tolerance = logits_tolerance((enum dtype)type, expected, n_logits), worst = 0;
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
+            worst = worse(worst, append_error(&model, tokens, expected, cuts[i].chunks, cuts[i].n));
+        print_message("%s: cached logits within %.2g of a whole pass's, %.2g allowed\n",
+                      dtype_name((enum dtype)type), worst, tolerance);
+        assert_true(worst <= tolerance);
+        free(expected);
+        whole_model_free(&model);
+    }
+    device_close(device);
+}
+
+// A context must not depend on what was in the cache before: the same bits again after a reset.
+static void test_reset_forgets(void **state) {
+    struct device *device = device_for_test(*state);
+    struct whole_model model;
+    model_init(&model, device, DTYPE_F32);
+    static const int32_t first[] = {1, 2, 3, 4, 5, 6, 7}, second[] = {9, 8, 7};
+    float before[VOCAB_SIZE], after[VOCAB_SIZE], other[VOCAB_SIZE];
+    struct generator *generator = model.generator;
+    assert_ok(generator_append(generator, &model.stream, &model.hooks, second, 3, before));
+    generator_reset(generator);
+    assert_ok(generator_append(generator, &model.stream, &model.hooks, first, 7, other));
+    generator_reset(generator);
+    assert_ok(generator_append(generator, &model.stream, &model.hooks, second, 3, after));
+    assert_memory_equal(before, after, sizeof before);
+    assert_memory_not_equal(before, other, sizeof before);
+    whole_model_free(&model);
+    device_close(device);
+}
+
+static void test_context_is_bounded(void **state) {
+    struct device *device = device_for_test(*state);
+    struct whole_model model;
+    model_init(&model, device, DTYPE_F32);
+    int32_t tokens[N_POSITIONS + 1] = {0};
+    float logits[VOCAB_SIZE];
+    struct generator *generator = model.generator, *none;
+    assert_int_equal(
+        generator_append(generator, &model.stream, &model.hooks, tokens, N_POSITIONS + 1, logits),
+        STATUS_INVALID);
+    status_clear();
+    assert_int_equal(generator_append(generator, &model.stream, &model.hooks, tokens, 0, logits),
+                     STATUS_INVALID);
+    status_clear();
+    assert_int_equal(generator_length(generator), 0);
+    assert_ok(generator_append(generator, &model.stream, &model.hooks, tokens, N_POSITIONS, logits));
+    assert_int_equal(generator_append(generator, &model.stream, &model.hooks, tokens, 1, logits),
+                     STATUS_INVALID);
+    status_clear();
+    static const int bad_positions[] = {0, -1, N_POSITIONS + 1};
+    for (size_t i = 0; i < sizeof bad_positions / sizeof *bad_positions; i++) {
+        struct region_table table;
+        region_table_init(&table);
+        assert_int_equal(generator_new(&model.params, DTYPE_F32, bad_positions[i], device, &table, &none),
+                         STATUS_INVALID);
+        assert_null(none);
+        status_clear();
+        region_table_free(&table);
+    }
+    whole_model_free(&model);
+    device_close(device);
+}
+
+// ------------------------------------------------------------------------------------------------ sampling
+
+#define N_DRAWS 40000
+
+static void make_logits(float *logits, int n) {
+    for (int i = 0; i < n; i++)
+        logits[i] = (float)(2 * rng_normal(21, 1, (uint64_t)i));
+}
+
+// The probabilities by their definition: sort by repeated search, cut to top_k, renormalise, cut to the
+// fewest that reach top_p, renormalise.
+static void expected_probabilities(const struct sampling *sampling, const float *logits, int n, double *out) {
+    bool *kept = calloc((size_t)n, sizeof *kept);
+    double *weights = malloc((size_t)n * sizeof *weights), total = 0, largest = -INFINITY, reached = 0;
+    assert_true(kept && weights);
+    int n_kept = sampling->top_k > 0 && sampling->top_k < n ? sampling->top_k : n;
+    for (int i = 0; i < n; i++)
+        largest = fmax(largest, (double)logits[i]);
+    for (int round = 0; round < n_kept; round++) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!kept[i] && (best < 0 || logits[i] > logits[best]))
+                best = i;
+        kept[best] = true;
+    }
+    for (int i = 0; i < n; i++) {
+        weights[i] = kept[i] ? exp(((double)logits[i] - largest) / sampling->temperature) : 0;
+        total += weights[i];
+        kept[i] = false;
+    }
+    while (reached < sampling->top_p * (1 - 1e-12)) {
+        int best = -1;
+        for (int i = 0; i < n; i++)
+            if (!kept[i] && weights[i] > 0 && (best < 0 || logits[i] > logits[best]))
+                best = i;
+        if (best < 0)
+            break;
+        kept[best] = true;
+        reached += weights[best] / total;
+    }
+    for (int i = 0; i < n; i++)
+        out[i] = kept[i] ? weights[i] / total / reached : 0;
+    free(kept);
+    free(weights);
+}
+
+// The bound that a chi-square of k degrees passes with probability 1e-6 (Wilson and Hilferty; z = 4.753).
+static double chi_square_bound(int k) {
+    double a = 2.0 / (9.0 * k);
+    return k * pow(1 - a + 4.753 * sqrt(a), 3);
+}
+
+// Draws often, and compares the frequencies with the definition; tokens that are too rare to judge are
+// pooled.
+static void check_frequencies(const struct sampling *sampling) {
+    float logits[VOCAB_SIZE];
+    double expected[VOCAB_SIZE], chi_square = 0, rest_expected = 0, rest_seen = 0;
+    int seen[VOCAB_SIZE] = {0}, n_cells = 0;
+    struct sampling_candidate scratch[VOCAB_SIZE];
+    make_logits(logits, VOCAB_SIZE);
+    expected_probabilities(sampling, logits, VOCAB_SIZE, expected);
+    for (uint64_t counter = 0; counter < N_DRAWS; counter++) {
+        int32_t token = sampling_draw(sampling, logits, VOCAB_SIZE, counter, scratch);
+        assert_in_range(token, 0, VOCAB_SIZE - 1);
+        seen[token]++;
+    }
+    for (int i = 0; i < VOCAB_SIZE; i++) {
+        double mean = expected[i] * N_DRAWS;
+        if (expected[i] == 0) {
+            assert_int_equal(seen[i], 0);
+        } else if (mean < 10) {
+            rest_expected += mean;
+            rest_seen += seen[i];
+        } else {
+            chi_square += (seen[i] - mean) * (seen[i] - mean) / mean;
+            n_cells++;
+        }
+    }
+    if (rest_expected >= 10) {
+        chi_square += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+        n_cells++;
+    }
+    print_message("temperature %g, top_k %d, top_p %g: chi-square %.1f of %d cells\n", sampling->temperature,
+                  sampling->top_k, sampling->top_p, chi_square, n_cells);
+    assert_true(n_cells < 2 || chi_square < chi_square_bound(n_cells - 1));
+}
+
+static void test_frequencies_follow_the_definition(void **state) {
+    (void)state;
+    static const struct sampling cases[] = {{1, 0, 1, 1},       {0.7, 0, 1, 2},     {1.8, 0, 1, 3},
+                                            {1, 5, 1, 4},       {1, 1, 1, 5},       {1, 1000, 1, 6},
+                                            {1, 0, 0.9, 7},     {1, 0, 0.3, 8},     {1, 0, 1e-9, 9},
+                                            {1.3, 12, 0.8, 10}, {0.9, 40, 0.95, 1}, {1, 61, 0.999, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_frequencies(&cases[i]);
+}
+
+static void test_temperature_zero_is_the_likeliest(void **state) {
+    (void)state;
+    float logits[VOCAB_SIZE];
+    struct sampling_candidate scratch[VOCAB_SIZE];
+    make_logits(logits, VOCAB_SIZE);
+    int best = 0;
+    for (int i = 1; i < VOCAB_SIZE; i++)
+        best = logits[i] > logits[best] ? i : best;
+    for (uint64_t counter = 0; counter < 50; counter++) {
+        assert_int_equal(
+            sampling_draw(&(struct sampling){0, 0, 1, counter}, logits, VOCAB_SIZE, counter, scratch), best);
+        assert_int_equal(
+            sampling_draw(&(struct sampling){0, 7, 0.5, counter}, logits, VOCAB_SIZE, counter, scratch),
+            best);
+    }
+    logits[best] = logits[(best + 1) % VOCAB_SIZE] = 50; // of equals the first
+    int first = best < (best + 1) % VOCAB_SIZE ? best : (best + 1) % VOCAB_SIZE;
+    assert_int_equal(sampling_draw(&(struct sampling){0, 0, 1, 0}, logits, VOCAB_SIZE, 0, scratch), first);
+}
+
+static void test_draws_are_pure(void **state) {
+    (void)state;
+    float logits[VOCAB_SIZE];
+    struct sampling_candidate scratch[VOCAB_SIZE], other[VOCAB_SIZE];
+    make_logits(logits, VOCAB_SIZE);
+    memset(other, 0x55, sizeof other);
+    int differ_by_seed = 0, differ_by_counter = 0;
+    for (uint64_t counter = 0; counter < 200; counter++) {
+        struct sampling a = {1, 0, 1, 42}, b = {1, 0, 1, 43};
+        int32_t token = sampling_draw(&a, logits, VOCAB_SIZE, counter, scratch);
+        assert_int_equal(token, sampling_draw(&a, logits, VOCAB_SIZE, counter, other));
+        differ_by_seed += token != sampling_draw(&b, logits, VOCAB_SIZE, counter, scratch);
+        differ_by_counter += token != sampling_draw(&a, logits, VOCAB_SIZE, counter + 1, scratch);
+    }
+    assert_true(differ_by_seed > 50 && differ_by_counter > 50);
+}
+
+// Logits that overflow a careless exp, and ties at the edge of top_k.
+static void test_extreme_logits(void **state) {
+    (void)state;
+    struct sampling_candidate scratch[4];
+    const float huge[4] = {-3e38f, 3e38f, 0, -INFINITY}, equal[4] = {1, 1, 1, 1};
+    int seen[4] = {0};
+    for (uint64_t counter = 0; counter < 400; counter++) {
+        assert_int_equal(sampling_draw(&(struct sampling){1, 0, 1, 1}, huge, 4, counter, scratch), 1);
+        assert_int_equal(sampling_draw(&(struct sampling){1, 3, 0.9, 1}, huge, 4, counter, scratch), 1);
+        seen[sampling_draw(&(struct sampling){1, 2, 1, 1}, equal, 4, counter, scratch)]++;
+    }
+    assert_true(seen[0] > 120 && seen[1] > 120 && seen[2] == 0 && seen[3] == 0);
+    const float one[1] = {0.5f};
+    assert_int_equal(sampling_draw(&(struct sampling){1, 0, 0.5, 1}, one, 1, 0, scratch), 0);
+}
+
+#define ON(device, test)                                                                                     \
+    { #test " on " device, test, NULL, NULL, (void *)(uintptr_t)device }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON("avx512", test_cache_gives_the_logits_of_a_whole_pass),
+        ON("avx2", test_cache_gives_the_logits_of_a_whole_pass),
+        ON("portable", test_cache_gives_the_logits_of_a_whole_pass),
+        ON("ref", test_cache_gives_the_logits_of_a_whole_pass),
+        ON("portable", test_reset_forgets),
+        ON("portable", test_context_is_bounded),
+        cmocka_unit_test(test_frequencies_follow_the_definition),
+        cmocka_unit_test(test_temperature_zero_is_the_likeliest),
+        cmocka_unit_test(test_draws_are_pure),
+        cmocka_unit_test(test_extreme_logits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

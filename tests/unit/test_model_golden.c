@@ -1,0 +1,276 @@
+// Whole training runs against PyTorch's in float64 (tests/golden, described in its README): logits,
+// gradients, losses, norms and final weights, through the model's API only, on every device of this machine.
+#include "tests/support/whole_model.h"
+
+#include <stdio.h>
+
+#include "base/json.h"
+#include "model/huggingface.h"
+
+#define GOLDEN        "tests/golden/"
+#define SHARD_HEADER  1024 // bytes, before the uint16 tokens
+#define LARGEST_SHARD ((size_t)1 << 20)
+
+// What must be reached. NAN: not judged.
+struct tolerances {
+    double logits;        // absolute
+    double gradients;     // relative to the tensor's largest element
+    double losses, norms; // relative
+    double weights;       // absolute
+};
+static const struct tolerances fp32_tolerances = {5e-6, 2e-6, 1e-6, 5e-6, 1e-5};
+static const struct tolerances bf16_tolerances = {NAN, NAN, 1e-2, 1e-2, NAN};
+// Double where the model has fp32 arguments left (epsilon, the clipping factor: 3e-8 of them) and where the
+// golden tensors were themselves stored in fp32 (one rounding, 6e-8 of values that may exceed 1).
+static const struct tolerances fp64_tolerances = {NAN, 1.2e-7, 1e-8, 1e-8, 2e-7};
+
+struct golden_case {
+    const char *folder, *device;
+    enum dtype type;
+    enum gpt_recompute recompute;
+    const struct tolerances *tolerances;
+};
+
+struct run {
+    const struct golden_case *golden;
+    int B, T, accum, n_steps;
+    struct adamw_settings settings;
+    double clip_norm;
+    cJSON *expected;
+    struct safetensors tensors; // none for gpt2-tiny-accum
+    bool has_tensors;
+    char *shard;
+    size_t n_tokens;
+    struct whole_model model;
+    struct tolerances reached;
+};
+
+static const cJSON *get_object(const cJSON *parent, const char *key) {
+    const cJSON *object;
+    assert_ok(json_get_object(parent, key, "expected.json", &object));
+    return object;
+}
+
+static double get_number(const cJSON *object, const char *key) {
+    double value;
+    assert_ok(json_get_number(object, key, "expected.json", &value));
+    return value;
+}
+
+static void read_settings(struct run *run) {
+    const cJSON *optimizer = get_object(run->expected, "optimizer"), *betas, *curve;
+    assert_ok(json_get_array(optimizer, "betas", "expected.json", &betas));
+    assert_ok(json_get_array(run->expected, "curve", "expected.json", &curve));
+    run->B = (int)get_number(run->expected, "batch");
+    run->T = (int)get_number(run->expected, "seq");
+    run->accum = (int)get_number(run->expected, "accum");
+    run->n_steps = cJSON_GetArraySize(curve);
+    run->clip_norm = get_number(optimizer, "clip_grad_norm");
+    run->settings = (struct adamw_settings){.lr = get_number(optimizer, "lr"),
+                                            .beta1 = cJSON_GetArrayItem(betas, 0)->valuedouble,
+                                            .beta2 = cJSON_GetArrayItem(betas, 1)->valuedouble,
+                                            .epsilon = get_number(optimizer, "eps"),
+                                            .weight_decay = get_number(optimizer, "weight_decay")};
+}
+
+static void read_files(struct run *run) {
+    char path[128];
+    size_t bytes;
+    snprintf(path, sizeof path, GOLDEN "%s/expected.json", run->golden->folder);
+    assert_ok(json_read_file(path, &run->expected));
+    read_settings(run);
+    snprintf(path, sizeof path, GOLDEN "%s/tokens.bin", run->golden->folder);
+    assert_ok(file_read(path, LARGEST_SHARD, &run->shard, &bytes));
+    assert_true(bytes > SHARD_HEADER);
+    run->n_tokens = (bytes - SHARD_HEADER) / sizeof(uint16_t);
+    snprintf(path, sizeof path, GOLDEN "%s/expected.safetensors", run->golden->folder);
+    run->has_tensors = file_exists(path);
+    if (run->has_tensors)
+        assert_ok(safetensors_open(&run->tensors, path));
+}
+
+static void read_model(struct run *run, struct device *device) {
+    char folder[128];
+    struct gpt_config config;
+    struct huggingface_weights weights;
+    snprintf(folder, sizeof folder, GOLDEN "%s", run->golden->folder);
+    assert_ok(huggingface_read_config(folder, &config));
+    whole_model_init(&run->model, &config, device,
+                     &(struct gpt_options){.type = run->golden->type,
+                                           .B = run->B,
+                                           .T = run->T,
+                                           .recompute = run->golden->recompute,
+                                           .training = true},
+                     0);
+    assert_ok(huggingface_open(&weights, folder, &run->model.params));
+    float *values = malloc(run->model.params.n_elements * sizeof *values);
+    assert_non_null(values);
+    for (int unit = 0; unit < run->model.params.n_units; unit++) {
+        huggingface_span(&weights, unit, 0, run->model.params.units[unit].elements, values);
+        whole_model_set_unit(&run->model, unit, values);
+    }
+    free(values);
+    huggingface_close(&weights);
+}
+
+// Micro-batch k of the run: the B T tokens from k B T on, and those one further.
+static void micro_batch(const struct run *run, int k, int32_t *tokens, int32_t *targets) {
+    size_t n = (size_t)run->B * (size_t)run->T, first = (size_t)k * n;
+    assert_true(first + n + 1 <= run->n_tokens);
+    for (size_t i = 0; i <= n; i++) {
+        uint16_t token;
+        memcpy(&token, run->shard + SHARD_HEADER + (first + i) * sizeof token, sizeof token);
+        if (i < n)
+            tokens[i] = token;
+        if (i > 0)
+            targets[i - 1] = token;
+    }
+}
+
+// Compares one of our tensors with PREFIX.transformer.NAME. The error is absolute, or relative to the
+// tensor's largest element. The key third of c_attn.bias is passed over where its true gradient of zero makes
+// noise.
+static double tensor_error(const struct run *run, const char *prefix, int index, const void *data,
+                           enum dtype type, bool relative, bool skip_keys) {
+    const struct params *params = &run->model.params;
+    const struct param *param = &params->params[index];
+    char name[80];
+    snprintf(name, sizeof name, "%s.transformer.%s", prefix, param->name);
+    const struct safetensor *expected = safetensors_find(&run->tensors, name);
+    if (!expected)
+        fail_msg("the golden file has no %s", name);
+    assert_int_equal(expected->elements, param->elements);
+    size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
+    size_t C = (size_t)params->config.n_embd, at = param_position(params, index);
+    skip_keys = skip_keys && strstr(param->name, "c_attn.bias");
+    double error = 0, largest = 0;
+    for (size_t i = 0; i < param->elements; i++) {
+        size_t source = param->hf_transposed ? i % columns * rows + i / columns : i;
+        double value = (double)safetensor_value(expected, source);
+        largest = worse(largest, fabs(value));
+        if (!(skip_keys && i >= C && i < 2 * C))
+            error = worse(error, fabs(state_get(data, type, at + i) - value));
+    }
+    return relative ? error / largest : error;
+}
+
+static void check_logits(struct run *run, const int32_t *tokens) {
+    const struct safetensor *expected = safetensors_find(&run->tensors, "logits");
+    assert_non_null(expected);
+    float *logits = malloc(expected->elements * sizeof *logits);
+    assert_non_null(logits);
+    assert_int_equal(expected->elements,
+                     (size_t)run->B * (size_t)run->T * (size_t)run->model.params.config.vocab_size);
+    assert_ok(gpt_logits(run->model.gpt, &run->model.stream, &run->model.hooks, tokens, logits));
+    for (size_t i = 0; i < expected->elements; i++)
+        run->reached.logits =
+            worse(run->reached.logits, fabs((double)logits[i] - (double)safetensor_value(expected, i)));
+    free(logits);
+}
+
+// The mean loss of a step; leaves its gradients.
+static double run_micro_batches(struct run *run, int step) {
+    struct whole_model *model = &run->model;
+    size_t n = (size_t)run->B * (size_t)run->T;
+    int32_t *tokens = malloc(n * sizeof *tokens), *targets = malloc(n * sizeof *targets);
+    assert_true(tokens && targets);
+    double sum = 0, n_tokens = (double)n * run->accum;
+    whole_model_zero_grads(model);
+    for (int k = 0; k < run->accum; k++) {
+        double loss_sum;
+        micro_batch(run, step * run->accum + k, tokens, targets);
+        if (step == 0 && k == 0 && run->has_tensors && model->options.type != DTYPE_F64)
+            check_logits(run, tokens);
+        whole_model_poison(model);
+        assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks, tokens, targets,
+                                       (float)(1 / n_tokens), &loss_sum));
+        sum += loss_sum;
+    }
+    free(tokens);
+    free(targets);
+    return sum / n_tokens;
+}
+
+static void train(struct run *run) {
+    struct whole_model *model = &run->model;
+    const cJSON *curve = cJSON_GetObjectItemCaseSensitive(run->expected, "curve");
+    for (int step = 0; step < run->n_steps; step++) {
+        const cJSON *expected = cJSON_GetArrayItem(curve, step);
+        double loss = run_micro_batches(run, step), norm = whole_model_grad_norm(model);
+        double expected_loss = get_number(expected, "loss"),
+               expected_norm = get_number(expected, "grad_norm");
+        run->reached.losses = worse(run->reached.losses, fabs(loss / expected_loss - 1));
+        run->reached.norms = worse(run->reached.norms, fabs(norm / expected_norm - 1));
+        for (int i = 0; step == 0 && run->has_tensors && i < model->params.n_params; i++)
+            run->reached.gradients = worse(run->reached.gradients,
+                                           tensor_error(run, "grad", i, whole_data(model, model->grad_region),
+                                                        model->state, true, false));
+        // As PyTorch's clip_grad_norm_ has it.
+        double scale = run->clip_norm / (norm + 1e-6);
+        whole_model_update(model, &run->settings, step + 1, scale < 1 ? scale : 1);
+    }
+    for (int i = 0; run->has_tensors && i < model->params.n_params; i++)
+        run->reached.weights =
+            worse(run->reached.weights, tensor_error(run, "final", i, whole_data(model, model->master_region),
+                                                     model->state, false, true));
+}
+
+static void judge(const char *what, double reached, double wanted) {
+    if (!isnan(wanted) && !(reached <= wanted))
+        fail_msg("the error of the %s is %.2g, expected at most %.2g", what, reached, wanted);
+}
+
+static void test_golden(void **state) {
+    struct run run = {.golden = *state};
+    struct device *device = device_for_test(run.golden->device);
+    read_files(&run);
+    read_model(&run, device);
+    train(&run);
+    const struct tolerances *reached = &run.reached, *wanted = run.golden->tolerances;
+    print_message("%s, %s, %s%s: errors of ", run.golden->folder, run.golden->device,
+                  dtype_name(run.golden->type), run.golden->recompute ? ", recompute" : "");
+    if (run.has_tensors && run.golden->type != DTYPE_F64)
+        print_message("logits %.2g, ", reached->logits);
+    if (run.has_tensors)
+        print_message("gradients %.2g, weights %.2g, ", reached->gradients, reached->weights);
+    print_message("losses %.2g, norms %.2g\n", reached->losses, reached->norms);
+    judge("logits", reached->logits, wanted->logits);
+    judge("gradients", reached->gradients, wanted->gradients);
+    judge("losses", reached->losses, wanted->losses);
+    judge("norms", reached->norms, wanted->norms);
+    judge("final weights", reached->weights, wanted->weights);
+    if (run.has_tensors)
+        safetensors_close(&run.tensors);
+    cJSON_Delete(run.expected);
+    free(run.shard);
+    whole_model_free(&run.model);
+    device_close(device);
+}
+
+// X(folder, device, type, recompute, tolerances)
+#define ON_DEVICE(X, device)                                                                                 \
+    X("gpt2-tiny", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                       \
+    X("gpt2-tiny-accum", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                 \
+    X("gpt2-tiny", device, DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                      \
+    X("gpt2-tiny-accum", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)
+#define GOLDEN_CASES(X)                                                                                      \
+    ON_DEVICE(X, "avx512")                                                                                   \
+    ON_DEVICE(X, "avx2")                                                                                     \
+    ON_DEVICE(X, "portable")                                                                                 \
+    X("gpt2-tiny", "portable", DTYPE_F32, RECOMPUTE_BLOCK, fp32_tolerances)                                  \
+    ON_DEVICE(X, "ref")                                                                                      \
+    X("gpt2-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                        \
+    X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)
+
+int main(void) {
+#define CASE(folder, device, type, recompute, tolerances) {folder, device, type, recompute, &tolerances},
+    static const struct golden_case cases[] = {GOLDEN_CASES(CASE)};
+#undef CASE
+#define TEST(folder, device, type, recompute, tolerances)                                                    \
+    {folder " " device " " #type " " #recompute, test_golden, NULL, NULL, NULL},
+    struct CMUnitTest tests[] = {GOLDEN_CASES(TEST)};
+#undef TEST
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+        tests[i].initial_state = (void *)(uintptr_t)&cases[i];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,406 @@
+// Hugging Face's GPT-2 folders: every value arrives at its place, in each type and under both ways of naming,
+// and folders that are not what they say are refused by name.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka wants those above before it.
+#include <cmocka.h>
+
+#include "base/dtype.h"
+#include "base/text.h"
+#include "model/huggingface.h"
+#include "tests/support/temporary.h"
+
+static struct temporary temporary;
+static char weights_path[300], config_path[300];
+
+static const struct gpt_config small_config = {
+    .n_layer = 2, .n_head = 2, .n_embd = 4, .vocab_size = 5, .n_positions = 3};
+
+// ------------------------------------------------------------------------------------------- making folders
+
+// A tensor to be written, with values that depend on the name and the place.
+struct entry {
+    char name[64], dtype[8];
+    int n_dims;
+    int64_t shape[2]; // as in the file
+    int seed;
+};
+
+struct entries {
+    struct entry list[64];
+    int n;
+};
+
+// Small whole numbers: exact in every type.
+static int value_of(int seed, int64_t row, int64_t column) {
+    return (int)((seed * 7 + row * 31 + column * 11) % 61) - 30;
+}
+
+static uint16_t half_from_integer(int value) {
+    unsigned magnitude = (unsigned)(value < 0 ? -value : value), exponent = 25; // of 1024 x 2^0
+    if (magnitude == 0)
+        return 0;
+    for (; magnitude < 1024; magnitude *= 2)
+        exponent--;
+    return (uint16_t)((value < 0 ? 0x8000 : 0) | exponent << 10 | (magnitude - 1024));
+}
+
+static void add_value(struct text *data, const char *dtype, int value) {
+    float single = (float)value;
+    double wide = value;
+    uint16_t half = strcmp(dtype, "F16") == 0 ? half_from_integer(value) : bf16_from_float(single);
+    if (strcmp(dtype, "F32") == 0)
+        text_add_bytes(data, &single, sizeof single);
+    else if (strcmp(dtype, "F64") == 0)
+        text_add_bytes(data, &wide, sizeof wide);
+    else
+        text_add_bytes(data, &half, sizeof half);
+}
+
+static void write_weights(const struct entries *entries) {
+    struct text header = {0}, data = {0}, whole = {0};
+    text_add(&header, "{");
+    for (int i = 0; i < entries->n; i++) {
+        const struct entry *entry = &entries->list[i];
+        int64_t columns = entry->n_dims == 2 ? entry->shape[1] : 1;
+        size_t begin = data.length;
+        for (int64_t e = 0; e < entry->shape[0] * columns; e++)
+            add_value(&data, entry->dtype, value_of(entry->seed, e / columns, e % columns));
+        text_add(&header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[%lld", i ? "," : "", entry->name,
+                 entry->dtype, (long long)entry->shape[0]);
+        if (entry->n_dims == 2)
+            text_add(&header, ",%lld", (long long)entry->shape[1]);
+        text_add(&header, "],\"data_offsets\":[%zu,%zu]}", begin, data.length);
+    }
+    text_add(&header, "}");
+    uint64_t length = header.length;
+    text_add_bytes(&whole, &length, sizeof length);
+    text_add_bytes(&whole, header.data, header.length);
+    text_add_bytes(&whole, data.data, data.length);
+    assert_int_equal(text_status(&whole), STATUS_OK);
+    assert_int_equal(file_write_all(weights_path, whole.data, whole.length), STATUS_OK);
+    text_free(&header);
+    text_free(&data);
+    text_free(&whole);
+}
+
+static struct entry *add_entry(struct entries *entries, const char *name, const char *dtype, int n_dims,
+                               int64_t rows, int64_t columns) {
+    struct entry *entry = &entries->list[entries->n];
+    *entry = (struct entry){.n_dims = n_dims, .shape = {rows, columns}, .seed = entries->n++};
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    snprintf(entry->dtype, sizeof entry->dtype, "%s", dtype);
+    return entry;
+}
+
+// The shapes of facts about GPT-2, written out rather than taken from the table under test.
+static void make_entries(struct entries *entries, const char *prefix, const char *dtype) {
+    static const struct {
+        const char *name;
+        int n_dims, rows, columns;
+    } block[] = {
+        {"ln_1.weight", 1, 4, 0},       {"ln_1.bias", 1, 4, 0},          {"attn.c_attn.weight", 2, 4, 12},
+        {"attn.c_attn.bias", 1, 12, 0}, {"attn.c_proj.weight", 2, 4, 4}, {"attn.c_proj.bias", 1, 4, 0},
+        {"ln_2.weight", 1, 4, 0},       {"ln_2.bias", 1, 4, 0},          {"mlp.c_fc.weight", 2, 4, 16},
+        {"mlp.c_fc.bias", 1, 16, 0},    {"mlp.c_proj.weight", 2, 16, 4}, {"mlp.c_proj.bias", 1, 4, 0}};
+    char name[64];
+    *entries = (struct entries){0};
+    snprintf(name, sizeof name, "%sln_f.bias", prefix); // in another order than the table's
+    add_entry(entries, name, dtype, 1, 4, 0);
+    for (int layer = 0; layer < 2; layer++)
+        for (size_t i = 0; i < sizeof block / sizeof *block; i++) {
+            snprintf(name, sizeof name, "%sh.%d.%s", prefix, layer, block[i].name);
+            add_entry(entries, name, dtype, block[i].n_dims, block[i].rows, block[i].columns);
+        }
+    snprintf(name, sizeof name, "%swpe.weight", prefix);
+    add_entry(entries, name, dtype, 2, 3, 4);
+    snprintf(name, sizeof name, "%sln_f.weight", prefix);
+    add_entry(entries, name, dtype, 1, 4, 0);
+    snprintf(name, sizeof name, "%swte.weight", prefix);
+    add_entry(entries, name, dtype, 2, 5, 4);
+}
+
+static struct entry *find_entry(struct entries *entries, const char *name) {
+    for (int i = 0; i < entries->n; i++)
+        if (strcmp(entries->list[i].name, name) == 0)
+            return &entries->list[i];
+    fail_msg("no entry %s", name);
+    return NULL;
+}
+
+// -------------------------------------------------------------------------------------------------- weights
+
+static void check_values(const struct entries *entries, const char *prefix) {
+    struct params params;
+    struct huggingface_weights weights;
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    if (huggingface_open(&weights, temporary.folder, &params) != STATUS_OK)
+        fail_msg("%s", status_message());
+    float *values = malloc(params.n_elements * sizeof *values);
+    assert_non_null(values);
+    int n_seen = 0;
+    for (int unit = 0; unit < params.n_units; unit++) {
+        const struct param_unit *u = &params.units[unit];
+        memset(values, 0xff, u->elements * sizeof *values);
+        huggingface_span(&weights, unit, 0, u->elements, values);
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++, n_seen++) {
+            const struct param *param = &params.params[i];
+            char name[64];
+            snprintf(name, sizeof name, "%s%s", prefix, param->name);
+            const struct entry *entry = find_entry((struct entries *)(uintptr_t)entries, name);
+            // Conv1D weights, and only they, change places: (in, out) there, (out, in) here.
+            bool conv = entry->n_dims == 2 && strstr(name, ".c_");
+            float *of_param = values + param->offset;
+            int64_t columns = param->n_dims == 2 ? param->shape[1] : 1;
+            for (int64_t e = 0; e < (int64_t)param->elements; e++) {
+                int64_t row = e / columns, column = e % columns;
+                int expected = conv ? value_of(entry->seed, column, row) : value_of(entry->seed, row, column);
+                if (of_param[e] != (float)expected)
+                    fail_msg("%s[%lld] is %g, expected %d", name, (long long)e, (double)of_param[e],
+                             expected);
+                of_param[e] = 0;
+            }
+        }
+        for (size_t e = 0; e < u->elements; e++) // what is left is padding
+            assert_true(values[e] == 0);
+    }
+    assert_int_equal(n_seen, 28);
+    free(values);
+    huggingface_close(&weights);
+    params_free(&params);
+}
+
+static void test_every_value_arrives(void **state) {
+    (void)state;
+    static const char *const types[] = {"F32", "F16", "BF16"}, *const prefixes[] = {"", "transformer."};
+    for (size_t t = 0; t < 3; t++)
+        for (size_t p = 0; p < 2; p++) {
+            struct entries entries;
+            make_entries(&entries, prefixes[p], types[t]);
+            write_weights(&entries);
+            check_values(&entries, prefixes[p]);
+        }
+}
+
+// A span may begin and end anywhere.
+static void test_parts_of_a_unit(void **state) {
+    (void)state;
+    struct entries entries;
+    struct params params;
+    struct huggingface_weights weights;
+    make_entries(&entries, "", "F32");
+    write_weights(&entries);
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    assert_int_equal(huggingface_open(&weights, temporary.folder, &params), STATUS_OK);
+    size_t n = params.units[1].elements;
+    float *whole = malloc(n * sizeof *whole), *part = malloc((n + 1) * sizeof *part);
+    assert_true(whole && part);
+    huggingface_span(&weights, 1, 0, n, whole);
+    for (size_t begin = 0; begin < n; begin += 37)
+        for (size_t end = begin; end <= n; end += 101) {
+            part[end - begin] = 12345;
+            huggingface_span(&weights, 1, begin, end, part);
+            assert_memory_equal(part, whole + begin, (end - begin) * sizeof *part);
+            assert_true(part[end - begin] == 12345);
+        }
+    free(whole);
+    free(part);
+    huggingface_close(&weights);
+    params_free(&params);
+}
+
+static void test_what_is_ignored(void **state) {
+    (void)state;
+    struct entries entries;
+    make_entries(&entries, "transformer.", "F32");
+    add_entry(&entries, "transformer.h.0.attn.bias", "F64", 2, 3, 3);
+    add_entry(&entries, "transformer.h.1.attn.masked_bias", "F32", 1, 1, 0);
+    add_entry(&entries, "lm_head.weight", "F32", 2, 5, 4)->seed =
+        find_entry(&entries, "transformer.wte.weight")->seed;
+    write_weights(&entries);
+    check_values(&entries, "transformer.");
+}
+
+static void assert_weights_refused(const struct entries *entries, const char *expected) {
+    struct params params;
+    struct huggingface_weights weights;
+    write_weights(entries);
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    assert_int_equal(huggingface_open(&weights, temporary.folder, &params), STATUS_INVALID);
+    assert_null(weights.tensor_of_param);
+    if (!strstr(status_message(), weights_path) || !strstr(status_message(), expected))
+        fail_msg("\"%s\" does not say \"%s\", or where", status_message(), expected);
+    status_clear();
+    params_free(&params);
+}
+
+static void test_wrong_tensors_are_named(void **state) {
+    (void)state;
+    struct entries entries;
+    struct entry *entry;
+    make_entries(&entries, "", "F32");
+    *find_entry(&entries, "h.1.ln_2.bias") = entries.list[--entries.n]; // wte takes its place
+    assert_weights_refused(&entries, "\"h.1.ln_2.bias\" is missing");
+
+    make_entries(&entries, "", "F32");
+    add_entry(&entries, "h.2.ln_1.bias", "F32", 1, 4, 0);
+    assert_weights_refused(&entries, "\"h.2.ln_1.bias\" is not a tensor of a GPT-2 of 2 layers");
+
+    make_entries(&entries, "", "F32");
+    entry = find_entry(&entries, "h.0.attn.c_attn.weight"); // as our own (out, in)
+    entry->shape[0] = 12;
+    entry->shape[1] = 4;
+    assert_weights_refused(&entries, "\"h.0.attn.c_attn.weight\" is 12 x 4, expected 4 x 12");
+
+    make_entries(&entries, "", "F32");
+    find_entry(&entries, "wte.weight")->shape[0] = 6;
+    assert_weights_refused(&entries, "\"wte.weight\" is 6 x 4, expected 5 x 4");
+
+    make_entries(&entries, "", "F32");
+    find_entry(&entries, "ln_f.weight")->n_dims = 2;
+    find_entry(&entries, "ln_f.weight")->shape[1] = 1;
+    assert_weights_refused(&entries, "\"ln_f.weight\" is 4 x 1, expected 4");
+
+    make_entries(&entries, "", "F32");
+    strcpy(find_entry(&entries, "h.0.mlp.c_fc.bias")->dtype, "F64");
+    assert_weights_refused(&entries, "\"h.0.mlp.c_fc.bias\" is F64, expected F32, F16 or BF16");
+
+    make_entries(&entries, "", "F32");
+    add_entry(&entries, "transformer.wpe.weight", "F32", 2, 3, 4);
+    assert_weights_refused(&entries, "\"wpe.weight\" is given twice");
+
+    make_entries(&entries, "", "F32");
+    add_entry(&entries, "lm_head.weight", "F32", 2, 5, 4);
+    assert_weights_refused(&entries, "untied");
+
+    make_entries(&entries, "", "F32");
+    entries.n = 3; // one missing after the other: the first few are named, the rest counted
+    assert_weights_refused(&entries, "and 20 more");
+}
+
+// ---------------------------------------------------------------------------------------------------- config
+
+#define SIZES "\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,\"n_head\":2"
+
+static enum status read_config(const char *text, struct gpt_config *config) {
+    assert_int_equal(file_write_all(config_path, text, strlen(text)), STATUS_OK);
+    return huggingface_read_config(temporary.folder, config);
+}
+
+static void test_good_configs(void **state) {
+    (void)state;
+    static const char *const configs[] = {
+        "{\"model_type\":\"gpt2\"," SIZES "}",
+        "{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-5,"
+        "\"tie_word_embeddings\":true,\"n_inner\":null,\"n_ctx\":3,\"attn_pdrop\":0.1,"
+        "\"task_specific_params\":{\"text-generation\":{\"do_sample\":true}},"
+        "\"scale_attn_weights\":true,\"scale_attn_by_inverse_layer_idx\":false}",
+        "{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":16,\"layer_norm_epsilon\":0.00001000}",
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        struct gpt_config config;
+        if (read_config(configs[i], &config) != STATUS_OK)
+            fail_msg("%s", status_message());
+        assert_memory_equal(&config, &small_config, sizeof config);
+    }
+    struct gpt_config config;
+    assert_int_equal(huggingface_read_config("tests/golden/gpt2-tiny", &config), STATUS_OK);
+    assert_int_equal(config.n_layer, 2);
+    assert_int_equal(config.n_head, 3);
+    assert_int_equal(config.n_embd, 48);
+    assert_int_equal(config.vocab_size, 257);
+    assert_int_equal(config.n_positions, 64);
+}
+
+static void test_bad_configs_name_the_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"", "empty"},
+        {"[]", "expected an object"},
+        {"{", "JSON"},
+        {"{" SIZES "}", "\"model_type\""},
+        {"{\"model_type\":\"llama\"," SIZES "}", "\"llama\", expected \"gpt2\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":\"relu\"}", "\"activation_function\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":1}", "\"activation_function\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"layer_norm_epsilon\":1e-6}", "\"layer_norm_epsilon\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"layer_norm_epsilon\":\"1e-5\"}", "\"layer_norm_epsilon\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"tie_word_embeddings\":false}", "\"tie_word_embeddings\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"scale_attn_weights\":false}", "\"scale_attn_weights\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"scale_attn_by_inverse_layer_idx\":true}",
+         "\"scale_attn_by_inverse_layer_idx\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"add_cross_attention\":true}", "\"add_cross_attention\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":17}", "\"n_inner\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"n_layer\":2}", "\"n_layer\" is given twice"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_head\":2}",
+         "\"n_layer\" is missing"},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":0,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,\"n_head\":"
+         "2}",
+         "\"vocab_size\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":-3,\"n_embd\":4,\"n_layer\":2,\"n_head\":"
+         "2}",
+         "\"n_positions\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4.5,\"n_layer\":2,"
+         "\"n_head\":2}",
+         "\"n_embd\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":1e30,"
+         "\"n_head\":2}",
+         "\"n_layer\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,"
+         "\"n_head\":\"2\"}",
+         "\"n_head\""},
+        {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,\"n_head\":"
+         "3}",
+         "not a multiple of \"n_head\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gpt_config config;
+        if (read_config(cases[i].text, &config) != STATUS_INVALID)
+            fail_msg("not refused: %s", cases[i].text);
+        if (!strstr(status_message(), config_path) || !strstr(status_message(), cases[i].expected))
+            fail_msg("\"%s\" does not say \"%s\", or where", status_message(), cases[i].expected);
+        status_clear();
+    }
+}
+
+static void test_absent_folders(void **state) {
+    (void)state;
+    struct gpt_config config;
+    struct params params;
+    struct huggingface_weights weights;
+    assert_int_equal(huggingface_read_config("/nowhere/at/all", &config), STATUS_INVALID);
+    assert_non_null(strstr(status_message(), "/nowhere/at/all/config.json"));
+    status_clear();
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    assert_int_equal(huggingface_open(&weights, "/nowhere/at/all", &params), STATUS_INVALID);
+    assert_non_null(strstr(status_message(), "/nowhere/at/all/model.safetensors"));
+    status_clear();
+    params_free(&params);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "model.safetensors", weights_path, sizeof weights_path);
+    temporary_path(&temporary, "config.json", config_path, sizeof config_path);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_value_arrives), cmocka_unit_test(test_parts_of_a_unit),
+        cmocka_unit_test(test_what_is_ignored),     cmocka_unit_test(test_wrong_tensors_are_named),
+        cmocka_unit_test(test_good_configs),        cmocka_unit_test(test_bad_configs_name_the_key),
+        cmocka_unit_test(test_absent_folders),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,327 @@
+// What model/gpt promises whoever owns the parameters: units are used only while they are held, gradients are
+// complete when they are said to be, recomputation changes no bit; and that backward is the gradient of
+// forward, by finite differences of the whole model in double.
+#include "tests/support/whole_model.h"
+
+#include <stdio.h>
+
+#include "base/rng.h"
+
+#define MOST_HELD 2
+
+static const struct gpt_config small_config = {
+    .n_layer = 2, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
+
+static void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_t stream) {
+    for (int i = 0; i < n; i++)
+        tokens[i] = (int32_t)rng_below(7, stream, (uint64_t)i, (uint64_t)vocab_size);
+}
+
+// Initial weights are too tame to show much: norms of 1 and biases of 0 hide their gradients' errors.
+static void liven(struct whole_model *model) {
+    float *values = malloc(model->params.n_elements * sizeof *values);
+    assert_non_null(values);
+    for (int unit = 0; unit < model->params.n_units; unit++) {
+        const struct param_unit *u = &model->params.units[unit];
+        params_init_span(&model->params, 3, unit, 0, u->elements, values);
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+            for (size_t e = 0; e < model->params.params[i].elements; e++)
+                values[model->params.params[i].offset + e] += (float)(0.2 * rng_normal(4, (uint32_t)i, e));
+        whole_model_set_unit(model, unit, values);
+    }
+    free(values);
+}
+
+struct step_result {
+    double loss;
+    void *grads;
+    size_t bytes;
+};
+
+static struct step_result step(struct whole_model *model, const struct unit_hooks *hooks) {
+    int32_t tokens[64], targets[64];
+    int n = model->options.B * model->options.T;
+    assert_true(n <= 64);
+    random_tokens(tokens, n, model->params.config.vocab_size, 1);
+    random_tokens(targets, n, model->params.config.vocab_size, 2);
+    struct step_result result = {.bytes = model->params.n_elements * dtype_size(model->state)};
+    whole_model_poison(model);
+    whole_model_zero_grads(model);
+    assert_ok(gpt_forward_backward(model->gpt, &model->stream, hooks, tokens, targets, 1.0f / (float)n,
+                                   &result.loss));
+    result.grads = malloc(result.bytes);
+    assert_non_null(result.grads);
+    memcpy(result.grads, whole_data(model, model->grad_region), result.bytes);
+    return result;
+}
+
+static void assert_same_step(const struct step_result *a, const struct step_result *b) {
+    assert_memory_equal(&a->loss, &b->loss, sizeof a->loss);
+    assert_int_equal(a->bytes, b->bytes);
+    assert_memory_equal(a->grads, b->grads, a->bytes);
+}
+
+// ------------------------------------------------------------------------------------- an owner that lends
+
+// Lends a unit's parameters as a copy that turns to NaN when it is given back, and watches the order of
+// calls.
+struct lender {
+    struct whole_model *model;
+    int n_units;
+    struct loan {
+        bool held;
+        enum gpt_pass pass;
+        void *params;
+    } * loans;
+    int n_held, n_backward;
+    void **ready; // (n_units) the gradients when they were said to be complete, or NULL
+};
+
+static size_t unit_bytes(const struct lender *lender, int unit, enum dtype type) {
+    return lender->model->params.units[unit].elements * dtype_size(type);
+}
+
+static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                        struct unit_view *view) {
+    struct lender *lender = context;
+    assert_ptr_equal(stream, &lender->model->stream);
+    assert_in_range(unit, 0, lender->n_units - 1);
+    struct loan *loan = &lender->loans[unit];
+    assert_false(loan->held);
+    assert_true(lender->n_held++ < MOST_HELD);
+    assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
+    TRY(whole_acquire(lender->model, stream, unit, pass, view));
+    size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
+    *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes)};
+    assert_non_null(loan->params);
+    memcpy(loan->params, view->params, bytes);
+    view->params = loan->params;
+    return STATUS_OK;
+}
+
+static enum status take_back(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    struct lender *lender = context;
+    (void)stream;
+    struct loan *loan = &lender->loans[unit];
+    assert_true(loan->held);
+    assert_int_equal(loan->pass, pass);
+    memset(loan->params, 0xff, unit_bytes(lender, unit, lender->model->options.type));
+    loan->held = false;
+    lender->n_held--;
+    return STATUS_OK;
+}
+
+static enum status take_grads(void *context, struct stream *stream, int unit) {
+    struct lender *lender = context;
+    struct unit_view view;
+    assert_true(lender->loans[unit].held);
+    assert_int_equal(lender->loans[unit].pass, GPT_BACKWARD);
+    assert_null(lender->ready[unit]);
+    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, &view));
+    size_t bytes = unit_bytes(lender, unit, lender->model->state);
+    lender->ready[unit] = malloc(bytes);
+    assert_non_null(lender->ready[unit]);
+    memcpy(lender->ready[unit], view.grads, bytes);
+    lender->n_backward++;
+    return STATUS_OK;
+}
+
+static void lender_init(struct lender *lender, struct whole_model *model) {
+    *lender = (struct lender){.model = model, .n_units = model->params.n_units};
+    lender->loans = calloc((size_t)lender->n_units, sizeof *lender->loans);
+    lender->ready = calloc((size_t)lender->n_units, sizeof *lender->ready);
+    assert_true(lender->loans && lender->ready);
+}
+
+static void lender_free(struct lender *lender) {
+    for (int unit = 0; unit < lender->n_units; unit++) {
+        free(lender->loans[unit].params);
+        free(lender->ready[unit]);
+    }
+    free(lender->loans);
+    free(lender->ready);
+}
+
+static void check_lending(struct device *device, enum dtype type, enum gpt_recompute recompute) {
+    struct whole_model model;
+    struct lender lender;
+    whole_model_init(
+        &model, &small_config, device,
+        &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
+    liven(&model);
+    lender_init(&lender, &model);
+    struct unit_hooks hooks = {&lender, lend, take_back, take_grads};
+    struct step_result plain = step(&model, &model.hooks), lent = step(&model, &hooks);
+    assert_same_step(&plain, &lent);
+    assert_int_equal(lender.n_held, 0);
+    assert_int_equal(lender.n_backward, model.params.n_units);
+    for (int unit = 0; unit < model.params.n_units; unit++) // nothing was added after they were ready
+        assert_memory_equal(lender.ready[unit],
+                            (char *)lent.grads + model.params.units[unit].offset * dtype_size(model.state),
+                            unit_bytes(&lender, unit, model.state));
+    lender_free(&lender);
+    free(plain.grads);
+    free(lent.grads);
+    whole_model_free(&model);
+}
+
+static void test_units_are_used_only_while_held(void **state) {
+    struct device *device = device_for_test(*state);
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+        check_lending(device, (enum dtype)type, RECOMPUTE_NONE);
+        check_lending(device, (enum dtype)type, RECOMPUTE_BLOCK);
+    }
+    device_close(device);
+}
+
+// ------------------------------------------------------------------------------- one meaning, several ways
+
+static void test_recompute_changes_no_bit(void **state) {
+    struct device *device = device_for_test(*state);
+    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+        struct step_result results[2];
+        for (int recompute = 0; recompute < 2; recompute++) {
+            struct whole_model model;
+            whole_model_init(&model, &small_config, device,
+                             &(struct gpt_options){.type = (enum dtype)type,
+                                                   .B = 3,
+                                                   .T = 9,
+                                                   .recompute = recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
+                                                   .training = true},
+                             0);
+            liven(&model);
+            results[recompute] = step(&model, &model.hooks);
+            whole_model_free(&model);
+        }
+        assert_same_step(&results[0], &results[1]);
+        free(results[0].grads);
+        free(results[1].grads);
+    }
+    device_close(device);
+}
+
+// The same loss from a training pass, from gpt_evaluate, and from a model that can only evaluate.
+static void test_evaluation_agrees_with_training(void **state) {
+    struct device *device = device_for_test(*state);
+    double sums[3];
+    for (int training = 0; training < 2; training++) {
+        struct whole_model model;
+        int32_t tokens[14], targets[14];
+        float losses[14];
+        random_tokens(tokens, 14, small_config.vocab_size, 1);
+        random_tokens(targets, 14, small_config.vocab_size, 2);
+        whole_model_init(&model, &small_config, device,
+                         &(struct gpt_options){.type = DTYPE_F32, .B = 2, .T = 7, .training = training}, 0);
+        liven(&model);
+        assert_ok(
+            gpt_evaluate(model.gpt, &model.stream, &model.hooks, tokens, targets, &sums[training], losses));
+        double sum = 0;
+        for (int i = 0; i < 14; i++)
+            sum += (double)losses[i];
+        assert_true(sum == sums[training]);
+        if (training)
+            assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 1.0f,
+                                           &sums[2]));
+        whole_model_free(&model);
+    }
+    assert_true(sums[1] == sums[2]);
+    // Where no backward follows, a library may fuse GELU in another rounding.
+    assert_true(fabs(sums[0] / sums[1] - 1) < 8 * dtype_epsilon(DTYPE_F32));
+    device_close(device);
+}
+
+static void test_bad_sizes_are_refused(void **state) {
+    struct device *device = device_for_test(*state);
+    struct params params;
+    assert_ok(params_init(&params, &small_config));
+    static const int sizes[][2] = {{1, 0}, {1, 11}, {0, 4}, {-1, 4}, {INT32_MAX, 10}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        struct region_table table;
+        struct gpt *gpt;
+        region_table_init(&table);
+        assert_int_equal(gpt_new(&params,
+                                 &(struct gpt_options){
+                                     .type = DTYPE_F32, .B = sizes[i][0], .T = sizes[i][1], .training = true},
+                                 device, &table, &gpt),
+                         STATUS_INVALID);
+        assert_null(gpt);
+        status_clear();
+        region_table_free(&table);
+    }
+    params_free(&params);
+    device_close(device);
+}
+
+// --------------------------------------------------------------------------------------- finite differences
+
+#define DIFFERENCE_STEP 1e-4
+
+// The mean loss with one element moved.
+static double moved_loss(struct whole_model *model, size_t element, double by, const int32_t *tokens,
+                         const int32_t *targets) {
+    double *params = whole_data(model, model->param_region), before = params[element], sum;
+    params[element] = before + by;
+    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, &sum, NULL));
+    params[element] = before;
+    return sum / (model->options.B * model->options.T);
+}
+
+// Fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h, in error by h^4 f5 / 30 and by rounding of f of
+// about 1e-15 / h: together below 1e-10 for a loss of a few units whose derivatives are of order 100 and
+// less. The float arguments (epsilon, scale) mean the same on both sides.
+static double difference(struct whole_model *model, size_t element, const int32_t *tokens,
+                         const int32_t *targets) {
+    const double h = DIFFERENCE_STEP;
+    double near = moved_loss(model, element, h, tokens, targets) -
+                  moved_loss(model, element, -h, tokens, targets),
+           far = moved_loss(model, element, 2 * h, tokens, targets) -
+                 moved_loss(model, element, -2 * h, tokens, targets);
+    return (8 * near - far) / (12 * h);
+}
+
+static void test_gradient_by_finite_differences(void **state) {
+    (void)state;
+    struct device *device = device_for_test("ref");
+    struct whole_model model;
+    int32_t tokens[8], targets[8]; // 8: so that the mean's scale is exact in fp32
+    random_tokens(tokens, 8, small_config.vocab_size, 1);
+    random_tokens(targets, 8, small_config.vocab_size, 2);
+    whole_model_init(&model, &small_config, device,
+                     &(struct gpt_options){.type = DTYPE_F64, .B = 2, .T = 4, .training = true}, 0);
+    liven(&model);
+    whole_model_zero_grads(&model);
+    double sum, worst = 0;
+    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 0.125f, &sum));
+    const double *grads = whole_data(&model, model.grad_region);
+    int n_checked = 0;
+    for (int i = 0; i < model.params.n_params; i++) {
+        const struct param *param = &model.params.params[i];
+        size_t stride = param->elements / 24 + 1; // coprime to nothing in particular: rows and columns vary
+        for (size_t e = 0; e < param->elements; e += stride, n_checked++) {
+            size_t element = param_position(&model.params, i) + e;
+            double expected = difference(&model, element, tokens, targets);
+            double error = fabs(grads[element] - expected) / (1 + fabs(expected));
+            worst = worse(worst, error);
+            if (!(error < 1e-9))
+                fail_msg("%s[%zu]: gradient %.12g, by differences %.12g", param->name, e, grads[element],
+                         expected);
+        }
+    }
+    print_message("%d gradients of the whole model in double: within %.2g of differences\n", n_checked,
+                  worst);
+    whole_model_free(&model);
+    device_close(device);
+}
+
+#define ON(device, test)                                                                                     \
+    { #test " on " device, test, NULL, NULL, (void *)(uintptr_t)device }
+#define ON_ALL(test) ON("avx512", test), ON("avx2", test), ON("portable", test), ON("ref", test)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        ON_ALL(test_units_are_used_only_while_held),           ON_ALL(test_recompute_changes_no_bit),
+        ON_ALL(test_evaluation_agrees_with_training),          ON("portable", test_bad_sizes_are_refused),
+        cmocka_unit_test(test_gradient_by_finite_differences),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
