@@ -50,7 +50,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
     for (int i = 0; i < table->n_regions; i++) {
         struct region *region = &table->regions[i];
         if (region->kind == kind && region->place == place)
-            region->data = (char *)base + region->offset;
+            region->data = base ? (char *)base + region->offset : NULL; // nothing to hold: no arena
     }
 }
 

@@ -135,6 +135,8 @@ static enum status tokenize(const char *const *paths, int n_paths) {
                       tokenizer_n_ids(tokenizer));
     if (status == STATUS_OK)
         status = corpus_read(&corpus, paths, n_paths, held_out);
+    if (status == STATUS_OK && corpus.bytes == 0)
+        status = FAIL(STATUS_INVALID, "train tokenize: %s holds no text", paths[0]);
     if (status == STATUS_OK)
         status = write_shards(tokenizer, &corpus);
     corpus_free(&corpus);

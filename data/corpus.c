@@ -48,9 +48,6 @@ enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_p
         TRY(read_text(text));
         corpus->bytes += text->bytes;
     }
-    if (corpus->bytes == 0)
-        return FAIL(STATUS_INVALID, "%s: no text; name one or more text files",
-                    n_paths ? paths[0] : "no file");
     split(corpus, held_out);
     return STATUS_OK;
 }

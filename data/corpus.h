@@ -20,7 +20,7 @@ struct corpus {
 
 // Reads the files; "-" is standard input. The last `held_out` part by bytes, over all texts, is held out; the
 // cut falls after the line in which it would fall, or after the character where that is the text's last line.
-// STATUS_INVALID when a file is absent or all are empty.
+// STATUS_INVALID when a file is absent. An empty text is a text.
 enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths,
                         double held_out) MUST_CHECK;
 void corpus_free(struct corpus *corpus);

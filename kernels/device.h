@@ -48,7 +48,7 @@ enum status ref_device_open(struct device **out) MUST_CHECK;
 // STATUS_UNSUPPORTED when this processor lacks it.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 
-// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, n_embd), the best of a few runs: what utilisation is measured
+// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), the best of a few runs: what utilisation is measured
 // against. Rows are bounded so that it takes milliseconds.
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double *flops_per_s) MUST_CHECK;

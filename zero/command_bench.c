@@ -30,7 +30,9 @@ struct bench {
     struct memory memory;
     int B, T;
     enum dtype type;
-    void *buffers[6]; // each of (B T, 4 C) fp32, or of the classifier's size where that is larger
+    void *buffers[6];    // each of (B T, 4 C) fp32, or of the classifier's size where that is larger
+    size_t buffer_bytes; // of each
+    int32_t *tokens;     // (B T), all 0
     double gemm_rate[2], bandwidth; // FLOP/s by type (fp32, bf16); bytes/s of a += b
     bool rehearsing;
     size_t workspace_bytes;
@@ -128,20 +130,20 @@ static enum status gelu_backward(struct bench *b, struct work *work) {
 static enum status embedding_forward(struct bench *b, struct work *work) {
     *work = (struct work){.bytes = 2 * rows_of(b) * C * (double)dtype_size(b->type)};
     CALL(b, embedding_forward, .out = b->buffers[0], .wte = b->buffers[1], .wpe = b->buffers[2],
-         .tokens = b->buffers[3], .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
 static enum status embedding_backward(struct bench *b, struct work *work) {
     *work = (struct work){.bytes = rows_of(b) * C * (double)(dtype_size(b->type) + 2 * sizeof(float))};
     CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
-         .tokens = b->buffers[3], .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
 static enum status cross_entropy(struct bench *b, struct work *work) {
     *work = (struct work){.bytes = (double)LOGITS_ROWS * V * (double)(sizeof(float) + dtype_size(b->type))};
     CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
-         .targets = b->buffers[3], .N = LOGITS_ROWS, .V = V, .logits_stride = V, .dlogits_stride = V,
-         .scale = 1, .type = b->type);
+         .targets = b->tokens, .N = LOGITS_ROWS, .V = V, .logits_stride = V, .dlogits_stride = V, .scale = 1,
+         .type = b->type);
 }
 
 static enum status adamw(struct bench *b, struct work *work) {
@@ -194,6 +196,12 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 // The best of a few runs after one that warms up.
 static enum status time_case(struct bench *bench, const struct bench_case *one, struct work *work,
                              double *seconds) {
+    // Zeros are a sensible value in every type: what another operation left is not.
+    for (int i = 0; i < 6; i++)
+        TRY(bench->device->ops->fill(&bench->stream,
+                                     &(struct fill_args){.out = bench->buffers[i],
+                                                         .n = bench->buffer_bytes / sizeof(float),
+                                                         .type = DTYPE_F32}));
     *seconds = HUGE_VAL;
     for (int i = 0; i <= (quick ? 2 : 5); i++) {
         double began = clock_monotonic_s();
@@ -235,15 +243,18 @@ static enum status prepare(struct bench *bench) {
     size_t rows = (size_t)bench->B * (size_t)bench->T;
     size_t wide = rows * 4 * C * sizeof(float), logits = (size_t)LOGITS_ROWS * V * sizeof(float);
     size_t bytes = wide > logits ? wide : logits;
-    int regions[6], workspace;
+    bench->buffer_bytes = bytes;
+    int regions[6], tokens, workspace;
     struct work work;
     struct region_table *table = &bench->memory.table;
     for (int i = 0; i < 6; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, bench->device->place, DTYPE_U8, bytes, &regions[i],
                        "bench.%d", i));
+    TRY(region_add(table, REGION_DATA, bench->device->place, DTYPE_I32, rows, &tokens, "tokens"));
     // Sizes only: the buffers are stood for by any address.
     for (int i = 0; i < 6; i++)
         bench->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
+    bench->tokens = (int32_t *)(uintptr_t)REGION_ALIGNMENT;
     bench->rehearsing = true;
     for (int type = DTYPE_F32; type <= DTYPE_BF16; type++)
         for (int i = 0; i < N_CASES; i++) {
@@ -256,6 +267,7 @@ static enum status prepare(struct bench *bench) {
     TRY(memory_allocate(&bench->memory));
     for (int i = 0; i < 6; i++)
         bench->buffers[i] = region_data(table, regions[i]);
+    bench->tokens = region_data(table, tokens);
     bench->stream.workspace = region_data(table, workspace);
     bench->stream.workspace_bytes = bench->workspace_bytes;
     return STATUS_OK;

@@ -102,6 +102,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                            config->train.seq_len,
                                                  .config = config,
                                                  .params = &trainer->params,
+                                                 .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
                                                  .n_kinds = trainer->state.n_kinds,
                                                  .source = state_source(&reader)};

@@ -45,7 +45,8 @@ class CommandCase(unittest.TestCase):
         environment = dict(os.environ, OMP_WAIT_POLICY='passive', ASAN_OPTIONS='detect_leaks=1')
         environment.update(options.pop('environment', {}))
         return subprocess.Popen([str(TRAIN), *map(str, arguments)], cwd=options.pop('cwd', self.folder),
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **options)
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8',
+                                errors='replace', env=environment, **options)
 
     def run_train(self, *arguments, code=0, text=None, **options):
         """Runs ./train, checks its exit code (and that no sanitizer spoke), and returns it with its output."""

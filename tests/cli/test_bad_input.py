@@ -159,7 +159,8 @@ class Weights(CommandCase):
 
     def test_missing_tensor(self):
         def change(header):
-            header[self.name(header, 'h.1.mlp.c_fc.bias') + 'x'] = header.pop(self.name(header, 'h.1.mlp.c_fc.bias'))
+            name = self.name(header, 'h.1.mlp.c_fc.bias')
+            header[name + 'x'] = header.pop(name)
         self.header(change)
         self.refuses(self.config, says=['c_fc.bias'])
 
