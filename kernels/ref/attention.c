@@ -1,0 +1,93 @@
+// Causal attention, one query at a time: p_j = exp(q . k_j / sqrt(D) - lse), out = sum of p_j v_j. Backward,
+// with delta = dout . out: ds_j = p_j (dout . v_j - delta), dq = sum of ds_j k_j / sqrt(D), dk_j += ds_j q /
+// sqrt(D), dv_j += p_j dout.
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ref/ref.h"
+
+static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t n, enum dtype type) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += ref_load(a, type, at_a + i) * ref_load(b, type, at_b + i);
+    return sum;
+}
+
+enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *a) {
+    (void)stream;
+    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
+    double scale = 1 / sqrt((double)D);
+    for (size_t b = 0; b < (size_t)a->B; b++)
+        for (size_t h = 0; h < H; h++)
+            for (size_t t = 0; t < T; t++) {
+                size_t q = b * a->q_batch_stride + t * a->q_stride + h * D;
+                size_t kv = b * a->kv_batch_stride + h * D;
+                size_t seen = (size_t)a->S - T + t + 1;
+                double highest = -HUGE_VAL, total = 0;
+                for (size_t s = 0; s < seen; s++)
+                    highest = fmax(highest, scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type));
+                for (size_t s = 0; s < seen; s++)
+                    total += exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - highest);
+                double lse = highest + log(total);
+                for (size_t d = 0; d < D; d++) {
+                    double sum = 0;
+                    for (size_t s = 0; s < seen; s++) {
+                        double p = exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - lse);
+                        sum += p * ref_load(a->v, a->type, kv + s * a->kv_stride + d);
+                    }
+                    ref_store(a->out, a->type, (b * T + t) * H * D + h * D + d, sum);
+                }
+                if (a->lse)
+                    ref_store(a->lse, ref_wide(a->type), (b * H + h) * T + t, lse);
+            }
+    return STATUS_OK;
+}
+
+// Sums of one head in double: (T, D) each.
+struct head_gradients {
+    double *dq, *dk, *dv;
+};
+
+static void head_backward(const struct attention_backward_args *a, size_t b, size_t h,
+                          struct head_gradients *sums) {
+    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
+    size_t first = b * a->batch_stride + h * D;
+    double scale = 1 / sqrt((double)D);
+    for (size_t t = 0; t < T; t++) {
+        size_t q = first + t * a->stride, o = (b * T + t) * H * D + h * D;
+        double lse = ref_load(a->lse, ref_wide(a->type), (b * H + h) * T + t);
+        double delta = dot(a->dout, o, a->out, o, D, a->type);
+        for (size_t s = 0; s <= t; s++) {
+            size_t k = first + s * a->stride;
+            double p = exp(scale * dot(a->q, q, a->k, k, D, a->type) - lse);
+            double ds = p * (dot(a->dout, o, a->v, k, D, a->type) - delta) * scale;
+            for (size_t d = 0; d < D; d++) {
+                sums->dq[t * D + d] += ds * ref_load(a->k, a->type, k + d);
+                sums->dk[s * D + d] += ds * ref_load(a->q, a->type, q + d);
+                sums->dv[s * D + d] += p * ref_load(a->dout, a->type, o + d);
+            }
+        }
+    }
+}
+
+enum status ref_attention_backward(struct stream *stream, const struct attention_backward_args *a) {
+    (void)stream;
+    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
+    for (size_t b = 0; b < (size_t)a->B; b++)
+        for (size_t h = 0; h < H; h++) {
+            double *memory = calloc(3 * T * D, sizeof *memory);
+            if (!memory)
+                return FAIL(STATUS_FAILED, "out of memory for the gradients of an attention head");
+            struct head_gradients sums = {memory, memory + T * D, memory + 2 * T * D};
+            head_backward(a, b, h, &sums);
+            for (size_t t = 0; t < T; t++)
+                for (size_t d = 0; d < D; d++) {
+                    size_t at = b * a->batch_stride + t * a->stride + h * D + d;
+                    ref_store(a->dq, a->type, at, sums.dq[t * D + d]);
+                    ref_store(a->dk, a->type, at, sums.dk[t * D + d]);
+                    ref_store(a->dv, a->type, at, sums.dv[t * D + d]);
+                }
+            free(memory);
+        }
+    return STATUS_OK;
+}

@@ -1,0 +1,26 @@
+// Cross-entropy of a softmax: loss = lse(logits) - logits[target]; dlogits = (softmax - onehot) scale.
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_args *a) {
+    enum dtype wide = ref_wide(a->type);
+    (void)stream;
+    for (size_t n = 0; n < (size_t)a->N; n++) {
+        size_t row = n * (size_t)a->logits_stride;
+        double highest = -HUGE_VAL, total = 0;
+        for (size_t v = 0; v < (size_t)a->V; v++)
+            highest = fmax(highest, ref_load(a->logits, wide, row + v));
+        for (size_t v = 0; v < (size_t)a->V; v++)
+            total += exp(ref_load(a->logits, wide, row + v) - highest);
+        double lse = highest + log(total);
+        ref_store(a->losses, wide, n, lse - ref_load(a->logits, wide, row + (size_t)a->targets[n]));
+        // Each logit is read before the same place is written: dlogits may be the logits themselves.
+        for (size_t v = 0; a->dlogits && v < (size_t)a->V; v++) {
+            double p = exp(ref_load(a->logits, wide, row + v) - lse);
+            ref_store(a->dlogits, a->type, n * (size_t)a->dlogits_stride + v,
+                      (p - (v == (size_t)a->targets[n])) * (double)a->scale);
+        }
+    }
+    return STATUS_OK;
+}

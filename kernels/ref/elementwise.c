@@ -1,0 +1,27 @@
+// Sums of squares by block, fills, casts.
+#include "kernels/ref/ref.h"
+
+enum status ref_sum_squares(struct stream *stream, const struct sum_squares_args *a) {
+    (void)stream;
+    for (size_t begin = 0; begin < a->n; begin += SUM_SQUARES_BLOCK) {
+        double sum = 0;
+        for (size_t i = begin; i < a->n && i < begin + SUM_SQUARES_BLOCK; i++)
+            sum += ref_load(a->x, a->type, i) * ref_load(a->x, a->type, i);
+        a->partial[begin / SUM_SQUARES_BLOCK] = sum;
+    }
+    return STATUS_OK;
+}
+
+enum status ref_fill(struct stream *stream, const struct fill_args *a) {
+    (void)stream;
+    for (size_t i = 0; i < a->n; i++)
+        ref_store(a->out, a->type, i, (double)a->value);
+    return STATUS_OK;
+}
+
+enum status ref_cast(struct stream *stream, const struct cast_args *a) {
+    (void)stream;
+    for (size_t i = 0; i < a->n; i++)
+        ref_store(a->out, a->out_type, i, ref_load(a->x, a->type, i));
+    return STATUS_OK;
+}

@@ -1,0 +1,30 @@
+// Embedding: a row of the token table plus a row of the position table, and the sums of what comes back.
+#include "kernels/ref/ref.h"
+
+enum status ref_embedding_forward(struct stream *stream, const struct embedding_forward_args *a) {
+    (void)stream;
+    size_t C = (size_t)a->C;
+    for (int b = 0; b < a->B; b++)
+        for (int t = 0; t < a->T; t++)
+            for (size_t c = 0; c < C; c++) {
+                size_t row = (size_t)b * (size_t)a->T + (size_t)t;
+                double token = ref_load(a->wte, a->type, (size_t)a->tokens[row] * C + c);
+                double position = ref_load(a->wpe, a->type, (size_t)(a->position + t) * C + c);
+                ref_store(a->out, a->type, row * C + c, token + position);
+            }
+    return STATUS_OK;
+}
+
+enum status ref_embedding_backward(struct stream *stream, const struct embedding_backward_args *a) {
+    (void)stream;
+    size_t C = (size_t)a->C;
+    for (int b = 0; b < a->B; b++)
+        for (int t = 0; t < a->T; t++)
+            for (size_t c = 0; c < C; c++) {
+                size_t row = (size_t)b * (size_t)a->T + (size_t)t;
+                double dout = ref_load(a->dout, a->type, row * C + c);
+                ref_add(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
+                ref_add(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
+            }
+    return STATUS_OK;
+}
