@@ -2,6 +2,7 @@
 #include "zero/metrics.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -47,14 +48,15 @@ static enum status cut(const char *path, int64_t first_step) {
     return status;
 }
 
-enum status metrics_open(struct metrics *metrics, const char *path, int64_t first_step) {
-    *metrics = (struct metrics){0};
-    TRY(cut(path, first_step));
-    metrics->path = strdup(path);
-    metrics->stream = fopen(path, "ae");
-    if (!metrics->path || !metrics->stream)
-        return FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
-    return STATUS_OK;
+enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) {
+    *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
+    if (!metrics->path)
+        return STATUS_FAILED;
+    TRY(cut(metrics->path, first_step));
+    metrics->stream = fopen(metrics->path, "ae");
+    if (!metrics->stream)
+        return FAIL(STATUS_FAILED, "cannot write %s: %s", metrics->path, strerror(errno));
+    return tensorboard_open(&metrics->board, folder);
 }
 
 static enum status write_line(struct metrics *metrics, struct text *line) {
@@ -84,7 +86,12 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "mfu", step->mfu);
     text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
              step->memory_peak_bytes);
-    return write_line(metrics, &line);
+    TRY(write_line(metrics, &line));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/loss", step->loss));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/lr", step->lr));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s));
+    return tensorboard_flush(&metrics->board);
 }
 
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) {
@@ -92,12 +99,17 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
     text_add(&line, "{\"step\": %lld", (long long)eval->step);
     add_number(&line, "val_loss", eval->loss);
     add_number(&line, "val_bits_per_byte", eval->bits_per_byte);
-    return write_line(metrics, &line);
+    TRY(write_line(metrics, &line));
+    TRY(tensorboard_add(&metrics->board, eval->step, "val/loss", eval->loss));
+    if (isfinite(eval->bits_per_byte))
+        TRY(tensorboard_add(&metrics->board, eval->step, "val/bits_per_byte", eval->bits_per_byte));
+    return tensorboard_flush(&metrics->board);
 }
 
 void metrics_close(struct metrics *metrics) {
     if (metrics->stream)
         fclose(metrics->stream);
+    tensorboard_close(&metrics->board);
     free(metrics->path);
     *metrics = (struct metrics){0};
 }

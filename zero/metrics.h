@@ -1,5 +1,6 @@
-// What programs read of a run: metrics.jsonl, one JSON object a line. A step's loss stands under the number
-// of updates that the weights had when it was computed (the first is step 0); an evaluation likewise.
+// What programs read of a run: metrics.jsonl, one JSON object a line, and the same figures for TensorBoard. A
+// step's loss stands under the number of updates that the weights had when it was computed (the first is step
+// 0); an evaluation likewise.
 #ifndef ZERO_ZERO_METRICS_H
 #define ZERO_ZERO_METRICS_H
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
+#include "zero/tensorboard.h"
 
 struct step_metrics {
     int64_t step;     // from 0
@@ -31,11 +33,13 @@ struct eval_metrics {
 struct metrics {
     FILE *stream;
     char *path;
+    struct tensorboard board;
 };
 
-// Opens for appending. Lines of steps from `first_step` on, and a torn last line, are cut off first: a
-// resumed run writes them again, so that there is one line a step.
-enum status metrics_open(struct metrics *metrics, const char *path, int64_t first_step) MUST_CHECK;
+// Opens FOLDER/metrics.jsonl for appending, and an events file for TensorBoard. Lines of steps from
+// `first_step` on, and a torn last line, are cut off first: a resumed run writes them again, so that there is
+// one line a step.
+enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 void metrics_close(struct metrics *metrics);

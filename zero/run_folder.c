@@ -10,10 +10,9 @@
 enum status run_folder_open(struct run_folder *folder, const char *path) {
     *folder = (struct run_folder){.path = file_path("%s", path),
                                   .checkpoints = file_path("%s/checkpoints", path),
-                                  .metrics = file_path("%s/metrics.jsonl", path),
                                   .samples = file_path("%s/samples", path),
                                   .lock = -1};
-    if (!folder->path || !folder->checkpoints || !folder->metrics || !folder->samples)
+    if (!folder->path || !folder->checkpoints || !folder->samples)
         return STATUS_FAILED;
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
@@ -47,7 +46,6 @@ void run_folder_close(struct run_folder *folder) {
     file_unlock(&folder->lock);
     free(folder->path);
     free(folder->checkpoints);
-    free(folder->metrics);
     free(folder->samples);
     *folder = (struct run_folder){.lock = -1};
 }

@@ -5,7 +5,7 @@
 #include "configs/config.h"
 
 struct run_folder {
-    char *path, *checkpoints, *metrics, *samples;
+    char *path, *checkpoints, *samples;
     int lock;
 };
 

@@ -247,7 +247,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
         log_info("resuming after step %lld of %lld, from %s", (long long)trainer->step,
                  (long long)config->train.max_steps, trainer->resumed->path);
     TRY(load_state(trainer));
-    return metrics_open(&trainer->metrics, trainer->folder.metrics, trainer->step);
+    return metrics_open(&trainer->metrics, trainer->folder.path, trainer->step);
 }
 
 void trainer_free(struct trainer *trainer) {

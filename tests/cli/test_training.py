@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 import signal
+import struct
 import time
 import unittest
 
@@ -123,6 +124,34 @@ class Running(CommandCase):
                 written = re.search(rf'"{field}": ?([^,}}]+)', line).group(1)
                 self.assertEqual(float(written), entry[field])
         self.assertEqual([m['tokens'] for m in self.metrics()], [64 * (k + 1) for k in range(6)])
+
+    def test_tensorboard_reads_the_events(self):
+        """Each record: length, its masked crc32c, data, its masked crc32c; here read by the format's own rules."""
+        def masked_crc32c(data):
+            crc = 0xffffffff
+            for byte in data:
+                crc ^= byte
+                for _ in range(8):
+                    crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+            crc ^= 0xffffffff
+            return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+        self.assertEqual(masked_crc32c(b'123456789'), ((0xe3069283 >> 15 | 0xe3069283 << 17) + 0xa282ead8) & 0xffffffff)
+        self.run_train(self.tiny_config())
+        data = next((self.folder / 'run').glob('events.out.tfevents.*')).read_bytes()
+        at, records = 0, []
+        while at < len(data):
+            length, length_crc = struct.unpack_from('<QI', data, at)
+            self.assertEqual(length_crc, masked_crc32c(data[at:at + 8]))
+            record = data[at + 12:at + 12 + length]
+            self.assertEqual(struct.unpack_from('<I', data, at + 12 + length)[0], masked_crc32c(record))
+            records.append(record)
+            at += 16 + length
+        self.assertIn(b'brain.Event:2', records[0])
+        losses = [r for r in records if b'train/loss' in r]
+        self.assertEqual(len(losses), 6)
+        for record, metrics in zip(losses, self.metrics()):
+            self.assertEqual(struct.unpack('<f', record[-4:])[0], struct.unpack('<f', struct.pack('<f', metrics['loss']))[0])
 
     def test_learning(self):
         """One batch again and again is learnt by heart."""
