@@ -111,7 +111,7 @@ static enum status choose_type(struct trainer *trainer) {
     else if (trainer->resumed) // measured once; the run keeps it
         trainer->type = trainer->resumed->compute;
     else
-        TRY(device_measure_compute_type(trainer->device, rows, (int)config->model.n_embd, &trainer->type));
+        TRY(device_measure_compute_type(trainer->device, &trainer->type));
     return device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd, trainer->type,
                                     &trainer->gemm_rate);
 }
@@ -211,18 +211,19 @@ static enum status load_state(struct trainer *trainer) {
 
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    char weights[32], tokens[32], rate[32];
-    log_info("device: %s; %s, GEMM %s FLOP/s", trainer->device->description, dtype_name(trainer->type),
-             text_count(rate, sizeof rate, trainer->gemm_rate));
+    char weights[32], tokens[32];
+    log_info("device: %s; %s, GEMM %.0f GFLOP/s", trainer->device->description, dtype_name(trainer->type),
+             trainer->gemm_rate / 1e9);
     log_info(
         "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
         text_count(weights, sizeof weights, (double)trainer->params.n_weights),
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
-    log_info("data: %s tokens in %d shards; a step is %lld x %lld sequences of %lld tokens",
+    log_info("data: %s tokens in %d shard%s; a step is %lld x %lld sequences of %lld tokens",
              text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->train)),
-             loader_n_shards(trainer->train), (long long)config->train.gradient_accumulation_steps,
-             (long long)config->train.micro_batch_size, (long long)config->train.seq_len);
+             loader_n_shards(trainer->train), loader_n_shards(trainer->train) == 1 ? "" : "s",
+             (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size,
+             (long long)config->train.seq_len);
 }
 
 enum status trainer_setup(struct trainer *trainer, bool *complete) {

@@ -192,6 +192,32 @@ class Checkpoints(CommandCase):
         self.assertIn('rank-00000.bin', process.error)
         self.assertEqual(self.curve(), before)
 
+    def test_every_damage_to_a_data_file_is_found(self):
+        config = self.tiny_config(model={'vocab_size': 257}, data={'tokenizer': 'bytes'})
+        self.run_train(config)
+        checkpoint = self.checkpoints()[-1]
+        good = (checkpoint / 'rank-00000.bin').read_bytes()
+
+        def flipped(at):
+            content = bytearray(good)
+            content[at] ^= 1
+            return bytes(content)
+        damages = {'first bit': flipped(0), 'middle bit': flipped(len(good) // 2), 'last bit': flipped(-1),
+                   'cut by a byte': good[:-1], 'cut in half': good[:len(good) // 2], 'empty': b'', 'longer': good + b'x'}
+        for name, content in damages.items():
+            with self.subTest(name):
+                (checkpoint / 'rank-00000.bin').write_bytes(content)
+                self.refuses('generate', checkpoint, says=['rank-00000.bin'])
+        (checkpoint / 'rank-00000.bin').unlink()
+        self.refuses('generate', checkpoint, says=['rank-00000.bin'])
+        (checkpoint / 'rank-00000.bin').write_bytes(good)
+        manifest = (checkpoint / 'manifest.json').read_text()
+        for name, text in {'cut': manifest[:-20], 'empty': '', 'a list': '[]', 'other sizes': manifest.replace(
+                '"n_embd": 32', '"n_embd": 64'), 'absurd': manifest.replace('"n_embd": 32', '"n_embd": 1e300')}.items():
+            with self.subTest(name):
+                (checkpoint / 'manifest.json').write_text(text)
+                self.refuses('generate', checkpoint, says=['manifest.json'])
+
     def test_unwritable_run_folder(self):
         blocked = self.folder / 'file'
         blocked.write_text('not a folder')

@@ -4,6 +4,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -15,17 +16,18 @@
 // facts: texts that the message must contain, ended by NULL. Clears the recorded failure.
 static inline void expect_status(enum status got, enum status wanted, const char *const *facts,
                                  const char *file, int line) {
-    if (got != wanted) {
+    bool right = got == wanted;
+    if (!right)
         print_error("%s:%d: status %d, expected %d; message: %s\n", file, line, got, wanted,
                     status_message());
-        _fail(file, line);
-    }
-    for (; *facts; facts++)
+    for (; right && *facts; facts++)
         if (!strstr(status_message(), *facts)) {
             print_error("%s:%d: the message lacks \"%s\": %s\n", file, line, *facts, status_message());
-            _fail(file, line);
+            right = false;
         }
-    status_clear();
+    status_clear(); // also after a failure: the next test starts with nothing recorded
+    if (!right)
+        _fail(file, line);
 }
 
 #define EXPECT_FAILURE(wanted, call, ...)                                                                    \

@@ -1,0 +1,120 @@
+// Timing a device's matrix products: what utilisation is measured against, and which compute type is the
+// faster one.
+#include <math.h>
+
+#include "base/clock.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+
+#define MEASURED_FLOP     1e9  // of one product at most: about 5 ms at 200 GFLOP/s
+#define MEASURED_WIDENING 4    // as an MLP's first half
+#define MEASURED_RUNS     12   // at least: the best of them is the machine's, whatever else runs on it
+#define MEASURED_SECONDS  0.05 // at least
+#define BF16_MUST_GAIN    1.25
+
+// The shape that decides between types: a whole kernel's worth of work, whatever the model, so that a small
+// model's overheads cannot tip the scales.
+#define DECIDING_ROWS   512
+#define DECIDING_N_EMBD 512
+
+struct measured_product {
+    struct linear_forward_args args;
+    size_t x_bytes, weight_bytes, out_bytes;
+    void *x, *weight, *out;
+    struct stream stream;
+};
+
+static void measured_product_free(struct device *device, struct measured_product *product) {
+    device->memory_delete(device, product->x, product->x_bytes);
+    device->memory_delete(device, product->weight, product->weight_bytes);
+    device->memory_delete(device, product->out, product->out_bytes);
+    device->memory_delete(device, product->stream.workspace, product->stream.workspace_bytes);
+}
+
+static enum status measured_product_init(struct device *device, int rows, int n_embd, enum dtype type,
+                                         struct measured_product *product) {
+    int64_t size = (int64_t)dtype_size(type);
+    int n_out = MEASURED_WIDENING * n_embd;
+    product->x_bytes = (size_t)(size * rows * n_embd);
+    product->out_bytes = (size_t)(size * rows * n_out);
+    product->weight_bytes = (size_t)(size * n_out * n_embd);
+    product->stream.device = device;
+    TRY(device->memory_new(device, product->x_bytes, "the measured products", &product->x));
+    TRY(device->memory_new(device, product->weight_bytes, "the measured products", &product->weight));
+    TRY(device->memory_new(device, product->out_bytes, "the measured products", &product->out));
+    product->args = (struct linear_forward_args){
+        .out = product->out,
+        .x = product->x,
+        .weight = product->weight,
+        .N = rows,
+        .IC = n_embd,
+        .OC = n_out,
+        .out_stride = n_out,
+        .type = type,
+        .out_type = type,
+    };
+    TRY(device->ops->workspace_bytes(device, OP_linear_forward, &product->args,
+                                     &product->stream.workspace_bytes));
+    return device->memory_new(device, product->stream.workspace_bytes, "the measured products",
+                              &product->stream.workspace);
+}
+
+static enum status run_product(struct device *device, struct measured_product *product, double *seconds) {
+    double start = clock_monotonic_s();
+    TRY(device->ops->linear_forward(&product->stream, &product->args));
+    TRY(device->synchronize(&product->stream));
+    *seconds = clock_monotonic_s() - start;
+    return STATUS_OK;
+}
+
+// The best times of the products, run in turn; the first round builds what is built once and is not counted.
+static enum status time_products(struct device *device, struct measured_product *products, int n,
+                                 double *best) {
+    double began = clock_monotonic_s(), seconds;
+    for (int k = 0; k < n; k++)
+        best[k] = HUGE_VAL;
+    for (int i = 0; i <= MEASURED_RUNS || clock_monotonic_s() - began < MEASURED_SECONDS; i++)
+        for (int k = 0; k < n; k++) {
+            TRY(run_product(device, &products[k], &seconds));
+            if (i > 0 && seconds < best[k])
+                best[k] = seconds;
+        }
+    return STATUS_OK;
+}
+
+// FLOP/s of each of n types, on this many rows.
+static enum status measure_rates(struct device *device, int rows, int n_embd, const enum dtype *types, int n,
+                                 double *rates) {
+    struct measured_product products[2] = {0};
+    enum status status = STATUS_OK;
+    for (int k = 0; k < n && status == STATUS_OK; k++)
+        status = measured_product_init(device, rows, n_embd, types[k], &products[k]);
+    if (status == STATUS_OK)
+        status = time_products(device, products, n, rates);
+    for (int k = 0; k < n; k++) {
+        rates[k] = 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd / rates[k];
+        measured_product_free(device, &products[k]);
+    }
+    return status;
+}
+
+// As many rows as take a few milliseconds, and enough for a full kernel.
+static int measured_rows(int rows, int n_embd) {
+    double flop_per_row = 2.0 * n_embd * MEASURED_WIDENING * n_embd;
+    if (rows > MEASURED_FLOP / flop_per_row)
+        rows = (int)(MEASURED_FLOP / flop_per_row);
+    return rows < 64 ? 64 : rows;
+}
+
+enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
+                                     double *flops_per_s) {
+    return measure_rates(device, measured_rows(rows, n_embd), n_embd, &type, 1, flops_per_s);
+}
+
+enum status device_measure_compute_type(struct device *device, enum dtype *out) {
+    const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
+    double rates[2] = {1, 1};
+    TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, rates));
+    *out = rates[1] > rates[0] * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
+    return STATUS_OK;
+}

@@ -1,0 +1,243 @@
+// Files: what is missing, in the way, full or held is said by path; a write that fails leaves the old file.
+#include "tests/support/expect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+static char folder[256];
+
+static int make_folder(void **state) {
+    (void)state;
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/zero-file-XXXXXX", parent ? parent : "/tmp");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return file_remove_tree(folder) == STATUS_OK && !file_exists(folder) ? 0 : -1;
+}
+
+// A path in the folder, valid until the fourth call after this one.
+static const char *in_folder(const char *name) {
+    static char paths[4][512];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void expect_content(const char *path, const char *content) {
+    char *data;
+    size_t bytes;
+    EXPECT_OK(file_read(path, 1000, &data, &bytes));
+    assert_int_equal(bytes, strlen(content));
+    assert_string_equal(data, content);
+    free(data);
+}
+
+static int entries(const char *path) {
+    struct file_list list = {0};
+    EXPECT_OK(file_list_folder(&list, path));
+    int n = list.n_paths;
+    file_list_free(&list);
+    return n;
+}
+
+static void test_read(void **state) {
+    (void)state;
+    char *data;
+    size_t bytes;
+    EXPECT_OK(file_write_all(in_folder("a"), "hello", 5));
+    expect_content(in_folder("a"), "hello");
+    EXPECT_OK(file_write_all(in_folder("empty"), "", 0));
+    expect_content(in_folder("empty"), "");
+    EXPECT_OK(file_read("/proc/self/status", 100000, &data, &bytes)); // says that it has 0 bytes
+    assert_true(bytes > 100 && strlen(data) == bytes);
+    free(data);
+    EXPECT_FAILURE(STATUS_INVALID, file_read(in_folder("b"), 9, &data, &bytes), folder, "/b", "No such file");
+    EXPECT_FAILURE(STATUS_INVALID, file_read(folder, 9, &data, &bytes), folder, "is a folder");
+    EXPECT_FAILURE(STATUS_INVALID, file_read(in_folder("a"), 4, &data, &bytes), "/a", "5 bytes", "at most 4");
+    EXPECT_FAILURE(STATUS_INVALID, file_read("/proc/self/status", 10, &data, &bytes), "larger than the 10");
+}
+
+static void test_map(void **state) {
+    (void)state;
+    struct file_map map;
+    EXPECT_OK(file_write_all(in_folder("a"), "0123456789", 10));
+    EXPECT_OK(file_map_open(&map, in_folder("a")));
+    assert_int_equal(map.bytes, 10);
+    assert_memory_equal(map.data, "0123456789", 10);
+    file_map_close(&map);
+    assert_null(map.data);
+    EXPECT_OK(file_write_all(in_folder("empty"), "", 0));
+    EXPECT_OK(file_map_open(&map, in_folder("empty")));
+    assert_true(!map.data && map.bytes == 0);
+    file_map_close(&map);
+    EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, in_folder("none")), "/none", "No such file");
+    EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, folder), "is a folder");
+}
+
+static void test_write(void **state) {
+    (void)state;
+    struct file_writer writer;
+    EXPECT_OK(file_write_all(in_folder("a"), "old", 3));
+    EXPECT_OK(file_writer_open(&writer, in_folder("a")));
+    file_write(&writer, "new ", 4);
+    expect_content(in_folder("a"), "old"); // until the commit
+    file_write(&writer, "text", 4);
+    assert_int_equal(writer.bytes, 8);
+    EXPECT_OK(file_commit(&writer));
+    file_discard(&writer);
+    expect_content(in_folder("a"), "new text");
+    EXPECT_OK(file_writer_open(&writer, in_folder("a")));
+    file_write(&writer, "unwanted", 8);
+    file_discard(&writer);
+    expect_content(in_folder("a"), "new text");
+    assert_int_equal(entries(folder), 1); // nothing temporary is left
+
+    EXPECT_FAILURE(STATUS_FAILED, file_writer_open(&writer, in_folder("none/a")), "/none/a", "No such file");
+    EXPECT_FAILURE(STATUS_FAILED, file_write_all(folder, "x", 1), folder, "Is a directory");
+}
+
+// Full at the flush (/dev/full), and full in the midst of writing (a limit on the size of files).
+static void test_disk_full(void **state) {
+    (void)state;
+    struct file_writer writer;
+    EXPECT_OK(file_write_all(in_folder("a"), "good", 4));
+    EXPECT_OK(file_writer_open(&writer, in_folder("a")));
+    fclose(writer.stream);
+    writer.stream = fopen("/dev/full", "wb");
+    assert_non_null(writer.stream);
+    file_write(&writer, "0123456789", 10);
+    EXPECT_FAILURE(STATUS_FAILED, file_commit(&writer), "/a", strerror(ENOSPC));
+    expect_content(in_folder("a"), "good");
+
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = 100000;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    static char block[30000];
+    enum status status = file_writer_open(&writer, in_folder("a"));
+    for (int i = 0; status == STATUS_OK && i < 10; i++)
+        file_write(&writer, block, sizeof block);
+    if (status == STATUS_OK)
+        status = file_commit(&writer);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, handler);
+    EXPECT_FAILURE(STATUS_FAILED, status, "/a", strerror(EFBIG));
+    expect_content(in_folder("a"), "good");
+    assert_int_equal(entries(folder), 1);
+}
+
+static void test_folders(void **state) {
+    (void)state;
+    EXPECT_OK(file_make_folders(in_folder("x/y//z/")));
+    EXPECT_OK(file_make_folders(in_folder("x/y/z")));
+    assert_true(file_is_folder(in_folder("x/y/z")) && !file_is_folder(in_folder("x/w")));
+    EXPECT_OK(file_make_folders("/"));
+    EXPECT_FAILURE(STATUS_INVALID, file_make_folders(""), "cannot make the folder");
+    EXPECT_OK(file_write_all(in_folder("x/file"), "1", 1));
+    EXPECT_FAILURE(STATUS_INVALID, file_make_folders(in_folder("x/file")), "x/file");
+    EXPECT_FAILURE(STATUS_INVALID, file_make_folders(in_folder("x/file/deeper")), "x/file");
+    EXPECT_OK(file_sync_folder(in_folder("x")));
+    EXPECT_FAILURE(STATUS_FAILED, file_sync_folder(in_folder("none")), "/none");
+    EXPECT_OK(file_rename(in_folder("x"), in_folder("renamed")));
+    assert_true(file_exists(in_folder("renamed/file")));
+    EXPECT_FAILURE(STATUS_FAILED, file_rename(in_folder("x"), in_folder("w")), "/x", "/w");
+}
+
+// A link inside a tree is removed, and what it points at stays.
+static void test_remove_tree(void **state) {
+    (void)state;
+    EXPECT_OK(file_make_folders(in_folder("kept")));
+    EXPECT_OK(file_write_all(in_folder("kept/file"), "1", 1));
+    EXPECT_OK(file_make_folders(in_folder("gone/deep/deeper")));
+    EXPECT_OK(file_write_all(in_folder("gone/deep/file"), "1", 1));
+    assert_int_equal(symlink(in_folder("kept"), in_folder("gone/deep/link")), 0);
+    EXPECT_OK(file_remove_tree(in_folder("gone")));
+    assert_false(file_exists(in_folder("gone")));
+    assert_true(file_exists(in_folder("kept/file")));
+    EXPECT_OK(file_remove_tree(in_folder("gone")));
+    EXPECT_OK(file_remove_tree(in_folder("kept/file")));
+    assert_false(file_exists(in_folder("kept/file")));
+}
+
+static void test_glob(void **state) {
+    (void)state;
+    static const char *const names[] = {"s-2.bin", "s-10.bin", "s-1.bin", "other", "s-[x].bin"};
+    for (int i = 0; i < 5; i++)
+        EXPECT_OK(file_write_all(in_folder(names[i]), "", 0));
+    struct file_list list = {0};
+    EXPECT_OK(file_glob(&list, in_folder("other")));
+    EXPECT_OK(file_glob(&list, in_folder("s-*.bin")));
+    EXPECT_OK(file_glob(&list, in_folder("s-[x].bin"))); // a name that looks like a pattern
+    static const char *const expected[] = {"other",   "s-1.bin",   "s-10.bin",
+                                           "s-2.bin", "s-[x].bin", "s-[x].bin"};
+    assert_int_equal(list.n_paths, 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(list.paths[i], in_folder(expected[i]));
+    EXPECT_FAILURE(STATUS_INVALID, file_glob(&list, in_folder("t-*.bin")), "no file matches", "t-*.bin");
+    EXPECT_FAILURE(STATUS_INVALID, file_glob(&list, in_folder("none")), "/none");
+    file_list_free(&list);
+    EXPECT_OK(file_list_folder(&list, folder));
+    assert_int_equal(list.n_paths, 5);
+    assert_string_equal(list.paths[0], "other");
+    assert_string_equal(list.paths[1], "s-1.bin");
+    file_list_free(&list);
+    EXPECT_FAILURE(STATUS_INVALID, file_list_folder(&list, in_folder("none")), "/none");
+}
+
+static void test_lock(void **state) {
+    (void)state;
+    int ready[2], descriptor;
+    char byte, holder[32];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int own;
+        byte = file_lock(in_folder("lock"), &own) == STATUS_OK ? 'y' : 'n';
+        if (write(ready[1], &byte, 1) == 1)
+            pause();
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(byte, 'y');
+    snprintf(holder, sizeof holder, "process %ld", (long)child);
+    EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("lock"), &descriptor), "/lock", holder, "in use");
+    assert_int_equal(descriptor, -1);
+    kill(child, SIGKILL); // a dead holder holds nothing
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    EXPECT_OK(file_lock(in_folder("lock"), &descriptor));
+    snprintf(holder, sizeof holder, "%ld\n", (long)getpid());
+    expect_content(in_folder("lock"), holder);
+    file_unlock(&descriptor);
+    file_unlock(&descriptor);
+    EXPECT_OK(file_lock(in_folder("lock"), &descriptor));
+    file_unlock(&descriptor);
+    EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("none/lock"), &descriptor), "/none/lock");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(test_read),    TEST(test_map),         TEST(test_write), TEST(test_disk_full),
+        TEST(test_folders), TEST(test_remove_tree), TEST(test_glob),  TEST(test_lock),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,167 @@
+// JSON that is wrong is refused with its place; what is right is read by type and bound.
+#include "tests/support/expect.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "base/text.h"
+
+static enum status parse(const char *text, cJSON **out) {
+    return json_parse(text, strlen(text), "a.json", out);
+}
+
+static enum status parse_only(const char *text) {
+    cJSON *tree;
+    enum status status = parse(text, &tree);
+    cJSON_Delete(tree);
+    return status;
+}
+
+static void test_places(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only(""), "a.json is empty");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only(" \n\t\n"), "a.json is empty");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1,\n \"b\": oops}"), "a.json:2:7", "oops");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\n  \"a\": 1,\n}"), "a.json:4:1");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1} // no"), "a.json:1:10", "// no");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": [1, 2"), "a.json:1:", "not complete");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": \"b"), "a.json:1:");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{'a': 1}"), "a.json:1:");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": NaN}"), "a.json:1:7");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("[1, 2] [3]"), "a.json:1:8");
+    EXPECT_OK(parse_only(" {\"a\": [1, 2.5e3, true, null, \"\\u00e9\"]} \r\n"));
+    EXPECT_OK(parse_only("7"));
+}
+
+// The text's length counts, not a NUL after it.
+static void test_length(void **state) {
+    (void)state;
+    const char text[] = {'{', '}', 'x', 'y'};
+    cJSON *tree;
+    EXPECT_OK(json_parse(text, 2, "part", &tree));
+    cJSON_Delete(tree);
+    char *exact = malloc(5); // the sanitizer sees a read beyond it
+    assert_non_null(exact);
+    memcpy(exact, "{}abc", 5);
+    EXPECT_FAILURE(STATUS_INVALID, json_parse(exact, 5, "part", &tree), "part:1:3", "\"abc\"");
+    assert_null(tree);
+    memcpy(exact, "{\"a\":", 5);
+    EXPECT_FAILURE(STATUS_INVALID, json_parse(exact, 5, "part", &tree), "part:1:5");
+    free(exact);
+}
+
+static void test_keys_given_twice(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1, \"b\": 2, \"a\": 3}"), "\"a\" is given twice");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("[{\"x\": {\"k\": 1, \"k\": 1}}]"), "\"k\" is given twice");
+    EXPECT_OK(parse_only("{\"a\": 1, \"A\": 2, \"b\": {\"a\": 3}}"));
+}
+
+static void test_depth(void **state) {
+    (void)state;
+    enum { DEPTH = 200000 };
+    char *deep = malloc(DEPTH + 1);
+    assert_non_null(deep);
+    memset(deep, '[', DEPTH);
+    deep[DEPTH] = '\0';
+    EXPECT_FAILURE(STATUS_INVALID, parse_only(deep), "a.json:1:");
+    free(deep);
+}
+
+static void test_getters(void **state) {
+    (void)state;
+    cJSON *tree;
+    const char *string;
+    const cJSON *part;
+    int64_t integer = 0;
+    double number = 0;
+    EXPECT_OK(parse("{\"n\": 12, \"big\": 9007199254740992, \"half\": 0.5, \"s\": \"text\", \"list\": [1],"
+                    "\"object\": {}, \"huge\": 1e999, \"yes\": true}",
+                    &tree));
+    EXPECT_OK(json_get_integer(tree, "n", 1, 12, "f", &integer));
+    assert_int_equal(integer, 12);
+    EXPECT_OK(json_get_integer(tree, "big", 0, INT64_MAX, "f", &integer));
+    assert_true(integer == 9007199254740992);
+    EXPECT_FAILURE(STATUS_INVALID, json_get_integer(tree, "n", 13, 20, "f", &integer), "f", "\"n\" is 12",
+                   "13", "20");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_integer(tree, "half", 0, 9, "f", &integer), "0.5", "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_integer(tree, "huge", 0, 9, "f", &integer), "huge");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_integer(tree, "s", 0, 9, "f", &integer), "\"s\" is a string");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_integer(tree, "N", 0, 9, "f", &integer), "\"N\" is missing");
+    EXPECT_OK(json_get_number(tree, "half", "f", &number));
+    assert_true(number == 0.5);
+    EXPECT_FAILURE(STATUS_INVALID, json_get_number(tree, "huge", "f", &number), "\"huge\"", "too large");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_number(tree, "yes", "f", &number), "\"yes\" is true or false");
+    EXPECT_OK(json_get_string(tree, "s", "f", &string));
+    assert_string_equal(string, "text");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_string(tree, "n", "f", &string), "a number", "a string");
+    EXPECT_OK(json_get_array(tree, "list", "f", &part));
+    EXPECT_OK(json_get_object(tree, "object", "f", &part));
+    EXPECT_FAILURE(STATUS_INVALID, json_get_array(tree, "object", "f", &part), "an object", "a list");
+    EXPECT_FAILURE(STATUS_INVALID, json_get_object(tree, "list", "f", &part), "a list", "an object");
+    cJSON_Delete(tree);
+}
+
+static void test_strings_go_round(void **state) {
+    (void)state;
+    char every[256];
+    for (int i = 1; i < 256; i++)
+        every[i - 1] = (char)i;
+    every[255] = '\0';
+    struct text text = {0};
+    cJSON *tree;
+    json_add_string(&text, every);
+    EXPECT_OK(text_status(&text));
+    EXPECT_OK(parse(text.data, &tree));
+    assert_string_equal(tree->valuestring, every);
+    cJSON_Delete(tree);
+    text_free(&text);
+}
+
+static void test_files(void **state) {
+    (void)state;
+    cJSON *tree;
+    EXPECT_FAILURE(STATUS_INVALID, json_read_file("tests/no-such.json", &tree), "tests/no-such.json",
+                   "No such");
+    EXPECT_FAILURE(STATUS_INVALID, json_read_file("tests", &tree), "tests", "folder");
+    EXPECT_OK(json_read_file("configs/quickstart.json", &tree));
+    assert_true(cJSON_IsObject(tree));
+    cJSON_Delete(tree);
+}
+
+static int allocations_left;
+
+static void *limited_malloc(size_t bytes) {
+    return allocations_left-- > 0 ? malloc(bytes) : NULL;
+}
+
+// Whichever allocation fails, parsing says so and leaks nothing (the sanitizer variant looks for leaks).
+static void test_out_of_memory(void **state) {
+    (void)state;
+    const char *text = "{\"model\": {\"n_layer\": 12, \"name\": \"x\"}, \"list\": [1, [2, \"three\"], {}]}";
+    int n = 0;
+    bool parsed = false;
+    for (; !parsed && n < 1000; n++) {
+        cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = limited_malloc, .free_fn = free});
+        allocations_left = n;
+        cJSON *tree;
+        parsed = parse(text, &tree) == STATUS_OK;
+        assert_true(parsed == (tree != NULL));
+        assert_true(parsed == (status_message()[0] == '\0'));
+        cJSON_Delete(tree);
+        status_clear();
+    }
+    cJSON_InitHooks(NULL);
+    assert_true(parsed && n > 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_places),  cmocka_unit_test(test_length),
+        cmocka_unit_test(test_depth),   cmocka_unit_test(test_keys_given_twice),
+        cmocka_unit_test(test_getters), cmocka_unit_test(test_strings_go_round),
+        cmocka_unit_test(test_files),   cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,239 @@
+// Reading a configuration: what files and overrides may say, and each way to say it wrong.
+#include "tests/support/expect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "configs/config.h"
+
+static enum status parse(struct config *config, const char *json) {
+    return config_parse(config, json, strlen(json), "c.json");
+}
+
+static enum status parse_only(const char *json) {
+    struct config config;
+    enum status status = parse(&config, json);
+    config_free(&config);
+    return status;
+}
+
+// Reads "{}" and these overrides, ended by NULL.
+static enum status override(struct config *config, const char *const *words) {
+    char path[256], *overrides[16];
+    const char *parent = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/zero-config-XXXXXX", parent ? parent : "/tmp");
+    int descriptor = mkstemp(path), n = 0;
+    assert_true(descriptor >= 0 && write(descriptor, "{}", 2) == 2);
+    close(descriptor);
+    for (; words[n]; n++)
+        overrides[n] = (char *)(uintptr_t)words[n];
+    enum status status = config_read(config, path, n, overrides);
+    unlink(path);
+    return status;
+}
+
+static enum status override_only(const char *const *words) {
+    struct config config;
+    enum status status = override(&config, words);
+    config_free(&config);
+    return status;
+}
+#define OVERRIDE(...) override_only((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_defaults_are_gpt2_small(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(parse(&config, "{}"));
+    assert_int_equal(config.model.n_layer, 12);
+    assert_int_equal(config.model.n_head, 12);
+    assert_int_equal(config.model.n_embd, 768);
+    assert_int_equal(config.model.vocab_size, 50257);
+    assert_int_equal(config.model.n_positions, 1024);
+    assert_string_equal(config.top.device, "auto");
+    assert_true(config.optimizer.lr == 6e-4 && config.optimizer.betas.value[1] == 0.95);
+    assert_true(config.data.shuffle && config.data.train.n_paths == 0);
+    assert_false(config_given(&config, "model.n_layer"));
+    config_free(&config);
+}
+
+static void test_values(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(parse(
+        &config,
+        "{\"device\": \"cpu\", \"model\": {\"n_layer\": 3, \"n_embd\": 1e3, \"init_from\": \"a\\u00e9\"},"
+        " \"data\": {\"train\": \"x/*.bin\", \"val\": [\"a.bin\", \"b.bin\"], \"shuffle\": false},"
+        " \"optimizer\": {\"betas\": [0.5, 0], \"lr\": 1}, \"scheduler\": {\"type\": \"linear\"},"
+        " \"train\": {\"seed\": 9007199254740991}}"));
+    assert_string_equal(config.top.device, "cpu");
+    assert_int_equal(config.model.n_layer, 3);
+    assert_int_equal(config.model.n_embd, 1000);
+    assert_string_equal(config.model.init_from, "a\xc3\xa9");
+    assert_int_equal(config.data.train.n_paths, 1);
+    assert_string_equal(config.data.train.paths[0], "x/*.bin");
+    assert_int_equal(config.data.val.n_paths, 2);
+    assert_string_equal(config.data.val.paths[1], "b.bin");
+    assert_false(config.data.shuffle);
+    assert_true(config.optimizer.betas.value[0] == 0.5 && config.optimizer.betas.value[1] == 0);
+    assert_true(config.optimizer.lr == 1);
+    assert_string_equal(config.scheduler.type, "linear");
+    assert_true(config.train.seed == 9007199254740991);
+    assert_true(config_given(&config, "device") && config_given(&config, "model.n_embd"));
+    assert_false(config_given(&config, "model.n_head"));
+    config_free(&config);
+}
+
+static void test_overrides(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(override(
+        &config, (const char *const[]){"device=cpu", "model.n_layer=2", "optimizer.lr=1e-3",
+                                       "optimizer.betas=[0.8, 0.9]", "data.shuffle=false",
+                                       "data.train=my data/a=b-*.bin", "data.val=[\"p\", \"q\"]",
+                                       "run.dir=12", "checkpoint.resume=\"never\"",
+                                       "data.tokenizer=", "train.sample_prompt=In the beginning", NULL}));
+    assert_string_equal(config.top.device, "cpu");
+    assert_int_equal(config.model.n_layer, 2);
+    assert_true(config.optimizer.lr == 1e-3 && config.optimizer.betas.value[0] == 0.8);
+    assert_false(config.data.shuffle);
+    assert_string_equal(config.data.train.paths[0], "my data/a=b-*.bin");
+    assert_int_equal(config.data.val.n_paths, 2);
+    assert_string_equal(config.run.dir, "12"); // where text is wanted, what looks like a number is text
+    assert_string_equal(config.checkpoint.resume, "never");
+    assert_string_equal(config.data.tokenizer, "");
+    assert_string_equal(config.train.sample_prompt, "In the beginning");
+    assert_true(config_given(&config, "model.n_layer"));
+    config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"data.train=7", "data.val=", NULL}));
+    assert_string_equal(config.data.train.paths[0], "7");
+    assert_int_equal(config.data.val.n_paths, 0);
+    config_free(&config);
+}
+
+static void test_unknown_keys(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layers\": 2}}"), "c.json",
+                   "unknown option model.n_layers", "did you mean model.n_layer?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"weigth_decay\": 2}}"),
+                   "did you mean optimizer.weight_decay?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimiser\": {\"lr\": 1}}"), "unknown section optimiser",
+                   "did you mean optimizer?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"xyzzy\": {}}"), "unknown section xyzzy",
+                   "model, data, train, precision");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"devise\": \"cpu\"}"), "unknown option devise",
+                   "did you mean device?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"completely_else\": 2}}"),
+                   "unknown option model.completely_else", "./train options");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"Model\": {\"n_layer\": 2}}"), "Model",
+                   "did you mean model?"); // case counts
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"\": 2}}"), "unknown option model.");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_heads=2"), "override", "did you mean model.n_head?");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("optimiser.lr=2"), "did you mean optimizer.lr?");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "unknown option model");
+}
+
+// A key that exists elsewhere: the message says where.
+static void test_wrong_section(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"seq_len\": 64}}"),
+                   "unknown option model.seq_len", "in the section train", "train.seq_len");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"n_layer\": 2}"), "unknown option n_layer",
+                   "in the section model");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"device\": \"cpu\"}}"), "at the top");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("lr=1"), "unknown option lr", "optimizer.lr");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("top.device=cpu"), "did you mean device?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model.n_layer\": 2}"), "model.n_layer",
+                   "{\"model\": {\"n_layer\": ...}}");
+}
+
+static void test_types(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": \"12\"}}"), "c.json",
+                   "model.n_layer", "the string \"12\"", "expected an integer");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": 2.5}}"), "model.n_layer is 2.5",
+                   "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": null}}"), "null", "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": [1]}}"), "a list", "a number");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": true}}"), "true", "a number");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": 0.9}}"), "the number 0.9",
+                   "a list of two numbers");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": [0.9]}}"), "optimizer.betas",
+                   "a list of two numbers");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": [0.9, \"x\"]}}"),
+                   "the string \"x\"");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"shuffle\": 1}}"), "data.shuffle", "the number 1",
+                   "true or false");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("data.shuffle=no"), "the string \"no\"", "true or false");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"train\": [\"a\", 2]}}"), "data.train",
+                   "the number 2", "a path");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"train\": {}}}"), "an object", "a path");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"run\": {\"dir\": 1}}"), "run.dir", "a string");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": 12}"), "the section model", "the number 12",
+                   "an object");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"device\": {\"cpu\": 1}}"), "device is an object",
+                   "auto, cpu");
+}
+
+static void test_bounds_and_choices(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": 0}}"), "model.n_layer is 0",
+                   "from 1 to 1024");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"vocab_size\": 65537}}"), "65537", "65536");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": -1e-3}}"), "optimizer.lr is -0.001",
+                   "from 0 to 1000000");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": 1e999}}"), "optimizer.lr",
+                   "too large");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": [0.9, 1]}}"),
+                   "optimizer.betas is 1");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"seed\": 9007199254740992}}"),
+                   "9007199254740992", "9007199254740991");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"precision\": {\"compute\": \"bf61\"}}"),
+                   "precision.compute is the string \"bf61\"", "auto, fp32, bf16", "did you mean bf16?");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("scheduler.type=exponential"), "scheduler.type",
+                   "constant, cosine, linear, warmup-stable-decay");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("precision.compute=16"), "precision.compute", "\"16\"");
+}
+
+static void test_files(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only(""), "c.json is empty");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("[]"), "c.json holds a list", "expected an object");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("3"), "c.json holds the number 3", "expected an object");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\n\"n_layer\": 2,}}"), "c.json:2:");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": 2, \"n_layer\": 3}}"), "n_layer",
+                   "given twice");
+    EXPECT_FAILURE(STATUS_INVALID, config_read(&config, "configs/none.json", 0, NULL), "configs/none.json",
+                   "No such file");
+    config_free(&config);
+    EXPECT_FAILURE(STATUS_INVALID, config_read(&config, "configs", 0, NULL), "configs", "folder");
+    config_free(&config);
+}
+
+static void test_malformed_overrides(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer"), "\"model.n_layer\"", "section.key=value",
+                   "optimizer.lr=1e-3");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("=3"), "\"=3\"", "section.key=value");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--help"), "--help");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer="), "model.n_layer", "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer=1 2"), "the string \"1 2\"", "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer=1", "model.n_layer=2"), "model.n_layer",
+                   "given twice");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_gpt2_small),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_overrides),
+        cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_wrong_section),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_bounds_and_choices),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_malformed_overrides),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,198 @@
+// What options mean together: batch arithmetic, derived values, rules across sections, and resuming.
+#include "tests/support/expect.h"
+
+#include <stdio.h>
+
+#include "configs/config.h"
+
+static enum status resolve_named(struct config *config, const char *source, const char *json, int world) {
+    EXPECT_OK(config_parse(config, json, strlen(json), source));
+    return config_resolve(config, world);
+}
+
+static enum status resolve(const char *json, int world) {
+    struct config config;
+    enum status status = resolve_named(&config, "c.json", json, world);
+    config_free(&config);
+    return status;
+}
+
+// Every choice of micro-batch, accumulation and ranks; 0 leaves one out.
+static void test_any_two_give_the_third(void **state) {
+    (void)state;
+    for (int micro = 1; micro <= 6; micro++)
+        for (int accumulation = 1; accumulation <= 5; accumulation++)
+            for (int world = 1; world <= 4; world++)
+                for (int absent = 0; absent <= 3; absent++) {
+                    char json[256];
+                    int batch = micro * accumulation * world;
+                    struct config config;
+                    snprintf(json, sizeof json,
+                             "{\"train\": {\"micro_batch_size\": %d, \"gradient_accumulation_steps\": %d, "
+                             "\"train_batch_size\": %d}}",
+                             absent == 1 ? 0 : micro, absent == 2 ? 0 : accumulation,
+                             absent == 3 ? 0 : batch);
+                    EXPECT_OK(resolve_named(&config, "c.json", json, world));
+                    assert_int_equal(config.train.micro_batch_size, micro);
+                    assert_int_equal(config.train.gradient_accumulation_steps, accumulation);
+                    assert_int_equal(config.train.train_batch_size, batch);
+                    EXPECT_OK(config_resolve(&config, world)); // what is resolved stays as it is
+                    assert_int_equal(config.train.micro_batch_size, micro);
+                    config_free(&config);
+                }
+}
+
+static void test_one_or_none_given(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        int world, micro, accumulation, batch;
+    } cases[] = {
+        {"{}", 1, 4, 1, 4},
+        {"{}", 3, 4, 1, 12},
+        {"{\"train\": {\"micro_batch_size\": 7}}", 2, 7, 1, 14},
+        {"{\"train\": {\"gradient_accumulation_steps\": 5}}", 1, 4, 5, 20},
+        {"{\"train\": {\"train_batch_size\": 512}}", 2, 4, 64, 512},
+        {"{\"train\": {\"train_batch_size\": 6}}", 1, 3, 2, 6},
+        {"{\"train\": {\"train_batch_size\": 7}}", 1, 1, 7, 7},
+        {"{\"train\": {\"train_batch_size\": 2}}", 2, 1, 1, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        EXPECT_OK(resolve_named(&config, "c.json", cases[i].json, cases[i].world));
+        assert_int_equal(config.train.micro_batch_size, cases[i].micro);
+        assert_int_equal(config.train.gradient_accumulation_steps, cases[i].accumulation);
+        assert_int_equal(config.train.train_batch_size, cases[i].batch);
+        config_free(&config);
+    }
+}
+
+static void test_batch_refusals(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"micro_batch_size\": 3, \"gradient_accumulation_steps\": 5, "
+                           "\"train_batch_size\": 31}}",
+                           2),
+                   "c.json", "train.train_batch_size is 31", "train.micro_batch_size 3",
+                   "train.gradient_accumulation_steps 5", "2 ranks = 30");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"micro_batch_size\": 3, \"train_batch_size\": 10}}", 1),
+                   "train.train_batch_size 10", "1 rank x train.micro_batch_size 3", "a multiple of 3");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"gradient_accumulation_steps\": 4, \"train_batch_size\": 12}}", 2),
+                   "2 ranks x train.gradient_accumulation_steps 4", "a multiple of 8");
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"train_batch_size\": 2}}", 4),
+                   "train.train_batch_size 2 does not divide by 4 ranks;", "a multiple of 4");
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"train_batch_size\": 9}}", 2), "by 2 ranks;");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"micro_batch_size\": 1000000, "
+                           "\"gradient_accumulation_steps\": 1000000}}",
+                           1),
+                   "train.train_batch_size comes to 1000000000000", "at most 1000000000");
+}
+
+static void test_sequence_and_heads(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(resolve_named(&config, "c.json", "{\"model\": {\"n_positions\": 77}}", 1));
+    assert_int_equal(config.train.seq_len, 77);
+    config_free(&config);
+    EXPECT_OK(resolve("{\"model\": {\"n_positions\": 77}, \"train\": {\"seq_len\": 77}}", 1));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"model\": {\"n_positions\": 77}, \"train\": {\"seq_len\": 78}}", 1),
+                   "train.seq_len 78", "model.n_positions 77");
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"model\": {\"n_embd\": 100, \"n_head\": 3}}", 1),
+                   "model.n_embd 100", "model.n_head 3");
+}
+
+static void test_other_rules(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"max_steps\": 50}, \"scheduler\": {\"warmup_steps\": 51}}", 1),
+                   "scheduler.warmup_steps 51", "train.max_steps 50");
+    EXPECT_OK(resolve("{\"train\": {\"max_steps\": 50}, \"scheduler\": {\"warmup_steps\": 50}}", 1));
+    EXPECT_OK(resolve("{\"train\": {\"max_steps\": 0}, \"scheduler\": {\"warmup_steps\": 51}}", 1));
+    EXPECT_OK(resolve("{\"train\": {\"max_steps\": 50}}", 1)); // shorter than the default warm-up
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"sample_every\": 5}}", 1),
+                   "train.sample_every is 5", "data.tokenizer");
+    EXPECT_OK(resolve("{\"train\": {\"sample_every\": 5}, \"data\": {\"tokenizer\": \"bytes\"}}", 1));
+}
+
+static void test_training_needs_data(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(resolve_named(&config, "c.json", "{}", 1));
+    EXPECT_FAILURE(STATUS_INVALID, config_require_training(&config), "c.json", "data.train",
+                   "./train tokenize");
+    config_free(&config);
+    EXPECT_OK(resolve_named(&config, "c.json", "{\"data\": {\"train\": []}}", 1));
+    EXPECT_FAILURE(STATUS_INVALID, config_require_training(&config), "data.train");
+    config_free(&config);
+    EXPECT_OK(resolve_named(&config, "c.json", "{\"data\": {\"train\": \"a.bin\"}}", 1));
+    EXPECT_OK(config_require_training(&config));
+    config_free(&config);
+}
+
+static void test_run_folder(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"configs/quickstart.json", "{}", "runs/quickstart"},
+        {"mine.json", "{}", "runs/mine"},
+        {"a/b/gpt3-2.7b.json", "{}", "runs/gpt3-2.7b"},
+        {"a/gpt3-2.7b", "{}", "runs/gpt3-2.7b"},
+        {"a/b.json", "{\"run\": {\"dir\": \"elsewhere/x\"}}", "elsewhere/x"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        EXPECT_OK(resolve_named(&config, cases[i][0], cases[i][1], 1));
+        assert_string_equal(config.run.dir, cases[i][2]);
+        config_free(&config);
+    }
+}
+
+static enum status resume(const char *before_json, const char *now_json) {
+    struct config before, now;
+    EXPECT_OK(resolve_named(&before, "before.json", before_json, 1));
+    EXPECT_OK(resolve_named(&now, "now.json", now_json, 1));
+    enum status status = config_check_resume(&before, &now);
+    config_free(&before);
+    config_free(&now);
+    return status;
+}
+
+static void test_resuming(void **state) {
+    (void)state;
+    EXPECT_OK(resume("{}", "{}"));
+    // Paths, logging and how a batch is cut may change; max_steps may grow.
+    EXPECT_OK(resume("{\"train\": {\"max_steps\": 100, \"train_batch_size\": 8}}",
+                     "{\"train\": {\"max_steps\": 101, \"train_batch_size\": 8, \"micro_batch_size\": 2, "
+                     "\"eval_every\": 7}, \"data\": {\"train\": \"moved/*.bin\"}, \"run\": {\"dir\": \"x\", "
+                     "\"log_every\": 9}, \"recompute\": \"block\"}"));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resume("{\"train\": {\"max_steps\": 100}}", "{\"train\": {\"max_steps\": 99}}"),
+                   "now.json", "train.max_steps was 100 and is now 99", "only grow");
+    // All that differ, in one message.
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "
+                                "[0.9, 0.99], \"type\": \"sgd\"}, \"data\": {\"shuffle\": false}, \"train\": "
+                                "{\"seed\": 1, \"micro_batch_size\": 8}}"),
+                   "model.vocab_size was 50257 and is now 300", "optimizer.lr was 0.0006 and is now 0.001",
+                   "optimizer.betas was [0.9, 0.95] and is now [0.9, 0.99]",
+                   "optimizer.type was \"adamw\" and is now \"sgd\"",
+                   "data.shuffle was true and is now false", "train.seed was 1337 and is now 1",
+                   "train.train_batch_size was 4 and is now 8", "start anew");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_two_give_the_third),
+        cmocka_unit_test(test_one_or_none_given),
+        cmocka_unit_test(test_batch_refusals),
+        cmocka_unit_test(test_sequence_and_heads),
+        cmocka_unit_test(test_other_rules),
+        cmocka_unit_test(test_training_needs_data),
+        cmocka_unit_test(test_run_folder),
+        cmocka_unit_test(test_resuming),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
