@@ -18,7 +18,7 @@ static const char *what_is(const cJSON *value, char *buffer, size_t size) {
         snprintf(buffer, size, "the string \"%.60s\"", value->valuestring);
     else if (cJSON_IsNumber(value)) {
         char number[32];
-        snprintf(buffer, size, "the number %s", text_double(number, value->valuedouble));
+        snprintf(buffer, size, "the number %s", option_number(number, value->valuedouble));
     } else
         snprintf(buffer, size, "%s",
                  cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
@@ -44,14 +44,14 @@ static enum status read_number(const struct option *option, const char *source, 
     char shown[32], low[32], high[32];
     if (!isfinite(number))
         return FAIL(STATUS_INVALID, "%s: %s is too large for a number, expected at most %s", source,
-                    option_full_name(option), text_double(high, option->maximum));
+                    option_full_name(option), option_number(high, option->maximum));
     if (whole && number != floor(number))
         return FAIL(STATUS_INVALID, "%s: %s is %s, expected an integer", source, option_full_name(option),
-                    text_double(shown, number));
+                    option_number(shown, number));
     if (number < option->minimum || number > option->maximum)
         return FAIL(STATUS_INVALID, "%s: %s is %s, expected from %s to %s", source, option_full_name(option),
-                    text_double(shown, number), text_double(low, option->minimum),
-                    text_double(high, option->maximum));
+                    option_number(shown, number), option_number(low, option->minimum),
+                    option_number(high, option->maximum));
     *out = number;
     return STATUS_OK;
 }

@@ -1,6 +1,7 @@
 // The table of options, made from schema.def, and what is printed from it.
 #include "configs/option.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -82,6 +83,13 @@ void *option_value(const struct option *option, const struct config *config) {
     return (char *)(uintptr_t)config + option->offset;
 }
 
+const char *option_number(char *buffer, double value) {
+    if (value != floor(value) || fabs(value) > 0x1p53)
+        return text_double(buffer, value);
+    snprintf(buffer, 32, "%.0f", value);
+    return buffer;
+}
+
 int option_choices(const struct option *option, char *copy, const char **names) {
     int n = 0;
     snprintf(copy, MAX_CHOICES_LENGTH, "%s", option->choices);
@@ -156,8 +164,8 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
     case OPTION_INTEGER:
     case OPTION_NUMBER:
     case OPTION_PAIR:
-        snprintf(buffer, size, "%s to %s", text_double(low, option->minimum),
-                 text_double(high, option->maximum));
+        snprintf(buffer, size, "%s to %s", option_number(low, option->minimum),
+                 option_number(high, option->maximum));
         break;
     case OPTION_CHOICE:
         buffer[0] = '\0';

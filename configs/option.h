@@ -42,6 +42,8 @@ bool section_is_top(const char *name);
 const char *option_full_name(const struct option *option);
 const struct option *option_find(const char *full_name);
 void *option_value(const struct option *option, const struct config *config);
+// A value or bound as people write it: 1000000 and not 1e+06. buffer: 32 bytes.
+const char *option_number(char *buffer, double value);
 // Splits the choices into `copy` (MAX_CHOICES_LENGTH) and gives their number.
 int option_choices(const struct option *option, char *copy, const char **names);
 // Adds the option's value as JSON.

@@ -23,7 +23,7 @@ static void begin(void) {
 
 static void write_steps(int64_t first, int64_t end) {
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, path, first));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
     for (int64_t step = first; step < end; step++)
         EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = step, .loss = 0.5}));
     metrics_close(&metrics);
@@ -31,7 +31,7 @@ static void write_steps(int64_t first, int64_t end) {
 
 static void write_evaluation(int64_t step, int64_t first, double bits_per_byte) {
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, path, first));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
     EXPECT_OK(metrics_eval(&metrics, &(struct eval_metrics){step, 1.25, bits_per_byte}));
     metrics_close(&metrics);
 }
@@ -78,7 +78,7 @@ static void test_floats_read_back_to_the_bit(void **unused) {
     enum { N = 200 };
     struct step_metrics written[N];
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, path, 0));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
     for (int i = 0; i < N; i++) {
         double scale = pow(10, rng_below(1, 1, (uint64_t)i, 60) - 30.0);
         written[i] = (struct step_metrics){.step = i,
@@ -129,7 +129,7 @@ static void test_every_line_is_flushed(void **unused) {
     (void)unused;
     begin();
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, path, 0));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
     EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 0}));
     assert_steps("0");
     EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 1}));
@@ -177,7 +177,7 @@ static void test_a_place_that_cannot_be_written(void **unused) {
     (void)unused;
     char blocked[512];
     struct metrics metrics;
-    temporary_path(&temporary, "absent/metrics.jsonl", blocked, sizeof blocked);
+    temporary_path(&temporary, "absent", blocked, sizeof blocked);
     EXPECT_FAILURE(STATUS_FAILED, metrics_open(&metrics, blocked, 0), blocked);
     metrics_close(&metrics);
 }

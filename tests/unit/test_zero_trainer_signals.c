@@ -1,0 +1,57 @@
+// A first signal asks to stop, a second one ends the process at once. In child processes, as the handlers
+// outlast a test.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "zero/signals.h"
+
+#define SAW_THE_REQUEST 3
+
+// What a process that gets these signals one after the other ends with.
+static int exit_code_after(int first, int second) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signals_catch();
+        if (signals_stop_asked())
+            _exit(1);
+        raise(first);
+        if (!signals_stop_asked())
+            _exit(2);
+        if (second)
+            raise(second);
+        _exit(SAW_THE_REQUEST);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+static void test_the_first_signal_asks_to_stop(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGINT, 0), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGTERM, 0), SAW_THE_REQUEST);
+}
+
+static void test_the_second_signal_ends_the_process(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGINT, SIGINT), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGTERM, SIGTERM), 128 + SIGTERM);
+    assert_int_equal(exit_code_after(SIGTERM, SIGINT), 128 + SIGINT);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_signal_asks_to_stop),
+        cmocka_unit_test(test_the_second_signal_ends_the_process),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
