@@ -98,7 +98,7 @@ test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c)
 tests := $(test_sources:%.c=$(BUILD)/%)
 test_folder = $(word 2,$(subst _, ,$(notdir $(1))))
 define test_rule
-$(BUILD)/$(1): $(BUILD)/$(1).o $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/support/*.c)) \
+$(BUILD)/$(1): $(BUILD)/$(1).o $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
                $(foreach f,$(call test_folder,$(1)) $(needs_$(call test_folder,$(1))),$(call library,$(f)))
 	$(say) "link    $$@"
 	$(quiet)$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $(LDLIBS) -lcmocka

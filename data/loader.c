@@ -14,7 +14,10 @@ struct batch {
     int64_t step;
     int first_row;
     bool filled;
-    enum status status;
+    // A token beyond the vocabulary, where there is one: told only when the batch is asked for, which may be
+    // never.
+    const struct shard *bad_shard;
+    size_t bad_token;
     int32_t *tokens, *targets; // (B, T)
 };
 
@@ -60,7 +63,8 @@ static size_t epoch_shift(const struct loader *loader, const struct shard *shard
                      (slack < T - 1 ? slack : T - 1) + 1);
 }
 
-static enum status read_row(const struct loader *loader, uint64_t row, int32_t *tokens, int32_t *targets) {
+static void read_row(const struct loader *loader, uint64_t row, struct batch *batch, int32_t *tokens,
+                     int32_t *targets) {
     size_t T = (size_t)loader->options.seq_len, n_sequences = loader_n_sequences(loader);
     uint64_t epoch = row / n_sequences;
     size_t sequence = row % n_sequences;
@@ -81,27 +85,34 @@ static enum status read_row(const struct loader *loader, uint64_t row, int32_t *
         worst = target > worst ? target : worst;
     }
     if (worst < loader->options.vocab_size)
-        return STATUS_OK;
-    size_t at = start;
-    while (shard->tokens[at] < loader->options.vocab_size)
-        at++;
-    return FAIL(STATUS_INVALID,
-                "%s: token %zu of the shard is %d, beyond the vocabulary of %d (ids 0 to %d); the shard was "
-                "made with another tokenizer, or model.vocab_size is too small",
-                shard->path, at, shard->tokens[at], loader->options.vocab_size,
-                loader->options.vocab_size - 1);
+        return;
+    batch->bad_shard = shard;
+    batch->bad_token = start;
+    while (shard->tokens[batch->bad_token] < loader->options.vocab_size)
+        batch->bad_token++;
 }
 
 static void fill_batch(const struct loader *loader, struct batch *batch) {
     int B = loader->options.micro_batch_size;
     size_t T = (size_t)loader->options.seq_len;
-    batch->status = STATUS_OK;
-    for (int b = 0; b < B && batch->status == STATUS_OK; b++) {
+    batch->bad_shard = NULL;
+    for (int b = 0; b < B && !batch->bad_shard; b++) {
         uint64_t row =
             (uint64_t)batch->step * (uint64_t)loader->options.batch_size + (uint64_t)(batch->first_row + b);
-        batch->status = read_row(loader, row, batch->tokens + (size_t)b * T, batch->targets + (size_t)b * T);
+        read_row(loader, row, batch, batch->tokens + (size_t)b * T, batch->targets + (size_t)b * T);
     }
     batch->filled = true;
+}
+
+static enum status check_batch(const struct loader *loader, const struct batch *batch) {
+    int vocab_size = loader->options.vocab_size;
+    if (!batch->bad_shard)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: token %zu of the shard is %d, beyond the vocabulary of %d (ids 0 to %d); the shard was "
+                "made with another tokenizer, or model.vocab_size is too small",
+                batch->bad_shard->path, batch->bad_token, batch->bad_shard->tokens[batch->bad_token],
+                vocab_size, vocab_size - 1);
 }
 
 // ----------------------------------------------------------------------------------------------------- the
@@ -144,15 +155,12 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
         pthread_cond_wait(&loader->changed, &loader->lock);
     struct batch *batch = &loader->batches[1 - loader->current];
     if (!batch->filled || batch->step != step || batch->first_row != first_row) {
-        // Not foreseen (the first batch, or a jump): read it here. What went wrong with the other is no
-        // longer wanted.
-        if (batch->filled && batch->status != STATUS_OK)
-            status_clear();
+        // Not foreseen (the first batch, or a jump): read it here.
         batch->step = step;
         batch->first_row = first_row;
         fill_batch(loader, batch);
     }
-    enum status status = batch->status;
+    enum status status = check_batch(loader, batch);
     if (status == STATUS_OK) {
         loader->current = 1 - loader->current;
         expect_next(loader, batch, &loader->batches[1 - loader->current]);

@@ -3,6 +3,7 @@
 #include "data/tokenizer.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #define XXH_INLINE_ALL
@@ -64,7 +65,7 @@ static size_t table_size(size_t n) {
     return size;
 }
 
-static enum status build_slots(struct tokenizer *tokenizer, const char *source) {
+static enum status build_slots(struct tokenizer *tokenizer, const int *lines, const char *source) {
     tokenizer->n_slots = table_size((size_t)tokenizer->n_tokens);
     tokenizer->slots = malloc(tokenizer->n_slots * sizeof *tokenizer->slots);
     if (!tokenizer->slots)
@@ -74,10 +75,14 @@ static enum status build_slots(struct tokenizer *tokenizer, const char *source) 
         const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
         size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
         int32_t other = n ? tokenizer_find(tokenizer, bytes, n) : -1;
-        if (n == 0 || other >= 0)
-            return n == 0 ? FAIL(STATUS_INVALID, "%s: token %d is empty", source, id)
-                          : FAIL(STATUS_INVALID, "%s: token %d has the same bytes as token %d", source, id,
-                                 other);
+        char place[24] = "";
+        if (lines)
+            snprintf(place, sizeof place, ":%d", lines[id]);
+        if (n == 0)
+            return FAIL(STATUS_INVALID, "%s%s: token %d is empty", source, place, id);
+        if (other >= 0)
+            return FAIL(STATUS_INVALID, "%s%s: token %d has the same bytes as token %d", source, place, id,
+                        other);
         size_t slot = XXH3_64bits(bytes, n) & (tokenizer->n_slots - 1);
         while (tokenizer->slots[slot] >= 0)
             slot = (slot + 1) & (tokenizer->n_slots - 1);
@@ -93,13 +98,16 @@ static enum status build_slots(struct tokenizer *tokenizer, const char *source) 
     return STATUS_OK;
 }
 
-// Calls add for every way to make a token of two others; counts them.
-static size_t each_pair(struct tokenizer *tokenizer, bool add) {
+// Goes through every way to make a token of two others; counts them, and with `add` puts them into the table.
+// has_length tells which lengths tokens have: a very long token is cut only where both halves can be one.
+static size_t each_pair(struct tokenizer *tokenizer, const bool *has_length, bool add) {
     size_t n_pairs = 0;
     for (int32_t id = 0; id < tokenizer->n_tokens; id++) {
         const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
         size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
         for (size_t cut = 1; cut < n; cut++) {
+            if (!has_length[cut] || !has_length[n - cut])
+                continue;
             int32_t left = tokenizer_find(tokenizer, bytes, cut);
             int32_t right = left < 0 ? -1 : tokenizer_find(tokenizer, bytes + cut, n - cut);
             if (right < 0)
@@ -117,8 +125,29 @@ static size_t each_pair(struct tokenizer *tokenizer, bool add) {
     return n_pairs;
 }
 
-enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, int n_tokens,
-                                  const char *source, struct tokenizer **out) {
+static enum status build_pairs(struct tokenizer *tokenizer) {
+    size_t longest = 0;
+    for (int32_t id = 0; id < tokenizer->n_tokens; id++) {
+        size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
+        longest = n > longest ? n : longest;
+    }
+    bool *has_length = calloc(longest + 1, sizeof *has_length);
+    if (!has_length)
+        return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
+    for (int32_t id = 0; id < tokenizer->n_tokens; id++)
+        has_length[tokenizer->offsets[id + 1] - tokenizer->offsets[id]] = true;
+    tokenizer->n_pair_slots = table_size(each_pair(tokenizer, has_length, false));
+    tokenizer->pairs = malloc(tokenizer->n_pair_slots * sizeof *tokenizer->pairs);
+    for (size_t slot = 0; tokenizer->pairs && slot < tokenizer->n_pair_slots; slot++)
+        tokenizer->pairs[slot].pair = EMPTY_KEY;
+    if (tokenizer->pairs)
+        each_pair(tokenizer, has_length, true);
+    free(has_length);
+    return tokenizer->pairs ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a tokenizer");
+}
+
+enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, const int *lines,
+                                  int n_tokens, const char *source, struct tokenizer **out) {
     struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
     *out = NULL;
     if (!tokenizer) {
@@ -127,20 +156,13 @@ enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offse
         return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
     }
     *tokenizer = (struct tokenizer){.kind = kind, .n_tokens = n_tokens, .bytes = bytes, .offsets = offsets};
-    enum status status = build_slots(tokenizer, source);
-    if (status == STATUS_OK) {
-        tokenizer->n_pair_slots = table_size(each_pair(tokenizer, false));
-        tokenizer->pairs = malloc(tokenizer->n_pair_slots * sizeof *tokenizer->pairs);
-        if (!tokenizer->pairs)
-            status = FAIL(STATUS_FAILED, "out of memory for a tokenizer");
-    }
+    enum status status = build_slots(tokenizer, lines, source);
+    if (status == STATUS_OK)
+        status = build_pairs(tokenizer);
     if (status != STATUS_OK) {
         tokenizer_delete(tokenizer);
         return status;
     }
-    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        tokenizer->pairs[slot].pair = EMPTY_KEY;
-    each_pair(tokenizer, true);
     *out = tokenizer;
     return STATUS_OK;
 }

@@ -16,21 +16,27 @@
 struct tokens {
     struct text bytes;
     uint32_t *offsets; // (n + 1)
+    int *lines;        // (n) where each stands in the file
     int n, capacity;
 };
 
-static enum status tokens_add(struct tokens *tokens, const char *bytes, size_t n) {
+static enum status tokens_add(struct tokens *tokens, const char *bytes, size_t n, int line) {
     if (tokens->n + 2 > tokens->capacity) {
         int capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
-        uint32_t *grown = realloc(tokens->offsets, (size_t)capacity * sizeof *grown);
-        if (!grown)
+        uint32_t *offsets = realloc(tokens->offsets, (size_t)capacity * sizeof *offsets);
+        if (offsets)
+            tokens->offsets = offsets;
+        int *lines = realloc(tokens->lines, (size_t)capacity * sizeof *lines);
+        if (lines)
+            tokens->lines = lines;
+        if (!offsets || !lines)
             return FAIL(STATUS_FAILED, "out of memory for %d tokens", tokens->n);
-        tokens->offsets = grown;
         tokens->capacity = capacity;
         tokens->offsets[0] = 0;
     }
     text_add_bytes(&tokens->bytes, bytes, n);
     TRY(text_status(&tokens->bytes));
+    tokens->lines[tokens->n] = line;
     tokens->offsets[++tokens->n] = (uint32_t)tokens->bytes.length;
     return STATUS_OK;
 }
@@ -38,12 +44,14 @@ static enum status tokens_add(struct tokens *tokens, const char *bytes, size_t n
 static void tokens_free(struct tokens *tokens) {
     text_free(&tokens->bytes);
     free(tokens->offsets);
+    free(tokens->lines);
 }
 
 static enum status tokens_finish(struct tokens *tokens, const char *kind, const char *source,
                                  struct tokenizer **out) {
-    enum status status =
-        tokenizer_from_tokens(kind, tokens->bytes.data, tokens->offsets, tokens->n, source, out);
+    enum status status = tokenizer_from_tokens(kind, tokens->bytes.data, tokens->offsets, tokens->lines,
+                                               tokens->n, source, out);
+    free(tokens->lines);
     *tokens = (struct tokens){0};
     return status;
 }
@@ -51,7 +59,7 @@ static enum status tokens_finish(struct tokens *tokens, const char *kind, const 
 static enum status add_bytes(struct tokens *tokens) {
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
-        TRY(tokens_add(tokens, &c, 1));
+        TRY(tokens_add(tokens, &c, 1, 1));
     }
     return STATUS_OK;
 }
@@ -147,7 +155,7 @@ static enum status read_tiktoken(struct reader *reader, struct tokens *tokens) {
             status = FAIL(STATUS_INVALID, "%s:%d: more than %d tokens", reader->path, reader->number,
                           LARGEST_TOKENS);
         else
-            status = tokens_add(tokens, (const char *)decoded, (size_t)n);
+            status = tokens_add(tokens, (const char *)decoded, (size_t)n, reader->number);
     }
     free(decoded);
     return status;
@@ -193,7 +201,7 @@ static enum status read_merges(struct reader *reader, struct tokens *tokens) {
     bpe_alphabet(code_points, order);
     for (int i = 0; i < 256; i++) {
         const char c = (char)order[i];
-        TRY(tokens_add(tokens, &c, 1));
+        TRY(tokens_add(tokens, &c, 1, 1));
     }
     while (next_line(reader)) {
         char bytes[1024];
@@ -208,7 +216,7 @@ static enum status read_merges(struct reader *reader, struct tokens *tokens) {
             return FAIL(STATUS_INVALID,
                         "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
                         reader->path, reader->number);
-        TRY(tokens_add(tokens, bytes, (size_t)(a + b)));
+        TRY(tokens_add(tokens, bytes, (size_t)(a + b), reader->number));
     }
     return STATUS_OK;
 }

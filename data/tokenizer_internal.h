@@ -24,10 +24,11 @@ struct tokenizer {
 };
 
 // Takes the tokens' bytes (id i has bytes[offsets[i] .. offsets[i + 1]); both are owned from now on, also
-// after a failure) and builds the tables. STATUS_INVALID names `source` and the id: an empty or repeated
+// after a failure) and builds the tables. STATUS_INVALID names `source`, the
+// token's line where lines (n_tokens) are given, and the id: an empty or repeated
 // token, or a byte without one.
-enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, int n_tokens,
-                                  const char *source, struct tokenizer **out) MUST_CHECK;
+enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, const int *lines,
+                                  int n_tokens, const char *source, struct tokenizer **out) MUST_CHECK;
 // The id of these bytes, or -1.
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
 // The id of two tokens' concatenation, or -1.

@@ -377,8 +377,9 @@ enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, stru
                     vocab_size);
     enum status status = train(&training, text, bytes, vocab_size - 1);
     if (status == STATUS_OK) {
-        status = tokenizer_from_tokens(vocab_size == 257 ? "bytes" : "byte-pair", training.bytes.data,
-                                       training.offsets, training.n_tokens, "the trained tokenizer", out);
+        status =
+            tokenizer_from_tokens(vocab_size == 257 ? "bytes" : "byte-pair", training.bytes.data,
+                                  training.offsets, NULL, training.n_tokens, "the trained tokenizer", out);
         training.bytes = (struct text){0};
         training.offsets = NULL;
     }

@@ -19,22 +19,30 @@ static void add_quoted(struct text *line, const char *argument) {
     text_add(line, "'");
 }
 
+// The command that goes on with this run: as it was given, but resuming.
+static void add_command(struct text *line, int n_args, char **args) {
+    static const char resume[] = "checkpoint.resume=";
+    text_add(line, "./train");
+    for (int i = 0; i < n_args; i++)
+        if (strncmp(args[i], resume, sizeof resume - 1) != 0)
+            add_quoted(line, args[i]);
+}
+
 static enum status run_train(int n_args, char **args) {
     struct config config;
     struct text command = {0};
     if (n_args < 1)
         return FAIL(STATUS_INVALID,
                     "no configuration named; usage: train CONFIG.json [section.key=value ...]");
-    text_add(&command, "./train");
-    for (int i = 0; i < n_args; i++)
-        add_quoted(&command, args[i]);
-    enum status status = text_status(&command);
-    if (status == STATUS_OK) {
-        status = config_read(&config, args[0], n_args - 1, args + 1);
-        if (status == STATUS_OK)
-            status = trainer_run(&config, command.data);
-        config_free(&config);
-    }
+    enum status status = config_read(&config, args[0], n_args - 1, args + 1);
+    add_command(&command, n_args, args);
+    if (status == STATUS_OK && config_given(&config, "checkpoint.resume"))
+        text_add(&command, " checkpoint.resume=auto");
+    if (status == STATUS_OK)
+        status = text_status(&command);
+    if (status == STATUS_OK)
+        status = trainer_run(&config, command.data);
+    config_free(&config);
     text_free(&command);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "zero/plan.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/text.h"
 
 void plan_print(const struct region_table *table) {
@@ -23,8 +24,25 @@ void memory_init(struct memory *memory, struct device *device) {
     region_table_init(&memory->table);
 }
 
+// All kinds together: pages count as used only once they are touched, so asking kind by kind would not
+// notice.
+static enum status check_host_memory(const struct memory *memory) {
+    uint64_t wanted = 0, available = memory_available_bytes();
+    char needed[32], there[32];
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        wanted += memory->table.arena_bytes[kind][REGION_HOST];
+    if (wanted <= available)
+        return STATUS_OK;
+    return FAIL(STATUS_FAILED,
+                "the run needs %s of memory, and %s are available; use a smaller train.micro_batch_size, "
+                "recompute=block or a smaller model",
+                text_bytes(needed, sizeof needed, (double)wanted),
+                text_bytes(there, sizeof there, (double)available));
+}
+
 enum status memory_allocate(struct memory *memory) {
     struct region_table *table = &memory->table;
+    TRY(check_host_memory(memory));
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         const char *name = region_kind_name((enum region_kind)kind);
         size_t on_device = table->arena_bytes[kind][REGION_DEVICE],

@@ -62,7 +62,7 @@ enum status trainer_sample(struct trainer *trainer) {
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,
-        .positions = (int)config->model.n_positions,
+        .positions = (int)config->train.seq_len, // later ones were never trained
         .prompt = config->train.sample_prompt,
         .n_tokens = config->train.sample_tokens,
         .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)config->train.seed},

@@ -101,9 +101,12 @@ static enum status settle_resume(struct trainer *trainer) {
 // ------------------------------------------------------------------------------------------------- device
 // and data
 
+#define MOST_MEASURED_ROWS 65536
+
 static enum status choose_type(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    int rows = (int)(config->train.micro_batch_size * config->train.seq_len);
+    int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
+    int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
     if (strcmp(config->precision.compute, "fp32") == 0)
         trainer->type = DTYPE_F32;
     else if (strcmp(config->precision.compute, "bf16") == 0)
@@ -156,8 +159,8 @@ static enum status make_model(struct trainer *trainer) {
     TRY(optimizer_init(&trainer->optimizer, config, &trainer->state, table));
     TRY(gpt_new(&trainer->params, &options, trainer->device, table, &trainer->gpt));
     if (config->train.sample_every > 0)
-        TRY(generator_new(&trainer->params, trainer->type, (int)config->model.n_positions, trainer->device,
-                          table, &trainer->generator));
+        TRY(generator_new(&trainer->params, trainer->type, (int)config->train.seq_len, trainer->device, table,
+                          &trainer->generator));
     plan_print(table);
     TRY(memory_allocate(&trainer->memory));
     state_bind(&trainer->state, table);

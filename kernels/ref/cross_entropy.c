@@ -17,7 +17,7 @@ enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_
         ref_store(a->losses, wide, n, lse - ref_load(a->logits, wide, row + (size_t)a->targets[n]));
         // Each logit is read before the same place is written: dlogits may be the logits themselves.
         for (size_t v = 0; a->dlogits && v < (size_t)a->V; v++) {
-            double p = exp(ref_load(a->logits, wide, row + v) - lse);
+            double p = exp(ref_load(a->logits, wide, row + v) - highest) / total;
             ref_store(a->dlogits, a->type, n * (size_t)a->dlogits_stride + v,
                       (p - (v == (size_t)a->targets[n])) * (double)a->scale);
         }

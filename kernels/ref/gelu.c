@@ -1,18 +1,23 @@
-// GELU in its tanh form: gelu(x) = x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), and its slope
-// (1 + tanh u) / 2 + x (1 - tanh^2 u) / 2 du/dx.
+// GELU in its tanh form. With u = sqrt(2 / pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is the logistic function
+// s of 2 u, which keeps its digits where 1 + tanh u loses them: gelu(x) = x s and gelu'(x) = s + x s (1 - s)
+// 2 du/dx.
 #include <math.h>
 
 #include "kernels/ref/ref.h"
 
 #define CUBIC 0.044715
 
+static double logistic_of_2u(double x) {
+    return 1 / (1 + exp(-2 * sqrt(2 / M_PI) * (x + CUBIC * x * x * x)));
+}
+
 double ref_gelu(double x) {
-    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + CUBIC * x * x * x)));
+    return x * logistic_of_2u(x);
 }
 
 double ref_gelu_slope(double x) {
-    double t = tanh(sqrt(2 / M_PI) * (x + CUBIC * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * CUBIC * x * x);
+    double s = logistic_of_2u(x);
+    return s + x * s * (1 - s) * 2 * sqrt(2 / M_PI) * (1 + 3 * CUBIC * x * x);
 }
 
 enum status ref_gelu_forward(struct stream *stream, const struct gelu_forward_args *a) {

@@ -2,6 +2,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -203,6 +204,20 @@ class Running(CommandCase):
                 self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
                 self.run_train(config, f'train.max_steps={max(done + 2, 1000000)}', 'checkpoint.resume=never', code=2)
                 shutil.rmtree(self.folder / 'run')
+
+    def test_the_command_that_goes_on_does(self):
+        process = self.start(self.tiny_config(train={'max_steps': 1000000}), 'checkpoint.resume=never')
+        self.wait_for_steps(2)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        command = shlex.split(error[error.index('go on with: ') + len('go on with: '):].splitlines()[0])
+        self.assertEqual(command[0], './train')
+        again = self.start(*command[1:])
+        self.wait_for_steps(len(self.curve()) + 2)
+        again.send_signal(signal.SIGINT)
+        _, error = again.communicate(timeout=60)
+        self.assertEqual(again.returncode, 0, error)
+        self.assertIn('resuming after step', error)
 
     def test_resuming_after_a_kill(self):
         config = self.tiny_config(train={'max_steps': 40}, checkpoint={'every': 5})

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "tests/support/ops_compare.h"
+#include "tests/ops/compare.h"
 
 #define EPS       0x1p-23
 #define SUM(k)    (4 * sqrt((double)(k)) * EPS * (double)(k))

@@ -50,6 +50,8 @@ static void test_values(void **state) {
     assert_string_equal(prompt, "a=b");
     assert_true(tokens == 100 && !loud && n_positional == 2);
     assert_string_equal(positional[0], "--loud");
+    EXPECT_OK(PARSE("--tokens", "1", "--temperature", "10")); // bounds are inclusive
+    assert_true(tokens == 1 && temperature == 10);
     EXPECT_OK(PARSE("--prompt="));
     assert_string_equal(prompt, "");
 }

@@ -57,11 +57,13 @@ static void test_round_trip_to_the_bit(void **state) {
     EXPECT_OK(config_parse(&config, "{}", 2, "c.json"));
     for (int i = 1; i < 500; i++) {
         config.optimizer.lr = 1.0 / i + 1e-17 * i;
+        config.optimizer.betas.value[0] = sqrt(i) / 29;
         config.optimizer.betas.value[1] = sqrt(i) / 23;
         print(&config, &text);
         EXPECT_OK(config_parse(&again, text.data, text.length, "printed"));
         assert_true(again.optimizer.lr == config.optimizer.lr);
-        assert_true(again.optimizer.betas.value[1] == config.optimizer.betas.value[1]);
+        for (int k = 0; k < 2; k++)
+            assert_true(again.optimizer.betas.value[k] == config.optimizer.betas.value[k]);
         config_free(&again);
         text_free(&text);
     }

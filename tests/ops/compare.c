@@ -1,5 +1,5 @@
 // Operands lie between guard bytes, at addresses aligned to their element only.
-#include "tests/support/ops_compare.h"
+#include "tests/ops/compare.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 // Runs one call on a backend and on the oracle, with the same random operands, and compares what they wrote:
 // within a tolerance, to the bit from one run to the next, and nothing outside. Knows no backend: a device is
 // all it takes.
-#ifndef ZERO_TESTS_OPS_COMPARE_H
-#define ZERO_TESTS_OPS_COMPARE_H
+#ifndef ZERO_TESTS_COMPARE_H
+#define ZERO_TESTS_COMPARE_H
 
 #include "kernels/ops.h"
 

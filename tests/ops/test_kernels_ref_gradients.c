@@ -1,0 +1,404 @@
+// The oracle judged: every backward of kernels/ref against finite differences of its forward, all in double,
+// and the gradient operations' own contracts (added to what is there, optional outputs left alone). The
+// forwards are judged by known values here and by the golden figures of tests/golden.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/ops.h"
+#include "tests/support/expect.h"
+
+static struct device *device;
+static struct stream stream;
+static bool judged[N_OPERATIONS];
+
+#define RUN(name, ...)                                                                                       \
+    do {                                                                                                     \
+        judged[OP_##name] = true;                                                                            \
+        EXPECT_OK(device->ops->name(&stream, &(struct name##_args){__VA_ARGS__}));                           \
+    } while (0)
+
+static int open_device(void **state) {
+    (void)state;
+    if (ref_device_open(&device) != STATUS_OK)
+        return -1;
+    stream = (struct stream){.device = device, .workspace_bytes = 1 << 16};
+    return device->memory_new(device, stream.workspace_bytes, "tests", &stream.workspace) == STATUS_OK ? 0
+                                                                                                       : -1;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    device->memory_delete(device, stream.workspace, stream.workspace_bytes);
+    device_close(device);
+    return 0;
+}
+
+// ---- random tensors
+
+static double *tensor(uint32_t name, size_t n) {
+    double *x = malloc(n * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = rng_normal(7, name, i);
+    return x;
+}
+
+static double *zeros(size_t n) {
+    double *x = calloc(n, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+static double weighted_sum(const double *out, const double *weights, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += out[i] * weights[i];
+    return sum;
+}
+
+// ---- finite differences
+
+// Central differences of fourth order, error h^4 f''''' / 30 = 3e-14 f''''', and rounding of about
+// 2^-52 |loss| / h = 2e-13 |loss|: 1e-8 of the gradient's largest element leaves room for steep functions.
+#define STEP      1e-3
+#define TOLERANCE 1e-8
+
+// dx (n) against the differences of loss(context) as the elements of x move.
+static void expect_gradient(const char *name, double *x, const double *dx, size_t n, double (*loss)(void *),
+                            void *context) {
+    double largest = 0;
+    for (size_t i = 0; i < n; i++)
+        largest = fmax(largest, fabs(dx[i]));
+    assert_true(largest > 0);
+    for (size_t i = 0; i < n; i++) {
+        double at = x[i], values[4];
+        static const double steps[4] = {-2 * STEP, -STEP, STEP, 2 * STEP};
+        for (int k = 0; k < 4; k++) {
+            x[i] = at + steps[k];
+            values[k] = loss(context);
+        }
+        x[i] = at;
+        double slope = (8 * (values[2] - values[1]) - (values[3] - values[0])) / (12 * STEP);
+        if (!(fabs(slope - dx[i]) <= TOLERANCE * largest))
+            fail_msg("%s[%zu] is %.12g, the differences give %.12g", name, i, dx[i], slope);
+    }
+}
+
+// ---- embedding
+
+enum { EB = 3, ET = 4, EC = 5, EV = 6, EP = 7, EPOSITION = 2 };
+
+struct embedding_case {
+    double *wte, *wpe, *out, *dout;
+    int32_t tokens[EB * ET];
+};
+
+static double embedding_loss(void *context) {
+    struct embedding_case *c = context;
+    RUN(embedding_forward, .out = c->out, .wte = c->wte, .wpe = c->wpe, .tokens = c->tokens, .B = EB, .T = ET,
+        .C = EC, .V = EV, .position = EPOSITION, .type = DTYPE_F64);
+    return weighted_sum(c->out, c->dout, EB * ET * EC);
+}
+
+static void test_embedding(void **state) {
+    (void)state;
+    struct embedding_case c = {
+        .wte = tensor(1, EV * EC),
+        .wpe = tensor(2, EP * EC),
+        .out = zeros(EB * ET * EC),
+        .dout = tensor(3, EB * ET * EC),
+        .tokens = {0, 3, 3, 5, 1, 3, 0, 0, 5, 5, 2, 3}, // 4 never, 3 four times
+    };
+    double *dwte = zeros(EV * EC), *dwpe = zeros(ET * EC);
+    RUN(embedding_backward, .dwte = dwte, .dwpe = dwpe, .dout = c.dout, .tokens = c.tokens, .B = EB, .T = ET,
+        .C = EC, .V = EV, .type = DTYPE_F64);
+    expect_gradient("dwte", c.wte, dwte, EV * EC, embedding_loss, &c);
+    expect_gradient("dwpe", c.wpe + EPOSITION * EC, dwpe, ET * EC, embedding_loss, &c);
+    free(c.wte), free(c.wpe), free(c.out), free(c.dout), free(dwte), free(dwpe);
+}
+
+// ---- layernorm
+
+enum { LN = 3, LC = 7 };
+
+struct layernorm_case {
+    double *x, *weight, *bias, *out, *mean, *rstd, *dout;
+};
+
+static double layernorm_loss(void *context) {
+    struct layernorm_case *c = context;
+    RUN(layernorm_forward, .out = c->out, .mean = c->mean, .rstd = c->rstd, .x = c->x, .weight = c->weight,
+        .bias = c->bias, .N = LN, .C = LC, .epsilon = 1e-2f, .type = DTYPE_F64);
+    return weighted_sum(c->out, c->dout, LN * LC);
+}
+
+static void test_layernorm(void **state) {
+    (void)state;
+    struct layernorm_case c = {tensor(11, LN * LC), tensor(12, LC), tensor(13, LC),     zeros(LN * LC),
+                               zeros(LN),           zeros(LN),      tensor(14, LN * LC)};
+    double *dx = zeros(LN * LC), *dweight = zeros(LC), *dbias = zeros(LC);
+    layernorm_loss(&c); // for mean and rstd
+    RUN(layernorm_backward, .dx = dx, .dweight = dweight, .dbias = dbias, .dout = c.dout, .x = c.x,
+        .weight = c.weight, .mean = c.mean, .rstd = c.rstd, .N = LN, .C = LC, .type = DTYPE_F64);
+    expect_gradient("dx", c.x, dx, LN * LC, layernorm_loss, &c);
+    expect_gradient("dweight", c.weight, dweight, LC, layernorm_loss, &c);
+    expect_gradient("dbias", c.bias, dbias, LC, layernorm_loss, &c);
+
+    // In place over the residual stream's gradient, adding to dweight and dbias.
+    double *both = tensor(15, LN * LC), *residual = tensor(15, LN * LC), *twice = zeros(LC);
+    memcpy(twice, dweight, LC * sizeof *twice);
+    layernorm_loss(&c);
+    RUN(layernorm_backward, .dx = both, .dresidual = both, .dweight = twice, .dbias = dbias, .dout = c.dout,
+        .x = c.x, .weight = c.weight, .mean = c.mean, .rstd = c.rstd, .N = LN, .C = LC, .type = DTYPE_F64);
+    for (size_t i = 0; i < LN * LC; i++)
+        assert_true(fabs(both[i] - residual[i] - dx[i]) < 1e-14 * (1 + fabs(dx[i]) + fabs(residual[i])));
+    for (size_t i = 0; i < LC; i++)
+        assert_true(fabs(twice[i] - 2 * dweight[i]) < 1e-14 * (1 + fabs(dweight[i])));
+    free(c.x), free(c.weight), free(c.bias), free(c.out), free(c.mean), free(c.rstd), free(c.dout);
+    free(dx), free(dweight), free(dbias), free(both), free(residual), free(twice);
+}
+
+// ---- linear, with rows of dout further apart than they are long, and with GELU behind it
+
+enum { FN = 4, FI = 3, FO = 5, FSTRIDE = 6 };
+
+struct linear_case {
+    double *x, *weight, *bias, *residual, *pre_gelu, *out, *dout;
+    int stride;
+    bool gelu;
+};
+
+static double linear_loss(void *context) {
+    struct linear_case *c = context;
+    RUN(linear_forward, .out = c->out, .pre_gelu = c->pre_gelu, .x = c->x, .weight = c->weight,
+        .bias = c->bias, .residual = c->residual, .N = FN, .IC = FI, .OC = FO, .out_stride = c->stride,
+        .gelu = c->gelu, .type = DTYPE_F64, .out_type = DTYPE_F64);
+    return weighted_sum(c->out, c->dout, (size_t)(FN * c->stride));
+}
+
+static void test_linear(void **state) {
+    (void)state;
+    struct linear_case c = {.x = tensor(21, FN * FI),
+                            .weight = tensor(22, FO * FI),
+                            .bias = tensor(23, FO),
+                            .out = zeros(FN * FSTRIDE),
+                            .dout = tensor(24, FN * FSTRIDE),
+                            .stride = FSTRIDE};
+    double *dx = zeros(FN * FI), *dweight = zeros(FO * FI), *dbias = zeros(FO);
+    RUN(linear_backward, .dx = dx, .dweight = dweight, .dbias = dbias, .dout = c.dout, .x = c.x,
+        .weight = c.weight, .N = FN, .IC = FI, .OC = FO, .dout_stride = FSTRIDE, .type = DTYPE_F64);
+    expect_gradient("dx", c.x, dx, FN * FI, linear_loss, &c);
+    expect_gradient("dweight", c.weight, dweight, FO * FI, linear_loss, &c);
+    expect_gradient("dbias", c.bias, dbias, FO, linear_loss, &c);
+
+    // Only dweight, added to.
+    double *twice = zeros(FO * FI);
+    memcpy(twice, dweight, FO * FI * sizeof *twice);
+    RUN(linear_backward, .dweight = twice, .dout = c.dout, .x = c.x, .N = FN, .IC = FI, .OC = FO,
+        .dout_stride = FSTRIDE, .type = DTYPE_F64);
+    for (size_t i = 0; i < FO * FI; i++)
+        assert_true(fabs(twice[i] - 2 * dweight[i]) < 1e-14 * (1 + fabs(dweight[i])));
+    free(twice), free(c.x), free(c.weight), free(c.bias), free(c.out), free(c.dout);
+    free(dx), free(dweight), free(dbias);
+}
+
+static void test_linear_gelu(void **state) {
+    (void)state;
+    struct linear_case c = {.x = tensor(31, FN * FI),
+                            .weight = tensor(32, FO * FI),
+                            .bias = tensor(33, FO),
+                            .pre_gelu = zeros(FN * FO),
+                            .out = zeros(FN * FO),
+                            .dout = tensor(34, FN * FO),
+                            .stride = FO,
+                            .gelu = true};
+    double *dx = zeros(FN * FI), *dweight = zeros(FO * FI), *dpre = zeros(FN * FO);
+    linear_loss(&c); // for pre_gelu
+    RUN(gelu_backward, .dx = dpre, .dout = c.dout, .x = c.pre_gelu, .n = FN * FO, .type = DTYPE_F64);
+    RUN(linear_backward, .dx = dx, .dweight = dweight, .dout = dpre, .x = c.x, .weight = c.weight, .N = FN,
+        .IC = FI, .OC = FO, .dout_stride = FO, .type = DTYPE_F64);
+    expect_gradient("dx", c.x, dx, FN * FI, linear_loss, &c);
+    expect_gradient("dweight", c.weight, dweight, FO * FI, linear_loss, &c);
+
+    c.gelu = false, c.pre_gelu = NULL;
+    double plain = linear_loss(&c);
+    c.residual = tensor(35, FN * FO);
+    double more = weighted_sum(c.residual, c.dout, FN * FO);
+    assert_true(fabs(linear_loss(&c) - plain - more) < 1e-13 * (1 + fabs(plain) + fabs(more)));
+    free(c.x), free(c.weight), free(c.bias), free(c.residual), free(c.out), free(c.dout);
+    free(dx), free(dweight), free(dpre);
+}
+
+// ---- GELU
+
+enum { GN = 41 };
+
+struct gelu_case {
+    double *x, *out, *dout;
+};
+
+static double gelu_loss(void *context) {
+    struct gelu_case *c = context;
+    RUN(gelu_forward, .out = c->out, .x = c->x, .n = GN, .type = DTYPE_F64);
+    return weighted_sum(c->out, c->dout, GN);
+}
+
+static void test_gelu(void **state) {
+    (void)state;
+    struct gelu_case c = {zeros(GN), zeros(GN), tensor(41, GN)};
+    double *dx = zeros(GN);
+    for (int i = 0; i < GN; i++)
+        c.x[i] = (i - GN / 2) / 4.0; // -5 to 5
+    RUN(gelu_backward, .dx = dx, .dout = c.dout, .x = c.x, .n = GN, .type = DTYPE_F64);
+    expect_gradient("dx", c.x, dx, GN, gelu_loss, &c);
+
+    // In place, and figures made from the formulas in decimal arithmetic of 60 digits.
+    static const double x[] = {-6, -3, -1, 0, 0.5, 1, 3};
+    static const double wanted[] = {
+        -8.43964670076229702e-11, -3.63739208177301905e-03, -1.58808009391723293e-01, 0,
+        3.45714009825143942e-01,  8.41191990608276652e-01,  2.99636260791822684e+00};
+    static const double slopes[] = {
+        -7.70997393095369596e-10, -1.15841666309697260e-02, -8.29640838457825491e-02, 0.5,
+        8.67369903534642273e-01,  1.08296408384578258e+00,  1.01158416663096973e+00};
+    double inplace[7], derivative[7], ones[7] = {1, 1, 1, 1, 1, 1, 1};
+    memcpy(inplace, x, sizeof x);
+    RUN(gelu_forward, .out = inplace, .x = inplace, .n = 7, .type = DTYPE_F64);
+    RUN(gelu_backward, .dx = derivative, .dout = ones, .x = x, .n = 7, .type = DTYPE_F64);
+    for (int i = 0; i < 7; i++) {
+        assert_true(fabs(inplace[i] - wanted[i]) <= 1e-13 * fabs(wanted[i]));
+        assert_true(fabs(derivative[i] - slopes[i]) <= 1e-12 * fabs(slopes[i]));
+    }
+    free(c.x), free(c.out), free(c.dout), free(dx);
+}
+
+// ---- attention, q, k and v in one (B, T, 3C) tensor
+
+enum { AB = 2, AT = 5, AH = 2, AD = 3, AC = AH * AD, ASIZE = AB * AT * 3 * AC };
+
+struct attention_case {
+    double *qkv, *out, *lse, *dout;
+};
+
+static double attention_loss(void *context) {
+    struct attention_case *c = context;
+    RUN(attention_forward, .out = c->out, .lse = c->lse, .q = c->qkv, .k = c->qkv + AC, .v = c->qkv + 2 * AC,
+        .q_stride = 3 * AC, .q_batch_stride = AT * 3 * AC, .kv_stride = 3 * AC,
+        .kv_batch_stride = AT * 3 * AC, .B = AB, .T = AT, .S = AT, .H = AH, .D = AD, .type = DTYPE_F64);
+    return weighted_sum(c->out, c->dout, AB * AT * AC);
+}
+
+static void test_attention(void **state) {
+    (void)state;
+    struct attention_case c = {tensor(51, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
+                               tensor(52, AB * AT * AC)};
+    double *dqkv = tensor(53, ASIZE); // to be overwritten
+    attention_loss(&c);               // for out and lse
+    RUN(attention_backward, .dq = dqkv, .dk = dqkv + AC, .dv = dqkv + 2 * AC, .dout = c.dout, .out = c.out,
+        .lse = c.lse, .q = c.qkv, .k = c.qkv + AC, .v = c.qkv + 2 * AC, .stride = 3 * AC,
+        .batch_stride = AT * 3 * AC, .B = AB, .T = AT, .H = AH, .D = AD, .type = DTYPE_F64);
+    expect_gradient("dqkv", c.qkv, dqkv, ASIZE, attention_loss, &c);
+    free(c.qkv), free(c.out), free(c.lse), free(c.dout), free(dqkv);
+}
+
+// Queries that continue a cache give what they give as part of the whole sequence; keys that are alike give
+// the mean of the values seen, and lse the logarithm of their number.
+static void test_attention_with_a_cache(void **state) {
+    (void)state;
+    struct attention_case c = {tensor(54, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
+                               tensor(55, AB * AT * AC)};
+    attention_loss(&c);
+    double last[2 * AC];
+    RUN(attention_forward, .out = last, .q = c.qkv + (AT - 2) * 3 * AC, .k = c.qkv + AC, .v = c.qkv + 2 * AC,
+        .q_stride = 3 * AC, .kv_stride = 3 * AC, .B = 1, .T = 2, .S = AT, .H = AH, .D = AD,
+        .type = DTYPE_F64);
+    for (int i = 0; i < 2 * AC; i++)
+        assert_true(fabs(last[i] - c.out[(AT - 2) * AC + i]) < 1e-15);
+
+    double q[AT] = {1, 2, 3, 4, 5}, k[AT] = {0}, v[AT] = {1, 3, 8, 4, 9}, out[AT], lse[AT], sum = 0;
+    RUN(attention_forward, .out = out, .lse = lse, .q = q, .k = k, .v = v, .q_stride = 1, .kv_stride = 1,
+        .B = 1, .T = AT, .S = AT, .H = 1, .D = 1, .type = DTYPE_F64);
+    for (int i = 0; i < AT; i++) {
+        sum += v[i];
+        assert_true(fabs(out[i] - sum / (i + 1)) < 1e-14);
+        assert_true(fabs(lse[i] - log(i + 1)) < 1e-14);
+    }
+    free(c.qkv), free(c.out), free(c.lse), free(c.dout);
+}
+
+// ---- cross-entropy
+
+enum { CN = 3, CV = 7, CSTRIDE = 9 };
+static const float cross_entropy_scale = 0.25f;
+
+struct cross_entropy_case {
+    double *logits, *losses;
+    int32_t targets[CN];
+};
+
+static double cross_entropy_loss(void *context) {
+    struct cross_entropy_case *c = context;
+    RUN(cross_entropy, .losses = c->losses, .logits = c->logits, .targets = c->targets, .N = CN, .V = CV,
+        .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale, .type = DTYPE_F64);
+    double sum = 0;
+    for (int i = 0; i < CN; i++)
+        sum += c->losses[i] * (double)cross_entropy_scale;
+    return sum;
+}
+
+static void test_cross_entropy(void **state) {
+    (void)state;
+    struct cross_entropy_case c = {tensor(61, CN * CSTRIDE), zeros(CN), {0, 6, 3}};
+    double *dlogits = zeros(CN * CSTRIDE);
+    RUN(cross_entropy, .losses = c.losses, .dlogits = dlogits, .logits = c.logits, .targets = c.targets,
+        .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale,
+        .type = DTYPE_F64);
+    expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);
+
+    // In place over the logits; equal logits cost log(V), and huge ones do not overflow.
+    for (int i = 0; i < CN * CSTRIDE; i++)
+        c.logits[i] = i < CSTRIDE ? 1e5 : -1e300 * (i % CSTRIDE == 6 || i % CSTRIDE == 3 ? 0 : 1);
+    RUN(cross_entropy, .losses = c.losses, .dlogits = c.logits, .logits = c.logits, .targets = c.targets,
+        .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = 1, .type = DTYPE_F64);
+    assert_true(fabs(c.losses[0] - log(CV)) < 1e-10);
+    assert_true(fabs(c.losses[1] - log(2)) < 1e-15 && fabs(c.losses[2] - log(2)) < 1e-15);
+    print_message("%.17g %.17g %.17g\n", c.logits[0], c.logits[1], c.logits[2]);
+    assert_true(fabs(c.logits[0] - (1.0 / CV - 1)) < 1e-15 && fabs(c.logits[1] - 1.0 / CV) < 1e-15);
+    assert_true(c.logits[CSTRIDE] == 0 && fabs(c.logits[CSTRIDE + 6] + 0.5) < 1e-15);
+    assert_true(c.logits[CV] == 1e5); // between the rows
+    free(c.logits), free(c.losses), free(dlogits);
+}
+
+// ---- every gradient operation was judged
+
+static void test_every_gradient_was_judged(void **state) {
+    (void)state;
+#define EXPECT_JUDGED(name)                                                                                  \
+    if (!judged[OP_##name] && strstr(#name, "ward"))                                                         \
+        fail_msg("no finite differences judged " #name);
+    OPERATIONS(EXPECT_JUDGED)
+#undef EXPECT_JUDGED
+    assert_true(judged[OP_cross_entropy]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_embedding),
+        cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_linear_gelu),
+        cmocka_unit_test(test_gelu),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_with_a_cache),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_every_gradient_was_judged),
+    };
+    return cmocka_run_group_tests_name("ref gradients", tests, open_device, close_device);
+}

@@ -1,0 +1,18 @@
+// Files too large for the repository: in $ZERO_SHARED, or beside the repository. A test skips where absent.
+#ifndef ZERO_TESTS_SUPPORT_SHARED_H
+#define ZERO_TESTS_SUPPORT_SHARED_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+
+// Whether the file is there; its path goes to the buffer.
+static inline bool shared_path(const char *name, char *buffer, size_t size) {
+    const char *folder = getenv("ZERO_SHARED");
+    snprintf(buffer, size, "%s/%s", folder && *folder ? folder : "../shared", name);
+    return file_exists(buffer);
+}
+
+#endif

@@ -1,0 +1,365 @@
+// The loader as a pure function: the same rows in any order of asking and any division into micro-batches,
+// each epoch every sequence once; what is wrong is told by the call that wants it.
+#include "tests/support/expect.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <unistd.h>
+
+#include "data/loader.h"
+#include "data/shard.h"
+#include "tests/support/temporary.h"
+
+static struct temporary temporary;
+static char pattern[300];
+
+// Shards a, b and c of the group: 5 sequences of 8, none (too short by one), 7; token = where it stands, so
+// that a row tells its place.
+#define T 8
+enum { N_A = 5 * T + 1 + 5, N_B = T, N_C = 7 * T + 1, FIRST_C = 10000, N_SEQUENCES = 12, VOCABULARY = 20000 };
+
+static void write_shard(const char *name, size_t n, int first) {
+    char path[300];
+    struct shard_writer writer;
+    EXPECT_OK(shard_writer_open(&writer, temporary_path(&temporary, name, path, sizeof path)));
+    for (size_t i = 0; i < n; i++)
+        shard_writer_add(&writer, (const uint16_t[]){(uint16_t)((size_t)first + i)}, 1);
+    EXPECT_OK(shard_writer_commit(&writer));
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "group-*.bin", pattern, sizeof pattern);
+    write_shard("group-c.bin", N_C, FIRST_C);
+    write_shard("group-a.bin", N_A, 0);
+    write_shard("group-b.bin", N_B, 5000);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+static enum status try_new(const char *shards, int vocab_size, int batch_size, int micro_batch_size,
+                           bool shuffle, uint64_t seed, struct loader **out) {
+    char copy[300]; // the loader keeps nothing of the caller's
+    char *paths[1] = {copy};
+    snprintf(copy, sizeof copy, "%s", shards);
+    const struct file_list patterns = {paths, 1};
+    const struct loader_options options = {&patterns,  "data.train",     vocab_size, T,
+                                           batch_size, micro_batch_size, shuffle,    seed};
+    enum status status = loader_new(&options, out);
+    memset(copy, 'x', sizeof copy);
+    return status;
+}
+
+static struct loader *group_loader(int batch_size, int micro_batch_size, bool shuffle, uint64_t seed) {
+    struct loader *loader;
+    EXPECT_OK(try_new(pattern, VOCABULARY, batch_size, micro_batch_size, shuffle, seed, &loader));
+    return loader;
+}
+
+// Asks for rows, checks that each runs on from its first token, and gives those first tokens.
+static void first_tokens(struct loader *loader, int64_t step, int first_row, int n_rows, int *firsts) {
+    const int32_t *tokens, *targets;
+    EXPECT_OK(loader_batch(loader, step, first_row, &tokens, &targets));
+    for (int b = 0; b < n_rows; b++)
+        for (int t = 0; t < T; t++) {
+            firsts[b] = tokens[b * T];
+            assert_int_equal(tokens[b * T + t], firsts[b] + t);
+            assert_int_equal(targets[b * T + t], firsts[b] + t + 1);
+        }
+}
+
+static void test_counts(void **state) {
+    (void)state;
+    struct loader *loader = group_loader(4, 2, true, 1);
+    assert_int_equal(loader_n_tokens(loader), N_A + N_B + N_C);
+    assert_int_equal(loader_n_sequences(loader), N_SEQUENCES);
+    assert_int_equal(loader_n_shards(loader), 3);
+    loader_delete(loader);
+    loader_delete(NULL);
+}
+
+// Without shuffle: file order by name, sequence i at token i * T, and round again. A batch of 5 of 12
+// sequences spans the epochs.
+static void test_file_order(void **state) {
+    (void)state;
+    struct loader *loader = group_loader(5, 5, false, 1);
+    for (int step = 0; step < 10; step++) {
+        int firsts[5];
+        first_tokens(loader, step, 0, 5, firsts);
+        for (int b = 0; b < 5; b++) {
+            int sequence = (step * 5 + b) % N_SEQUENCES;
+            assert_int_equal(firsts[b], sequence < 5 ? sequence * T : FIRST_C + (sequence - 5) * T);
+        }
+    }
+    loader_delete(loader);
+}
+
+enum { BATCH = 6, STEPS = 40 };
+
+static void read_in_order(uint64_t seed, int *rows) {
+    struct loader *loader = group_loader(BATCH, BATCH, true, seed);
+    for (int step = 0; step < STEPS; step++)
+        first_tokens(loader, step, 0, BATCH, rows + step * BATCH);
+    loader_delete(loader);
+}
+
+static void test_same_rows_however_asked(void **state) {
+    (void)state;
+    int rows[STEPS * BATCH], firsts[BATCH];
+    read_in_order(3, rows);
+    for (int micro = 1; micro <= BATCH; micro++) {
+        if (BATCH % micro)
+            continue;
+        struct loader *loader = group_loader(BATCH, micro, true, 3);
+        for (int step = 0; step < STEPS; step++)
+            for (int row = 0; row < BATCH; row += micro) {
+                first_tokens(loader, step, row, micro, firsts);
+                assert_memory_equal(firsts, rows + step * BATCH + row, (size_t)micro * sizeof *firsts);
+            }
+        uint32_t random = 1;
+        for (int i = 0; i < 500; i++) { // jumps, repeats, backwards
+            random = random * 1664525 + 1013904223;
+            int step = (int)(random >> 16) % STEPS, row = (int)(random >> 8) % (BATCH / micro) * micro;
+            first_tokens(loader, step, row, micro, firsts);
+            assert_memory_equal(firsts, rows + step * BATCH + row, (size_t)micro * sizeof *firsts);
+        }
+        loader_delete(loader);
+    }
+    // As rank 1 of 2 asks, and as a resumed run starts: in mid-epoch.
+    struct loader *loader = group_loader(BATCH, 1, true, 3);
+    for (int step = 17; step < 25; step++)
+        for (int row = 1; row < BATCH; row += 2) {
+            first_tokens(loader, step, row, 1, firsts);
+            assert_int_equal(firsts[0], rows[step * BATCH + row]);
+        }
+    loader_delete(loader);
+}
+
+// Two loaders at once do not disturb each other (as training and validation).
+static void test_two_at_once(void **state) {
+    (void)state;
+    int rows[2][STEPS * BATCH], firsts[BATCH];
+    read_in_order(3, rows[0]);
+    read_in_order(4, rows[1]);
+    struct loader *loaders[2] = {group_loader(BATCH, BATCH, true, 3), group_loader(BATCH, BATCH, true, 4)};
+    for (int i = 0; i < 2 * STEPS; i++) {
+        first_tokens(loaders[i % 2], i / 2, 0, BATCH, firsts);
+        assert_memory_equal(firsts, rows[i % 2] + i / 2 * BATCH, sizeof firsts);
+    }
+    loader_delete(loaders[0]);
+    loader_delete(loaders[1]);
+}
+
+// Each epoch: every sequence once, all of a shard's on one grid, shifted by no more than the tail allows.
+static void test_every_epoch_is_a_permutation(void **state) {
+    (void)state;
+    enum { EPOCHS = 60 };
+    struct loader *loader = group_loader(N_SEQUENCES, N_SEQUENCES, true, 9);
+    int before[N_SEQUENCES] = {0}, n_shifts[T] = {0}, n_unchanged = 0;
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        int firsts[N_SEQUENCES], shift = -1;
+        bool seen[N_SEQUENCES] = {false};
+        first_tokens(loader, epoch, 0, N_SEQUENCES, firsts);
+        for (int i = 0; i < N_SEQUENCES; i++) {
+            bool in_c = firsts[i] >= FIRST_C;
+            int place = firsts[i] - (in_c ? FIRST_C : 0), sequence = place / T + (in_c ? 5 : 0);
+            if (in_c) {
+                assert_int_equal(place % T, 0); // no tail, no shift
+            } else {
+                assert_true(shift < 0 || shift == place % T);
+                shift = place % T;
+            }
+            assert_in_range(sequence, 0, N_SEQUENCES - 1);
+            assert_false(seen[sequence]);
+            seen[sequence] = true;
+            n_unchanged += sequence == before[i];
+            before[i] = sequence;
+        }
+        assert_in_range(shift, 0, 5); // N_A leaves five tokens
+        n_shifts[shift]++;
+    }
+    for (int i = 0; i <= 5; i++)
+        assert_in_range(n_shifts[i], 1, 30); // ten each on average
+    assert_true(n_unchanged < 4 * EPOCHS);   // one place an epoch on average
+    loader_delete(loader);
+}
+
+static void test_seeds_differ(void **state) {
+    (void)state;
+    int rows[2][STEPS * BATCH], n_equal = 0;
+    read_in_order(1, rows[0]);
+    read_in_order(2, rows[1]);
+    for (int i = 0; i < STEPS * BATCH; i++)
+        n_equal += rows[0][i] == rows[1][i];
+    assert_true(n_equal < STEPS * BATCH / 4);
+}
+
+static void test_one_sequence_exactly(void **state) {
+    (void)state;
+    char path[300];
+    int first;
+    write_shard("one.bin", T + 1, 100);
+    struct loader *loader;
+    EXPECT_OK(try_new(temporary_path(&temporary, "one.bin", path, sizeof path), VOCABULARY, 1, 1, true, 1,
+                      &loader));
+    for (int step = 0; step < 5; step++) {
+        first_tokens(loader, step, 0, 1, &first);
+        assert_int_equal(first, 100);
+    }
+    loader_delete(loader);
+}
+
+// Token 2 * T of the shard is out of range: also as the last target of the sequence before it.
+static void test_token_beyond_the_vocabulary(void **state) {
+    (void)state;
+    const int32_t *tokens, *targets;
+    struct loader *loader;
+    char path[300];
+    write_shard("high.bin", 4 * T + 1, 0);
+    temporary_path(&temporary, "high.bin", path, sizeof path);
+    EXPECT_OK(try_new(path, 2 * T, 1, 1, false, 1, &loader));
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    usleep(100000); // the thread meets the token; nobody has asked for it yet
+    assert_string_equal(status_message(), "");
+    assert_int_equal(tokens[T - 1], T - 1);
+    for (int again = 0; again < 2; again++)
+        EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 1, 0, &tokens, &targets), path, "token 16 ",
+                       "is 16,", "vocabulary of 16");
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 3, 0, &tokens, &targets), path, "token 24 ",
+                   "is 24,");
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets)); // what is right can still be read
+    assert_int_equal(tokens[0], 0);
+    loader_delete(loader);
+    EXPECT_OK(try_new(path, 4 * T + 1, 1, 1, false, 1, &loader));
+    for (int step = 0; step < 8; step++)
+        EXPECT_OK(loader_batch(loader, step, 0, &tokens, &targets));
+    loader_delete(loader);
+}
+
+// A failure that belongs to somebody else is neither hidden by the thread's nor forgotten by a jump.
+static void test_other_failures_stay_the_first(void **state) {
+    (void)state;
+    const int32_t *tokens, *targets;
+    struct loader *loader;
+    char path[300];
+    write_shard("high.bin", 4 * T + 1, 0);
+    EXPECT_OK(
+        try_new(temporary_path(&temporary, "high.bin", path, sizeof path), 2 * T, 1, 1, false, 1, &loader));
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    usleep(100000);
+    assert_int_equal(FAIL(STATUS_FAILED, "the disk is full"), STATUS_FAILED);
+    assert_string_equal(status_message(), "the disk is full");
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    loader_delete(loader);
+}
+
+static void test_less_than_one_batch(void **state) {
+    (void)state;
+    struct loader *loader;
+    EXPECT_FAILURE(STATUS_INVALID, try_new(pattern, VOCABULARY, 13, 13, true, 1, &loader), "data.train",
+                   "3 shards", "111 tokens", "12 sequences", "8 + 1", "batch of 13");
+    assert_null(loader);
+    char path[300];
+    temporary_path(&temporary, "group-b.bin", path, sizeof path);
+    EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, false, 1, &loader), "data.train",
+                   "1 shard ", "8 tokens", "0 sequences", "batch of 1");
+    write_shard("empty.bin", 0, 0);
+    temporary_path(&temporary, "empty.bin", path, sizeof path);
+    EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, false, 1, &loader), "0 tokens",
+                   "0 sequences");
+}
+
+static void test_missing_and_bad_shards(void **state) {
+    (void)state;
+    struct loader *loader;
+    char path[300];
+    temporary_path(&temporary, "absent-*.bin", path, sizeof path);
+    EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, true, 1, &loader), "data.train", path);
+    temporary_path(&temporary, "absent.bin", path, sizeof path);
+    EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, true, 1, &loader), path);
+    temporary_path(&temporary, "group-z.bin", path, sizeof path);
+    EXPECT_OK(file_write_all(path, "not tokens", 10));
+    EXPECT_FAILURE(STATUS_INVALID, try_new(pattern, VOCABULARY, 1, 1, true, 1, &loader), path, "10 bytes");
+    assert_null(loader);
+    EXPECT_OK(file_remove_tree(path));
+}
+
+// Deleted at once, while the thread reads, and after: it ends, and nothing leaks.
+static void test_deleting_while_reading(void **state) {
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        const int32_t *tokens, *targets;
+        struct loader *loader = group_loader(12, 12, true, (uint64_t)i);
+        for (int step = 0; step < i % 4; step++)
+            EXPECT_OK(loader_batch(loader, step, 0, &tokens, &targets));
+        loader_delete(loader);
+    }
+}
+
+// Two files with holes, 2.4e9 tokens together: places beyond 31 bits.
+static void test_more_tokens_than_31_bits(void **state) {
+    (void)state;
+    const size_t n = 1200000000;
+    const size_t marked = (n - 1) / T - 1; // the shard's last sequence
+    char path[300];
+    for (int i = 0; i < 2; i++) {
+        const int32_t header[3] = {SHARD_MAGIC, SHARD_VERSION, (int32_t)n};
+        const uint16_t mark = (uint16_t)(77 + i);
+        temporary_path(&temporary, i ? "huge-1.bin" : "huge-0.bin", path, sizeof path);
+        int file = open(path, O_RDWR | O_CREAT, 0600);
+        assert_true(file >= 0);
+        assert_int_equal(pwrite(file, header, sizeof header, 0), sizeof header);
+        if (ftruncate(file, (off_t)(SHARD_HEADER_BYTES + 2 * n)) != 0) {
+            close(file);
+            print_message("this file system holds no file of %zu bytes\n", 2 * n);
+            skip();
+        }
+        assert_int_equal(pwrite(file, &mark, 2, (off_t)(SHARD_HEADER_BYTES + 2 * marked * T)), 2);
+        close(file);
+    }
+    struct loader *loader;
+    const int32_t *tokens, *targets;
+    temporary_path(&temporary, "huge-*.bin", path, sizeof path);
+    EXPECT_OK(try_new(path, VOCABULARY, 1, 1, false, 1, &loader));
+    assert_int_equal(loader_n_tokens(loader), 2 * n);
+    const size_t per_shard = (n - 1) / T;
+    assert_int_equal(loader_n_sequences(loader), 2 * per_shard);
+    EXPECT_OK(loader_batch(loader, (int64_t)marked, 0, &tokens, &targets));
+    assert_int_equal(tokens[0], 77);
+    EXPECT_OK(loader_batch(loader, (int64_t)(per_shard + marked), 0, &tokens, &targets));
+    assert_int_equal(tokens[0], 78);
+    EXPECT_OK(loader_batch(loader, (int64_t)(7 * 2 * per_shard + marked), 0, &tokens, &targets));
+    assert_int_equal(tokens[0], 77); // the eighth epoch
+    loader_delete(loader);
+    EXPECT_OK(try_new(path, 78, 1, 1, false, 1, &loader));
+    char place[32];
+    snprintf(place, sizeof place, "token %zu ", marked * T);
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, (int64_t)(per_shard + marked), 0, &tokens, &targets),
+                   "huge-1.bin", place, "is 78,");
+    loader_delete(loader);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_file_order),
+        cmocka_unit_test(test_same_rows_however_asked),
+        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_every_epoch_is_a_permutation),
+        cmocka_unit_test(test_seeds_differ),
+        cmocka_unit_test(test_one_sequence_exactly),
+        cmocka_unit_test(test_token_beyond_the_vocabulary),
+        cmocka_unit_test(test_other_failures_stay_the_first),
+        cmocka_unit_test(test_less_than_one_batch),
+        cmocka_unit_test(test_missing_and_bad_shards),
+        cmocka_unit_test(test_deleting_while_reading),
+        cmocka_unit_test(test_more_tokens_than_31_bits),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,161 @@
+// Token shards: written as llm.c reads them, and every way to be no shard is told with what was found.
+#include "tests/support/expect.h"
+
+#include "data/shard.h"
+#include "tests/support/temporary.h"
+
+static struct temporary temporary;
+static char path[300];
+
+static int set_up(void **state) {
+    (void)state;
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "shard.bin", path, sizeof path);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+// A file of a header and n_bytes of zeros, made here and not by the writer.
+static void make_file(int32_t magic, int32_t version, int32_t count, size_t n_bytes) {
+    uint8_t bytes[SHARD_HEADER_BYTES + 64] = {0};
+    const int32_t header[3] = {magic, version, count};
+    memcpy(bytes, header, sizeof header);
+    EXPECT_OK(file_write_all(path, bytes, SHARD_HEADER_BYTES + n_bytes));
+}
+
+static enum status open_and_close(void) {
+    struct shard shard;
+    enum status status = shard_open(&shard, path);
+    if (status != STATUS_OK)
+        assert_true(!shard.path && !shard.tokens && !shard.map.data);
+    shard_close(&shard);
+    return status;
+}
+
+static void test_what_is_written(void **state) {
+    (void)state;
+    const uint16_t first[3] = {1, 515, 65535}, second[2] = {0, 50256};
+    struct shard_writer writer;
+    EXPECT_OK(shard_writer_open(&writer, path));
+    shard_writer_add(&writer, first, 3);
+    shard_writer_add(&writer, NULL, 0);
+    shard_writer_add(&writer, second, 2);
+    assert_false(file_exists(path)); // only the commit makes it visible
+    EXPECT_OK(shard_writer_commit(&writer));
+
+    char *bytes;
+    size_t n;
+    EXPECT_OK(file_read(path, 10000, &bytes, &n));
+    assert_int_equal(n, 1024 + 10);
+    // 20240520 is 0x0134d888; version 1; five tokens; then nothing but zeros in the header.
+    const uint8_t start[12] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 5, 0, 0, 0};
+    const uint8_t tokens[10] = {1, 0, 3, 2, 255, 255, 0, 0, 80, 196};
+    assert_memory_equal(bytes, start, sizeof start);
+    for (size_t i = sizeof start; i < 1024; i++)
+        assert_int_equal(bytes[i], 0);
+    assert_memory_equal(bytes + 1024, tokens, sizeof tokens);
+    free(bytes);
+
+    struct shard shard;
+    EXPECT_OK(shard_open(&shard, path));
+    assert_string_equal(shard.path, path);
+    assert_int_equal(shard.n_tokens, 5);
+    assert_memory_equal(shard.tokens, first, sizeof first);
+    assert_memory_equal(shard.tokens + 3, second, sizeof second);
+    shard_close(&shard);
+    shard_close(&shard); // twice is fine
+}
+
+static void test_discarded_writers_leave_nothing(void **state) {
+    (void)state;
+    struct shard_writer writer;
+    make_file(SHARD_MAGIC, 1, 4, 8);
+    EXPECT_OK(shard_writer_open(&writer, path));
+    shard_writer_add(&writer, (const uint16_t[]){7}, 1);
+    shard_writer_discard(&writer);
+    struct shard shard;
+    EXPECT_OK(shard_open(&shard, path));
+    assert_int_equal(shard.n_tokens, 4); // what was there before
+    shard_close(&shard);
+    struct file_list names = {0};
+    EXPECT_OK(file_list_folder(&names, temporary.folder));
+    assert_int_equal(names.n_paths, 1);
+    file_list_free(&names);
+}
+
+static void test_more_tokens_than_the_header_can_count(void **state) {
+    (void)state;
+    struct shard_writer writer;
+    EXPECT_OK(shard_writer_open(&writer, path));
+    writer.n_tokens = (size_t)INT32_MAX + 1;
+    EXPECT_FAILURE(STATUS_INVALID, shard_writer_commit(&writer), path, "2147483648", "smaller shards");
+    struct file_list names = {0};
+    EXPECT_OK(file_list_folder(&names, temporary.folder));
+    for (int i = 0; i < names.n_paths; i++)
+        assert_null(strstr(names.paths[i], ".tmp-"));
+    file_list_free(&names);
+}
+
+static void test_unwritable_folder(void **state) {
+    (void)state;
+    struct shard_writer writer;
+    char inside[400];
+    snprintf(inside, sizeof inside, "%s/absent/shard.bin", temporary.folder);
+    EXPECT_FAILURE(STATUS_FAILED, shard_writer_open(&writer, inside), inside, "No such file");
+    shard_writer_discard(&writer);
+}
+
+static void test_what_is_no_shard(void **state) {
+    (void)state;
+    EXPECT_OK(file_remove_tree(path));
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "No such file");
+    EXPECT_OK(file_make_folders(path));
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "folder");
+    EXPECT_OK(file_remove_tree(path));
+    EXPECT_OK(file_write_all(path, "", 0));
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "0 bytes", "1024");
+    static const char header[1023];
+    EXPECT_OK(file_write_all(path, header, sizeof header));
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "1023 bytes", "1024");
+    make_file(20240801, 7, 4, 8); // Llama 3's shards in llm.c
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "20240801", "20240520", "./train tokenize");
+    make_file(0, 1, 4, 8);
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "starts with 0", "20240520");
+    make_file(SHARD_MAGIC, 2, 4, 8);
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "version 2", "expected 1");
+}
+
+static void test_other_sizes_than_the_header_says(void **state) {
+    (void)state;
+    const struct {
+        int32_t count;
+        size_t n_bytes;
+        const char *says, *found;
+    } cases[] = {{5, 8, "5 tokens", "8 bytes"},   {3, 8, "3 tokens", "8 bytes"},
+                 {4, 7, "4 tokens", "7 bytes"},   {4, 9, "4 tokens", "9 bytes"},
+                 {-4, 8, "-4 tokens", "8 bytes"}, {INT32_MAX, 8, "2147483647 tokens", "8 bytes"},
+                 {1, 0, "1 tokens", "0 bytes"},   {INT32_MIN, 0, "-2147483648 tokens", "0 bytes"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        make_file(SHARD_MAGIC, 1, cases[i].count, cases[i].n_bytes);
+        EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, cases[i].says, cases[i].found);
+    }
+    make_file(SHARD_MAGIC, 1, 0, 0);
+    EXPECT_OK(open_and_close()); // an empty shard is one
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_written),
+        cmocka_unit_test(test_discarded_writers_leave_nothing),
+        cmocka_unit_test(test_more_tokens_than_the_header_can_count),
+        cmocka_unit_test(test_unwritable_folder),
+        cmocka_unit_test(test_what_is_no_shard),
+        cmocka_unit_test(test_other_sizes_than_the_header_says),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
