@@ -33,12 +33,13 @@ static void expect_round_trip(const struct config *config) {
 static void test_round_trip(void **state) {
     (void)state;
     static const char *const jsons[] = {
-        "{}", "{\"device\": \"cpu\", \"recompute\": \"block\", \"data\": {\"train\": [\"a b\", "
-              "\"q\\\"\\\\\\u00e9\\n\"], "
-              "\"val\": \"*\"}, \"optimizer\": {\"lr\": 0.1234567890123456789, \"betas\": [0, "
-              "0.30000000000000004], "
-              "\"eps\": 5e-324}, \"train\": {\"seed\": 9007199254740991, \"gradient_clipping\": 1e30}, "
-              "\"run\": {\"dir\": \"\\ttab\"}}"};
+        "{}",
+        "{\"device\": \"cpu\", \"recompute\": \"block\", \"data\": {\"train\": [\"a b\", "
+        "\"q\\\"\\\\\\u00e9\\n\"], "
+        "\"val\": \"*\"}, \"optimizer\": {\"lr\": 0.1234567890123456789, \"betas\": [0, "
+        "0.30000000000000004], "
+        "\"weight_decay\": 5e-324}, \"train\": {\"seed\": 9007199254740991, \"gradient_clipping\": 1e30}, "
+        "\"run\": {\"dir\": \"\\ttab\"}}"};
     for (int i = 0; i < 2; i++) {
         struct config config;
         EXPECT_OK(config_parse(&config, jsons[i], strlen(jsons[i]), "c.json"));
