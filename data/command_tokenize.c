@@ -1,5 +1,7 @@
 // ./train tokenize TEXT... --out DIR
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -83,6 +85,27 @@ static enum status finish(struct split_writer *split) {
     return STATUS_OK;
 }
 
+// What an earlier run left must not be taken for this one's: removes the split's shards beyond those just
+// written.
+static enum status remove_stale(const struct split_writer *split) {
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, out_folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        const char *name = names.paths[i];
+        size_t length = strlen(split->name);
+        int index, end = 0;
+        if (strncmp(name, split->name, length) != 0 ||
+            sscanf(name + length, "-%5d.bin%n", &index, &end) != 1 || end == 0 ||
+            name[length + (size_t)end] != '\0' || index < split->n_shards)
+            continue;
+        char *path = file_path("%s/%s", out_folder, name);
+        status = path ? file_remove_tree(path) : STATUS_FAILED;
+        free(path);
+    }
+    file_list_free(&names);
+    return status;
+}
+
 static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2]) {
     struct text json = {0};
     text_add(&json, "{\n  \"tokenizer\": ");
@@ -116,6 +139,8 @@ static enum status write_shards(const struct tokenizer *tokenizer, const struct 
             status = finish(&splits[i]);
         if (splits[i].open)
             shard_writer_discard(&splits[i].shard);
+        if (status == STATUS_OK)
+            status = remove_stale(&splits[i]);
     }
     return status == STATUS_OK ? write_meta(tokenizer, splits) : status;
 }

@@ -1,0 +1,224 @@
+// Damaged shards and tokenizer files, by the thousands, in the same order on every run. Each must open or be
+// STATUS_INVALID with its path; what opens must work to its last token. Worth most under the sanitizers.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka wants those above before it.
+#include <cmocka.h>
+
+#include <stdbool.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "data/loader.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "tests/support/temporary.h"
+
+#define SECONDS 1.5 // for each kind of file, and
+#define FEWEST  400 // files at least, where the machine is busy
+#define SEED    20240522
+
+static struct temporary temporary;
+static char path[300];
+static uint64_t n_random;
+
+static size_t random_below(size_t bound) {
+    return (size_t)rng_below(SEED, 1, n_random++, bound > 0 ? bound : 1);
+}
+
+struct bytes {
+    uint8_t data[16384];
+    size_t n;
+};
+
+// Characters that mean something in these files are tried more often than others.
+static uint8_t random_byte(void) {
+    static const char meaningful[] = "=+/ \n\r\t#0123456789AZaz-\0\xc4\xa0\xff";
+    return random_below(4) == 0 ? (uint8_t)random_below(256)
+                                : (uint8_t)meaningful[random_below(sizeof meaningful - 1)];
+}
+
+static void damage(struct bytes *bytes, size_t last) {
+    if (last > bytes->n)
+        last = bytes->n;
+    size_t at = random_below(last), length = 1 + random_below(random_below(8) ? 4 : 64);
+    if (at + length > bytes->n)
+        length = bytes->n - at;
+    switch (random_below(8)) {
+    case 0: // cut off
+        bytes->n = at;
+        break;
+    case 1: // cut out
+        memmove(bytes->data + at, bytes->data + at + length, bytes->n - at - length);
+        bytes->n -= length;
+        break;
+    case 2: // doubled
+        if (bytes->n + length > sizeof bytes->data)
+            break;
+        memmove(bytes->data + at + length, bytes->data + at, bytes->n - at);
+        bytes->n += length;
+        break;
+    case 3: // a bit
+        bytes->data[at] ^= (uint8_t)(1 << random_below(8));
+        break;
+    default:
+        bytes->data[at] = random_byte();
+    }
+}
+
+// Plain writes: this is a file of the test's own, and flushing each to the disk would be all of the time.
+static void write_plainly(const struct bytes *bytes) {
+    FILE *stream = fopen(path, "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
+    assert_int_equal(fclose(stream), 0);
+}
+
+static void check_refusal(enum status status) {
+    if (status != STATUS_INVALID || !strstr(status_message(), path))
+        fail_msg("status %d, \"%s\"", status, status_message());
+    status_clear();
+}
+
+// Whether it opened. What opens is also read through a loader, whose refusals name it too.
+static bool try_shard(void) {
+    struct shard shard;
+    enum status status = shard_open(&shard, path);
+    if (status != STATUS_OK) {
+        check_refusal(status);
+        return false;
+    }
+    unsigned sum = 0;
+    for (size_t i = 0; i < shard.n_tokens; i++)
+        sum += shard.tokens[i];
+    assert_true(sum <= 65535u * shard.n_tokens);
+    shard_close(&shard);
+
+    char *paths[1] = {path};
+    const struct file_list patterns = {paths, 1};
+    const struct loader_options options = {&patterns, path, 300, 8, 2, 1, true, random_below(100)};
+    struct loader *loader;
+    status = loader_new(&options, &loader);
+    if (status != STATUS_OK) {
+        check_refusal(status); // fewer tokens than a batch
+        return true;
+    }
+    for (int step = 0; step < 4; step++) {
+        const int32_t *tokens, *targets;
+        status = loader_batch(loader, (int64_t)random_below(50), (int)random_below(2), &tokens, &targets);
+        if (status != STATUS_OK)
+            check_refusal(status);
+        for (int t = 0; t < 8 && status == STATUS_OK; t++)
+            assert_true(tokens[t] >= 0 && tokens[t] < 300 && targets[t] >= 0 && targets[t] < 300);
+    }
+    loader_delete(loader);
+    status_clear();
+    return true;
+}
+
+static const char sample[] =
+    "The theatre's 12 themes \xc3\xa9\xc3\xa9 \xff\xfe\n\n   \x01 then 'll \xf0\x9f\x98\x80";
+
+static bool try_tokenizer(void) {
+    struct tokenizer *tokenizer;
+    enum status status = tokenizer_load(path, &tokenizer);
+    if (status != STATUS_OK) {
+        check_refusal(status);
+        return false;
+    }
+    struct token_list list = {0};
+    assert_int_equal(tokenizer_encode(tokenizer, sample, sizeof sample - 1, &list), STATUS_OK);
+    size_t at = 0;
+    for (size_t i = 0; i < list.n; i++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(tokenizer, list.ids[i], &n);
+        assert_non_null(bytes);
+        assert_true(n >= 1 && n <= sizeof sample - 1 - at);
+        assert_memory_equal(bytes, sample + at, n);
+        at += n;
+    }
+    assert_int_equal(at, sizeof sample - 1);
+    token_list_free(&list);
+    tokenizer_delete(tokenizer);
+    return true;
+}
+
+// Damages only the first `last` bytes, where what matters is.
+static void damage_for_a_while(const struct bytes *original, size_t last, bool (*try)(void),
+                               const char *what) {
+    struct bytes bytes;
+    int n_tried = 0, n_opened = 0;
+    write_plainly(original);
+    assert_true(try());
+    for (double start = clock_monotonic_s(); n_tried < FEWEST || clock_monotonic_s() - start < SECONDS;
+         n_tried++) {
+        bytes = *original;
+        for (size_t i = 1 + random_below(3); i > 0 && bytes.n > 0; i--)
+            damage(&bytes, random_below(2) ? last : bytes.n);
+        write_plainly(&bytes);
+        n_opened += try();
+    }
+    print_message("%d damaged %s, of which %d were still well-formed\n", n_tried, what, n_opened);
+    assert_true(n_opened > 0 && n_opened < n_tried);
+}
+
+static void test_damaged_shards(void **state) {
+    (void)state;
+    struct bytes original = {.n = SHARD_HEADER_BYTES + 2 * 100};
+    const int32_t header[3] = {SHARD_MAGIC, SHARD_VERSION, 100};
+    memcpy(original.data, header, sizeof header);
+    for (size_t i = 0; i < 100; i++)
+        original.data[SHARD_HEADER_BYTES + 2 * i] = (uint8_t)(i * 37);
+    damage_for_a_while(&original, sizeof header, try_shard, "shards");
+}
+
+static void read_back(struct bytes *bytes) {
+    char *data;
+    assert_int_equal(file_read(path, sizeof bytes->data / 2, &data, &bytes->n), STATUS_OK);
+    memcpy(bytes->data, data, bytes->n);
+    free(data);
+}
+
+static void test_damaged_tiktoken_files(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct bytes original = {0};
+    assert_int_equal(tokenizer_train(sample, sizeof sample - 1, 265, &tokenizer), STATUS_OK);
+    assert_int_equal(tokenizer_save(tokenizer, path), STATUS_OK);
+    tokenizer_delete(tokenizer);
+    read_back(&original);
+    damage_for_a_while(&original, original.n, try_tokenizer, "tiktoken files");
+}
+
+static void test_damaged_merges(void **state) {
+    (void)state;
+    static const char merges[] = "#version: 0.2\nt h\n\xc4\xa0 th\nth e\n\xc4\xa0th e\n\xc3\x83 \xc2\xa9\n"
+                                 "\xc4\x8a \xc4\x8a\ni n\nm e\n1 2\n\xc3\xb0 \xc5\x81\n' ll\n";
+    struct bytes original = {.n = sizeof merges - 1};
+    memcpy(original.data, merges, original.n);
+    damage_for_a_while(&original, original.n, try_tokenizer, "merge files");
+}
+
+static int set_up(void **state) {
+    (void)state;
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "damaged", path, sizeof path);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damaged_shards),
+        cmocka_unit_test(test_damaged_tiktoken_files),
+        cmocka_unit_test(test_damaged_merges),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
