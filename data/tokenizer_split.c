@@ -6,7 +6,7 @@
 
 #include "data/tokenizer_internal.h"
 
-enum class { CLASS_OTHER, CLASS_LETTER, CLASS_NUMBER, CLASS_SPACE };
+enum kind { KIND_OTHER, KIND_LETTER, KIND_NUMBER, KIND_SPACE };
 
 // Unicode's White_Space property.
 static bool is_space(utf8proc_int32_t c) {
@@ -14,28 +14,40 @@ static bool is_space(utf8proc_int32_t c) {
            c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-static enum class classify_unicode(utf8proc_int32_t c) {
-    switch (utf8proc_category(c)){
-        case UTF8PROC_CATEGORY_LU : case UTF8PROC_CATEGORY_LL : case UTF8PROC_CATEGORY_LT : case
-        UTF8PROC_CATEGORY_LM : case UTF8PROC_CATEGORY_LO : return CLASS_LETTER;
-        case UTF8PROC_CATEGORY_ND : case UTF8PROC_CATEGORY_NL : case
-        UTF8PROC_CATEGORY_NO : return CLASS_NUMBER;
-        default : return is_space(c) ? CLASS_SPACE : CLASS_OTHER;
+static enum kind classify_unicode(utf8proc_int32_t c) {
+    switch (utf8proc_category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+        return KIND_LETTER;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+        return KIND_NUMBER;
+    default:
+        return is_space(c) ? KIND_SPACE : KIND_OTHER;
     }
 }
 
-// The class of the character at text, and its length. A byte that starts no character stands for itself.
-static enum class classify(const char *text, size_t n_bytes, size_t *length) {
-    unsigned char first = (unsigned char)text[0]; *length = 1;
-    if (first < 0x80){if ((first | 0x20) >= 'a' && (first | 0x20) <= 'z') return CLASS_LETTER;
-                      if (first >= '0' && first <= '9') return CLASS_NUMBER;
-                      return first == ' ' || (first >= '\t' && first <= '\r') ? CLASS_SPACE : CLASS_OTHER;}
-utf8proc_int32_t c;
-utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n_bytes, &c);
-if (n <= 0)
-    return CLASS_OTHER;
-*length = (size_t)n;
-return classify_unicode(c);
+// The kind of the character at text, and its length. A byte that starts no character stands for itself.
+static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
+    unsigned char first = (unsigned char)text[0];
+    *length = 1;
+    if (first < 0x80) {
+        if ((first | 0x20) >= 'a' && (first | 0x20) <= 'z')
+            return KIND_LETTER;
+        if (first >= '0' && first <= '9')
+            return KIND_NUMBER;
+        return first == ' ' || (first >= '\t' && first <= '\r') ? KIND_SPACE : KIND_OTHER;
+    }
+    utf8proc_int32_t c;
+    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n_bytes, &c);
+    if (n <= 0)
+        return KIND_OTHER;
+    *length = (size_t)n;
+    return classify_unicode(c);
 }
 
 static size_t contraction(const char *text, size_t n_bytes) {
@@ -48,7 +60,7 @@ static size_t contraction(const char *text, size_t n_bytes) {
 }
 
 // Where the run of `wanted` characters that starts at `at` ends. *last: where its last character starts.
-static size_t run_end(const char *text, size_t n_bytes, size_t at, enum class wanted, size_t *last) {
+static size_t run_end(const char *text, size_t n_bytes, size_t at, enum kind wanted, size_t *last) {
     size_t length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == wanted) {
         *last = at;
@@ -61,16 +73,16 @@ size_t tokenizer_next_piece(const char *text, size_t n_bytes) {
     size_t length, last = 0;
     if (text[0] == '\'' && (length = contraction(text, n_bytes)) > 0)
         return length;
-    enum class first = classify(text, n_bytes, &length);
-    if (first != CLASS_SPACE)
+    enum kind first = classify(text, n_bytes, &length);
+    if (first != KIND_SPACE)
         return run_end(text, n_bytes, 0, first, &last);
     if (text[0] == ' ' && n_bytes > 1) {
-        enum class second = classify(text + 1, n_bytes - 1, &length);
-        if (second != CLASS_SPACE)
+        enum kind second = classify(text + 1, n_bytes - 1, &length);
+        if (second != KIND_SPACE)
             return run_end(text, n_bytes, 1, second, &last);
     }
     // White space: all of it at the end of the text, else all but its last character, which goes with what
     // follows.
-    size_t end = run_end(text, n_bytes, 0, CLASS_SPACE, &last);
+    size_t end = run_end(text, n_bytes, 0, KIND_SPACE, &last);
     return end < n_bytes && last > 0 ? last : end;
 }
