@@ -22,6 +22,17 @@ static const struct arg flags[] = {
      "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
 };
 
+// The folder that --out is to stand in, made if absent.
+static enum status make_out_folder(void) {
+    const char *slash = strrchr(out_path, '/');
+    if (!slash || slash == out_path)
+        return STATUS_OK;
+    char *folder = file_path("%.*s", (int)(slash - out_path), out_path);
+    enum status status = folder ? file_make_folders(folder) : STATUS_FAILED;
+    free(folder);
+    return status;
+}
+
 static enum status train_tokenizer(const char *const *paths, int n_paths) {
     struct corpus corpus = {0};
     struct tokenizer *tokenizer = NULL;
@@ -38,6 +49,8 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
         status = text_status(&text);
     if (status == STATUS_OK)
         status = tokenizer_train(text.data, text.length, (int)vocab_size, &tokenizer);
+    if (status == STATUS_OK)
+        status = make_out_folder();
     if (status == STATUS_OK)
         status = tokenizer_save(tokenizer, out_path);
     if (status == STATUS_OK)

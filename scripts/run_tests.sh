@@ -32,7 +32,7 @@ for program in "$build"/tests/${3:-*}/test_*; do
     grep -q "^not ok $name:" "$results" || echo "not ok $name: ended with exit code $code" >>"$results"
   else
     echo "$name: $(grep -c "^ok $name:" "$results") ok, $((SECONDS - began)) s"
-    grep -o 'reached .*' "$output" | sed 's/^/    /'
+    grep -oE 'reached.*' "$output" | sed 's/^/    /'
   fi
 done
 

@@ -228,6 +228,7 @@ static void test_linear_gelu(void **state) {
     expect_gradient("dx", c.x, dx, FN * FI, linear_loss, &c);
     expect_gradient("dweight", c.weight, dweight, FO * FI, linear_loss, &c);
 
+    free(c.pre_gelu);
     c.gelu = false, c.pre_gelu = NULL;
     double plain = linear_loss(&c);
     c.residual = tensor(35, FN * FO);
@@ -272,9 +273,9 @@ static void test_gelu(void **state) {
     memcpy(inplace, x, sizeof x);
     RUN(gelu_forward, .out = inplace, .x = inplace, .n = 7, .type = DTYPE_F64);
     RUN(gelu_backward, .dx = derivative, .dout = ones, .x = x, .n = 7, .type = DTYPE_F64);
-    for (int i = 0; i < 7; i++) {
-        assert_true(fabs(inplace[i] - wanted[i]) <= 1e-13 * fabs(wanted[i]));
-        assert_true(fabs(derivative[i] - slopes[i]) <= 1e-12 * fabs(slopes[i]));
+    for (int i = 0; i < 7; i++) { // absolutely: 1 + tanh(u) may cancel
+        assert_true(fabs(inplace[i] - wanted[i]) <= 1e-15 * (1 + fabs(x[i])));
+        assert_true(fabs(derivative[i] - slopes[i]) <= 1e-14 * (1 + fabs(x[i])));
     }
     free(c.x), free(c.out), free(c.dout), free(dx);
 }
@@ -363,16 +364,16 @@ static void test_cross_entropy(void **state) {
     expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);
 
     // In place over the logits; equal logits cost log(V), and huge ones do not overflow.
+    // 1e-12: lse near 1000 is rounded to 1e-13.
     for (int i = 0; i < CN * CSTRIDE; i++)
-        c.logits[i] = i < CSTRIDE ? 1e5 : -1e300 * (i % CSTRIDE == 6 || i % CSTRIDE == 3 ? 0 : 1);
+        c.logits[i] = i < CSTRIDE ? 1e3 : -1e300 * (i % CSTRIDE == 6 || i % CSTRIDE == 3 ? 0 : 1);
     RUN(cross_entropy, .losses = c.losses, .dlogits = c.logits, .logits = c.logits, .targets = c.targets,
         .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = 1, .type = DTYPE_F64);
-    assert_true(fabs(c.losses[0] - log(CV)) < 1e-10);
+    assert_true(fabs(c.losses[0] - log(CV)) < 1e-12);
     assert_true(fabs(c.losses[1] - log(2)) < 1e-15 && fabs(c.losses[2] - log(2)) < 1e-15);
-    print_message("%.17g %.17g %.17g\n", c.logits[0], c.logits[1], c.logits[2]);
-    assert_true(fabs(c.logits[0] - (1.0 / CV - 1)) < 1e-15 && fabs(c.logits[1] - 1.0 / CV) < 1e-15);
+    assert_true(fabs(c.logits[0] - (1.0 / CV - 1)) < 1e-12 && fabs(c.logits[1] - 1.0 / CV) < 1e-12);
     assert_true(c.logits[CSTRIDE] == 0 && fabs(c.logits[CSTRIDE + 6] + 0.5) < 1e-15);
-    assert_true(c.logits[CV] == 1e5); // between the rows
+    assert_true(c.logits[CV] == 1e3); // between the rows
     free(c.logits), free(c.losses), free(dlogits);
 }
 

@@ -1,0 +1,402 @@
+// See op_check.h. Tensors pass through images in host memory, so that devices with memory of their own can be
+// judged too.
+#include "tests/ops/op_check.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+
+#define GUARD_BYTES     64
+#define POISON          0xff // NaN in every floating type
+#define PRINTED_A_CALL  3
+#define N_MOST_TENSORS  ((int)(sizeof((struct op_call *)0)->tensors / sizeof(struct op_tensor)))
+#define REQUIRE_OK(...) require_ok((__VA_ARGS__), __LINE__)
+
+static void require_ok(enum status status, int line) {
+    if (status != STATUS_OK)
+        fail_msg("op_check.c:%d: %s", line, status_message());
+}
+
+static void *allocate(size_t n, size_t size) {
+    void *memory = calloc(n ? n : 1, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+// ---- describing a call
+
+struct op_layout op_span(size_t n) {
+    return (struct op_layout){{1, 1, n}, {0, 0, 1}};
+}
+
+struct op_layout op_rows(size_t rows, size_t columns, size_t stride) {
+    return (struct op_layout){{1, rows, columns}, {0, stride, 1}};
+}
+
+static size_t span_of(const struct op_layout *layout) {
+    size_t last = 0;
+    for (int i = 0; i < 3; i++)
+        last += (layout->counts[i] - 1) * layout->strides[i];
+    return last + 1;
+}
+
+static void mark_inside(const struct op_layout *layout, bool *inside) {
+    for (size_t i = 0; i < layout->counts[0]; i++)
+        for (size_t j = 0; j < layout->counts[1]; j++)
+            for (size_t k = 0; k < layout->counts[2]; k++)
+                inside[i * layout->strides[0] + j * layout->strides[1] + k * layout->strides[2]] = true;
+}
+
+void op_call_init(struct op_call *call, struct op_bench *bench, enum operation operation, const char *name,
+                  void *args, enum dtype *type, const char *label_format, ...) {
+    *call = (struct op_call){
+        .bench = bench, .operation = operation, .operation_name = name, .args = args, .type = type};
+    va_list list;
+    va_start(list, label_format);
+    vsnprintf(call->label, sizeof call->label, label_format, list);
+    va_end(list);
+}
+
+double op_round(enum dtype type, double value) {
+    switch (type) {
+    case DTYPE_F32:
+        return (double)(float)value;
+    case DTYPE_BF16:
+        return (double)bf16_to_float(bf16_from_float((float)value));
+    case DTYPE_I32:
+        return (double)(int32_t)value;
+    default:
+        return value;
+    }
+}
+
+struct op_tensor *op_tensor(struct op_call *call, const char *name, void *field, enum dtype type,
+                            enum op_role role, struct op_layout layout) {
+    assert_true(call->n_tensors < N_MOST_TENSORS);
+    struct op_tensor *tensor = &call->tensors[call->n_tensors++];
+    *tensor = (struct op_tensor){.name = name,
+                                 .fields = {field},
+                                 .n_fields = 1,
+                                 .type = type,
+                                 .role = role,
+                                 .layout = layout,
+                                 .span = span_of(&layout)};
+    tensor->inside = allocate(tensor->span, sizeof *tensor->inside);
+    tensor->given = allocate(tensor->span, sizeof *tensor->given);
+    tensor->truth = allocate(tensor->span, sizeof *tensor->truth);
+    tensor->magnitude = allocate(tensor->span, sizeof *tensor->magnitude);
+    tensor->allowed = allocate(tensor->span, sizeof *tensor->allowed);
+    mark_inside(&layout, tensor->inside);
+    uint32_t stream = call->bench->n_tensors++;
+    for (size_t i = 0; i < tensor->span && type != DTYPE_I32; i++)
+        tensor->given[i] = op_round(type, rng_normal(20, stream, i));
+    return tensor;
+}
+
+void op_alias(struct op_tensor *tensor, void *field) {
+    assert_true(tensor->n_fields < 2);
+    tensor->fields[tensor->n_fields++] = field;
+}
+
+void op_give(struct op_tensor *tensor, size_t i, double value) {
+    tensor->given[i] = op_round(tensor->type, value);
+}
+
+void op_scale(struct op_tensor *tensor, double mean, double deviation) {
+    for (size_t i = 0; i < tensor->span; i++)
+        op_give(tensor, i, mean + deviation * tensor->given[i]);
+}
+
+// ---- running
+
+static enum status run(const struct op_call *call, struct stream *stream) {
+    switch (call->operation) {
+#define RUN_CASE(name)                                                                                       \
+    case OP_##name:                                                                                          \
+        return stream->device->ops->name(stream, call->args);
+        OPERATIONS(RUN_CASE)
+#undef RUN_CASE
+    default:
+        return FAIL(STATUS_FAILED, "no such operation");
+    }
+}
+
+static void point_at(const struct op_tensor *tensor, void *memory) {
+    for (int i = 0; i < tensor->n_fields; i++)
+        memcpy(tensor->fields[i], &memory, sizeof memory);
+}
+
+// One element of an image.
+static void image_set(void *image, enum dtype type, size_t i, double value) {
+    char *at = (char *)image + i * dtype_size(type);
+    float narrow = (float)value;
+    uint16_t half = bf16_from_float(narrow);
+    int32_t integer = type == DTYPE_I32 ? (int32_t)value : 0;
+    const void *from = type == DTYPE_F64    ? (const void *)&value
+                       : type == DTYPE_BF16 ? (const void *)&half
+                       : type == DTYPE_I32  ? (const void *)&integer
+                                            : (const void *)&narrow;
+    memcpy(at, from, dtype_size(type));
+}
+
+static double image_get(const void *image, enum dtype type, size_t i) {
+    const char *at = (const char *)image + i * dtype_size(type);
+    double wide;
+    float narrow;
+    uint16_t half;
+    int32_t integer;
+    switch (type) {
+    case DTYPE_F64:
+        memcpy(&wide, at, sizeof wide);
+        return wide;
+    case DTYPE_BF16:
+        memcpy(&half, at, sizeof half);
+        return (double)bf16_to_float(half);
+    case DTYPE_I32:
+        memcpy(&integer, at, sizeof integer);
+        return integer;
+    default:
+        memcpy(&narrow, at, sizeof narrow);
+        return (double)narrow;
+    }
+}
+
+static void new_stream(struct device *device, const struct op_call *call, size_t guard,
+                       struct stream *stream) {
+    *stream = (struct stream){.device = device};
+    REQUIRE_OK(device->ops->workspace_bytes(device, call->operation, call->args, &stream->workspace_bytes));
+    size_t bytes = stream->workspace_bytes + guard;
+    char *poison = allocate(bytes, 1);
+    memset(poison, POISON, bytes);
+    REQUIRE_OK(device->memory_new(device, bytes, "tests", &stream->workspace));
+    REQUIRE_OK(device->copy(stream, stream->workspace, poison, bytes));
+    REQUIRE_OK(device->synchronize(stream));
+    free(poison);
+}
+
+static void delete_stream(struct stream *stream, size_t guard) {
+    stream->device->memory_delete(stream->device, stream->workspace, stream->workspace_bytes + guard);
+}
+
+// The reference on doubles; results go to truth, or with absolute values to magnitude.
+static void run_reference(struct op_call *call, bool magnitudes) {
+    struct device *device = call->bench->reference;
+    void *memory[N_MOST_TENSORS];
+    enum dtype type = *call->type, out_type = call->out_type ? *call->out_type : type;
+    for (int k = 0; k < call->n_tensors; k++) {
+        struct op_tensor *tensor = &call->tensors[k];
+        enum dtype wide = tensor->type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F64;
+        memory[k] = allocate(tensor->span, dtype_size(wide));
+        for (size_t i = 0; i < tensor->span; i++)
+            image_set(memory[k], wide, i,
+                      tensor->role == OP_WRITE ? (double)NAN
+                      : magnitudes             ? fabs(tensor->given[i])
+                                               : tensor->given[i]);
+        point_at(tensor, memory[k]);
+    }
+    *call->type = DTYPE_F64;
+    if (call->out_type)
+        *call->out_type = DTYPE_F64;
+    struct stream stream;
+    new_stream(device, call, 0, &stream);
+    REQUIRE_OK(run(call, &stream));
+    delete_stream(&stream, 0);
+    *call->type = type;
+    if (call->out_type)
+        *call->out_type = out_type;
+    for (int k = 0; k < call->n_tensors; k++) {
+        struct op_tensor *tensor = &call->tensors[k];
+        if (tensor->type != DTYPE_I32)
+            memcpy(magnitudes ? tensor->magnitude : tensor->truth, memory[k], tensor->span * sizeof(double));
+        free(memory[k]);
+    }
+}
+
+void op_reference_call(const struct op_bench *bench, enum operation operation, void *args) {
+    struct op_call call = {.operation = operation, .args = args};
+    struct stream stream;
+    new_stream(bench->reference, &call, 0, &stream);
+    REQUIRE_OK(run(&call, &stream));
+    delete_stream(&stream, 0);
+}
+
+void op_call_reference(struct op_call *call) {
+    run_reference(call, false);
+}
+
+void op_call_magnitudes(struct op_call *call) {
+    run_reference(call, true);
+}
+
+void op_allow_roundings(struct op_tensor *tensor, double roundings) {
+    for (size_t i = 0; i < tensor->span; i++)
+        tensor->allowed[i] = roundings * OP_UNIT * fabs(tensor->magnitude[i]);
+}
+
+void op_same_when_rounded(struct op_tensor *tensor, const struct op_tensor *from) {
+    tensor->rounds = from;
+}
+
+// ---- judging
+
+static void wrong(struct op_call *call, int *n_printed, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void wrong(struct op_call *call, int *n_printed, const char *format, ...) {
+    char text[256];
+    call->bench->n_wrong++;
+    if ((*n_printed)++ >= PRINTED_A_CALL)
+        return;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    print_error("%s, %s %s, %s: %s\n", call->bench->device->description, dtype_name(*call->type),
+                call->operation_name, call->label, text);
+}
+
+// A tensor on the device: the whole piece of memory, and its image before and after the call.
+struct placed {
+    void *memory;
+    size_t bytes, offset; // offset: where the tensor begins
+    char *before, *after, *first_after;
+};
+
+// The rounding of a result to its type; below the normal numbers it is absolute.
+static double result_rounding(enum dtype type, double value) {
+    static const double smallest[N_DTYPES] = {[DTYPE_F32] = 0x1p-149, [DTYPE_BF16] = 0x1p-133};
+    double relative = dtype_epsilon(type) / 2 * fabs(value);
+    return relative > smallest[type] / 2 ? relative : smallest[type] / 2;
+}
+
+static void judge_element(struct op_call *call, const struct op_tensor *tensor, size_t i, double got,
+                          int *n_printed) {
+    double truth = tensor->truth[i], error = fabs(got - truth);
+    if (tensor->exact || !isfinite(truth)) {
+        double rounded = op_round(tensor->type, truth);
+        if (got != rounded && !(isnan(got) && isnan(rounded)))
+            wrong(call, n_printed, "%s[%zu] is %.9g, expected exactly %.9g", tensor->name, i, got, rounded);
+        return;
+    }
+    // Rounding what is off already may move it by as much more.
+    double allowed =
+        tensor->allowed[i] * (1 + dtype_epsilon(tensor->type)) + result_rounding(tensor->type, truth);
+    if (!(error <= allowed))
+        wrong(call, n_printed, "%s[%zu] is %.9g, expected %.9g: off by %.3g, allowed %.3g", tensor->name, i,
+              got, truth, error, allowed);
+    else if (error > allowed * call->bench->worst_share[*call->type])
+        call->bench->worst_share[*call->type] = error / allowed;
+}
+
+static void judge_tensor(struct op_call *call, const struct op_tensor *tensor, const struct placed *placed,
+                         int *n_printed) {
+    size_t size = dtype_size(tensor->type), end = placed->offset + tensor->span * size;
+    for (size_t byte = 0; byte < placed->bytes; byte++) {
+        bool within = byte >= placed->offset && byte < end;
+        size_t i = within ? (byte - placed->offset) / size : 0;
+        if (within && tensor->role != OP_READ && tensor->inside[i])
+            continue;
+        if (placed->before[byte] != placed->after[byte])
+            wrong(call, n_printed, "byte %td of %s was overwritten: %s",
+                  (ptrdiff_t)byte - (ptrdiff_t)placed->offset, tensor->name,
+                  !within                   ? "outside the tensor"
+                  : tensor->role == OP_READ ? "it is an input"
+                                            : "it lies between the rows");
+    }
+    if (tensor->role == OP_READ)
+        return;
+    for (size_t i = 0; i < tensor->span; i++)
+        if (tensor->inside[i])
+            judge_element(call, tensor, i, image_get(placed->after + placed->offset, tensor->type, i),
+                          n_printed);
+}
+
+// Both in the same call: what `rounds` asks for.
+static void judge_rounding(struct op_call *call, int k, const struct placed *placed, int *n_printed) {
+    const struct op_tensor *tensor = &call->tensors[k], *from = tensor->rounds;
+    for (size_t i = 0; i < tensor->span; i++) {
+        double got = image_get(placed[k].after + placed[k].offset, tensor->type, i);
+        const struct placed *source = &placed[from - call->tensors];
+        double wanted = op_round(tensor->type, image_get(source->after + source->offset, from->type, i));
+        if (got != wanted)
+            wrong(call, n_printed, "%s[%zu] is %.9g, but %s rounds to %.9g", tensor->name, i, got, from->name,
+                  wanted);
+    }
+}
+
+static void place(struct device *device, const struct op_tensor *tensor, size_t guard,
+                  struct placed *placed) {
+    size_t size = dtype_size(tensor->type);
+    placed->offset = guard ? guard + size : 0; // aligned to the element, and to nothing more
+    placed->bytes = placed->offset + tensor->span * size + guard;
+    placed->before = allocate(placed->bytes, 1);
+    placed->after = allocate(placed->bytes, 1);
+    placed->first_after = allocate(placed->bytes, 1);
+    memset(placed->before, POISON, placed->bytes);
+    for (size_t i = 0; i < tensor->span && tensor->role != OP_WRITE; i++)
+        if (tensor->inside[i])
+            image_set(placed->before + placed->offset, tensor->type, i, tensor->given[i]);
+    REQUIRE_OK(device->memory_new(device, placed->bytes, "tests", &placed->memory));
+}
+
+static void run_placed(struct op_call *call, struct placed *placed, size_t guard, int *n_printed) {
+    struct device *device = call->bench->device;
+    struct stream stream;
+    for (int k = 0; k < call->n_tensors; k++)
+        point_at(&call->tensors[k], (char *)placed[k].memory + placed[k].offset);
+    new_stream(device, call, guard, &stream);
+    for (int k = 0; k < call->n_tensors; k++)
+        REQUIRE_OK(device->copy(&stream, placed[k].memory, placed[k].before, placed[k].bytes));
+    REQUIRE_OK(run(call, &stream));
+    for (int k = 0; k < call->n_tensors; k++)
+        REQUIRE_OK(device->copy(&stream, placed[k].after, placed[k].memory, placed[k].bytes));
+    char end[GUARD_BYTES];
+    REQUIRE_OK(device->copy(&stream, end, (char *)stream.workspace + stream.workspace_bytes, guard));
+    REQUIRE_OK(device->synchronize(&stream));
+    for (size_t i = 0; i < guard; i++)
+        if ((unsigned char)end[i] != POISON)
+            wrong(call, n_printed, "byte %zu after the workspace's %zu was overwritten", i,
+                  stream.workspace_bytes);
+    delete_stream(&stream, guard);
+    call->bench->n_calls[call->operation]++;
+}
+
+static void judge_with_guards(struct op_call *call, size_t guard) {
+    struct device *device = call->bench->device;
+    struct placed placed[N_MOST_TENSORS];
+    int n_printed = 0;
+    for (int k = 0; k < call->n_tensors; k++)
+        place(device, &call->tensors[k], guard, &placed[k]);
+    run_placed(call, placed, guard, &n_printed);
+    for (int k = 0; k < call->n_tensors; k++) {
+        judge_tensor(call, &call->tensors[k], &placed[k], &n_printed);
+        if (call->tensors[k].rounds)
+            judge_rounding(call, k, placed, &n_printed);
+        memcpy(placed[k].first_after, placed[k].after, placed[k].bytes);
+    }
+    if (guard)
+        run_placed(call, placed, guard, &n_printed);
+    for (int k = 0; k < call->n_tensors; k++) {
+        if (memcmp(placed[k].first_after, placed[k].after, placed[k].bytes) != 0)
+            wrong(call, &n_printed, "%s has other bits when called again", call->tensors[k].name);
+        device->memory_delete(device, placed[k].memory, placed[k].bytes);
+        free(placed[k].before), free(placed[k].after), free(placed[k].first_after);
+    }
+}
+
+void op_call_judge(struct op_call *call) {
+    judge_with_guards(call, GUARD_BYTES);
+    judge_with_guards(call, 0);
+    for (int k = 0; k < call->n_tensors; k++) {
+        struct op_tensor *tensor = &call->tensors[k];
+        free(tensor->inside), free(tensor->given), free(tensor->truth);
+        free(tensor->magnitude), free(tensor->allowed);
+    }
+}

@@ -1,0 +1,230 @@
+// Checks of attention_forward and attention_backward. The bounds follow the errors of fp32 arithmetic through
+// the formulas, to first order, element by element.
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/ops/op_check.h"
+
+static const struct attention_shape {
+    int B, T, S, H, D;
+    double deviation; // of q and k: large values make sharp distributions
+} shapes[] = {
+    {1, 1, 1, 1, 1, 1},     {2, 3, 3, 2, 7, 1},     {1, 7, 7, 3, 3, 4},     {1, 48, 48, 1, 16, 1},
+    {2, 33, 33, 3, 20, 2},  {1, 130, 130, 2, 8, 1}, {1, 257, 257, 1, 5, 3}, {2, 65, 65, 1, 48, 1},
+    {1, 1, 48, 2, 16, 1},   {2, 1, 257, 1, 7, 2},   {1, 4, 9, 2, 33, 1},    {1, 7, 100, 1, 8, 1},
+    {2, 96, 130, 2, 12, 1}, {1, 40, 40, 1, 64, 1},  {1, 20, 24, 1, 128, 1}, {2, 40, 40, 2, 5, 10},
+};
+#define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+// Rows of q, k or v lie in a wider tensor.
+static struct op_layout strided(int B, int positions, int columns, size_t stride, size_t batch_stride) {
+    return (struct op_layout){{(size_t)B, (size_t)positions, (size_t)columns}, {batch_stride, stride, 1}};
+}
+
+// A product over d of two rows, and the same of absolute values.
+struct product {
+    double sum, magnitude;
+};
+
+static struct product product(const double *a, const double *b, int D) {
+    struct product p = {0, 0};
+    for (int d = 0; d < D; d++) {
+        p.sum += a[d] * b[d];
+        p.magnitude += fabs(a[d] * b[d]);
+    }
+    return p;
+}
+
+// What one query makes of one key: the scaled score, and what fp32 may be off in it: D products and sums, the
+// scale and its own rounding.
+struct score {
+    double value, off;
+};
+
+static struct score score_of(const double *q, const double *k, int D) {
+    struct product p = product(q, k, D);
+    return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
+}
+
+// ---- forward
+
+// A running maximum may lag behind the true one by this much: exp's argument may be so much larger.
+#define MAXIMUM_SLACK 8
+
+// The weight p_j = exp(s_j - maximum) / sum is relatively off by the score's error, the difference's rounding
+// (twice: a running maximum moves, and what was summed is rescaled), and the eight of two evaluations of exp.
+// Rescaling whenever the maximum moves costs six roundings each, at most once in sixteen keys: within S / 2.
+// The sums of p and of p v add S roundings each, and the division one.
+static void allow_query(const struct attention_forward_args *args, const struct op_tensor *const qkv[3],
+                        struct op_tensor *out, struct op_tensor *lse, const int at[3]) {
+    int b = at[0], h = at[1], i = at[2], D = args->D, n_visible = args->S - args->T + i + 1;
+    const double *q = qkv[0]->given + (size_t)b * args->q_batch_stride + (size_t)i * args->q_stride + h * D;
+    size_t kv = (size_t)b * args->kv_batch_stride + (size_t)(h * D);
+    double *weights = malloc(2 * (size_t)n_visible * sizeof *weights), *off = weights + n_visible;
+    double maximum = -INFINITY, sum = 0, sum_off = 0;
+    for (int j = 0; j < n_visible; j++) {
+        struct score score = score_of(q, qkv[1]->given + kv + (size_t)j * args->kv_stride, D);
+        weights[j] = score.value;
+        off[j] = score.off;
+        maximum = fmax(maximum, score.value);
+    }
+    for (int j = 0; j < n_visible; j++) {
+        off[j] += OP_UNIT * (2 * (maximum - weights[j] + MAXIMUM_SLACK) + 8 + 0.5 * args->S);
+        weights[j] = exp(weights[j] - maximum);
+        sum += weights[j];
+    }
+    for (int j = 0; j < n_visible; j++)
+        sum_off += weights[j] / sum * (off[j] + args->S * OP_UNIT);
+    for (int d = 0; d < D; d++) {
+        double allowed = 0;
+        for (int j = 0; j < n_visible; j++) {
+            double v = fabs(qkv[2]->given[kv + (size_t)j * args->kv_stride + (size_t)d]);
+            // exp may give 0 for what is not a normal number
+            allowed += v * (weights[j] / sum * (off[j] + sum_off + (args->S + 3) * OP_UNIT) + 0x1p-125);
+        }
+        size_t row = (size_t)b * (size_t)args->T + (size_t)i;
+        out->allowed[(row * (size_t)args->H + (size_t)h) * (size_t)D + (size_t)d] = allowed;
+    }
+    if (lse)
+        lse->allowed[((size_t)b * (size_t)args->H + (size_t)h) * (size_t)args->T + (size_t)i] =
+            sum_off + 2 * OP_UNIT * (fabs(maximum) + log(sum) + MAXIMUM_SLACK);
+    free(weights);
+}
+
+static void forward_call(struct op_bench *bench, enum dtype type, const struct attention_shape *s,
+                         bool with_lse, int gap) {
+    struct attention_forward_args args = {
+        .B = s->B, .T = s->T, .S = s->S, .H = s->H, .D = s->D, .type = type};
+    int C = s->H * s->D;
+    args.q_stride = (size_t)(C + 2 * gap);
+    args.q_batch_stride = args.q_stride * (size_t)s->T + (size_t)gap;
+    args.kv_stride = (size_t)(C + gap);
+    args.kv_batch_stride = args.kv_stride * (size_t)(s->S + gap);
+    struct op_call call;
+    op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d%s", s->B, s->T,
+                  s->S, s->H, s->D, gap, with_lse ? " with lse" : "");
+    struct op_layout q_layout = strided(s->B, s->T, C, args.q_stride, args.q_batch_stride);
+    struct op_layout kv_layout = strided(s->B, s->S, C, args.kv_stride, args.kv_batch_stride);
+    struct op_tensor *q = op_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
+    struct op_tensor *k = op_tensor(&call, "k", &args.k, type, OP_READ, kv_layout);
+    struct op_tensor *v = op_tensor(&call, "v", &args.v, type, OP_READ, kv_layout);
+    op_scale(q, 0, s->deviation);
+    op_scale(k, 0, s->deviation);
+    size_t rows = (size_t)s->B * (size_t)s->T;
+    struct op_tensor *out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * (size_t)C));
+    struct op_tensor *lse = NULL;
+    if (with_lse)
+        lse = op_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_WRITE, op_span(rows * (size_t)s->H));
+    op_call_reference(&call);
+    const struct op_tensor *const qkv[3] = {q, k, v};
+    for (int b = 0; b < s->B; b++)
+        for (int h = 0; h < s->H; h++)
+            for (int i = 0; i < s->T; i++)
+                allow_query(&args, qkv, out, lse, (const int[3]){b, h, i});
+    op_call_judge(&call);
+}
+
+void check_attention_forward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        forward_call(bench, type, &shapes[i], true, 0);
+        forward_call(bench, type, &shapes[i], i % 2, 1 + (int)i % 3 * 5);
+    }
+}
+
+// ---- backward
+
+struct backward_tensors {
+    struct op_tensor *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv;
+};
+
+// lse and out as attention_forward gives them, rounded to their types.
+static void give_forward(const struct attention_backward_args *args, const struct op_bench *bench,
+                         struct backward_tensors *t) {
+    struct attention_forward_args forward = {.out = t->out->truth,
+                                             .lse = t->lse->truth,
+                                             .q = t->q->given,
+                                             .k = t->k->given,
+                                             .v = t->v->given,
+                                             .q_stride = args->stride,
+                                             .q_batch_stride = args->batch_stride,
+                                             .kv_stride = args->stride,
+                                             .kv_batch_stride = args->batch_stride,
+                                             .B = args->B,
+                                             .T = args->T,
+                                             .S = args->T,
+                                             .H = args->H,
+                                             .D = args->D,
+                                             .type = DTYPE_F64};
+    op_reference_call(bench, OP_attention_forward, &forward);
+    for (size_t i = 0; i < t->out->span; i++)
+        op_give(t->out, i, t->out->truth[i]);
+    for (size_t i = 0; i < t->lse->span; i++)
+        op_give(t->lse, i, t->lse->truth[i]);
+}
+
+// One pair of query i and key j <= i, at their rows. p = exp(s - lse) is relatively off by the score's error,
+// the difference's rounding and exp's four; ds = p (dp - delta) by that and by the errors of its products
+// over D. Each then goes into a sum of at most T products, and is scaled.
+static void allow_pair(const struct attention_backward_args *args, const struct backward_tensors *t,
+                       size_t qi, size_t kj, size_t out_i, double lse) {
+    int D = args->D;
+    struct score score = score_of(t->q->given + qi, t->k->given + kj, D);
+    struct product dp = product(t->dout->given + out_i, t->v->given + kj, D);
+    struct product delta = product(t->dout->given + out_i, t->out->given + out_i, D);
+    double p = exp(score.value - lse), ds = p * fabs(dp.sum - delta.sum);
+    // exp may give 0 for what is not a normal number
+    double p_off = p * (score.off + OP_UNIT * (fabs(score.value - lse) + 4)) + 0x1p-125;
+    double ds_off = p_off * fabs(dp.sum - delta.sum) +
+                    p * (D + 2) * OP_UNIT * (dp.magnitude + delta.magnitude) + 2 * OP_UNIT * ds;
+    double in_sum = (args->T + 4) * OP_UNIT, scale = 1 / sqrt(D);
+    for (int d = 0; d < D; d++) {
+        t->dq->allowed[qi + (size_t)d] += scale * (ds_off + in_sum * ds) * fabs(t->k->given[kj + (size_t)d]);
+        t->dk->allowed[kj + (size_t)d] += scale * (ds_off + in_sum * ds) * fabs(t->q->given[qi + (size_t)d]);
+        t->dv->allowed[kj + (size_t)d] += (p_off + in_sum * p) * fabs(t->dout->given[out_i + (size_t)d]);
+    }
+}
+
+static void backward_call(struct op_bench *bench, enum dtype type, const struct attention_shape *s, int gap) {
+    size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
+    struct attention_backward_args args = {.B = s->B, .T = s->T, .H = s->H, .D = s->D, .type = type};
+    args.stride = C + (size_t)gap;
+    args.batch_stride = args.stride * T + (size_t)gap;
+    struct op_call call;
+    op_call_begin(&call, bench, attention_backward, &args, "B %d T %d H %d D %d gap %d", s->B, s->T, s->H,
+                  s->D, gap);
+    struct op_layout layout = strided(s->B, s->T, (int)C, args.stride, args.batch_stride);
+    struct backward_tensors t = {
+        .q = op_tensor(&call, "q", &args.q, type, OP_READ, layout),
+        .k = op_tensor(&call, "k", &args.k, type, OP_READ, layout),
+        .v = op_tensor(&call, "v", &args.v, type, OP_READ, layout),
+        .dout = op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(B * T * C)),
+        .out = op_tensor(&call, "out", &args.out, type, OP_READ, op_span(B * T * C)),
+        .lse = op_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_READ, op_span(B * H * T)),
+        .dq = op_tensor(&call, "dq", &args.dq, type, OP_WRITE, layout),
+        .dk = op_tensor(&call, "dk", &args.dk, type, OP_WRITE, layout),
+        .dv = op_tensor(&call, "dv", &args.dv, type, OP_WRITE, layout),
+    };
+    op_scale(t.q, 0, s->deviation);
+    op_scale(t.k, 0, s->deviation);
+    give_forward(&args, bench, &t);
+    op_call_reference(&call);
+    for (size_t b = 0; b < B; b++)
+        for (size_t h = 0; h < H; h++)
+            for (size_t i = 0; i < T; i++)
+                for (size_t j = 0; j <= i; j++) {
+                    size_t head = b * args.batch_stride + h * D;
+                    allow_pair(&args, &t, head + i * args.stride, head + j * args.stride,
+                               ((b * T + i) * H + h) * D, t.lse->given[(b * H + h) * T + i]);
+                }
+    op_call_judge(&call);
+}
+
+void check_attention_backward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SHAPES; i++)
+        if (shapes[i].S == shapes[i].T) {
+            backward_call(bench, type, &shapes[i], 0);
+            backward_call(bench, type, &shapes[i], 2 * shapes[i].H * shapes[i].D);
+        }
+}

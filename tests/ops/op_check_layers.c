@@ -1,0 +1,373 @@
+// Checks of embedding, layernorm, GELU and cross-entropy. Each bound follows the errors of fp32 arithmetic
+// through the formula, to first order, for any order of the sums.
+#include <math.h>
+
+#include "tests/ops/op_check.h"
+
+// ---- embedding
+
+static const struct embedding_shape {
+    int B, T, C, V, position;
+} embedding_shapes[] = {
+    {1, 1, 1, 1, 0}, {2, 3, 7, 5, 2}, {1, 7, 48, 3, 1}, {3, 5, 257, 100, 0}, {4, 48, 100, 11, 3},
+};
+#define N_EMBEDDING_SHAPES (sizeof embedding_shapes / sizeof *embedding_shapes)
+
+// The first and the last row, and others with repetitions.
+static void give_classes(struct op_tensor *tensor, int n_classes) {
+    for (size_t i = 0; i < tensor->span; i++)
+        op_give(tensor, i, (int)(i % 2 ? n_classes - 1 - (int)i * 3 % n_classes : (int)i * 7 % n_classes));
+}
+
+void check_embedding_forward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i];
+        size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
+        struct embedding_forward_args args = {
+            .B = s->B, .T = s->T, .C = s->C, .V = s->V, .position = s->position, .type = type};
+        struct op_call call;
+        op_call_begin(&call, bench, embedding_forward, &args, "B %d T %d C %d V %d position %d", s->B, s->T,
+                      s->C, s->V, s->position);
+        op_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C));
+        op_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C));
+        give_classes(op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
+        struct op_tensor *out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
+        op_call_magnitudes(&call);
+        op_call_reference(&call);
+        if (type == DTYPE_F32)
+            out->exact = true; // one addition
+        else
+            op_allow_roundings(out, 1); // it is made in fp32
+        op_call_judge(&call);
+    }
+}
+
+void check_embedding_backward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i];
+        size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
+        struct embedding_backward_args args = {.B = s->B, .T = s->T, .C = s->C, .V = s->V, .type = type};
+        struct op_call call;
+        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d", s->B, s->T, s->C, s->V);
+        op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
+        give_classes(op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
+        struct op_tensor *dwte =
+            op_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
+        struct op_tensor *dwpe =
+            op_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, OP_UPDATE, op_span((size_t)s->T * C));
+        op_call_magnitudes(&call);
+        op_call_reference(&call);
+        op_allow_roundings(dwte, (double)N); // a token may fill the batch
+        op_allow_roundings(dwpe, s->B);
+        op_call_judge(&call);
+    }
+}
+
+// ---- layernorm
+
+static const struct layernorm_shape {
+    int N, C;
+    double mean, deviation; // of x
+} layernorm_shapes[] = {
+    {1, 1, 0, 1},   {1, 3, 0, 1},    {3, 7, 0, 1},     {7, 48, 0, 10},     {5, 257, 0, 1e-3},
+    {3, 96, 50, 1}, {257, 33, 1, 1}, {130, 128, 0, 1}, {3, 1000, -3, 0.1},
+};
+#define N_LAYERNORM_SHAPES (sizeof layernorm_shapes / sizeof *layernorm_shapes)
+#define EPSILON            1e-5
+
+// What fp32 may be off in a row's mean and (relatively) in its rstd. The mean is a sum of C terms and a
+// division. The variance is a sum of C squares of differences, each with two roundings and one more for the
+// square; that they are taken from a mean which is off adds the square of that. epsilon, root and reciprocal
+// are three more roundings.
+struct row_errors {
+    double mean, rstd;
+};
+
+static struct row_errors row_errors(const double *x, size_t C) {
+    double mean = 0, magnitude = 0, variance = 0;
+    for (size_t c = 0; c < C; c++) {
+        mean += x[c] / (double)C;
+        magnitude += fabs(x[c]) / (double)C;
+    }
+    for (size_t c = 0; c < C; c++)
+        variance += (x[c] - mean) * (x[c] - mean) / (double)C;
+    struct row_errors errors = {.mean = ((double)C + 1) * OP_UNIT * magnitude};
+    double off =
+        ((double)C + 4) * OP_UNIT * (variance + errors.mean * errors.mean) + errors.mean * errors.mean;
+    errors.rstd = 1 / sqrt(1 - off / (variance + EPSILON)) - 1 + 3 * OP_UNIT;
+    return errors;
+}
+
+static void layernorm_forward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
+                                   bool statistics, bool in_place) {
+    size_t N = (size_t)s->N, C = (size_t)s->C;
+    struct layernorm_forward_args args = {.N = s->N, .C = s->C, .epsilon = (float)EPSILON, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, layernorm_forward, &args, "N %d C %d mean %g%s%s", s->N, s->C, s->mean,
+                  statistics ? " with statistics" : "", in_place ? " in place" : "");
+    struct op_tensor *x =
+        op_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(N * C));
+    op_scale(x, s->mean, s->deviation);
+    struct op_tensor *weight = op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
+    op_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(C));
+    struct op_tensor *out = x, *mean = NULL, *rstd = NULL;
+    if (in_place)
+        op_alias(x, &args.out);
+    else
+        out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
+    if (statistics) {
+        mean = op_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_WRITE, op_span(N));
+        rstd = op_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_WRITE, op_span(N));
+    }
+    op_call_reference(&call);
+    for (size_t n = 0; n < N; n++) {
+        struct row_errors off = row_errors(x->given + n * C, C);
+        double row_mean = 0, variance = 0;
+        for (size_t c = 0; c < C; c++)
+            row_mean += x->given[n * C + c] / (double)C;
+        for (size_t c = 0; c < C; c++)
+            variance += pow(x->given[n * C + c] - row_mean, 2) / (double)C;
+        double row_rstd = 1 / sqrt(variance + EPSILON);
+        for (size_t c = 0; c < C; c++) {
+            double normal = fabs(x->given[n * C + c] - row_mean) * row_rstd;
+            // The mean's error, the difference's rounding, rstd's error, the product's rounding; then the
+            // weight's product and the bias's sum.
+            double normal_off = off.mean * row_rstd + normal * (off.rstd + 2 * OP_UNIT);
+            double scaled = fabs(weight->given[c]);
+            out->allowed[n * C + c] =
+                scaled * normal_off + OP_UNIT * scaled * normal + OP_UNIT * fabs(out->truth[n * C + c]);
+        }
+        if (statistics) {
+            mean->allowed[n] = off.mean;
+            rstd->allowed[n] = off.rstd * row_rstd;
+        }
+    }
+    op_call_judge(&call);
+}
+
+void check_layernorm_forward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
+        layernorm_forward_call(bench, type, &layernorm_shapes[i], true, false);
+        layernorm_forward_call(bench, type, &layernorm_shapes[i], false, false);
+        layernorm_forward_call(bench, type, &layernorm_shapes[i], true, true);
+    }
+}
+
+enum residual { NO_RESIDUAL, APART, IN_PLACE };
+
+static void layernorm_backward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
+                                    enum residual residual) {
+    size_t N = (size_t)s->N, C = (size_t)s->C;
+    struct layernorm_backward_args args = {.N = s->N, .C = s->C, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s", s->N, s->C, s->mean,
+                  residual == NO_RESIDUAL ? ""
+                  : residual == APART     ? " with dresidual"
+                                          : " dresidual in place");
+    struct op_tensor *dout = op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
+    struct op_tensor *x = op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
+    op_scale(x, s->mean, s->deviation);
+    struct op_tensor *weight = op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
+    struct op_tensor *mean = op_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_READ, op_span(N));
+    struct op_tensor *rstd = op_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_READ, op_span(N));
+    op_scale(mean, s->mean, s->deviation / sqrt((double)C));
+    for (size_t n = 0; n < N; n++)
+        op_give(rstd, n, (1 + 0.1 * rstd->given[n]) / s->deviation);
+    struct op_tensor *dx =
+        op_tensor(&call, "dx", &args.dx, type, residual == IN_PLACE ? OP_UPDATE : OP_WRITE, op_span(N * C));
+    if (residual == IN_PLACE)
+        op_alias(dx, &args.dresidual);
+    else if (residual == APART)
+        op_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
+    struct op_tensor *dweight = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(C));
+    struct op_tensor *dbias = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(C));
+    op_call_reference(&call);
+
+    // normal has two roundings; a path from dout to dx goes through two products, a sum of C terms, a
+    // division, normal's product and three more: C + 10 at most. dweight: normal, a product, N additions.
+    for (size_t n = 0; n < N; n++) {
+        double sum = 0, normal_sum = 0;
+        for (size_t c = 0; c < C; c++) {
+            double dnormal = fabs(dout->given[n * C + c] * weight->given[c]);
+            sum += dnormal / (double)C;
+            normal_sum += dnormal * fabs((x->given[n * C + c] - mean->given[n]) * rstd->given[n]) / (double)C;
+        }
+        for (size_t c = 0; c < C; c++) {
+            double normal = fabs((x->given[n * C + c] - mean->given[n]) * rstd->given[n]);
+            double out = fabs(dout->given[n * C + c]);
+            double magnitude = rstd->given[n] * (out * fabs(weight->given[c]) + sum + normal * normal_sum);
+            dx->allowed[n * C + c] = OP_UNIT * (((double)C + 10) * magnitude + fabs(dx->truth[n * C + c]));
+            dweight->allowed[c] += OP_UNIT * ((double)N + 4) * out * normal;
+            dbias->allowed[c] += OP_UNIT * ((double)N + 1) * out;
+        }
+    }
+    for (size_t c = 0; c < C; c++) {
+        dweight->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dweight->given[c]);
+        dbias->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dbias->given[c]);
+    }
+    op_call_judge(&call);
+}
+
+void check_layernorm_backward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], APART);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE);
+    }
+}
+
+// ---- GELU
+
+static const int spans[] = {1, 3, 7, 48, 257, 20011};
+#define N_SPANS (sizeof spans / sizeof *spans)
+
+// Small, ordinary and far values of either sign.
+static void give_gelu_inputs(struct op_tensor *x) {
+    for (size_t i = 0; i < x->span; i++)
+        op_give(x, i, x->given[i] * (i % 5 == 0 ? 1e-4 : i % 5 == 1 ? 5 : i % 31 == 2 ? 100 : 1));
+}
+
+void check_gelu_forward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < 2 * N_SPANS; i++) {
+        size_t n = (size_t)spans[i / 2];
+        bool in_place = i % 2;
+        struct gelu_forward_args args = {.n = n, .type = type};
+        struct op_call call;
+        op_call_begin(&call, bench, gelu_forward, &args, "n %zu%s", n, in_place ? " in place" : "");
+        struct op_tensor *x =
+            op_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
+        struct op_tensor *out = x;
+        if (in_place)
+            op_alias(x, &args.out);
+        else
+            out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n));
+        give_gelu_inputs(x);
+        op_call_reference(&call);
+        for (size_t k = 0; k < n; k++) // see GELU_ROUNDINGS in op_check_linear.c
+            out->allowed[k] = 8 * OP_UNIT * fabs(x->given[k]);
+        op_call_judge(&call);
+    }
+}
+
+// gelu'(x) = s + x 2 u' s (1 - s), s = 1 / (1 + exp(-2 u)). The argument 2 u has four roundings, which exp
+// multiplies by |2 u|; exp itself is good to four, and eight more operations follow. Either term is allowed
+// its share, and s its absolute one.
+static double gelu_slope_off(double x) {
+    double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+    double du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+    double s_by_rest = 1 / (2 + exp(2 * u) + exp(-2 * u)); // s (1 - s)
+    return OP_UNIT * (8 + (12 + 4 * fabs(2 * u)) * (fabs(x * 2 * du) + 1) * s_by_rest);
+}
+
+void check_gelu_backward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < 2 * N_SPANS; i++) {
+        size_t n = (size_t)spans[i / 2];
+        bool in_place = i % 2;
+        struct gelu_backward_args args = {.n = n, .type = type};
+        struct op_call call;
+        op_call_begin(&call, bench, gelu_backward, &args, "n %zu%s", n, in_place ? " in place" : "");
+        struct op_tensor *x = op_tensor(&call, "x", &args.x, type, OP_READ, op_span(n));
+        struct op_tensor *dout =
+            op_tensor(&call, "dout", &args.dout, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
+        struct op_tensor *dx = dout;
+        if (in_place)
+            op_alias(dout, &args.dx);
+        else
+            dx = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(n));
+        give_gelu_inputs(x);
+        op_call_reference(&call);
+        for (size_t k = 0; k < n; k++)
+            dx->allowed[k] = fabs(dout->given[k]) * gelu_slope_off(x->given[k]);
+        op_call_judge(&call);
+    }
+}
+
+// ---- cross-entropy
+
+static const struct cross_entropy_shape {
+    int N, V, logits_gap, dlogits_gap;
+    double deviation;
+} cross_entropy_shapes[] = {
+    {1, 1, 0, 0, 1},   {1, 3, 0, 0, 1},    {3, 7, 1, 2, 1},      {7, 48, 0, 0, 5},
+    {5, 257, 7, 0, 1}, {4, 999, 0, 9, 30}, {70, 300, 20, 20, 2},
+};
+#define N_CROSS_ENTROPY_SHAPES (sizeof cross_entropy_shapes / sizeof *cross_entropy_shapes)
+
+enum gradient { NO_GRADIENT, GRADIENT_APART, GRADIENT_IN_PLACE };
+
+// p_v = exp(l_v - maximum) / sum. A term's relative error: the difference's rounding times what exp makes of
+// it, |l_v - maximum|, and exp's own four. The sum adds V roundings and the terms' errors weighted by p, so
+// that p_v is off by both. The logarithm turns the sum's relative error into an absolute one of the loss.
+static void allow_cross_entropy(const struct cross_entropy_args *args, const struct op_tensor *logits,
+                                const struct op_tensor *targets, struct op_tensor *losses,
+                                struct op_tensor *dlogits, size_t n) {
+    const double *row = logits->given + n * (size_t)args->logits_stride;
+    size_t V = (size_t)args->V, target = (size_t)targets->given[n];
+    double maximum = -INFINITY, sum = 0, sum_off = ((double)V + 1) * OP_UNIT;
+    for (size_t v = 0; v < V; v++)
+        maximum = fmax(maximum, row[v]);
+    for (size_t v = 0; v < V; v++)
+        sum += exp(row[v] - maximum);
+    for (size_t v = 0; v < V; v++)
+        sum_off += exp(row[v] - maximum) / sum * OP_UNIT * (maximum - row[v] + 4);
+    losses->allowed[n] = sum_off + 3 * OP_UNIT * (log(sum) + fabs(maximum) + fabs(row[target]));
+    for (size_t v = 0; dlogits && v < V; v++) {
+        double p = exp(row[v] - maximum) / sum, onehot = v == target ? 1 : 0;
+        double off = p * (sum_off + OP_UNIT * (maximum - row[v] + 4 + 3)) + 2 * OP_UNIT * fabs(p - onehot);
+        // exp may give 0 for what is not a normal number
+        dlogits->allowed[n * (size_t)args->dlogits_stride + v] = fabs((double)args->scale) * (off + 0x1p-125);
+    }
+}
+
+static void cross_entropy_call(struct op_bench *bench, enum dtype type, const struct cross_entropy_shape *s,
+                               enum gradient gradient) {
+    size_t N = (size_t)s->N, V = (size_t)s->V;
+    int dlogits_gap = gradient == GRADIENT_IN_PLACE ? s->logits_gap : s->dlogits_gap;
+    struct cross_entropy_args args = {.N = s->N,
+                                      .V = s->V,
+                                      .logits_stride = s->V + s->logits_gap,
+                                      .dlogits_stride = s->V + dlogits_gap,
+                                      .scale = 1.0f / 37,
+                                      .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d%s", s->N, s->V,
+                  args.logits_stride, args.dlogits_stride,
+                  gradient == NO_GRADIENT      ? " without dlogits"
+                  : gradient == GRADIENT_APART ? ""
+                                               : " in place");
+    struct op_layout rows = op_rows(N, V, (size_t)args.logits_stride);
+    struct op_tensor *logits = op_tensor(&call, "logits", &args.logits, DTYPE_F32,
+                                         gradient == GRADIENT_IN_PLACE ? OP_UPDATE : OP_READ, rows);
+    op_scale(logits, 3, s->deviation);
+    struct op_tensor *targets = op_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
+    give_classes(targets, s->V);
+    struct op_tensor *losses = op_tensor(&call, "losses", &args.losses, DTYPE_F32, OP_WRITE, op_span(N));
+    struct op_tensor *dlogits = NULL;
+    if (gradient == GRADIENT_IN_PLACE) {
+        dlogits = logits;
+        op_alias(logits, &args.dlogits);
+    } else if (gradient == GRADIENT_APART) {
+        dlogits = op_tensor(&call, "dlogits", &args.dlogits, type, OP_WRITE,
+                            op_rows(N, V, (size_t)args.dlogits_stride));
+    }
+    op_call_reference(&call);
+    for (size_t n = 0; n < N; n++)
+        allow_cross_entropy(&args, logits, targets, losses, dlogits, n);
+    op_call_judge(&call);
+}
+
+void check_cross_entropy(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_CROSS_ENTROPY_SHAPES; i++) {
+        cross_entropy_call(bench, type, &cross_entropy_shapes[i], NO_GRADIENT);
+        cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_APART);
+        if (type == DTYPE_F32)
+            cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_IN_PLACE);
+    }
+}

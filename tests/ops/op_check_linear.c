@@ -1,0 +1,128 @@
+// Checks of linear_forward and linear_backward. Results are sums of products: error bounds are the number of
+// roundings on the longest path times the sum of the terms' magnitudes.
+#include <math.h>
+
+#include "tests/ops/op_check.h"
+
+// Rows, inputs, outputs, and how much further apart the rows of out or dout are than they are long.
+static const struct linear_shape {
+    int N, IC, OC, gap;
+} shapes[] = {
+    {1, 1, 1, 0},    {1, 3, 7, 1},    {3, 1, 5, 0},    {7, 48, 3, 2},      {48, 7, 257, 0},
+    {5, 257, 16, 0}, {33, 65, 31, 3}, {64, 64, 64, 0}, {129, 48, 100, 28}, {257, 96, 48, 0},
+};
+#define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 at 1.4
+
+// Error of evaluating gelu(x) = x / (1 + exp(-2 u)) or 0.5 x (1 + tanh(u)) in fp32: u has four roundings,
+// which d tanh / d u * u <= 0.45 turns into two of the result's units, tanh or exp is good to four, and three
+// more operations follow; all relative to |x| / 2 at least, so 8 units of |x| hold either way.
+#define GELU_ROUNDINGS 8
+
+static const struct linear_extra {
+    const char *name;
+    bool residual, gelu, pre_gelu, to_fp32;
+} extras[] = {
+    {"", false, false, false, false},
+    {" + residual", true, false, false, false},
+    {" gelu", false, true, false, false},
+    {" gelu, pre_gelu", false, true, true, false},
+    {" to fp32", false, false, false, true},
+    {" + residual to fp32", true, false, false, true},
+    {" gelu to fp32", false, true, false, true},
+};
+#define N_EXTRAS (sizeof extras / sizeof *extras)
+
+static void forward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s,
+                         const struct linear_extra *extra, bool bias) {
+    bool gelu = extra->gelu;
+    size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
+    int gap = gelu || extra->residual ? 0 : s->gap;
+    struct linear_forward_args args = {.N = s->N,
+                                       .IC = s->IC,
+                                       .OC = s->OC,
+                                       .out_stride = s->OC + gap,
+                                       .gelu = gelu,
+                                       .type = type,
+                                       .out_type = extra->to_fp32 ? DTYPE_F32 : type};
+    struct op_call call;
+    op_call_begin(&call, bench, linear_forward, &args, "N %d IC %d OC %d stride %d%s%s", s->N, s->IC, s->OC,
+                  args.out_stride, bias ? " + bias" : "", extra->name);
+    call.out_type = &args.out_type;
+    op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
+    op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
+    if (bias)
+        op_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(OC));
+    if (extra->residual)
+        op_tensor(&call, "residual", &args.residual, type, OP_READ, op_span(N * OC));
+    struct op_tensor *pre = NULL, *out = op_tensor(&call, "out", &args.out, args.out_type, OP_WRITE,
+                                                   op_rows(N, OC, OC + (size_t)gap));
+    if (extra->pre_gelu)
+        pre = op_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_WRITE, op_span(N * OC));
+
+    args.gelu = false; // the magnitudes and the truth of the product itself
+    op_call_magnitudes(&call);
+    op_call_reference(&call);
+    // IC products, IC additions of which a path has at most all, bias and residual.
+    op_allow_roundings(out, s->IC + 3);
+    if (pre)
+        op_allow_roundings(pre, s->IC + 3);
+    for (size_t i = 0; gelu && i < out->span; i++) {
+        double product = fabs(out->truth[i]), off = out->allowed[i];
+        if (pre) // GELU may be applied to what was stored
+            off += dtype_epsilon(type) / 2 * (product + off);
+        out->allowed[i] = largest_gelu_slope * off + GELU_ROUNDINGS * OP_UNIT * (product + off);
+    }
+    args.gelu = gelu;
+    if (gelu)
+        op_call_reference(&call);
+    op_call_judge(&call);
+}
+
+void check_linear_forward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SHAPES; i++)
+        for (size_t extra = 0; extra < 2 * N_EXTRAS; extra++)
+            forward_call(bench, type, &shapes[i], &extras[extra / 2], extra % 2);
+}
+
+static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
+                          bool dweight, bool dbias) {
+    size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
+    struct linear_backward_args args = {
+        .N = s->N, .IC = s->IC, .OC = s->OC, .dout_stride = s->OC + s->gap, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s", s->N, s->IC,
+                  s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "", dbias ? " dbias" : "");
+    op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap));
+    op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
+    op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
+    struct op_tensor *dx_tensor = NULL, *dweight_tensor = NULL, *dbias_tensor = NULL;
+    if (dx)
+        dx_tensor = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(N * IC));
+    if (dweight)
+        dweight_tensor = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(OC * IC));
+    if (dbias)
+        dbias_tensor = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
+    op_call_magnitudes(&call);
+    op_call_reference(&call);
+    // As in forward, with one addition to what was there before.
+    if (dx)
+        op_allow_roundings(dx_tensor, s->OC + 1);
+    if (dweight)
+        op_allow_roundings(dweight_tensor, s->N + 2);
+    if (dbias)
+        op_allow_roundings(dbias_tensor, s->N + 1);
+    op_call_judge(&call);
+}
+
+void check_linear_backward(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SHAPES; i++) {
+        backward_call(bench, type, &shapes[i], true, true, true);
+        backward_call(bench, type, &shapes[i], true, false, false);
+        backward_call(bench, type, &shapes[i], false, true, false);
+        backward_call(bench, type, &shapes[i], false, false, true);
+    }
+}

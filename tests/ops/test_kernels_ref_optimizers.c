@@ -1,0 +1,214 @@
+// The oracle's optimizers and sums judged without it: moments in closed form over the whole history of
+// gradients, and sums whose value is known. Lengths 1 to 257, several steps, zeros and subnormal numbers.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/ops.h"
+#include "tests/support/expect.h"
+
+enum { N_MOST = 257, N_STEPS = 5 };
+
+static struct device *device;
+static struct stream stream;
+
+static int open_device(void **state) {
+    (void)state;
+    if (ref_device_open(&device) != STATUS_OK)
+        return -1;
+    stream = (struct stream){.device = device};
+    return 0;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    device_close(device);
+    return 0;
+}
+
+// Element i of the gradient of step k (from 1).
+static double gradient(int k, int i) {
+    switch (i % 7) {
+    case 3:
+        return 0;
+    case 5:
+        return k % 2 ? 0x1p-1074 : -0x1p-1040; // squares vanish
+    case 6:
+        return 1e-150 * k;
+    default:
+        return rng_normal(3, (uint32_t)k, (uint64_t)i);
+    }
+}
+
+static double first_weight(int i) {
+    return i % 5 == 2 ? 0 : rng_normal(4, 0, (uint64_t)i);
+}
+
+// magnitude: of the terms that made the value, as they may cancel.
+static void expect_close(const char *name, int step, int i, double got, double wanted, double magnitude) {
+    if (!(fabs(got - wanted) <= 1e-14 * magnitude + 0x1p-1070))
+        fail_msg("%s[%d] after step %d is %.17g, expected %.17g", name, i, step, got, wanted);
+}
+
+struct settings {
+    double lr, beta1, beta2, epsilon, weight_decay, momentum;
+    float grad_scale;
+};
+static const struct settings settings = {1e-2, 0.9, 0.97, 1e-6, 0.1, 0.8, 0.5f};
+
+struct history {
+    double first, second; // the sums over all steps k of beta1^(step - k) g_k and of beta2^(step - k) g_k^2
+    double magnitude;     // of the first
+    double series1, series2; // the same with 1 for g_k
+};
+
+static struct history history(int step, int i) {
+    struct history sums = {0};
+    for (int k = 1; k <= step; k++) {
+        double g = gradient(k, i) * (double)settings.grad_scale;
+        double decay1 = pow(settings.beta1, step - k), decay2 = pow(settings.beta2, step - k);
+        sums.first += decay1 * g;
+        sums.second += decay2 * g * g;
+        sums.magnitude += decay1 * fabs(g);
+        sums.series1 += decay1;
+        sums.series2 += decay2;
+    }
+    return sums;
+}
+
+static void adamw_of_length(int n) {
+    double master[N_MOST], m[N_MOST] = {0}, v[N_MOST] = {0}, grad[N_MOST], param[N_MOST], wanted[N_MOST];
+    for (int i = 0; i < n; i++)
+        master[i] = wanted[i] = first_weight(i);
+    for (int step = 1; step <= N_STEPS; step++) {
+        for (int i = 0; i < n; i++)
+            grad[i] = gradient(step, i);
+        struct adamw_args args = {.param = param,
+                                  .master = master,
+                                  .m = m,
+                                  .v = v,
+                                  .grad = grad,
+                                  .n = (size_t)n,
+                                  .step = step,
+                                  .lr = settings.lr,
+                                  .beta1 = settings.beta1,
+                                  .beta2 = settings.beta2,
+                                  .epsilon = settings.epsilon,
+                                  .weight_decay = settings.weight_decay,
+                                  .grad_scale = settings.grad_scale,
+                                  .type = DTYPE_F64};
+        EXPECT_OK(device->ops->adamw(&stream, &args));
+        for (int i = 0; i < n; i++) {
+            struct history sums = history(step, i);
+            expect_close("m", step, i, m[i], (1 - settings.beta1) * sums.first, sums.magnitude);
+            expect_close("v", step, i, v[i], (1 - settings.beta2) * sums.second, sums.second);
+            // Without the common factors 1 - beta, the corrections are the geometric series.
+            wanted[i] -= settings.lr *
+                         (sums.first / sums.series1 / (sqrt(sums.second / sums.series2) + settings.epsilon) +
+                          settings.weight_decay * wanted[i]);
+            expect_close("master", step, i, master[i], wanted[i], 1 + fabs(wanted[i]));
+            assert_true(param[i] == master[i]);
+        }
+    }
+}
+
+static void test_adamw(void **state) {
+    (void)state;
+    for (int n = 1; n <= N_MOST; n++)
+        adamw_of_length(n);
+}
+
+static void sgd_of_length(int n, bool with_momentum) {
+    double master[N_MOST], m[N_MOST], grad[N_MOST], wanted[N_MOST], velocity[N_MOST] = {0};
+    for (int i = 0; i < n; i++) {
+        master[i] = wanted[i] = first_weight(i);
+        m[i] = (double)NAN; // the first step must not read it
+    }
+    for (int step = 1; step <= N_STEPS; step++) {
+        for (int i = 0; i < n; i++)
+            grad[i] = gradient(step, i);
+        struct sgd_args args = {.master = master,
+                                .m = with_momentum ? m : NULL,
+                                .grad = grad,
+                                .n = (size_t)n,
+                                .step = step,
+                                .lr = settings.lr,
+                                .momentum = with_momentum ? settings.momentum : 0,
+                                .weight_decay = settings.weight_decay,
+                                .grad_scale = settings.grad_scale,
+                                .type = DTYPE_F64};
+        EXPECT_OK(device->ops->sgd(&stream, &args));
+        for (int i = 0; i < n; i++) {
+            // As a heavy ball from rest, in the textbook's order.
+            velocity[i] = (with_momentum ? settings.momentum : 0) * velocity[i] +
+                          gradient(step, i) * (double)settings.grad_scale + settings.weight_decay * wanted[i];
+            wanted[i] -= settings.lr * velocity[i];
+            expect_close("master", step, i, master[i], wanted[i], 1 + fabs(wanted[i]));
+            if (with_momentum)
+                expect_close("m", step, i, m[i], velocity[i], 1 + fabs(velocity[i]));
+        }
+    }
+}
+
+static void test_sgd(void **state) {
+    (void)state;
+    for (int n = 1; n <= N_MOST; n++) {
+        sgd_of_length(n, true);
+        sgd_of_length(n, false);
+    }
+}
+
+// x[i] = the index of its block, plus one: each block's sum is known, exactly.
+static void test_sum_squares(void **state) {
+    (void)state;
+    enum { N = 2 * SUM_SQUARES_BLOCK + 3 };
+    double *x = malloc(N * sizeof *x), partial[4] = {-1, -1, -1, -1};
+    assert_non_null(x);
+    for (int i = 0; i < N; i++)
+        x[i] = i / SUM_SQUARES_BLOCK + 1;
+    struct sum_squares_args args = {.partial = partial, .x = x, .n = N, .type = DTYPE_F64};
+    EXPECT_OK(device->ops->sum_squares(&stream, &args));
+    free(x);
+    assert_true(partial[0] == SUM_SQUARES_BLOCK && partial[1] == 4.0 * SUM_SQUARES_BLOCK && partial[2] == 27);
+    assert_true(partial[3] == -1);
+}
+
+// bf16 parameters are their stored fp32 master weights, rounded to nearest even.
+static void test_narrow_parameters(void **state) {
+    (void)state;
+    float master[] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f, 0}, m[5] = {0}, v[5] = {0},
+          grad[5] = {0};
+    static const uint16_t wanted[] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0}; // ties to even
+    uint16_t param[5];
+    struct adamw_args args = {.param = param,
+                              .master = master,
+                              .m = m,
+                              .v = v,
+                              .grad = grad,
+                              .n = 5,
+                              .step = 1,
+                              .lr = 1,
+                              .beta1 = 0.9,
+                              .beta2 = 0.99,
+                              .epsilon = 1,
+                              .grad_scale = 1,
+                              .type = DTYPE_BF16};
+    EXPECT_OK(device->ops->adamw(&stream, &args)); // without gradient and decay the weights stay
+    assert_memory_equal(param, wanted, sizeof wanted);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_sum_squares),
+        cmocka_unit_test(test_narrow_parameters),
+    };
+    return cmocka_run_group_tests_name("ref optimizers", tests, open_device, close_device);
+}
