@@ -342,5 +342,8 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
         begin += n;
         out += n;
     }
+    if (begin < end)
+        return FAIL(STATUS_FAILED, "%s holds no elements %zu to %zu of unit %d", checkpoint->path, begin, end,
+                    unit);
     return STATUS_OK;
 }

@@ -149,7 +149,7 @@ static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, 
                     MANIFEST_FORMAT);
     TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &version));
     if (version != MANIFEST_FORMAT_VERSION)
-        return FAIL(STATUS_INVALID, "%s: format_version is %" PRId64 ", this program reads %d", source,
+        return FAIL(STATUS_UNSUPPORTED, "%s: format_version is %" PRId64 ", this program reads %d", source,
                     version, MANIFEST_FORMAT_VERSION);
     TRY(copy_string(root, "version", source, &checkpoint->version));
     TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
@@ -355,7 +355,9 @@ static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
     enum status status = config_parse(&checkpoint->config, json, strlen(json), source);
     cJSON_free(json);
-    return status;
+    // The seal holds, so nothing is damaged: another version of the program wrote options that this one does
+    // not know.
+    return status == STATUS_INVALID ? STATUS_UNSUPPORTED : status;
 }
 
 enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size_t length,

@@ -1,0 +1,271 @@
+// Checkpoints: what is read is what was written; every damage is found; nothing good is lost on the way.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "tests/support/temporary.h"
+#include "zero/checkpoint.h"
+
+static struct temporary temporary;
+static char folder[512];
+static struct config config;
+static struct params params;
+
+// Element values that tell their place: no two spans look alike.
+static float value_of(enum checkpoint_kind kind, int unit, size_t element) {
+    return (float)((double)kind * 1e6 + unit * 1e5 + (double)element);
+}
+
+static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                               float *out) {
+    (void)context;
+    for (size_t i = begin; i < end; i++)
+        out[i - begin] = value_of(kind, unit, i);
+    return STATUS_OK;
+}
+
+static enum status read_fails(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                              float *out) {
+    (void)context, (void)kind, (void)begin, (void)end, (void)out;
+    return unit == 1 ? FAIL(STATUS_FAILED, "the device is gone") : STATUS_OK;
+}
+
+static enum status write_step(int64_t step) {
+    const struct checkpoint_contents contents = {.step = step,
+                                                 .tokens = step * 64,
+                                                 .config = &config,
+                                                 .params = &params,
+                                                 .compute = DTYPE_BF16,
+                                                 .n_kinds = 3,
+                                                 .source = {NULL, read_values}};
+    return checkpoint_write(folder, &contents);
+}
+
+static const char *file_of(int64_t step, const char *name, char *buffer, size_t size) {
+    snprintf(buffer, size, "%s/step-%08lld/%s", folder, (long long)step, name);
+    return buffer;
+}
+
+static enum status open_step(int64_t step) {
+    struct checkpoint *checkpoint;
+    char path[600];
+    enum status status = checkpoint_open(file_of(step, "", path, sizeof path), &checkpoint);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+// The newest good one's step; -1 for none.
+static int64_t newest(void) {
+    struct checkpoint *checkpoint;
+    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    int64_t step = checkpoint ? checkpoint->step : -1;
+    checkpoint_close(checkpoint);
+    return step;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    temporary_path(&temporary, "checkpoints", folder, sizeof folder);
+    return file_remove_tree(folder) == STATUS_OK ? 0 : -1;
+}
+
+static void test_what_is_read_is_what_was_written(void **state) {
+    (void)state;
+    struct checkpoint *checkpoint;
+    EXPECT_OK(write_step(7));
+    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    assert_int_equal(checkpoint->step, 7);
+    assert_int_equal(checkpoint->tokens, 448);
+    assert_int_equal(checkpoint->compute, DTYPE_BF16);
+    assert_int_equal(checkpoint->n_kinds, 3);
+    EXPECT_OK(checkpoint_check_model(checkpoint, &params));
+    for (int kind = 0; kind < 3; kind++)
+        for (int unit = 0; unit < params.n_units; unit++) {
+            size_t n = params.units[unit].elements, begin = n / 3;
+            float *values = malloc(n * sizeof *values);
+            assert_non_null(values);
+            EXPECT_OK(checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, begin, n, values));
+            for (size_t i = begin; i < n; i++)
+                assert_true(values[i - begin] == value_of((enum checkpoint_kind)kind, unit, i));
+            EXPECT_FAILURE(
+                STATUS_FAILED,
+                checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, n - 1, n + 1, values),
+                "unit");
+            free(values);
+        }
+    checkpoint_close(checkpoint);
+}
+
+// Changes a file through `change`, expects the checkpoint to be refused by the file's name, and restores it.
+static void expect_found(const char *name, void (*change)(char *data, size_t *bytes, size_t at), size_t at) {
+    char path[600], *data, *good;
+    size_t bytes, length;
+    EXPECT_OK(file_read(file_of(7, name, path, sizeof path), 1 << 24, &data, &bytes));
+    EXPECT_OK(file_read(path, 1 << 24, &good, &length));
+    change(data, &bytes, at);
+    EXPECT_OK(file_write_all(path, data, bytes));
+    EXPECT_FAILURE(STATUS_INVALID, open_step(7), name);
+    EXPECT_OK(file_write_all(path, good, length));
+    free(data);
+    free(good);
+}
+
+static void flip(char *data, size_t *bytes, size_t at) {
+    data[at % *bytes] ^= (char)(1 << at % 8);
+}
+
+static void cut(char *data, size_t *bytes, size_t at) {
+    (void)data;
+    *bytes = at % *bytes;
+}
+
+static void lengthen(char *data, size_t *bytes, size_t at) {
+    data[*bytes] = (char)at; // file_read leaves a byte there
+    ++*bytes;
+}
+
+static void test_every_damage_is_found(void **state) {
+    static const char *const names[] = {"manifest.json", "rank-00000.bin"};
+    (void)state;
+    EXPECT_OK(write_step(7));
+    for (int i = 0; i < 2; i++) {
+        for (size_t at = 0; at < 400; at++) {
+            expect_found(names[i], flip, at * 1009);
+            if (at % 8 == 0)
+                expect_found(names[i], cut, at * 1013);
+        }
+        expect_found(names[i], lengthen, ' ');
+        char path[600];
+        assert_int_equal(remove(file_of(7, names[i], path, sizeof path)), 0);
+        EXPECT_FAILURE(STATUS_INVALID, open_step(7), names[i]);
+        EXPECT_OK(write_step(7));
+    }
+    EXPECT_OK(open_step(7));
+}
+
+static void test_a_damaged_one_gives_way_to_the_one_before(void **state) {
+    char path[600];
+    (void)state;
+    assert_int_equal(newest(), -1);
+    EXPECT_OK(write_step(1));
+    EXPECT_OK(write_step(2));
+    EXPECT_OK(write_step(3));
+    EXPECT_OK(file_write_all(file_of(3, "rank-00000.bin", path, sizeof path), "", 0));
+    assert_int_equal(newest(), 2);
+    EXPECT_OK(file_write_all(file_of(2, "manifest.json", path, sizeof path), "{}", 2));
+    assert_int_equal(newest(), 1);
+    EXPECT_OK(file_write_all(file_of(1, "manifest.json", path, sizeof path), "", 0));
+    struct checkpoint *checkpoint;
+    EXPECT_FAILURE(STATUS_INVALID, checkpoint_open_newest(folder, &checkpoint), "all damaged");
+}
+
+static int count_entries(void) {
+    struct file_list names = {0};
+    EXPECT_OK(file_list_folder(&names, folder));
+    int n = names.n_paths;
+    file_list_free(&names);
+    return n;
+}
+
+static void test_a_failed_write_leaves_nothing_behind(void **state) {
+    (void)state;
+    EXPECT_OK(write_step(1));
+    const struct checkpoint_contents failing = {.step = 2,
+                                                .config = &config,
+                                                .params = &params,
+                                                .compute = DTYPE_F32,
+                                                .n_kinds = 1,
+                                                .source = {NULL, read_fails}};
+    EXPECT_FAILURE(STATUS_FAILED, checkpoint_write(folder, &failing), "the device is gone");
+    assert_int_equal(count_entries(), 1);
+
+    // Every size at which the disk may be full: no file may grow beyond the limit.
+    struct rlimit before, limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    char path[600], *data;
+    size_t whole;
+    EXPECT_OK(file_read(file_of(1, "rank-00000.bin", path, sizeof path), 1 << 24, &data, &whole));
+    free(data);
+    for (rlim_t bytes = 0; bytes < whole; bytes += whole / 7) {
+        limit = (struct rlimit){bytes, before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        enum status status = write_step(2);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        EXPECT_FAILURE(STATUS_FAILED, status, "cannot write");
+        assert_int_equal(count_entries(), 1);
+        assert_int_equal(newest(), 1);
+    }
+    EXPECT_OK(write_step(2));
+    assert_int_equal(newest(), 2);
+}
+
+static void test_pruning_and_leftovers(void **state) {
+    char path[600];
+    (void)state;
+    for (int step = 1; step <= 5; step++)
+        EXPECT_OK(write_step(step));
+    EXPECT_OK(checkpoint_prune(folder, 0, 5));
+    assert_int_equal(count_entries(), 5);
+    EXPECT_OK(checkpoint_prune(folder, 2, 4)); // 5 is later than the step in hand: it is not counted
+    assert_int_equal(count_entries(), 3);
+    EXPECT_OK(open_step(3));
+    snprintf(path, sizeof path, "%s/.tmp-step-00000009/half", folder);
+    EXPECT_OK(file_make_folders(path));
+    EXPECT_OK(checkpoint_remove_stale(folder));
+    snprintf(path, sizeof path, "%s/.tmp-step-00000009", folder);
+    assert_false(file_exists(path));
+    EXPECT_OK(checkpoint_set_aside_later(folder, 3));
+    assert_int_equal(newest(), 3);
+    EXPECT_OK(write_step(3)); // the same step again
+    assert_int_equal(newest(), 3);
+}
+
+static void test_another_model(void **state) {
+    (void)state;
+    struct params other;
+    struct checkpoint *checkpoint;
+    EXPECT_OK(write_step(1));
+    EXPECT_OK(params_init(&other, &(struct gpt_config){2, 2, 16, 31, 8}));
+    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    EXPECT_FAILURE(STATUS_INVALID, checkpoint_check_model(checkpoint, &other), "8", "16");
+    checkpoint_close(checkpoint);
+    params_free(&other);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
+        "\"n_positions\": 8}}";
+    if (!temporary_init(&temporary) || config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
+        config_resolve(&config, 1) != STATUS_OK)
+        return -1;
+    return params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    config_free(&config);
+    params_free(&params);
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_what_is_read_is_what_was_written, set_up),
+        cmocka_unit_test_setup(test_every_damage_is_found, set_up),
+        cmocka_unit_test_setup(test_a_damaged_one_gives_way_to_the_one_before, set_up),
+        cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
+        cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
+        cmocka_unit_test_setup(test_another_model, set_up),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
