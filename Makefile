@@ -63,8 +63,9 @@ objects_kernels := $(sources_kernels:%.c=$(BUILD)/%.o) \
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c)))
 library = $(BUILD)/lib$(1).a
 
+# A link to the variant built last by name; tests go to their own $(BUILD)/train.
 train: $(BUILD)/train
-	ln -sf $< $@
+	@ln -sf $< $@
 
 $(BUILD)/train: $(BUILD)/main.o $(foreach f,zero $(needs_zero),$(call library,$(f)))
 	$(say) "link    $@"
@@ -105,7 +106,7 @@ $(BUILD)/$(1): $(BUILD)/$(1).o $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(test_s
 endef
 $(foreach t,$(test_sources:%.c=%),$(eval $(call test_rule,$(t))))
 
-tests: train $(tests)
+tests: $(BUILD)/train $(tests)
 test: tests
 	scripts/run_tests.sh $(BUILD)
 
@@ -118,6 +119,6 @@ format:
 clean:
 	rm -rf build train
 
-.PHONY: tests test check format clean
-.SECONDARY:
+.PHONY: train tests test check format clean
+.SECONDARY: $(test_sources:%.c=$(BUILD)/%.o)
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
