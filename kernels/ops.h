@@ -36,7 +36,8 @@
     OP(sgd)                                                                                                  \
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
-    OP(cast)
+    OP(cast)                                                                                                 \
+    OP(add)
 
 // out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
 struct embedding_forward_args {
@@ -231,6 +232,16 @@ struct cast_args {
     const void *x; // [r] (n) type
     size_t n;
     enum dtype type, out_type; // fp32 and bf16, either way
+};
+
+// out[i] = x[i] + y[i], the sum taken and kept in fp32: how ranks' gradients come together, one rank at a
+// time.
+struct add_args {
+    void *out;     // [w] (n) fp32; may be x, and y where type is fp32
+    const void *x; // [r] (n) fp32
+    const void *y; // [r] (n) type
+    size_t n;
+    enum dtype type; // of y: fp32 or bf16 (DTYPE_F64 in ref makes all double)
 };
 
 // One pointer an operation, and the question how much workspace a call will need (only sizes, types, strides

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "kernels/ops.h"
 #include "zero/commands.h"
-#include "zero/plan.h"
+#include "zero/memory.h"
 
 static const char *device_name = "auto";
 static int64_t threads = 0;
@@ -168,6 +168,12 @@ static enum status cast(struct bench *b, struct work *work) {
          .out_type = DTYPE_BF16);
 }
 
+static enum status add(struct bench *b, struct work *work) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    *work = (struct work){.bytes = (double)n * (8 + (double)dtype_size(b->type))};
+    CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
+}
+
 static const struct bench_case {
     const char *name;
     enum status (*run)(struct bench *bench, struct work *work);
@@ -187,6 +193,7 @@ static const struct bench_case {
     {"adamw", adamw},
     {"sum_squares", sum_squares},
     {"cast", cast},
+    {"add", add},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 

@@ -1,14 +1,13 @@
 // The CPU as a device: picks the instruction set and the number of threads at run time, and owns its memory.
 // Large pieces are arenas (huge pages), small ones come from the heap, where the address sanitizer guards
 // their ends.
-#include <omp.h>
-#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/processors.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/product.h"
 
@@ -48,35 +47,6 @@ static const struct cpu_isa *choose_instruction_set(const char *name) {
             return isa;
     }
     return NULL;
-}
-
-// ---- threads
-
-// The processors that a container's quota amounts to ("200000 100000": two), or 0 when there is no quota.
-static int quota_processors(void) {
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!file)
-        return 0;
-    double quota = 0, period = 0;
-    int n_read = fscanf(file, "%lf %lf", &quota, &period);
-    fclose(file);
-    if (n_read != 2 || quota <= 0 || period <= 0)
-        return 0;
-    int processors = (int)(quota / period);
-    return processors < 1 ? 1 : processors;
-}
-
-static int usable_processors(void) {
-    int processors = omp_get_num_procs();
-#ifdef __linux__
-    cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        processors = CPU_COUNT(&allowed);
-#endif
-    int quota = quota_processors();
-    if (quota > 0 && quota < processors)
-        processors = quota;
-    return processors < 1 ? 1 : processors;
 }
 
 // ---- memory, copies, waiting
@@ -150,7 +120,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .name = "cpu",
         .ops = &isa->ops,
         .place = REGION_HOST,
-        .n_threads = n_threads > 0 ? n_threads : usable_processors(),
+        .n_threads = n_threads > 0 ? n_threads : processors_usable(),
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

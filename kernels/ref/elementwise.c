@@ -1,4 +1,4 @@
-// Sums of squares by block, fills, casts.
+// Sums of squares by block, fills, casts, sums.
 #include "kernels/ref/ref.h"
 
 enum status ref_sum_squares(struct stream *stream, const struct sum_squares_args *a) {
@@ -23,5 +23,13 @@ enum status ref_cast(struct stream *stream, const struct cast_args *a) {
     (void)stream;
     for (size_t i = 0; i < a->n; i++)
         ref_store(a->out, a->out_type, i, ref_load(a->x, a->type, i));
+    return STATUS_OK;
+}
+
+enum status ref_add(struct stream *stream, const struct add_args *a) {
+    (void)stream;
+    enum dtype sums = a->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+    for (size_t i = 0; i < a->n; i++)
+        ref_store(a->out, sums, i, ref_load(a->x, sums, i) + ref_load(a->y, a->type, i));
     return STATUS_OK;
 }

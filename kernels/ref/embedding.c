@@ -23,8 +23,8 @@ enum status ref_embedding_backward(struct stream *stream, const struct embedding
             for (size_t c = 0; c < C; c++) {
                 size_t row = (size_t)b * (size_t)a->T + (size_t)t;
                 double dout = ref_load(a->dout, a->type, row * C + c);
-                ref_add(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
-                ref_add(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
+                ref_accumulate(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
+                ref_accumulate(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
             }
     return STATUS_OK;
 }

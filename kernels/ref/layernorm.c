@@ -41,8 +41,8 @@ enum status ref_layernorm_backward(struct stream *stream, const struct layernorm
             double g = dout * ref_load(a->weight, a->type, c);
             mean_g += g / (double)C;
             mean_g_xhat += g * xhat / (double)C;
-            ref_add(a->dweight, ref_wide(a->type), c, dout * xhat);
-            ref_add(a->dbias, ref_wide(a->type), c, dout);
+            ref_accumulate(a->dweight, ref_wide(a->type), c, dout * xhat);
+            ref_accumulate(a->dbias, ref_wide(a->type), c, dout);
         }
         for (size_t c = 0; c < C; c++) {
             double xhat = (ref_load(a->x, a->type, n * C + c) - mean) * rstd;

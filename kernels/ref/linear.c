@@ -35,13 +35,13 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
             double sum = 0;
             for (size_t n = 0; n < N; n++)
                 sum += ref_load(a->dout, a->type, n * stride + o) * ref_load(a->x, a->type, n * IC + i);
-            ref_add(a->dweight, ref_wide(a->type), o * IC + i, sum);
+            ref_accumulate(a->dweight, ref_wide(a->type), o * IC + i, sum);
         }
     for (size_t o = 0; a->dbias && o < OC; o++) {
         double sum = 0;
         for (size_t n = 0; n < N; n++)
             sum += ref_load(a->dout, a->type, n * stride + o);
-        ref_add(a->dbias, ref_wide(a->type), o, sum);
+        ref_accumulate(a->dbias, ref_wide(a->type), o, sum);
     }
     return STATUS_OK;
 }

@@ -30,7 +30,7 @@ static inline void ref_store(void *tensor, enum dtype type, size_t i, double val
     }
 }
 
-static inline void ref_add(void *tensor, enum dtype type, size_t i, double value) {
+static inline void ref_accumulate(void *tensor, enum dtype type, size_t i, double value) {
     ref_store(tensor, type, i, ref_load(tensor, type, i) + value);
 }
 

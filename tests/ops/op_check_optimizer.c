@@ -1,4 +1,4 @@
-// Checks of adamw, sgd, sum_squares, fill and cast.
+// Checks of adamw, sgd, sum_squares, fill, cast and add.
 #include <math.h>
 
 #include "tests/ops/op_check.h"
@@ -227,4 +227,29 @@ void check_cast(struct op_bench *bench) {
         op_call_reference(&call);
         op_call_judge(&call);
     }
+}
+
+// ---- add
+
+void check_add(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SPANS; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            struct add_args args = {.n = spans[i], .type = type};
+            struct op_call call;
+            op_call_begin(&call, bench, add, &args, "n %zu%s", spans[i], in_place ? " in place" : "");
+            struct op_tensor *x =
+                op_tensor(&call, "x", &args.x, DTYPE_F32, in_place ? OP_UPDATE : OP_READ, op_span(spans[i]));
+            struct op_tensor *y = op_tensor(&call, "y", &args.y, type, OP_READ, op_span(spans[i]));
+            struct op_tensor *out = x;
+            if (in_place)
+                op_alias(x, &args.out);
+            else
+                out = op_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
+            give_extremes(x);
+            give_extremes(y);
+            out->exact = true; // the sum of two floats is exact in double or rounds the same way once more
+            op_call_reference(&call);
+            op_call_judge(&call);
+        }
 }

@@ -84,6 +84,29 @@ enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
     return STATUS_OK;
 }
 
+// ---- add
+
+VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cpu_range range) {
+    float *out = args->out;
+    const float *x = args->x;
+    size_t i = range.begin;
+    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
+        vf_store(out + i, vf_load(x + i) + vf_get(type, args->y, i));
+    if (i < range.end) {
+        int lanes = (int)(range.end - i);
+        vf_store_part(out + i, vf_load_part(x + i, lanes) + vf_get_part(type, args->y, i, lanes), lanes);
+    }
+}
+
+enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
+    {
+        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->type, add_range, args, range);
+    }
+    return STATUS_OK;
+}
+
 // ---- column sums: the bias's gradient
 
 #define ROWS_PER_BLOCK                                                                                       \
