@@ -1,7 +1,7 @@
 # zero.c: `make` builds ./train; `make test` builds and runs every test that needs no network.
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
 #   make CC=clang          another compiler, in build/release-clang
-# Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash; cmocka for the tests.
+# Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu.
 
 CC ?= gcc
@@ -17,6 +17,12 @@ CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 -g $(warnings) -fopenmp -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
 LDFLAGS += -fopenmp
 LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lm -lpthread
+
+# MPI's own compiler wrapper knows where it is; its headers count as the system's, without our warnings.
+MPICC ?= mpicc
+mpi_flags := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_info 2>/dev/null | cut -d' ' -f2-)
+mpi_libs := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | cut -d' ' -f2-)
+LDLIBS += $(mpi_libs)
 
 ifeq ($(VARIANT),release)
   CFLAGS += -O3
@@ -83,6 +89,7 @@ $(BUILD)/%.o: %.c
 	$(say) "compile $@"
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+$(patsubst %.c,$(BUILD)/%.o,$(wildcard zero/comm_mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 $(BUILD)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
 
 define isa_rule

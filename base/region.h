@@ -4,20 +4,23 @@
 #ifndef ZERO_BASE_REGION_H
 #define ZERO_BASE_REGION_H
 
+#include <stdbool.h>
+
 #include "base/dtype.h"
 #include "base/status.h"
 
 // What a region holds. Each kind is one arena per place, so a kind is also a lifetime.
 // X(constant, name in plans and metrics)
 #define REGION_KINDS(X)                                                                                      \
-    X(REGION_PARAMS, "params")           /* weights in the compute type */                                   \
-    X(REGION_GRADS, "grads")             /* gradients, fp32 */                                               \
-    X(REGION_MASTER, "master")           /* fp32 weights, where the compute type is narrower */              \
-    X(REGION_MOMENTS, "moments")         /* optimizer state */                                               \
-    X(REGION_ACTIVATIONS, "activations") /* kept from forward for backward */                                \
-    X(REGION_LOGITS, "logits")           /* the classifier's block of rows */                                \
-    X(REGION_WORKSPACE, "workspace")     /* scratch of operations and of backward, reused unit by unit */    \
-    X(REGION_DATA, "data")               /* token batches, losses, norms */
+    X(REGION_PARAMS, "params")               /* weights in the compute type */                               \
+    X(REGION_GRADS, "grads")                 /* gradients, fp32 */                                           \
+    X(REGION_MASTER, "master")               /* fp32 weights, where the compute type is narrower */          \
+    X(REGION_MOMENTS, "moments")             /* optimizer state */                                           \
+    X(REGION_COMMUNICATION, "communication") /* units gathered or about to be reduced; exchange of ranks */  \
+    X(REGION_ACTIVATIONS, "activations")     /* kept from forward for backward */                            \
+    X(REGION_LOGITS, "logits")               /* the classifier's block of rows */                            \
+    X(REGION_WORKSPACE, "workspace") /* scratch of operations and of backward, reused unit by unit */        \
+    X(REGION_DATA, "data")           /* token batches, losses, norms */
 
 #define REGION_ENUM(constant, name) constant,
 enum region_kind { REGION_KINDS(REGION_ENUM) N_REGION_KINDS };
@@ -33,9 +36,10 @@ struct region {
     enum region_place place;
     enum dtype type;
     size_t elements;
-    size_t bytes;  // elements x size of type, without the padding to REGION_ALIGNMENT
-    size_t offset; // in its arena
-    void *data;    // NULL until region_table_bind
+    size_t bytes;   // elements x size of type, without the padding to REGION_ALIGNMENT
+    size_t offset;  // in its arena
+    void *data;     // NULL until region_table_bind
+    bool elsewhere; // allocated by its user: counted here, never bound
 };
 
 struct region_table {
@@ -52,6 +56,10 @@ void region_table_free(struct region_table *table); // frees the rows, never the
 enum status region_add(struct region_table *table, enum region_kind kind, enum region_place place,
                        enum dtype type, size_t elements, int *index, const char *name_format, ...) MUST_CHECK
     __attribute__((format(printf, 7, 8)));
+
+// Adds a row for bytes that its user allocates: they count, but in no arena.
+enum status region_add_elsewhere(struct region_table *table, enum region_kind kind, enum region_place place,
+                                 size_t bytes, const char *name) MUST_CHECK;
 
 // Sets `data` of every region of (kind, place) from the arena's first byte (aligned to REGION_ALIGNMENT).
 void region_table_bind(struct region_table *table, enum region_kind kind, enum region_place place,

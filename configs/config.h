@@ -61,6 +61,10 @@ void config_print_options(struct text *out);
 // Further, what only training needs: data.train is named.
 enum status config_require_training(const struct config *config) MUST_CHECK;
 
+// Refuses a config that differs from rank 0's, naming the first option that does. run.threads may differ, as
+// machines do.
+enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
+
 // Refuses by name what schema.def calls FIXED and differs, and RAISE that shrank. `before` is the resumed
 // run's.
 enum status config_check_resume(const struct config *before, const struct config *now) MUST_CHECK;

@@ -153,6 +153,27 @@ enum status config_require_training(const struct config *config) {
                 config->source);
 }
 
+// ---- several ranks
+
+enum status config_check_same(const struct config *mine, const struct config *of_rank_0) {
+    struct text here = {0}, there = {0};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n_options && status == STATUS_OK; i++) {
+        here.length = there.length = 0;
+        option_print(&options[i], mine, &here);
+        option_print(&options[i], of_rank_0, &there);
+        if (here.failed || there.failed)
+            status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
+        else if (strcmp(here.data, there.data) != 0 && &options[i] != option_find("run.threads"))
+            status = FAIL(STATUS_INVALID,
+                          "%s: %s is %s, but %s on rank 0; start every rank with the same configuration",
+                          mine->source, option_full_name(&options[i]), here.data, there.data);
+    }
+    text_free(&here);
+    text_free(&there);
+    return status;
+}
+
 // ---- resuming
 
 enum status config_check_resume(const struct config *before, const struct config *now) {

@@ -141,10 +141,11 @@ static void *read_ahead(void *argument) {
 // The batch that comes after this one when the run goes on: the next rows of the step, or the next step's
 // first.
 static void expect_next(const struct loader *loader, const struct batch *now, struct batch *next) {
-    int row = now->first_row + loader->options.micro_batch_size;
-    bool same_step = row + loader->options.micro_batch_size <= loader->options.batch_size;
-    next->step = same_step ? now->step : now->step + 1;
-    next->first_row = same_step ? row : 0;
+    const struct loader_options *options = &loader->options;
+    int row = now->first_row + options->row_stride;
+    bool same_step = row + options->micro_batch_size <= options->batch_size;
+    next->step = same_step ? now->step : now->step + options->step_stride;
+    next->first_row = same_step ? row : options->first_row;
     next->filled = false;
 }
 
@@ -243,6 +244,8 @@ enum status loader_new(const struct loader_options *options, struct loader **out
     if (!loader)
         return FAIL(STATUS_FAILED, "out of memory for a loader");
     loader->options = *options;
+    loader->options.row_stride = options->row_stride ? options->row_stride : options->micro_batch_size;
+    loader->options.step_stride = options->step_stride ? options->step_stride : 1;
     loader->option = strdup(options->option);
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->changed, NULL);

@@ -26,6 +26,9 @@ struct loader_options {
     int seq_len;                      // T
     int batch_size;                   // sequences of one step, over all micro-batches and ranks
     int micro_batch_size;             // B: rows of one loader_batch
+    // What this rank will ask for, to be read ahead: rows first_row, first_row + row_stride, ... of a step,
+    // then of the step step_stride later. 0: B and 1, all rows of every step.
+    int first_row, row_stride, step_stride;
     bool shuffle;
     uint64_t seed;
 };

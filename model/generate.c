@@ -34,14 +34,14 @@ static enum status run_chunk(struct generator *generator, struct runner *runner,
     enum dtype type = generator->type;
     int last = config->n_layer + 1, C = config->n_embd;
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, &view));
+    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, 1, &view));
     RUN(runner, embedding_forward, .out = generator->residuals[0],
         .wte = param_at(view.params, params->params, PARAM_WTE, type),
         .wpe = param_at(view.params, params->params, PARAM_WPE, type), .tokens = generator->tokens, .B = 1,
         .T = n, .C = C, .V = config->vocab_size, .position = generator->length, .type = type);
     TRY(hooks->params_release(hooks->context, runner->stream, 0, GPT_FORWARD));
     for (int block = 0; block < config->n_layer; block++) {
-        TRY(hooks->params_acquire(hooks->context, runner->stream, 1 + block, GPT_FORWARD, &view));
+        TRY(hooks->params_acquire(hooks->context, runner->stream, 1 + block, GPT_FORWARD, 2 + block, &view));
         TRY(block_forward(
             runner, &(struct block_forward){.config = config,
                                             .type = type,
@@ -58,14 +58,14 @@ static enum status run_chunk(struct generator *generator, struct runner *runner,
     }
     const struct param *norm = &params->params[params->units[last].first_param];
     size_t offset = (size_t)(n - 1) * (size_t)C * dtype_size(type);
-    TRY(hooks->params_acquire(hooks->context, runner->stream, last, GPT_FORWARD, &view));
+    TRY(hooks->params_acquire(hooks->context, runner->stream, last, GPT_FORWARD, 0, &view));
     RUN(runner, layernorm_forward, .out = generator->lnf,
         .x = (char *)generator->residuals[config->n_layer % 2] + offset,
         .weight = param_at(view.params, norm, PARAM_LNF_WEIGHT, type),
         .bias = param_at(view.params, norm, PARAM_LNF_BIAS, type), .N = 1, .C = C,
         .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
     TRY(hooks->params_release(hooks->context, runner->stream, last, GPT_FORWARD));
-    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, &view));
+    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, -1, &view));
     RUN(runner, linear_forward, .out = generator->logits, .x = generator->lnf,
         .weight = param_at(view.params, params->params, PARAM_WTE, type), .N = 1, .IC = C,
         .OC = config->vocab_size, .out_stride = config->vocab_size, .type = type, .out_type = DTYPE_F32);

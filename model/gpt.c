@@ -52,8 +52,10 @@ static const struct param *unit_params(const struct gpt *gpt, int unit) {
     return &gpt->params->params[gpt->params->units[unit].first_param];
 }
 
-static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, struct unit_view *view) {
-    return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, view);
+static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, int next,
+                           struct unit_view *view) {
+    return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, next,
+                                       view);
 }
 
 static enum status release(struct pass *pass, int unit, enum gpt_pass direction) {
@@ -148,14 +150,14 @@ static enum status forward(struct pass *pass) {
     const struct gpt_config *config = &gpt->params->config;
     enum dtype type = gpt->options.type;
     struct unit_view view;
-    TRY(acquire(pass, 0, GPT_FORWARD, &view));
+    TRY(acquire(pass, 0, GPT_FORWARD, 1, &view));
     RUN(&pass->runner, embedding_forward, .out = residual_kept(gpt, 0),
         .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
         .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
         .B = gpt->options.B, .T = gpt->options.T, .C = config->n_embd, .V = config->vocab_size, .type = type);
     TRY(release(pass, 0, GPT_FORWARD));
     for (int block = 0; block < config->n_layer; block++) {
-        TRY(acquire(pass, 1 + block, GPT_FORWARD, &view));
+        TRY(acquire(pass, 1 + block, GPT_FORWARD, 2 + block, &view));
         TRY(forward_block(pass, block, view.params, residual_kept(gpt, block + 1)));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
@@ -213,9 +215,9 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     int last = config->n_layer + 1, C = config->n_embd, N = gpt->options.B * gpt->options.T;
     enum dtype type = gpt->options.type;
     struct unit_view norm, embedding;
-    TRY(acquire(pass, last, GPT_BACKWARD, &norm));
+    TRY(acquire(pass, last, GPT_BACKWARD, 0, &norm));
     TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_BACKWARD, &embedding));
+    TRY(acquire(pass, 0, GPT_BACKWARD, config->n_layer, &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
     void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics);
     for (int row = 0; row < N; row += rows_from(gpt, row)) {
@@ -296,14 +298,14 @@ static enum status backward(struct pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
     for (int block = gpt->params->config.n_layer - 1; block >= 0; block--) {
-        TRY(acquire(pass, 1 + block, GPT_BACKWARD, &view));
+        TRY(acquire(pass, 1 + block, GPT_BACKWARD, block > 0 ? block : -1, &view));
         if (gpt->options.recompute == RECOMPUTE_BLOCK)
             TRY(forward_block(pass, block, view.params, NULL));
         TRY(block_backward(pass, block, &view));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }
-    TRY(acquire(pass, 0, GPT_BACKWARD, &view));
+    TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, -1, &view));
     RUN(&pass->runner, embedding_backward,
         .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics),
         .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->statistics),
@@ -311,7 +313,7 @@ static enum status backward(struct pass *pass) {
         .T = gpt->options.T, .C = gpt->params->config.n_embd, .V = gpt->params->config.vocab_size,
         .type = gpt->options.type);
     TRY(ready(pass, 0));
-    return release(pass, 0, GPT_BACKWARD);
+    return release(pass, 0, GPT_BACKWARD_GRADS);
 }
 
 // ------------------------------------------------------------------------------------------------ whole
@@ -330,9 +332,9 @@ static enum status run_evaluation(struct pass *pass, float *host_logits) {
     size_t V = (size_t)gpt->params->config.vocab_size;
     struct unit_view norm, embedding;
     TRY(forward(pass));
-    TRY(acquire(pass, last, GPT_FORWARD, &norm));
+    TRY(acquire(pass, last, GPT_FORWARD, 0, &norm));
     TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_FORWARD, &embedding));
+    TRY(acquire(pass, 0, GPT_FORWARD, -1, &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, gpt->options.type);
     for (int row = 0; row < N; row += rows_from(gpt, row)) {
         int n = rows_from(gpt, row);

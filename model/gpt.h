@@ -11,23 +11,27 @@
 #include "kernels/device.h"
 #include "model/params.h"
 
-enum gpt_pass { GPT_FORWARD, GPT_BACKWARD };
+// What a unit is wanted for. In GPT_BACKWARD_GRADS only its gradients are: the embeddings' second addition
+// reads no parameters.
+enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 
-// Where a unit is while it is in use: its flat span in the compute type, and in GPT_BACKWARD its fp32
-// gradients (to be added to), else NULL.
+// Where a unit is while it is in use: its flat span in the compute type (NULL in GPT_BACKWARD_GRADS), and its
+// fp32 gradients (to be added to; NULL in GPT_FORWARD).
 struct unit_view {
     const void *params;
     void *grads;
 };
 
-// What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too).
+// What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too). `next`
+// is the unit whose parameters will be asked for after this one's, so that they can be fetched ahead; -1 when
+// the pass asks for no more.
 // Between acquire and release the view stays valid. The embeddings' gradients are added to twice in a
 // backward pass (head, then tokens): from the first acquire to grads_ready they must persist. grads_ready
 // comes once a unit and backward pass, after its last gradient was added and before its release.
 struct unit_hooks {
     void *context;
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  struct unit_view *view);
+                                  int next, struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit);
 };

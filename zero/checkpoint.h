@@ -1,10 +1,12 @@
 // Checkpoints: a run's whole state in a folder, RUN/checkpoints/step-00000123/, that is either whole or not
 // there.
 //   manifest.json    format, step, tokens, config, model sizes, tensors, spans, a checksum of every file
-//   rank-00000.bin   fp32 spans, little-endian: unit by unit the master weights, then the optimizer's moments
+//   rank-00000.bin   fp32 spans, little-endian: what the rank owns, unit by unit the master weights, then the
+//                    optimizer's moments; one file a rank
 //   tokenizer.tiktoken   a copy, so that the folder can generate on its own (absent for "bytes" and for none)
-// Written to .tmp-step-N, flushed, then renamed. Readers trust nothing: every size, offset and checksum is
-// checked.
+// Written to .tmp-step-N, flushed, agreed on by all ranks, then renamed. Readers trust nothing: every size,
+// offset and checksum is checked. Any number of ranks, in any stage and partition, reads what any other
+// wrote.
 #ifndef ZERO_ZERO_CHECKPOINT_H
 #define ZERO_ZERO_CHECKPOINT_H
 
@@ -17,6 +19,8 @@
 #include "configs/config.h"
 #include "data/tokenizer.h"
 #include "model/params.h"
+#include "zero/comm.h"
+#include "zero/partition.h"
 
 // What is kept of each unit, in file order. AdamW has all three, SGD with momentum the first two.
 enum checkpoint_kind { CHECKPOINT_MASTER, CHECKPOINT_M, CHECKPOINT_V, N_CHECKPOINT_KINDS };
@@ -24,9 +28,9 @@ const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "
 
 // ---- writing
 
-// Where the numbers come from: gives fp32 values of elements [begin, end) of a unit to host memory (a device
-// copy and its synchronisation, or a memcpy). Asked in file order, at most CHECKPOINT_CHUNK elements at a
-// time.
+// Where the numbers come from: gives fp32 values of elements [begin, end) of a unit, part of one of this
+// rank's spans, to host memory (a device copy and its synchronisation, or a memcpy). Asked in file order, at
+// most CHECKPOINT_CHUNK elements at a time.
 #define CHECKPOINT_CHUNK (1 << 20)
 struct checkpoint_source {
     void *context;
@@ -35,9 +39,11 @@ struct checkpoint_source {
 };
 
 struct checkpoint_contents {
-    int64_t step;                // optimizer steps done
-    int64_t tokens;              // tokens trained on
-    const struct config *config; // resolved
+    struct comm *comm;                 // all its ranks write together
+    const struct partition *partition; // who writes what
+    int64_t step;                      // optimizer steps done
+    int64_t tokens;                    // tokens trained on
+    const struct config *config;       // resolved
     const struct params *params;
     const struct tokenizer *tokenizer; // is copied in; or NULL
     enum dtype compute;                // what precision.compute came to
@@ -45,9 +51,9 @@ struct checkpoint_contents {
     struct checkpoint_source source;
 };
 
-// Writes checkpoints_folder/step-N (made if absent), replacing one of the same step. STATUS_FAILED when it
-// cannot (disk full and the like): then the temporary folder is gone and the checkpoints before are
-// untouched.
+// Writes checkpoints_folder/step-N (made if absent), replacing one of the same step. Every rank calls it and
+// gets the same answer. STATUS_FAILED when one of them cannot (disk full and the like): then the temporary
+// folder is gone and the checkpoints before are untouched.
 enum status checkpoint_write(const char *checkpoints_folder,
                              const struct checkpoint_contents *contents) MUST_CHECK;
 // The program's version for manifests; a static string. "unknown" until set.
@@ -87,7 +93,8 @@ struct checkpoint {
     char *version;   // of the program that wrote it
     char *optimizer; // "adamw", "sgd"
     int n_kinds;
-    int world;       // ranks that wrote it
+    int world; // ranks that wrote it
+    enum partition_kind partition;
     char *tokenizer; // "bytes", the path of the copy in the folder, or NULL
     struct checkpoint_file *files;
     int n_files;
@@ -96,14 +103,16 @@ struct checkpoint {
 };
 
 // Opens one checkpoint folder. STATUS_INVALID names the file and what is wrong with it: absent, not JSON, of
-// the wrong type or out of bounds, another size than the manifest says, another checksum (each data file is
-// read through once).
-enum status checkpoint_open(const char *folder, struct checkpoint **out) MUST_CHECK;
+// the wrong type or out of bounds, another size than the manifest says, another checksum. Each data file is
+// read through once; with `comm` all ranks open it together, each reads its share, and all get the same
+// answer. comm NULL: this process alone.
+enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) MUST_CHECK;
 // The newest good checkpoint of RUN/checkpoints: a damaged one is warned about and the one before it is
 // taken. *out is NULL when there are none (or no such folder). STATUS_INVALID when all are damaged.
-enum status checkpoint_open_newest(const char *checkpoints_folder, struct checkpoint **out) MUST_CHECK;
+enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
+                                   struct checkpoint **out) MUST_CHECK;
 // path: a checkpoint folder, or a run folder (its newest good one). STATUS_INVALID when it is neither.
-enum status checkpoint_open_path(const char *path, struct checkpoint **out) MUST_CHECK;
+enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) MUST_CHECK;
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is fine
 
 // STATUS_INVALID "checkpoint of another model" with both sizes, when the table differs.

@@ -59,24 +59,26 @@ enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int
     return STATUS_OK;
 }
 
-static enum status open_step(const char *checkpoints_folder, int64_t step, struct checkpoint **out) {
+static enum status open_step(struct comm *comm, const char *checkpoints_folder, int64_t step,
+                             struct checkpoint **out) {
     *out = NULL;
     char *path = checkpoint_path(checkpoints_folder, step);
     if (!path)
         return STATUS_FAILED;
-    enum status status = checkpoint_open(path, out);
+    enum status status = checkpoint_open(comm, path, out);
     free(path);
     return status;
 }
 
-enum status checkpoint_open_newest(const char *checkpoints_folder, struct checkpoint **out) {
+enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
+                                   struct checkpoint **out) {
     *out = NULL;
     int64_t *steps;
     int n_steps;
     TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
     enum status status = STATUS_OK;
     for (int i = n_steps - 1; i >= 0; i--) {
-        status = open_step(checkpoints_folder, steps[i], out);
+        status = open_step(comm, checkpoints_folder, steps[i], out);
         if (status != STATUS_INVALID)
             break;
         log_warning("damaged checkpoint: %s%s", status_message(), i > 0 ? "; trying the one before it" : "");
@@ -92,17 +94,17 @@ enum status checkpoint_open_newest(const char *checkpoints_folder, struct checkp
     return status;
 }
 
-enum status checkpoint_open_path(const char *path, struct checkpoint **out) {
+enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) {
     *out = NULL;
     if (!file_exists(path))
         return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
     if (checkpoint_is_folder(path))
-        return checkpoint_open(path, out);
+        return checkpoint_open(comm, path, out);
     char *folder = file_path("%s/checkpoints", path);
     if (!folder)
         return STATUS_FAILED;
     // The folder of checkpoints itself is what tab completion often stops at.
-    enum status status = checkpoint_open_newest(file_is_folder(folder) ? folder : path, out);
+    enum status status = checkpoint_open_newest(comm, file_is_folder(folder) ? folder : path, out);
     free(folder);
     if (status == STATUS_OK && !*out)
         return FAIL(

@@ -101,7 +101,7 @@ static enum status inspect_tokenizer(const char *path) {
 static enum status inspect_checkpoint(const char *path) {
     struct checkpoint *checkpoint;
     char bytes[32], weights[32];
-    TRY(checkpoint_open(path, &checkpoint));
+    TRY(checkpoint_open(NULL, path, &checkpoint));
     const struct gpt_config *model = &checkpoint->params.config;
     uint64_t total = 0;
     for (int i = 0; i < checkpoint->n_files; i++)

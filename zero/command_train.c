@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "zero/commands.h"
 #include "zero/trainer.h"
@@ -34,17 +35,25 @@ static enum status run_train(int n_args, char **args) {
     if (n_args < 1)
         return FAIL(STATUS_INVALID,
                     "no configuration named; usage: train CONFIG.json [section.key=value ...]");
+    struct comm *comm = NULL;
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
+    const struct comm_options options = {.shared_memory = status != STATUS_OK || config.comm.shared_memory};
+    if (comm_open(&options, &comm) != STATUS_OK)
+        status = status == STATUS_OK ? STATUS_FAILED : status;
+    if (comm && comm->rank > 0)
+        log_set_level(LOG_QUIET); // rank 0 alone speaks
+    if (comm)
+        status = comm_agree(comm, status);
     add_command(&command, n_args, args);
     if (status == STATUS_OK && config_given(&config, "checkpoint.resume"))
         text_add(&command, " checkpoint.resume=auto");
     if (status == STATUS_OK)
         status = text_status(&command);
     if (status == STATUS_OK)
-        status = trainer_run(&config, command.data);
+        status = trainer_run(&config, command.data, comm);
     config_free(&config);
     text_free(&command);
-    return status;
+    return comm_close(comm, status);
 }
 
 const struct command command_train = {

@@ -65,7 +65,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     text_add(out, "  \"state\": [");
     for (int kind = 0; kind < contents->n_kinds; kind++)
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
-    text_add(out, "],\n  \"world\": 1,\n  \"partition\": \"even\",\n");
+    text_add(out, "],\n  \"world\": %d,\n", contents->partition->world);
+    add_string_member(out, "partition", partition_name(contents->partition->kind));
     add_string_member(out, "tokenizer", tokenizer);
     print_tensors(params, out);
     text_add(out, "  \"spans\": [");
@@ -157,6 +158,8 @@ static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, 
     TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
     TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));
     checkpoint->world = (int)world;
+    TRY(json_get_string(root, "partition", source, &text));
+    TRY(partition_find(text, &checkpoint->partition));
     TRY(json_get_string(root, "compute", source, &text));
     if (strcmp(text, dtype_name(DTYPE_F32)) == 0)
         checkpoint->compute = DTYPE_F32;

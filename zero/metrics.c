@@ -2,10 +2,12 @@
 #include "zero/metrics.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -74,6 +76,15 @@ static void add_number(struct text *line, const char *name, double value) {
     text_add(line, ", \"%s\": %s", name, text_double(number, value));
 }
 
+// "name": {"params": bytes, ...}
+static void add_kinds(struct text *line, const char *name, const size_t *bytes) {
+    text_add(line, ", \"%s\": {", name);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        text_add(line, "%s\"%s\": %zu", kind ? ", " : "", region_kind_name((enum region_kind)kind),
+                 bytes[kind]);
+    text_add(line, "}");
+}
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)step->step);
@@ -86,6 +97,14 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "mfu", step->mfu);
     text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
              step->memory_peak_bytes);
+    add_kinds(&line, "memory_planned", step->planned);
+    add_kinds(&line, "memory", step->measured);
+    text_add(&line, ", \"wire_bytes\": %" PRIu64 ", \"wire_planned_bytes\": %" PRIu64, step->wire_bytes,
+             step->wire_planned_bytes);
+    text_add(&line, ", \"wire_calls\": %" PRIu64 ", \"wire_planned_calls\": %" PRIu64, step->wire_calls,
+             step->wire_planned_calls);
+    add_number(&line, "comm_ms", step->comm_ms);
+    add_number(&line, "comm_hidden", step->comm_hidden);
     TRY(write_line(metrics, &line));
     TRY(tensorboard_add(&metrics->board, step->step, "train/loss", step->loss));
     TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
@@ -117,4 +136,14 @@ void metrics_close(struct metrics *metrics) {
 size_t metrics_peak_memory(void) {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (size_t)usage.ru_maxrss * 1024 : 0;
+}
+
+size_t metrics_resident_memory(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+    if (!file)
+        return 0;
+    int found = fscanf(file, "%*u %lu", &pages);
+    fclose(file);
+    return found == 1 ? pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }

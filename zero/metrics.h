@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/region.h"
 #include "base/status.h"
 #include "zero/tensorboard.h"
 
@@ -21,7 +22,13 @@ struct step_metrics {
     double tokens_per_s;
     double step_ms;
     double mfu; // model FLOPs over the measured GEMM rate of the compute type
-    size_t memory_planned_bytes, memory_peak_bytes; // the plan's total; the process's largest resident size
+    size_t memory_planned_bytes,
+        memory_peak_bytes; // the plan and the program; the largest resident size of a rank
+    size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
+    uint64_t wire_bytes, wire_calls, wire_planned_bytes,
+        wire_planned_calls; // that rank 0 sent, and was to send
+    double comm_ms;         // in which it communicated
+    double comm_hidden;     // of those, the part in which it computed as well
 };
 
 struct eval_metrics {
@@ -44,7 +51,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 void metrics_close(struct metrics *metrics);
 
-// The largest resident size of this process so far, in bytes.
+// The largest resident size of this process so far, and that of now, in bytes.
 size_t metrics_peak_memory(void);
+size_t metrics_resident_memory(void);
 
 #endif

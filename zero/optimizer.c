@@ -1,4 +1,4 @@
-// Walks the units' tensors; neighbours with the same weight decay are updated by one call.
+// Walks the tensors of each span; neighbours with the same weight decay are updated by one call.
 #include "zero/optimizer.h"
 
 #include <math.h>
@@ -6,15 +6,15 @@
 
 #include "kernels/ops.h"
 
-static size_t unit_partials(const struct param_unit *unit) {
-    return (unit->elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+static size_t span_partials(const struct stage_span *span) {
+    return (span->end - span->begin + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
 }
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state,
                            struct region_table *table) {
     *optimizer = (struct optimizer){.config = config, .state = state};
-    for (int unit = 0; unit < state->params->n_units; unit++)
-        optimizer->n_partials += unit_partials(&state->params->units[unit]);
+    for (int i = 0; i < state->n_owned; i++)
+        optimizer->n_partials += span_partials(&state->owned[i]);
     TRY(region_add(table, REGION_DATA, state->device->place, DTYPE_F64, optimizer->n_partials,
                    &optimizer->partials_region, "norm"));
     return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, optimizer->n_partials,
@@ -29,14 +29,14 @@ void optimizer_bind(struct optimizer *optimizer, const struct region_table *tabl
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {
     struct state *state = optimizer->state;
     double *partial = optimizer->partials;
-    for (int i = 0; i < state->params->n_units; i++) {
-        const struct param_unit *unit = &state->params->units[i];
+    for (int i = 0; i < state->n_owned; i++) {
+        const struct stage_span *span = &state->owned[i];
         TRY(state->device->ops->sum_squares(
             stream, &(struct sum_squares_args){.partial = partial,
-                                               .x = (float *)state->grads + unit->offset,
-                                               .n = unit->elements,
+                                               .x = gradients_at(&state->gradients, span),
+                                               .n = span->end - span->begin,
                                                .type = DTYPE_F32}));
-        partial += unit_partials(unit);
+        partial += span_partials(span);
     }
     TRY(state->device->copy(stream, optimizer->host_partials, optimizer->partials,
                             optimizer->n_partials * sizeof(double)));
@@ -44,27 +44,31 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
     double sum = 0;
     for (size_t i = 0; i < optimizer->n_partials; i++)
         sum += optimizer->host_partials[i];
+    TRY(comm_sum(state->comm, &sum, 1));
     *norm = sqrt(sum);
     return STATUS_OK;
 }
 
-// Where a run of tensors begins in every kind of state.
-struct span {
-    size_t offset, n; // elements of the whole
+// One call's stretch of a span, from `offset` elements after its begin.
+struct stretch {
+    const struct stage_span *span;
+    size_t offset, n;
     bool decay;
 };
 
-static enum status update_span(const struct optimizer *optimizer, struct stream *stream,
-                               const struct span *span, int64_t step, double lr, float grad_scale) {
+static enum status update_stretch(const struct optimizer *optimizer, struct stream *stream,
+                                  const struct stretch *stretch, int64_t step, double lr, float grad_scale) {
     const struct state *state = optimizer->state;
     const struct config *config = optimizer->config;
-    void *param =
-        state->type == DTYPE_F32 ? NULL : (char *)state->compute + span->offset * dtype_size(state->type);
+    char *param = NULL;
+    if (state->type != DTYPE_F32)
+        param = (char *)parameters_at(&state->parameters, stretch->span) +
+                stretch->offset * dtype_size(state->type);
     float *kinds[N_CHECKPOINT_KINDS] = {NULL};
     for (int kind = 0; kind < state->n_kinds; kind++)
-        kinds[kind] = (float *)state->kinds[kind] + span->offset;
-    double decay = span->decay ? config->optimizer.weight_decay : 0;
-    const float *grad = (const float *)state->grads + span->offset;
+        kinds[kind] = state_at(state, kind, stretch->span) + stretch->offset;
+    double decay = stretch->decay ? config->optimizer.weight_decay : 0;
+    const float *grad = gradients_at(&state->gradients, stretch->span) + stretch->offset;
     if (strcmp(config->optimizer.type, "adamw") == 0)
         return state->device->ops->adamw(stream,
                                          &(struct adamw_args){.param = param,
@@ -72,7 +76,7 @@ static enum status update_span(const struct optimizer *optimizer, struct stream 
                                                               .m = kinds[CHECKPOINT_M],
                                                               .v = kinds[CHECKPOINT_V],
                                                               .grad = grad,
-                                                              .n = span->n,
+                                                              .n = stretch->n,
                                                               .step = step,
                                                               .lr = lr,
                                                               .beta1 = config->optimizer.betas.value[0],
@@ -85,7 +89,7 @@ static enum status update_span(const struct optimizer *optimizer, struct stream 
                                                               .master = kinds[CHECKPOINT_MASTER],
                                                               .m = kinds[CHECKPOINT_M],
                                                               .grad = grad,
-                                                              .n = span->n,
+                                                              .n = stretch->n,
                                                               .step = step,
                                                               .lr = lr,
                                                               .momentum = config->optimizer.momentum,
@@ -94,22 +98,36 @@ static enum status update_span(const struct optimizer *optimizer, struct stream 
                                                               .type = state->type});
 }
 
+// The tensors that the span touches, cut to it. Padding between tensors is zero and stays so.
+static enum status update_span(const struct optimizer *optimizer, struct stream *stream,
+                               const struct stage_span *span, int64_t step, double lr, float grad_scale) {
+    const struct params *params = optimizer->state->params;
+    const struct param_unit *unit = &params->units[span->unit];
+    struct stretch stretch = {.span = span};
+    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t begin = param->offset > span->begin ? param->offset : span->begin;
+        size_t end =
+            param->offset + param->elements < span->end ? param->offset + param->elements : span->end;
+        if (begin >= end)
+            continue;
+        if (stretch.n > 0 && param->decay != stretch.decay) {
+            TRY(update_stretch(optimizer, stream, &stretch, step, lr, grad_scale));
+            stretch.n = 0;
+        }
+        if (stretch.n == 0)
+            stretch = (struct stretch){.span = span, .offset = begin - span->begin, .decay = param->decay};
+        stretch.n = end - span->begin - stretch.offset;
+    }
+    return stretch.n > 0 ? update_stretch(optimizer, stream, &stretch, step, lr, grad_scale) : STATUS_OK;
+}
+
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm) {
-    const struct params *params = optimizer->state->params;
+    struct state *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
     float grad_scale = clip > 0 && clip < norm + 1e-6 ? (float)(clip / (norm + 1e-6)) : 1.0f;
-    struct span span = {0};
-    for (int i = 0; i < params->n_params; i++) {
-        const struct param *param = &params->params[i];
-        size_t offset = params->units[param->unit].offset + param->offset;
-        if (span.n > 0 && param->decay != span.decay) {
-            TRY(update_span(optimizer, stream, &span, step, lr, grad_scale));
-            span.n = 0;
-        }
-        if (span.n == 0)
-            span = (struct span){.offset = offset, .decay = param->decay};
-        span.n = offset + param->elements - span.offset; // padding between tensors is zero and stays so
-    }
-    return update_span(optimizer, stream, &span, step, lr, grad_scale);
+    for (int i = 0; i < state->n_updated; i++)
+        TRY(update_span(optimizer, stream, &state->updated[i], step, lr, grad_scale));
+    return parameters_updated(&state->parameters, stream);
 }

@@ -1,25 +1,54 @@
-// From the table of regions to memory: what a run will use, said before it is taken, and then exactly taken.
+// What a run will use and send, said before it takes anything: the same code that lays a run out, for any
+// rank of any number of ranks, without memory and without others.
+//
+// Sources: model states 16 P bytes and traffic 2 P or 3 P elements (N - 1) / N as in ZeRO (arXiv 1910.02054,
+// sections 5 and 7), with the sizes of this program's types and the exact shares of a partition.
 #ifndef ZERO_ZERO_PLAN_H
 #define ZERO_ZERO_PLAN_H
 
-#include "base/arena.h"
-#include "base/region.h"
-#include "kernels/device.h"
+#include "model/generate.h"
+#include "zero/optimizer.h"
 
-struct memory {
-    struct device *device;
-    struct region_table table;
-    void *on_device[N_REGION_KINDS]; // one allocation a kind
-    struct arena on_host[N_REGION_KINDS];
-    size_t bytes; // allocated, all of it
+// The parts of a run that have memory.
+struct parts {
+    struct state state;
+    struct optimizer optimizer;
+    struct gpt *gpt;
+    struct generator *generator; // NULL without samples on this rank
 };
 
-// Prints the table's bytes by kind.
-void plan_print(const struct region_table *table);
-void memory_init(struct memory *memory, struct device *device);
-// Allocates what the table says, one piece a kind and place, and binds it. STATUS_FAILED names the kind that
-// did not fit.
-enum status memory_allocate(struct memory *memory) MUST_CHECK;
-void memory_free(struct memory *memory);
+struct plan_request {
+    const struct config *config; // resolved for `world`
+    const struct params *params;
+    enum dtype type; // compute type
+    struct device *device;
+    int rank, world, local_world;
+};
+// Makes the parts and adds all their regions to the table. Free with parts_free, also after a failure.
+enum status parts_plan(struct parts *parts, const struct plan_request *request,
+                       struct region_table *table) MUST_CHECK;
+void parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
+                struct comm *comm);
+void parts_free(struct parts *parts);
+
+// What one rank sends in one step, evaluations and samples left out.
+struct wire_plan {
+    uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
+};
+void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out);
+uint64_t wire_plan_bytes(const struct wire_plan *wire); // bulk calls, all together
+uint64_t wire_plan_calls(const struct wire_plan *wire);
+
+struct plan {
+    size_t bytes[N_REGION_KINDS], total;
+    struct wire_plan wire;
+};
+enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
+
+// Says to the person what the run takes and sends.
+void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
+// Adds, for a person whose run does not fit into `available` bytes a rank, the settings that would: a higher
+// stage, recomputation, more ranks. `config` is as it was before it was resolved.
+enum status plan_advise(const struct plan_request *request, uint64_t available, struct text *out) MUST_CHECK;
 
 #endif

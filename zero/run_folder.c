@@ -7,13 +7,18 @@
 #include "base/log.h"
 #include "zero/checkpoint.h"
 
-enum status run_folder_open(struct run_folder *folder, const char *path) {
+enum status run_folder_join(struct run_folder *folder, const char *path) {
     *folder = (struct run_folder){.path = file_path("%s", path),
                                   .checkpoints = file_path("%s/checkpoints", path),
                                   .samples = file_path("%s/samples", path),
                                   .lock = -1};
     if (!folder->path || !folder->checkpoints || !folder->samples)
         return STATUS_FAILED;
+    return STATUS_OK;
+}
+
+enum status run_folder_open(struct run_folder *folder, const char *path) {
+    TRY(run_folder_join(folder, path));
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
         return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);

@@ -12,6 +12,8 @@ struct run_folder {
 // Makes the folder, takes its lock and removes what a killed writer left. STATUS_INVALID when it cannot be
 // made or another process runs in it (which one is named).
 enum status run_folder_open(struct run_folder *folder, const char *path) MUST_CHECK;
+// The paths alone: for ranks other than the one that opened it.
+enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CHECK;
 // Writes config.json and opens log.txt: for a run that really begins.
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) MUST_CHECK;
 void run_folder_close(struct run_folder *folder);

@@ -5,10 +5,10 @@
 
 #include "kernels/ops.h"
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
                            struct unit_view *view) {
     const struct session *session = context;
-    (void)stream, (void)pass;
+    (void)stream, (void)pass, (void)next;
     *view = (struct unit_view){session->span + session->params.units[unit].offset * dtype_size(session->type),
                                NULL};
     return STATUS_OK;

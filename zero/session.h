@@ -5,7 +5,7 @@
 
 #include "data/tokenizer.h"
 #include "model/gpt.h"
-#include "zero/plan.h"
+#include "zero/memory.h"
 #include "zero/weights.h"
 
 struct session {

@@ -15,51 +15,106 @@ static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-// Gradients of the whole step, and its mean loss. The weights are untouched.
-static enum status accumulate(struct trainer *trainer, double *loss) {
+// What ranks tell each other after each step.
+struct report {
+    double loss_sum, memory_peak;
+};
+
+// Gradients of the whole step, and this rank's part of its losses. The weights are untouched.
+static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     const struct config *config = trainer->config;
     int B = (int)config->train.micro_batch_size;
     int64_t n_micro = config->train.gradient_accumulation_steps;
-    double n_tokens = (double)(n_micro * B * config->train.seq_len), sum = 0;
+    double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
-    TRY(state_clear_grads(&trainer->state, &trainer->stream));
+    struct gradients *gradients = &trainer->parts.state.gradients;
+    *loss_sum = 0;
     for (int64_t k = 0; k < n_micro; k++) {
         const int32_t *tokens, *targets;
         double micro_sum;
-        TRY(loader_batch(trainer->train, data_step, (int)(k * B), &tokens, &targets));
-        TRY(gpt_forward_backward(trainer->gpt, &trainer->stream, &trainer->state.hooks, tokens, targets,
-                                 (float)(1.0 / n_tokens), &micro_sum));
-        sum += micro_sum;
+        int row = (int)(k * trainer->comm->world + trainer->comm->rank) * B;
+        TRY(trainer_agree(trainer, loader_batch(trainer->train, data_step, row, &tokens, &targets)));
+        TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
+        TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
+                                 targets, (float)(1.0 / n_tokens), &micro_sum));
+        *loss_sum += micro_sum;
     }
-    *loss = sum / n_tokens;
-    return STATUS_OK;
+    return gradients_finish(gradients, &trainer->stream);
+}
+
+// The step's mean loss, ranks added in order, and the largest memory of any.
+static enum status gather_reports(struct trainer *trainer, double loss_sum, struct step_metrics *now) {
+    const struct config *config = trainer->config;
+    struct comm *comm = trainer->comm;
+    const struct report mine = {loss_sum, (double)metrics_peak_memory()};
+    struct report *all = calloc((size_t)comm->world, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    double sum = 0;
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+        sum += all[rank].loss_sum;
+        now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
+    }
+    now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    free(all);
+    return status;
+}
+
+static enum status check_finite(const struct step_metrics *now) {
+    if (isfinite(now->loss) && isfinite(now->grad_norm))
+        return STATUS_OK;
+    return FAIL(
+        STATUS_FAILED,
+        "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
+        "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
+        (long long)now->step, now->loss, now->grad_norm);
+}
+
+// What was sent since `before`, beside what the plan says of a step.
+static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
+                            struct step_metrics *now) {
+    const struct comm_traffic *after = &trainer->comm->traffic;
+    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_GATHER; i++) {
+        now->wire_bytes += after->bytes[i] - before->bytes[i];
+        now->wire_calls += after->calls[i] - before->calls[i];
+    }
+    now->wire_planned_bytes = wire_plan_bytes(&trainer->wire);
+    now->wire_planned_calls = wire_plan_calls(&trainer->wire);
+    double busy = after->busy_s - before->busy_s, waited = after->waited_s - before->waited_s;
+    now->comm_ms = busy * 1e3;
+    now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step, .lr = schedule_lr(config, trainer->step)};
-    double began = clock_monotonic_s();
-    TRY(accumulate(trainer, &now.loss));
-    TRY(optimizer_norm(&trainer->optimizer, &trainer->stream, &now.grad_norm));
-    if (!isfinite(now.loss) || !isfinite(now.grad_norm))
-        return FAIL(STATUS_FAILED,
-                    "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last "
-                    "checkpoint stands; "
-                    "lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
-                    (long long)now.step, now.loss, now.grad_norm);
-    TRY(optimizer_update(&trainer->optimizer, &trainer->stream, trainer->step + 1, now.lr, now.grad_norm));
+    struct optimizer *optimizer = &trainer->parts.optimizer;
+    const struct comm_traffic before = trainer->comm->traffic;
+    double began = clock_monotonic_s(), loss_sum;
+    TRY(accumulate(trainer, &loss_sum));
+    TRY(gather_reports(trainer, loss_sum, &now));
+    TRY(optimizer_norm(optimizer, &trainer->stream, &now.grad_norm));
+    TRY(trainer_agree(trainer, check_finite(&now)));
+    TRY(optimizer_update(optimizer, &trainer->stream, trainer->step + 1, now.lr, now.grad_norm));
     TRY(trainer->device->synchronize(&trainer->stream));
     double seconds = clock_monotonic_s() - began;
 
     int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;
     trainer->step++;
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
     now.tokens = trainer->step * step_tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
     now.mfu = params_flops_per_token(&trainer->params, (int)config->train.seq_len) * now.tokens_per_s /
               trainer->gemm_rate;
-    now.memory_planned_bytes = region_total_bytes(&trainer->memory.table);
-    now.memory_peak_bytes = metrics_peak_memory();
+    measure_traffic(trainer, &before, &now);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++) {
+        now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);
+        now.measured[kind] = trainer->memory.taken[kind];
+    }
+    now.memory_planned_bytes = region_total_bytes(&trainer->memory.table) + trainer->program_bytes;
     progress_step(config, &now);
     return metrics_step(&trainer->metrics, &now);
 }
@@ -69,7 +124,7 @@ static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
     if (trainer->val && (last || due(config->train.eval_every, trainer->step)))
         TRY(trainer_evaluate(trainer));
-    if (trainer->generator && due(config->train.sample_every, trainer->step))
+    if (due(config->train.sample_every, trainer->step))
         TRY(trainer_sample(trainer));
     if (last || due(config->checkpoint.every, trainer->step))
         TRY(trainer_save(trainer));
@@ -90,9 +145,11 @@ static enum status loop(struct trainer *trainer) {
     if (trainer->step == last) // no steps at all: the run is its initial weights
         return after_step(trainer, true);
     while (trainer->step < last) {
-        if (signals_stop_asked())
+        enum status status = trainer_agree(trainer, signals_stop_asked() ? STATUS_STOPPED : STATUS_OK);
+        if (status == STATUS_STOPPED)
             return stop(trainer);
-        enum status status = train_step(trainer);
+        if (status == STATUS_OK)
+            status = train_step(trainer);
         if (status == STATUS_INVALID && trainer->saved_step != trainer->step) {
             // Bad data met on the way: the weights are whole, and the first failure stays the one that is
             // told.
@@ -126,12 +183,13 @@ static enum status run(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-enum status trainer_run(struct config *config, const char *command) {
+enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
     struct trainer *trainer = calloc(1, sizeof *trainer);
     if (!trainer)
         return FAIL(STATUS_FAILED, "out of memory for a trainer");
     trainer->config = config;
     trainer->command = command;
+    trainer->comm = comm;
     signals_catch();
     enum status status = run(trainer);
     log_live_end();

@@ -18,34 +18,48 @@ static int64_t count_bytes(const struct trainer *trainer, const int32_t *targets
     return bytes;
 }
 
+// Batches are dealt out to the ranks. A rank that has none left goes through the last one again, uncounted:
+// in stage 3 the others need its share of the parameters.
+static enum status evaluate_share(struct trainer *trainer, int64_t batches, double *totals) {
+    const struct comm *comm = trainer->comm;
+    size_t n = (size_t)(trainer->config->train.micro_batch_size * trainer->config->train.seq_len);
+    for (int64_t first = 0; first < batches; first += comm->world) {
+        int64_t mine = first + comm->rank;
+        bool counts = mine < batches;
+        const int32_t *tokens, *targets;
+        double batch_sum;
+        TRY(trainer_agree(trainer,
+                          loader_batch(trainer->val, counts ? mine : batches - 1, 0, &tokens, &targets)));
+        TRY(gpt_evaluate(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens, targets,
+                         &batch_sum, NULL));
+        if (!counts)
+            continue;
+        totals[0] += batch_sum;
+        totals[1] += trainer->tokenizer ? (double)count_bytes(trainer, targets, n) : 0;
+    }
+    return STATUS_OK;
+}
+
 enum status trainer_evaluate(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    size_t n = (size_t)(config->train.micro_batch_size * config->train.seq_len);
+    double tokens = (double)(config->train.micro_batch_size * config->train.seq_len);
     int64_t whole = (int64_t)loader_n_sequences(trainer->val) / config->train.micro_batch_size;
     int64_t batches =
         config->train.eval_steps > 0 && config->train.eval_steps < whole ? config->train.eval_steps : whole;
-    double sum = 0;
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < batches; i++) {
-        const int32_t *tokens, *targets;
-        double batch_sum;
-        TRY(loader_batch(trainer->val, i, 0, &tokens, &targets));
-        TRY(gpt_evaluate(trainer->gpt, &trainer->stream, &trainer->state.hooks, tokens, targets, &batch_sum,
-                         NULL));
-        sum += batch_sum;
-        bytes += trainer->tokenizer ? count_bytes(trainer, targets, n) : 0;
-    }
+    double totals[2] = {0, 0}; // of losses, of bytes
+    TRY(evaluate_share(trainer, batches, totals));
+    TRY(comm_sum(trainer->comm, totals, 2));
     struct eval_metrics eval = {.step = trainer->step,
-                                .loss = sum / ((double)batches * (double)n),
-                                .bits_per_byte = bytes > 0 ? sum / log(2) / (double)bytes : NAN};
+                                .loss = totals[0] / ((double)batches * tokens),
+                                .bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN};
     log_live_end();
-    if (bytes > 0)
+    if (totals[1] > 0)
         log_info("step %lld  val loss %.4f  %.4f bits per byte (%lld batches of data.val)",
                  (long long)eval.step, eval.loss, eval.bits_per_byte, (long long)batches);
     else
         log_info("step %lld  val loss %.4f (%lld batches of data.val)", (long long)eval.step, eval.loss,
                  (long long)batches);
-    return metrics_eval(&trainer->metrics, &eval);
+    return trainer_leads(trainer) ? metrics_eval(&trainer->metrics, &eval) : STATUS_OK;
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -56,9 +70,30 @@ static enum status add_to_text(void *context, const char *bytes, size_t n_bytes)
     return STATUS_OK;
 }
 
+static enum status write_sample(const struct trainer *trainer, const struct text *text) {
+    char *path = NULL;
+    enum status status = text_status(text);
+    if (status == STATUS_OK)
+        status = file_make_folders(trainer->folder.samples);
+    if (status == STATUS_OK) {
+        path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);
+        status = path ? file_write_all(path, text->data ? text->data : "", text->length) : STATUS_FAILED;
+    }
+    if (status == STATUS_OK) {
+        log_live_end();
+        log_info("step %lld  sample: %s", (long long)trainer->step, text->data ? text->data : "");
+    }
+    free(path);
+    return status;
+}
+
+// In stage 3 every rank writes the same sample, as each holds a share of the model; rank 0's is kept.
 enum status trainer_sample(struct trainer *trainer) {
     const struct config *config = trainer->config;
+    struct generator *generator = trainer->parts.generator;
     struct text text = {0};
+    if (!generator)
+        return trainer_agree(trainer, STATUS_OK);
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,
@@ -70,25 +105,12 @@ enum status trainer_sample(struct trainer *trainer) {
         .write = add_to_text,
         .context = &text};
     text_add(&text, "%s", config->train.sample_prompt);
-    generator_reset(trainer->generator);
-    enum status status =
-        sample_run(trainer->generator, &trainer->stream, &trainer->state.hooks, &request, NULL);
-    if (status == STATUS_OK)
-        status = text_status(&text);
-    char *path = NULL;
-    if (status == STATUS_OK)
-        status = file_make_folders(trainer->folder.samples);
-    if (status == STATUS_OK) {
-        path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);
-        status = path ? file_write_all(path, text.data ? text.data : "", text.length) : STATUS_FAILED;
-    }
-    if (status == STATUS_OK) {
-        log_live_end();
-        log_info("step %lld  sample: %s", (long long)trainer->step, text.data ? text.data : "");
-    }
-    free(path);
+    generator_reset(generator);
+    enum status status = sample_run(generator, &trainer->stream, &trainer->parts.state.hooks, &request, NULL);
+    if (status == STATUS_OK && trainer_leads(trainer))
+        status = write_sample(trainer, &text);
     text_free(&text);
-    return status;
+    return trainer_agree(trainer, status);
 }
 
 // -----------------------------------------------------------------------------------------------------
@@ -96,17 +118,23 @@ enum status trainer_sample(struct trainer *trainer) {
 
 enum status trainer_save(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct state_reader reader = {&trainer->state, &trainer->stream};
-    const struct checkpoint_contents contents = {.step = trainer->step,
+    struct state *state = &trainer->parts.state;
+    struct state_reader reader = {state, &trainer->stream};
+    const struct checkpoint_contents contents = {.comm = trainer->comm,
+                                                 .partition = &state->partition,
+                                                 .step = trainer->step,
                                                  .tokens = trainer->step * config->train.train_batch_size *
                                                            config->train.seq_len,
                                                  .config = config,
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
-                                                 .n_kinds = trainer->state.n_kinds,
+                                                 .n_kinds = state->n_kinds,
                                                  .source = state_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;
-    return checkpoint_prune(trainer->folder.checkpoints, config->checkpoint.keep, trainer->step);
+    enum status status = STATUS_OK;
+    if (trainer_leads(trainer))
+        status = checkpoint_prune(trainer->folder.checkpoints, config->checkpoint.keep, trainer->step);
+    return trainer_agree(trainer, status);
 }

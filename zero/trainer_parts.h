@@ -4,9 +4,8 @@
 
 #include "data/loader.h"
 #include "data/tokenizer.h"
-#include "model/generate.h"
+#include "zero/memory.h"
 #include "zero/metrics.h"
-#include "zero/optimizer.h"
 #include "zero/plan.h"
 #include "zero/run_folder.h"
 #include "zero/weights.h"
@@ -14,24 +13,24 @@
 struct trainer {
     struct config *config;
     const char *command;
+    struct comm *comm;
     struct run_folder folder;
     struct checkpoint *resumed;  // NULL: a new run. Open during setup only
     struct weights weights;      // of model.init_from. Open during setup only
     struct tokenizer *tokenizer; // NULL without data.tokenizer
     int *token_bytes;            // (ids) bytes of each token's text, end-of-text having none
 
-    struct device *device;
+    struct device *device, *comm_device; // the second sums what ranks exchange, with one thread
     struct stream stream;
     enum dtype type;
     struct params params;
     struct memory memory;
-    struct state state;
-    struct optimizer optimizer;
-    struct gpt *gpt;
-    struct generator *generator; // NULL without samples
-    struct loader *train, *val;  // val NULL without data.val
+    struct parts parts;
+    struct wire_plan wire;
+    size_t program_bytes; // resident before the run's own memory was taken: the program and its libraries
+    struct loader *train, *val; // val NULL without data.val
     struct metrics metrics;
-    double gemm_rate; // FLOP/s
+    double gemm_rate; // FLOP/s, all ranks together
 
     int64_t step, saved_step; // updates done; of the newest checkpoint, -1 for none
 };
@@ -41,6 +40,16 @@ struct trainer {
 enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
 void trainer_free(struct trainer *trainer);
 
+// Ranks agree on the outcome of what each did alone: the worst status of all.
+static inline enum status trainer_agree(struct trainer *trainer, enum status status) {
+    return comm_agree(trainer->comm, status);
+}
+// Rank 0 alone prints and writes the run's folder.
+static inline bool trainer_leads(const struct trainer *trainer) {
+    return trainer->comm->rank == 0;
+}
+
+// The next functions are called by all ranks and answer all alike.
 // Loss on data.val, to the metrics and the log.
 enum status trainer_evaluate(struct trainer *trainer) MUST_CHECK;
 // One sample to the log and to samples/step-N.txt.

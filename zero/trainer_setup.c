@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/memory.h"
+#include "base/processors.h"
 #include "zero/trainer_parts.h"
 
 // ------------------------------------------------------------------------------------------- what the config
@@ -14,9 +16,9 @@ static enum status find_checkpoint(struct trainer *trainer) {
     int64_t *steps = NULL;
     int n_steps = 0;
     if (strcmp(resume, "auto") == 0)
-        return checkpoint_open_newest(trainer->folder.checkpoints, &trainer->resumed);
+        return checkpoint_open_newest(trainer->comm, trainer->folder.checkpoints, &trainer->resumed);
     if (strcmp(resume, "never") != 0)
-        return checkpoint_open_path(resume, &trainer->resumed);
+        return checkpoint_open_path(trainer->comm, resume, &trainer->resumed);
     TRY(checkpoint_list(trainer->folder.checkpoints, &steps, &n_steps));
     free(steps);
     if (n_steps > 0)
@@ -80,20 +82,53 @@ static enum status settle_config(struct trainer *trainer) {
         TRY(adopt_sizes(config, &trainer->weights.config, config->model.init_from));
     }
     TRY(load_tokenizer(trainer));
-    TRY(config_resolve(config, 1));
+    TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = {(int)config->model.n_layer, (int)config->model.n_head,
                                      (int)config->model.n_embd, (int)config->model.vocab_size,
                                      (int)config->model.n_positions};
     return params_init(&trainer->params, &sizes);
 }
 
+// Every rank must have been given the same: they read rank 0's resolved config and compare.
+static enum status check_same_config(struct trainer *trainer) {
+    struct comm *comm = trainer->comm;
+    struct text json = {0};
+    if (comm->world == 1)
+        return STATUS_OK;
+    config_print(trainer->config, &json);
+    TRY(trainer_agree(trainer, text_status(&json)));
+    uint64_t length = json.length;
+    enum status status = comm_broadcast(comm, &length, sizeof length, 0);
+    char *text = status == STATUS_OK ? calloc(1, length + 1) : NULL;
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, text ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a config"));
+    if (status == STATUS_OK) {
+        struct config of_rank_0 = {0};
+        memcpy(text, json.data, comm->rank == 0 ? length : 0);
+        status = comm_broadcast(comm, text, length, 0);
+        if (status == STATUS_OK)
+            status = config_parse(&of_rank_0, text, length, "rank 0's configuration");
+        if (status == STATUS_OK)
+            status = config_check_same(trainer->config, &of_rank_0);
+        status = trainer_agree(trainer, status);
+        config_free(&of_rank_0);
+    }
+    free(text);
+    text_free(&json);
+    return status;
+}
+
+static enum status check_resumed(struct trainer *trainer) {
+    TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
+    return config_check_resume(&trainer->resumed->config, trainer->config);
+}
+
 static enum status settle_resume(struct trainer *trainer) {
     trainer->saved_step = -1;
-    TRY(find_checkpoint(trainer));
+    TRY(trainer_agree(trainer, find_checkpoint(trainer)));
     if (!trainer->resumed)
         return STATUS_OK;
-    TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
-    TRY(config_check_resume(&trainer->resumed->config, trainer->config));
+    TRY(trainer_agree(trainer, check_resumed(trainer)));
     trainer->step = trainer->saved_step = trainer->resumed->step;
     return STATUS_OK;
 }
@@ -103,20 +138,46 @@ static enum status settle_resume(struct trainer *trainer) {
 
 #define MOST_MEASURED_ROWS 65536
 
+// One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
+static enum status open_devices(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    int threads = (int)config->run.threads;
+    if (threads == 0)
+        threads = processors_share(trainer->comm->local_world);
+    bool overlap = config->zero_optimization.overlap_comm;
+    TRY(device_open(config->top.device, threads, &trainer->device));
+    TRY(device_open(config->top.device, overlap ? 1 : threads, &trainer->comm_device));
+    trainer->stream.device = trainer->device;
+    memory_init(&trainer->memory, trainer->device);
+    return comm_attach(trainer->comm, trainer->comm_device, overlap);
+}
+
+// What rank 0 finds faster all ranks take.
 static enum status choose_type(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    int32_t type = DTYPE_F32;
+    if (strcmp(config->precision.compute, "bf16") == 0)
+        type = DTYPE_BF16;
+    else if (strcmp(config->precision.compute, "auto") == 0 && trainer->resumed)
+        type = trainer->resumed->compute; // measured once; the run keeps it
+    else if (strcmp(config->precision.compute, "auto") == 0) {
+        enum dtype faster;
+        TRY(device_measure_compute_type(trainer->device, &faster));
+        type = faster;
+        TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
+    }
+    trainer->type = (enum dtype)type;
+    return STATUS_OK;
+}
+
+static enum status measure_rate(struct trainer *trainer) {
     const struct config *config = trainer->config;
     int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
-    if (strcmp(config->precision.compute, "fp32") == 0)
-        trainer->type = DTYPE_F32;
-    else if (strcmp(config->precision.compute, "bf16") == 0)
-        trainer->type = DTYPE_BF16;
-    else if (trainer->resumed) // measured once; the run keeps it
-        trainer->type = trainer->resumed->compute;
-    else
-        TRY(device_measure_compute_type(trainer->device, &trainer->type));
-    return device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd, trainer->type,
-                                    &trainer->gemm_rate);
+    enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
+                                                  trainer->type, &trainer->gemm_rate);
+    TRY(trainer_agree(trainer, status));
+    return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
 
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
@@ -127,10 +188,14 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
                                      .seq_len = (int)config->train.seq_len,
                                      .batch_size = (int)config->train.train_batch_size,
                                      .micro_batch_size = (int)config->train.micro_batch_size,
+                                     .first_row = trainer->comm->rank * (int)config->train.micro_batch_size,
+                                     .row_stride = trainer->comm->world * (int)config->train.micro_batch_size,
                                      .shuffle = config->data.shuffle,
                                      .seed = (uint64_t)config->train.seed};
-    if (validation) { // one micro-batch a step, in file order, as many as there are
+    if (validation) { // one micro-batch a step, in file order, as many as there are, dealt out to the ranks
         options.batch_size = options.micro_batch_size;
+        options.first_row = 0;
+        options.step_stride = trainer->comm->world;
         options.shuffle = false;
     }
     return loader_new(&options, out);
@@ -143,31 +208,77 @@ static enum status open_data(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// Ranks that read other tokens would train on a batch that nobody asked for.
+static enum status check_same_data(struct trainer *trainer) {
+    struct comm *comm = trainer->comm;
+    uint64_t mine[2] = {loader_n_tokens(trainer->train), trainer->val ? loader_n_tokens(trainer->val) : 0},
+             of_rank_0[2] = {mine[0], mine[1]};
+    TRY(comm_broadcast(comm, of_rank_0, sizeof of_rank_0, 0));
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 2 && status == STATUS_OK; i++)
+        if (mine[i] != of_rank_0[i])
+            status = FAIL(STATUS_INVALID,
+                          "%s holds %llu tokens here, but %llu on rank 0; every rank must see the same",
+                          i == 0 ? "data.train" : "data.val", (unsigned long long)mine[i],
+                          (unsigned long long)of_rank_0[i]);
+    return trainer_agree(trainer, status);
+}
+
 // ---------------------------------------------------------------------------------------------------------
 // memory
 
+static struct plan_request plan_request_of(const struct trainer *trainer) {
+    return (struct plan_request){.config = trainer->config,
+                                 .params = &trainer->params,
+                                 .type = trainer->type,
+                                 .device = trainer->device,
+                                 .rank = trainer->comm->rank,
+                                 .world = trainer->comm->world,
+                                 .local_world = trainer->comm->local_world};
+}
+
+// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
+static enum status check_memory(struct trainer *trainer) {
+    struct comm *comm = trainer->comm;
+    uint64_t wanted = memory_host_bytes(&trainer->memory), available = memory_available_bytes();
+    uint64_t mine[2] = {wanted, available}, *all = calloc((size_t)comm->world, sizeof mine);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
+    enum status status = comm_gather(comm, mine, sizeof mine, all);
+    uint64_t most = 0, least = UINT64_MAX;
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+        most = all[2 * rank] > most ? all[2 * rank] : most;
+        least = all[2 * rank + 1] < least ? all[2 * rank + 1] : least;
+    }
+    free(all);
+    TRY(status);
+    uint64_t share = least / (uint64_t)comm->local_world;
+    if (most <= share)
+        return STATUS_OK;
+    struct plan_request request = plan_request_of(trainer);
+    struct text advice = {0};
+    char needed[32], there[32];
+    status = plan_advise(&request, share, &advice);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_FAILED, "the run needs %s of memory a rank, and %s are available%s%s",
+                      text_bytes(needed, sizeof needed, (double)most),
+                      text_bytes(there, sizeof there, (double)share),
+                      comm->local_world > 1 ? " to each rank of a machine" : "", advice.data);
+    text_free(&advice);
+    return status;
+}
+
 static enum status make_model(struct trainer *trainer) {
-    const struct config *config = trainer->config;
     struct region_table *table = &trainer->memory.table;
-    const struct gpt_options options = {
-        .type = trainer->type,
-        .B = (int)config->train.micro_batch_size,
-        .T = (int)config->train.seq_len,
-        .recompute = strcmp(config->top.recompute, "block") == 0 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-        .training = true};
-    TRY(state_init(&trainer->state, &trainer->params, config, trainer->type, trainer->device, table));
-    TRY(optimizer_init(&trainer->optimizer, config, &trainer->state, table));
-    TRY(gpt_new(&trainer->params, &options, trainer->device, table, &trainer->gpt));
-    if (config->train.sample_every > 0)
-        TRY(generator_new(&trainer->params, trainer->type, (int)config->train.seq_len, trainer->device, table,
-                          &trainer->generator));
-    plan_print(table);
-    TRY(memory_allocate(&trainer->memory));
-    state_bind(&trainer->state, table);
-    optimizer_bind(&trainer->optimizer, table);
-    gpt_bind(trainer->gpt, table, &trainer->stream);
-    if (trainer->generator)
-        generator_bind(trainer->generator, table, &trainer->stream);
+    const struct plan_request request = plan_request_of(trainer);
+    TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
+    wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
+    plan_print(table, &trainer->wire, trainer->comm->world);
+    TRY(check_memory(trainer));
+    trainer->program_bytes =
+        metrics_resident_memory() - (size_t)comm_memory_bytes(request.world, request.local_world);
+    TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
+    parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm);
     return STATUS_OK;
 }
 
@@ -192,16 +303,23 @@ static enum status make_weights(void *context, enum checkpoint_kind kind, int un
     return STATUS_OK;
 }
 
-static enum status load_state(struct trainer *trainer) {
-    struct checkpoint_source source = {trainer, make_weights};
+static enum status prepare_source(struct trainer *trainer, struct checkpoint_source *source) {
+    *source = (struct checkpoint_source){trainer, make_weights};
     if (trainer->resumed) {
-        source.read = read_checkpoint;
-        TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
+        source->read = read_checkpoint;
+        if (trainer_leads(trainer))
+            TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
     } else if (trainer->config->model.init_from[0]) {
-        source.read = read_weights;
+        source->read = read_weights;
         TRY(weights_bind(&trainer->weights, &trainer->params));
     }
-    TRY(state_load(&trainer->state, &trainer->stream, &source, trainer->resumed != NULL));
+    return STATUS_OK;
+}
+
+static enum status load_state(struct trainer *trainer) {
+    struct checkpoint_source source;
+    TRY(trainer_agree(trainer, prepare_source(trainer, &source)));
+    TRY(state_load(&trainer->parts.state, &trainer->stream, &source, trainer->resumed != NULL));
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);
     trainer->resumed = NULL;
@@ -215,55 +333,80 @@ static enum status load_state(struct trainer *trainer) {
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     char weights[32], tokens[32];
-    log_info("device: %s; %s, GEMM %.0f GFLOP/s", trainer->device->description, dtype_name(trainer->type),
-             trainer->gemm_rate / 1e9);
+    const struct comm *comm = trainer->comm;
+    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
+             trainer->gemm_rate / 1e9, comm->world > 1 ? " together" : "");
+    if (comm->world > 1)
+        log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
+                 comm->world, comm->local_world, (long long)config->zero_optimization.stage,
+                 config->zero_optimization.partition,
+                 config->zero_optimization.overlap_comm ? "while computing" : "between computations");
     log_info(
         "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
         text_count(weights, sizeof weights, (double)trainer->params.n_weights),
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
-    log_info("data: %s tokens in %d shard%s; a step is %lld x %lld sequences of %lld tokens",
+    log_info("data: %s tokens in %d shard%s; a step is %lld x %lld sequences of %lld tokens%s",
              text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->train)),
              loader_n_shards(trainer->train), loader_n_shards(trainer->train) == 1 ? "" : "s",
              (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size,
-             (long long)config->train.seq_len);
+             (long long)config->train.seq_len, comm->world > 1 ? " on each rank" : "");
+}
+
+static enum status open_folder(struct trainer *trainer) {
+    const char *path = trainer->config->run.dir;
+    return trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
+                                  : run_folder_join(&trainer->folder, path);
+}
+
+static enum status begin_folder(struct trainer *trainer) {
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    TRY(run_folder_begin(&trainer->folder, trainer->config));
+    describe(trainer);
+    return STATUS_OK;
+}
+
+static enum status begin_metrics(struct trainer *trainer) {
+    return trainer_leads(trainer) ? metrics_open(&trainer->metrics, trainer->folder.path, trainer->step)
+                                  : STATUS_OK;
 }
 
 enum status trainer_setup(struct trainer *trainer, bool *complete) {
     struct config *config = trainer->config;
     *complete = false;
     trainer->folder.lock = -1;
-    TRY(settle_config(trainer));
-    TRY(run_folder_open(&trainer->folder, config->run.dir));
+    TRY(trainer_agree(trainer, settle_config(trainer)));
+    TRY(check_same_config(trainer));
+    TRY(trainer_agree(trainer, open_folder(trainer)));
     TRY(settle_resume(trainer));
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)
         return STATUS_OK;
-    TRY(open_data(trainer));
-    TRY(device_open(config->top.device, (int)config->run.threads, &trainer->device));
-    trainer->stream.device = trainer->device;
-    memory_init(&trainer->memory, trainer->device);
+    TRY(trainer_agree(trainer, open_data(trainer)));
+    TRY(check_same_data(trainer));
+    TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
-    TRY(run_folder_begin(&trainer->folder, config));
-    describe(trainer);
+    TRY(measure_rate(trainer));
+    TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));
     if (trainer->resumed)
         log_info("resuming after step %lld of %lld, from %s", (long long)trainer->step,
                  (long long)config->train.max_steps, trainer->resumed->path);
     TRY(load_state(trainer));
-    return metrics_open(&trainer->metrics, trainer->folder.path, trainer->step);
+    return trainer_agree(trainer, begin_metrics(trainer));
 }
 
 void trainer_free(struct trainer *trainer) {
     metrics_close(&trainer->metrics);
     loader_delete(trainer->train);
     loader_delete(trainer->val);
-    gpt_delete(trainer->gpt);
-    generator_delete(trainer->generator);
+    parts_free(&trainer->parts);
     if (trainer->device) {
         memory_free(&trainer->memory);
         device_close(trainer->device);
     }
+    device_close(trainer->comm_device);
     params_free(&trainer->params);
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);

@@ -18,7 +18,7 @@ enum status weights_open(struct weights *weights, const char *path) {
     if (!weights->path)
         return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
     if (holds(path, "manifest.json") || holds(path, "checkpoints")) {
-        TRY(checkpoint_open_path(path, &weights->checkpoint));
+        TRY(checkpoint_open_path(NULL, path, &weights->checkpoint));
         weights->config = weights->checkpoint->params.config;
         return STATUS_OK;
     }

@@ -46,12 +46,12 @@ static inline void *whole_data(const struct whole_model *model, int region) {
 }
 
 static inline enum status whole_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                        struct unit_view *view) {
+                                        int next, struct unit_view *view) {
     struct whole_model *model = context;
-    (void)stream;
+    (void)stream, (void)next;
     size_t offset = model->params.units[unit].offset;
     view->params = (char *)whole_data(model, model->param_region) + offset * dtype_size(model->options.type);
-    view->grads = pass == GPT_BACKWARD
+    view->grads = pass != GPT_FORWARD
                       ? (char *)whole_data(model, model->grad_region) + offset * dtype_size(model->state)
                       : NULL;
     return STATUS_OK;

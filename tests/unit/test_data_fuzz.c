@@ -98,7 +98,14 @@ static bool try_shard(void) {
 
     char *paths[1] = {path};
     const struct file_list patterns = {paths, 1};
-    const struct loader_options options = {&patterns, path, 300, 8, 2, 1, true, random_below(100)};
+    const struct loader_options options = {.patterns = &patterns,
+                                           .option = path,
+                                           .vocab_size = 300,
+                                           .seq_len = 8,
+                                           .batch_size = 2,
+                                           .micro_batch_size = 1,
+                                           .shuffle = true,
+                                           .seed = random_below(100)};
     struct loader *loader;
     status = loader_new(&options, &loader);
     if (status != STATUS_OK) {

@@ -49,8 +49,14 @@ static enum status try_new(const char *shards, int vocab_size, int batch_size, i
     char *paths[1] = {copy};
     snprintf(copy, sizeof copy, "%s", shards);
     const struct file_list patterns = {paths, 1};
-    const struct loader_options options = {&patterns,  "data.train",     vocab_size, T,
-                                           batch_size, micro_batch_size, shuffle,    seed};
+    const struct loader_options options = {.patterns = &patterns,
+                                           .option = "data.train",
+                                           .vocab_size = vocab_size,
+                                           .seq_len = T,
+                                           .batch_size = batch_size,
+                                           .micro_batch_size = micro_batch_size,
+                                           .shuffle = shuffle,
+                                           .seed = seed};
     enum status status = loader_new(&options, out);
     memset(copy, 'x', sizeof copy);
     return status;

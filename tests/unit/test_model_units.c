@@ -74,6 +74,7 @@ struct lender {
         void *params;
     } * loans;
     int n_held, n_backward;
+    int next;     // what the last acquire foretold
     void **ready; // (n_units) the gradients when they were said to be complete, or NULL
 };
 
@@ -81,7 +82,7 @@ static size_t unit_bytes(const struct lender *lender, int unit, enum dtype type)
     return lender->model->params.units[unit].elements * dtype_size(type);
 }
 
-static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
                         struct unit_view *view) {
     struct lender *lender = context;
     assert_ptr_equal(stream, &lender->model->stream);
@@ -90,12 +91,18 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     assert_false(loan->held);
     assert_true(lender->n_held++ < MOST_HELD);
     assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
-    TRY(whole_acquire(lender->model, stream, unit, pass, view));
+    if (pass == GPT_BACKWARD_GRADS) {
+        assert_int_equal(lender->next, -1);
+    } else { // it was foretold
+        assert_true(unit == lender->next || (lender->next == -1 && unit == 0 && pass == GPT_FORWARD));
+        lender->next = next;
+    }
+    TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
     *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes)};
     assert_non_null(loan->params);
     memcpy(loan->params, view->params, bytes);
-    view->params = loan->params;
+    view->params = pass == GPT_BACKWARD_GRADS ? NULL : loan->params;
     return STATUS_OK;
 }
 
@@ -115,9 +122,9 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
     struct lender *lender = context;
     struct unit_view view;
     assert_true(lender->loans[unit].held);
-    assert_int_equal(lender->loans[unit].pass, GPT_BACKWARD);
+    assert_int_equal(lender->loans[unit].pass, unit == 0 ? GPT_BACKWARD_GRADS : GPT_BACKWARD);
     assert_null(lender->ready[unit]);
-    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, &view));
+    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, -1, &view));
     size_t bytes = unit_bytes(lender, unit, lender->model->state);
     lender->ready[unit] = malloc(bytes);
     assert_non_null(lender->ready[unit]);
@@ -127,7 +134,7 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
 }
 
 static void lender_init(struct lender *lender, struct whole_model *model) {
-    *lender = (struct lender){.model = model, .n_units = model->params.n_units};
+    *lender = (struct lender){.model = model, .next = -1, .n_units = model->params.n_units};
     lender->loans = calloc((size_t)lender->n_units, sizeof *lender->loans);
     lender->ready = calloc((size_t)lender->n_units, sizeof *lender->ready);
     assert_true(lender->loans && lender->ready);

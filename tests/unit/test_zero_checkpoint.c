@@ -17,6 +17,8 @@ static struct temporary temporary;
 static char folder[512];
 static struct config config;
 static struct params params;
+static struct comm *comm;
+static struct partition partition;
 
 // Element values that tell their place: no two spans look alike.
 static float value_of(enum checkpoint_kind kind, int unit, size_t element) {
@@ -38,7 +40,9 @@ static enum status read_fails(void *context, enum checkpoint_kind kind, int unit
 }
 
 static enum status write_step(int64_t step) {
-    const struct checkpoint_contents contents = {.step = step,
+    const struct checkpoint_contents contents = {.comm = comm,
+                                                 .partition = &partition,
+                                                 .step = step,
                                                  .tokens = step * 64,
                                                  .config = &config,
                                                  .params = &params,
@@ -56,7 +60,7 @@ static const char *file_of(int64_t step, const char *name, char *buffer, size_t 
 static enum status open_step(int64_t step) {
     struct checkpoint *checkpoint;
     char path[600];
-    enum status status = checkpoint_open(file_of(step, "", path, sizeof path), &checkpoint);
+    enum status status = checkpoint_open(NULL, file_of(step, "", path, sizeof path), &checkpoint);
     checkpoint_close(checkpoint);
     return status;
 }
@@ -64,7 +68,7 @@ static enum status open_step(int64_t step) {
 // The newest good one's step; -1 for none.
 static int64_t newest(void) {
     struct checkpoint *checkpoint;
-    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     int64_t step = checkpoint ? checkpoint->step : -1;
     checkpoint_close(checkpoint);
     return step;
@@ -80,7 +84,7 @@ static void test_what_is_read_is_what_was_written(void **state) {
     (void)state;
     struct checkpoint *checkpoint;
     EXPECT_OK(write_step(7));
-    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     assert_int_equal(checkpoint->step, 7);
     assert_int_equal(checkpoint->tokens, 448);
     assert_int_equal(checkpoint->compute, DTYPE_BF16);
@@ -163,7 +167,7 @@ static void test_a_damaged_one_gives_way_to_the_one_before(void **state) {
     assert_int_equal(newest(), 1);
     EXPECT_OK(file_write_all(file_of(1, "manifest.json", path, sizeof path), "", 0));
     struct checkpoint *checkpoint;
-    EXPECT_FAILURE(STATUS_INVALID, checkpoint_open_newest(folder, &checkpoint), "all damaged");
+    EXPECT_FAILURE(STATUS_INVALID, checkpoint_open_newest(NULL, folder, &checkpoint), "all damaged");
 }
 
 static int count_entries(void) {
@@ -177,7 +181,9 @@ static int count_entries(void) {
 static void test_a_failed_write_leaves_nothing_behind(void **state) {
     (void)state;
     EXPECT_OK(write_step(1));
-    const struct checkpoint_contents failing = {.step = 2,
+    const struct checkpoint_contents failing = {.comm = comm,
+                                                .partition = &partition,
+                                                .step = 2,
                                                 .config = &config,
                                                 .params = &params,
                                                 .compute = DTYPE_F32,
@@ -234,7 +240,7 @@ static void test_another_model(void **state) {
     struct checkpoint *checkpoint;
     EXPECT_OK(write_step(1));
     EXPECT_OK(params_init(&other, &(struct gpt_config){2, 2, 16, 31, 8}));
-    EXPECT_OK(checkpoint_open_newest(folder, &checkpoint));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_check_model(checkpoint, &other), "8", "16");
     checkpoint_close(checkpoint);
     params_free(&other);
@@ -248,13 +254,18 @@ static int make_folder(void **state) {
     if (!temporary_init(&temporary) || config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
         config_resolve(&config, 1) != STATUS_OK)
         return -1;
-    return params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK ? 0 : -1;
+    bool made = params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK &&
+                comm_open_self(&comm) == STATUS_OK &&
+                partition_init(&partition, &params, PARTITION_EVEN, 1) == STATUS_OK;
+    return made ? 0 : -1;
 }
 
 static int remove_folder(void **state) {
     (void)state;
     config_free(&config);
     params_free(&params);
+    partition_free(&partition);
+    EXPECT_OK(comm_close(comm, STATUS_OK));
     return temporary_free(&temporary) ? 0 : -1;
 }
 

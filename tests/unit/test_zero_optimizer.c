@@ -11,8 +11,8 @@
 
 #include "base/rng.h"
 #include "tests/support/expect.h"
+#include "zero/memory.h"
 #include "zero/optimizer.h"
-#include "zero/plan.h"
 
 #define N_STEPS 3
 #define RATE    0.01
@@ -24,6 +24,7 @@ static const struct gpt_config sizes = {
 struct rig {
     struct config config;
     struct params params;
+    struct comm *comm;
     struct memory memory;
     struct stream stream;
     struct state state;
@@ -36,18 +37,22 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
     EXPECT_OK(params_init(&rig->params, &sizes));
     EXPECT_OK(device_open("cpu", 2, &device));
+    EXPECT_OK(comm_open_self(&rig->comm));
+    EXPECT_OK(comm_attach(rig->comm, device, true));
     rig->stream.device = device;
     memory_init(&rig->memory, device);
     struct region_table *table = &rig->memory.table;
-    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, device, table));
+    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, 0, 1, device, table));
     EXPECT_OK(optimizer_init(&rig->optimizer, &rig->config, &rig->state, table));
     EXPECT_OK(memory_allocate(&rig->memory));
-    state_bind(&rig->state, table);
+    state_bind(&rig->state, table, rig->comm);
     optimizer_bind(&rig->optimizer, table);
 }
 
 static void rig_free(struct rig *rig) {
     struct device *device = rig->stream.device;
+    state_free(&rig->state);
+    EXPECT_OK(comm_close(rig->comm, STATUS_OK));
     memory_free(&rig->memory);
     device_close(device);
     params_free(&rig->params);
@@ -88,8 +93,8 @@ static void expect_sgd(struct expectation *e, double g, int64_t step, const stru
 
 static void write_gradients(struct rig *rig, int64_t step, double *norm) {
     double sum = 0;
-    float *grads = rig->state.grads;
-    EXPECT_OK(state_clear_grads(&rig->state, &rig->stream));
+    float *grads = rig->state.gradients.whole;
+    EXPECT_OK(gradients_begin(&rig->state.gradients, &rig->stream, 0, 1));
     for (int i = 0; i < rig->params.n_params; i++) {
         const struct param *param = &rig->params.params[i];
         size_t offset = rig->params.units[param->unit].offset + param->offset;
@@ -139,7 +144,7 @@ static void assert_tensor(const struct rig *rig, int i, const float *start, cons
         if (v)
             assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
         if (rig->state.type == DTYPE_BF16)
-            assert_int_equal(((const uint16_t *)rig->state.compute)[at], bf16_from_float(master[at]));
+            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], bf16_from_float(master[at]));
     }
 }
 
@@ -228,7 +233,7 @@ static void test_a_norm_that_is_no_number(void **unused) {
     for (int i = 0; i < 3; i++) {
         double norm;
         write_gradients(&rig, 1, &norm);
-        ((float *)rig.state.grads)[rig.params.units[1].offset + 3] = bad[i];
+        (rig.state.gradients.whole)[rig.params.units[1].offset + 3] = bad[i];
         EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
         assert_false(isfinite(norm));
     }
@@ -241,9 +246,9 @@ static void test_a_norm_of_huge_gradients(void **unused) {
     struct rig rig;
     double norm;
     rig_init(&rig, "{}", DTYPE_F32);
-    EXPECT_OK(state_clear_grads(&rig.state, &rig.stream));
-    ((float *)rig.state.grads)[5] = 3e30f;
-    ((float *)rig.state.grads)[rig.params.units[1].offset] = 4e30f;
+    EXPECT_OK(gradients_begin(&rig.state.gradients, &rig.stream, 0, 1));
+    (rig.state.gradients.whole)[5] = 3e30f;
+    (rig.state.gradients.whole)[rig.params.units[1].offset] = 4e30f;
     EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
     assert_near(norm, 5e30, 5e30 * 1e-6, "norm", -1, 0);
     rig_free(&rig);

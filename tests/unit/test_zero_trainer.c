@@ -39,9 +39,12 @@ static enum status train_by(const char *config_name, const char *run, va_list li
         overrides[n++] = override;
     }
     struct config config;
+    struct comm *comm;
+    EXPECT_OK(comm_open_self(&comm));
     enum status status = config_read(&config, path, n, overrides);
     if (status == STATUS_OK)
-        status = trainer_run(&config, "./train tiny.json");
+        status = trainer_run(&config, "./train tiny.json", comm);
+    status = comm_close(comm, status);
     config_free(&config);
     return status;
 }
@@ -107,7 +110,7 @@ static struct checkpoint *open_run(const char *run) {
     char path[MOST_LENGTH];
     struct checkpoint *checkpoint;
     snprintf(path, sizeof path, "%s/%s", temporary.folder, run);
-    EXPECT_OK(checkpoint_open_path(path, &checkpoint));
+    EXPECT_OK(checkpoint_open_path(NULL, path, &checkpoint));
     return checkpoint;
 }
 

@@ -1,0 +1,11 @@
+// The processors that this process may use: what its affinity, its container's quota and the machine leave.
+#ifndef ZERO_BASE_PROCESSORS_H
+#define ZERO_BASE_PROCESSORS_H
+
+// At least 1.
+int processors_usable(void);
+// For one of n processes alike on this machine: as many as it may use, or its share where they all may use
+// the same ones.
+int processors_share(int n_processes);
+
+#endif

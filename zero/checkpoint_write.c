@@ -1,0 +1,265 @@
+// Writing checkpoints. Each rank's file goes through one bounce buffer, a chunk at a time, and is hashed on
+// the way; nothing becomes visible under its real name before all ranks have all of it on the disk.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "zero/checkpoint.h"
+#include "zero/manifest.h"
+
+static const char *program_version = "unknown";
+
+void checkpoint_set_version(const char *version) {
+    program_version = version;
+}
+
+// ---- one rank's file
+
+static enum status write_span(const struct checkpoint_contents *contents, struct file_writer *writer,
+                              XXH3_state_t *hash, float *chunk, const struct checkpoint_span *span) {
+    for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
+        size_t end = span->end - begin > CHECKPOINT_CHUNK ? begin + CHECKPOINT_CHUNK : span->end;
+        size_t bytes = (end - begin) * sizeof *chunk;
+        TRY(contents->source.read(contents->source.context, span->kind, span->unit, begin, end, chunk));
+        XXH3_64bits_update(hash, chunk, bytes);
+        file_write(writer, chunk, bytes);
+        if (writer->error)
+            return STATUS_OK; // a full disk: file_commit tells of it
+    }
+    return STATUS_OK;
+}
+
+static enum status write_rank_file(const char *path, const struct checkpoint_contents *contents,
+                                   const struct checkpoint_span *spans, int n_spans,
+                                   struct checkpoint_file *file) {
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path));
+    XXH3_state_t *hash = XXH3_createState();
+    float *chunk = malloc(CHECKPOINT_CHUNK * sizeof *chunk);
+    enum status status = STATUS_OK;
+    if (!hash || !chunk) {
+        status = FAIL(STATUS_FAILED, "out of memory while writing %s", path);
+        goto done;
+    }
+    XXH3_64bits_reset(hash);
+    for (int i = 0; i < n_spans && !writer.error; i++)
+        TRY_GOTO(write_span(contents, &writer, hash, chunk, &spans[i]), done);
+    file->bytes = writer.bytes;
+    file->checksum = XXH3_64bits_digest(hash);
+    status = file_commit(&writer);
+done:
+    file_discard(&writer);
+    XXH3_freeState(hash);
+    free(chunk);
+    return status;
+}
+
+// ---- what rank 0 adds
+
+// What tokenizer_save wrote is read back for its checksum: it is small.
+static enum status write_tokenizer(const char *path, const struct tokenizer *tokenizer,
+                                   struct checkpoint_file *file) {
+    TRY(tokenizer_save(tokenizer, path));
+    char *data;
+    size_t bytes;
+    TRY(file_read(path, (size_t)1 << 30, &data, &bytes));
+    file->bytes = bytes;
+    file->checksum = XXH3_64bits(data, bytes);
+    free(data);
+    return STATUS_OK;
+}
+
+// The spans of all ranks, rank by rank in the order of their files: unit by unit, kind by kind.
+static struct checkpoint_span *spans_new(const struct partition *partition, int n_kinds, int *n_spans) {
+    struct checkpoint_span *spans = calloc((size_t)partition->n_spans * (size_t)n_kinds + 1, sizeof *spans);
+    int n = 0;
+    for (int rank = 0; spans && rank < partition->world; rank++) {
+        uint64_t offset = 0;
+        for (int i = 0; i < partition->n_spans; i++) {
+            const struct partition_span *owned = &partition->spans[i];
+            for (int kind = 0; kind < n_kinds && owned->owner == rank; kind++) {
+                spans[n++] = (struct checkpoint_span){.unit = owned->unit,
+                                                      .kind = (enum checkpoint_kind)kind,
+                                                      .begin = owned->begin,
+                                                      .end = owned->end,
+                                                      .file = rank,
+                                                      .offset = offset};
+                offset += (owned->end - owned->begin) * sizeof(float);
+            }
+        }
+    }
+    *n_spans = n;
+    return spans;
+}
+
+static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
+    char *path = file_path("%s/%s", folder, name);
+    if (!path)
+        return STATUS_FAILED;
+    enum status status = file_write_all(path, text->data, text->length);
+    free(path);
+    return status;
+}
+
+// A checkpoint on its way to the disk.
+struct writing {
+    const struct checkpoint_contents *contents;
+    char *final, *temporary, *replaced;
+    struct checkpoint_span *spans;
+    int n_spans;
+    struct checkpoint_file *files; // of all ranks, and the tokenizer's
+    char (*names)[32];
+};
+
+static enum status finish_folder(struct writing *writing) {
+    const struct checkpoint_contents *contents = writing->contents;
+    int n_files = contents->comm->world;
+    const char *tokenizer = NULL;
+    struct text manifest = {0};
+    char *tokenizer_path = file_path("%s/%s", writing->temporary, TOKENIZER_NAME);
+    enum status status = tokenizer_path ? STATUS_OK : STATUS_FAILED;
+    if (contents->tokenizer && strcmp(tokenizer_kind(contents->tokenizer), "bytes") == 0)
+        tokenizer = "bytes";
+    else if (contents->tokenizer && status == STATUS_OK) {
+        tokenizer = TOKENIZER_NAME;
+        status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
+    }
+    if (status == STATUS_OK)
+        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files, writing->spans,
+                                writing->n_spans, &manifest);
+    if (status == STATUS_OK)
+        status = write_file_in(writing->temporary, MANIFEST_NAME, &manifest);
+    if (status == STATUS_OK)
+        status = file_sync_folder(writing->temporary);
+    text_free(&manifest);
+    free(tokenizer_path);
+    return status;
+}
+
+// Gives the finished folder its name; one that has the name already steps aside first and is removed last.
+static enum status publish(const char *folder, const char *temporary, const char *replaced,
+                           const char *final) {
+    bool exists = file_exists(final);
+    if (exists) {
+        TRY(file_remove_tree(replaced));
+        TRY(file_rename(final, replaced));
+    }
+    enum status status = file_rename(temporary, final);
+    if (status != STATUS_OK) {
+        if (exists && file_rename(replaced, final) != STATUS_OK)
+            log_warning("the checkpoint %s is now called %s", final, replaced);
+        return status;
+    }
+    TRY(file_sync_folder(folder));
+    return exists ? file_remove_tree(replaced) : STATUS_OK;
+}
+
+// ---- all ranks together
+
+static enum status writing_init(struct writing *writing, const char *folder,
+                                const struct checkpoint_contents *contents) {
+    int world = contents->comm->world;
+    *writing =
+        (struct writing){.contents = contents,
+                         .final = checkpoint_path(folder, contents->step),
+                         .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
+                         .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
+                         .files = calloc((size_t)world + 1, sizeof *writing->files),
+                         .names = calloc((size_t)world + 1, sizeof *writing->names)};
+    writing->spans = spans_new(contents->partition, contents->n_kinds, &writing->n_spans);
+    if (!writing->final || !writing->temporary || !writing->replaced || !writing->spans || !writing->files ||
+        !writing->names)
+        return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);
+    for (int rank = 0; rank <= world; rank++) {
+        snprintf(writing->names[rank], sizeof *writing->names, "rank-%05d.bin", rank);
+        writing->files[rank].name = writing->names[rank];
+    }
+    writing->files[world].name = (char *)(uintptr_t)TOKENIZER_NAME;
+    return STATUS_OK;
+}
+
+static void writing_free(struct writing *writing) {
+    free(writing->final);
+    free(writing->temporary);
+    free(writing->replaced);
+    free(writing->spans);
+    free(writing->files);
+    free(writing->names);
+}
+
+static enum status make_folder(const char *folder, const struct writing *writing) {
+    TRY(file_make_folders(folder));
+    TRY(file_remove_tree(writing->temporary));
+    if (mkdir(writing->temporary, 0777) != 0)
+        return FAIL(STATUS_FAILED, "cannot make the folder %s: %s", writing->temporary, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status write_own_file(struct writing *writing) {
+    int rank = writing->contents->comm->rank, first = 0, n = 0;
+    while (first < writing->n_spans && writing->spans[first].file < rank)
+        first++;
+    while (first + n < writing->n_spans && writing->spans[first + n].file == rank)
+        n++;
+    if (!file_is_folder(writing->temporary))
+        return FAIL(
+            STATUS_FAILED,
+            "%s, which rank 0 has made, is not there: run.dir must be in a file system that all machines "
+            "share",
+            writing->temporary);
+    char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
+    if (!path)
+        return STATUS_FAILED;
+    enum status status =
+        write_rank_file(path, writing->contents, &writing->spans[first], n, &writing->files[rank]);
+    free(path);
+    return status;
+}
+
+// Each rank knows its file's size and checksum; the manifest wants all.
+static enum status gather_files(struct writing *writing) {
+    struct comm *comm = writing->contents->comm;
+    struct {
+        uint64_t bytes, checksum;
+    } mine = {writing->files[comm->rank].bytes, writing->files[comm->rank].checksum},
+      *all = calloc((size_t)comm->world, sizeof mine);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint");
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+        writing->files[rank].bytes = all[rank].bytes;
+        writing->files[rank].checksum = all[rank].checksum;
+    }
+    free(all);
+    return status;
+}
+
+static enum status write_together(const char *folder, struct writing *writing) {
+    struct comm *comm = writing->contents->comm;
+    bool first = comm->rank == 0;
+    TRY(comm_agree(comm, first ? make_folder(folder, writing) : STATUS_OK));
+    TRY(comm_agree(comm, write_own_file(writing)));
+    TRY(gather_files(writing));
+    enum status status = first ? finish_folder(writing) : STATUS_OK;
+    if (first && status == STATUS_OK)
+        status = publish(folder, writing->temporary, writing->replaced, writing->final);
+    return comm_agree(comm, status);
+}
+
+enum status checkpoint_write(const char *checkpoints_folder, const struct checkpoint_contents *contents) {
+    struct writing writing;
+    struct comm *comm = contents->comm;
+    enum status status = comm_agree(comm, writing_init(&writing, checkpoints_folder, contents));
+    if (status == STATUS_OK) {
+        status = write_together(checkpoints_folder, &writing);
+        if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
+            log_warning("%s is left over from a checkpoint that could not be written", writing.temporary);
+    }
+    writing_free(&writing);
+    return status;
+}

@@ -1,0 +1,348 @@
+// What is common to all backends: the queue of bulk calls, counting, sums and agreement; and the backend of
+// one rank alone. Sums and agreements are made of one primitive, `gather`, so a backend has little to get
+// wrong.
+#include "zero/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kernels/ops.h"
+#include "zero/comm_backend.h"
+
+const char *comm_operation_name(enum comm_operation operation) {
+    static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "broadcast",
+                                                         "control"};
+    return names[operation];
+}
+
+// ---- transfers
+
+struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most) {
+    const struct transfer *transfer = cursor->transfer;
+    while (cursor->piece < transfer->n_pieces) {
+        const struct comm_piece *piece = &transfer->pieces[cursor->piece];
+        if (piece->owner != cursor->owner || cursor->done == piece->elements) {
+            cursor->piece++;
+            cursor->done = 0;
+            continue;
+        }
+        size_t left = piece->elements - cursor->done, n = left < most ? left : most;
+        struct transfer_run run = {piece->in + cursor->done, piece->out + cursor->done, n};
+        cursor->done += n;
+        return run;
+    }
+    return (struct transfer_run){0};
+}
+
+size_t transfer_owned(const struct transfer *transfer, int owner) {
+    size_t elements = 0;
+    for (int i = 0; i < transfer->n_pieces; i++)
+        elements += transfer->pieces[i].owner == owner ? transfer->pieces[i].elements : 0;
+    return elements;
+}
+
+// ---- the queue
+
+#define QUEUE_LENGTH 128
+
+struct comm_queue {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct comm_call calls[QUEUE_LENGTH];
+    uint64_t given, done; // calls so far
+    enum status status;   // of the first that failed; those after it are not made
+    bool stopping;
+};
+
+static enum status run_call(struct comm *comm, const struct comm_call *call, double *seconds) {
+    double began = clock_monotonic_s();
+    enum status status = comm->backend->bulk(comm, call);
+    *seconds = clock_monotonic_s() - began;
+    if (comm->world > 1)
+        comm->traffic.calls[call->operation]++;
+    return status;
+}
+
+static void *work(void *argument) {
+    struct comm *comm = argument;
+    struct comm_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        if (queue->done == queue->given) {
+            if (queue->stopping)
+                break;
+            pthread_cond_wait(&queue->changed, &queue->lock);
+            continue;
+        }
+        struct comm_call call = queue->calls[queue->done % QUEUE_LENGTH];
+        enum status status = queue->status;
+        double seconds = 0;
+        pthread_mutex_unlock(&queue->lock);
+        if (status == STATUS_OK)
+            status = run_call(comm, &call, &seconds);
+        pthread_mutex_lock(&queue->lock);
+        comm->traffic.busy_s += seconds;
+        queue->status = status;
+        queue->done++;
+        pthread_cond_broadcast(&queue->changed);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+static enum status queue_new(struct comm *comm) {
+    comm->queue = calloc(1, sizeof *comm->queue);
+    if (!comm->queue)
+        return FAIL(STATUS_FAILED, "out of memory for the queue of communication");
+    pthread_mutex_init(&comm->queue->lock, NULL);
+    pthread_cond_init(&comm->queue->changed, NULL);
+    if (pthread_create(&comm->queue->thread, NULL, work, comm) == 0)
+        return STATUS_OK;
+    free(comm->queue);
+    comm->queue = NULL;
+    return FAIL(STATUS_FAILED, "cannot start the thread that communicates");
+}
+
+static void queue_delete(struct comm *comm) {
+    struct comm_queue *queue = comm->queue;
+    if (!queue)
+        return;
+    pthread_mutex_lock(&queue->lock);
+    queue->stopping = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->thread, NULL);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->changed);
+    free(queue);
+    comm->queue = NULL;
+}
+
+static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
+    struct comm_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    if (queue->done < ticket) {
+        double began = clock_monotonic_s();
+        while (queue->done < ticket)
+            pthread_cond_wait(&queue->changed, &queue->lock);
+        comm->traffic.waited_s += clock_monotonic_s() - began;
+    }
+    enum status status = queue->status;
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+static enum status start(struct comm *comm, const struct comm_call *call, comm_ticket *ticket) {
+    struct comm_queue *queue = comm->queue;
+    *ticket = 0;
+    if (!queue) {
+        double seconds;
+        enum status status = run_call(comm, call, &seconds);
+        comm->traffic.busy_s += seconds;
+        comm->traffic.waited_s += seconds;
+        return status;
+    }
+    pthread_mutex_lock(&queue->lock);
+    while (queue->given - queue->done == QUEUE_LENGTH)
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    enum status status = queue->status;
+    queue->calls[queue->given % QUEUE_LENGTH] = *call;
+    *ticket = ++queue->given;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+// ---- bulk
+
+enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
+                                const float *in, float *out, enum dtype travel_as, bool accumulate,
+                                comm_ticket *ticket) {
+    TRY(stream->device->synchronize(stream));
+    return start(comm,
+                 &(struct comm_call){.operation = COMM_REDUCE_SCATTER,
+                                     .transfer = transfer,
+                                     .in = in,
+                                     .out = out,
+                                     .type = travel_as,
+                                     .accumulate = accumulate},
+                 ticket);
+}
+
+enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
+                            const void *in, void *out, enum dtype type, comm_ticket *ticket) {
+    TRY(stream->device->synchronize(stream));
+    return start(comm,
+                 &(struct comm_call){
+                     .operation = COMM_ALL_GATHER, .transfer = transfer, .in = in, .out = out, .type = type},
+                 ticket);
+}
+
+enum status comm_wait(struct comm *comm, struct stream *stream, comm_ticket ticket) {
+    (void)stream; // both backends have finished on the device when a call is done
+    return comm->queue && ticket ? wait_until_done(comm, ticket) : STATUS_OK;
+}
+
+enum status comm_wait_all(struct comm *comm) {
+    return comm->queue ? wait_until_done(comm, comm->queue->given) : STATUS_OK;
+}
+
+// ---- small
+
+static enum status count_control(struct comm *comm, enum comm_operation operation) {
+    if (comm->world > 1)
+        comm->traffic.calls[operation]++;
+    return comm_wait_all(comm);
+}
+
+enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
+    TRY(count_control(comm, COMM_CONTROL));
+    return comm->backend->gather(comm, mine, bytes, all);
+}
+
+enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+    TRY(count_control(comm, COMM_BROADCAST));
+    return comm->backend->broadcast(comm, data, bytes, root);
+}
+
+enum status comm_sum(struct comm *comm, double *values, int n) {
+    if (comm->world == 1)
+        return comm_wait_all(comm);
+    double *all = calloc((size_t)comm->world * (size_t)n, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for sums over %d ranks", comm->world);
+    enum status status = comm_gather(comm, values, (size_t)n * sizeof *values, all);
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        values[i] = all[i];
+        for (int r = 1; r < comm->world; r++)
+            values[i] += all[r * n + i];
+    }
+    free(all);
+    return status;
+}
+
+enum status comm_barrier(struct comm *comm) {
+    double nothing = 0;
+    return comm_sum(comm, &nothing, 1);
+}
+
+// Every rank takes over the message of the rank `from`, naming it where not all ranks fail alike.
+static enum status share_message(struct comm *comm, enum status status, int from, bool name_it) {
+    char message[COMM_CONTROL_BYTES / 2] = {0};
+    if (comm->rank == from)
+        strncpy(message, status_message(), sizeof message - 1);
+    TRY(comm->backend->broadcast(comm, message, sizeof message, from));
+    status_clear();
+    return name_it ? FAIL(status, "rank %d: %s", from, message) : FAIL(status, "%s", message);
+}
+
+enum status comm_agree(struct comm *comm, enum status status) {
+    if (comm->world == 1)
+        return status;
+    int mine = status, *all = calloc((size_t)comm->world, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for an agreement of %d ranks", comm->world);
+    enum status told = comm_gather(comm, &mine, sizeof mine, all);
+    int worst = told == STATUS_OK ? all[0] : (int)told, from = 0, n_worst = 0;
+    for (int r = 1; r < comm->world && told == STATUS_OK; r++)
+        if (all[r] > worst) {
+            worst = all[r];
+            from = r;
+        }
+    for (int r = 0; r < comm->world; r++)
+        n_worst += all[r] == worst;
+    free(all);
+    if (told != STATUS_OK)
+        return told;
+    if (worst <= STATUS_STOPPED)
+        return (enum status)worst;
+    comm->failed_together = true;
+    return share_message(comm, (enum status)worst, from, n_worst < comm->world);
+}
+
+void comm_abort(struct comm *comm, enum status status) {
+    if (!comm->failed_together)
+        comm->backend->abort(comm, status, status_message());
+    comm->failed_together = true;
+}
+
+enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
+    comm->stream = (struct stream){.device = device};
+    return overlap && comm->world > 1 && !comm->queue ? queue_new(comm) : STATUS_OK;
+}
+
+enum status comm_close(struct comm *comm, enum status status) {
+    if (!comm)
+        return status;
+    if (status_exit_code(status) != 0)
+        comm_abort(comm, status);
+    queue_delete(comm);
+    comm->backend->close(comm);
+    free(comm);
+    return status;
+}
+
+// ---- one rank alone: everything is its own
+
+static enum status self_bulk(struct comm *comm, const struct comm_call *call) {
+    struct transfer_cursor cursor = {.transfer = call->transfer};
+    struct stream *stream = &comm->stream;
+    const struct device *device = stream->device;
+    size_t size = call->operation == COMM_ALL_GATHER ? dtype_size(call->type) : sizeof(float);
+    for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
+        const void *in = (const char *)call->in + run.in * size;
+        void *out = (char *)call->out + run.out * size;
+        const struct add_args sum = {.out = out, .x = out, .y = in, .n = run.elements, .type = DTYPE_F32};
+        if (call->accumulate)
+            TRY(device->ops->add(stream, &sum));
+        else if (out != in)
+            TRY(device->copy(stream, out, in, run.elements * size));
+    }
+    return device->synchronize(stream);
+}
+
+static enum status self_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
+    (void)comm;
+    memmove(all, mine, bytes);
+    return STATUS_OK;
+}
+
+static enum status self_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+    (void)comm, (void)data, (void)bytes, (void)root;
+    return STATUS_OK;
+}
+
+static void self_abort(struct comm *comm, enum status status, const char *message) {
+    (void)comm, (void)status, (void)message;
+}
+
+static void self_close(struct comm *comm) {
+    (void)comm;
+}
+
+static const struct comm_backend self_backend = {"self",         self_bulk,  self_gather,
+                                                 self_broadcast, self_abort, self_close};
+
+enum status comm_open_self(struct comm **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return FAIL(STATUS_FAILED, "out of memory for a communicator");
+    **out = (struct comm){.backend = &self_backend, .world = 1, .local_world = 1};
+    return STATUS_OK;
+}
+
+// What Open MPI, MPICH and its kin, Slurm and PMIx tell the processes that they start.
+static bool started_by_launcher(void) {
+    static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (getenv(signs[i]))
+            return true;
+    return false;
+}
+
+enum status comm_open(const struct comm_options *options, struct comm **out) {
+    return started_by_launcher() ? comm_open_mpi(options, out) : comm_open_self(out);
+}

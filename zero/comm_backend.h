@@ -1,0 +1,43 @@
+// Inside communication: what a backend provides, and what zero/comm.c makes of it.
+#ifndef ZERO_ZERO_COMM_BACKEND_H
+#define ZERO_ZERO_COMM_BACKEND_H
+
+#include "zero/comm.h"
+
+// A bulk call.
+struct comm_call {
+    enum comm_operation operation;
+    const struct transfer *transfer;
+    const void *in; // all-gather: `type`; reduce-scatter: fp32, as `out` is
+    void *out;
+    enum dtype type; // of what is sent
+    bool accumulate;
+};
+
+// Each function blocks until its part is done. Bytes sent are counted by the backend, where they leave.
+struct comm_backend {
+    const char *name;
+    enum status (*bulk)(struct comm *comm, const struct comm_call *call);
+    enum status (*gather)(struct comm *comm, const void *mine, size_t bytes, void *all);
+    enum status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root);
+    void (*abort)(struct comm *comm, enum status status, const char *message);
+    // Every rank comes here that still can.
+    void (*close)(struct comm *comm);
+};
+
+// The next elements of `owner` in a transfer, as one run of memory.
+struct transfer_cursor {
+    const struct transfer *transfer;
+    int owner, piece;
+    size_t done; // elements of that piece
+};
+struct transfer_run {
+    size_t in, out, elements;
+};
+// At most `most` elements; 0 elements when there are no more.
+struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
+size_t transfer_owned(const struct transfer *transfer, int owner);
+
+enum status comm_open_mpi(const struct comm_options *options, struct comm **out) MUST_CHECK;
+
+#endif

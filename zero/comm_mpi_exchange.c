@@ -1,0 +1,256 @@
+// The collectives, chunk by chunk. In each round a rank first gives every other rank its next chunk and then
+// takes theirs. A push waits only for the taking of a chunk LINK_DEPTH rounds ago, and a pull of a round only
+// for pushes of that round: so no ring of waits can close, whatever the pieces' sizes.
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "zero/comm_mpi.h"
+
+// One call's sizes: everyone's share, in chunks.
+struct exchange {
+    struct comm *comm;
+    const struct comm_call *call;
+    size_t size, chunk; // bytes of an element, elements of a chunk
+    size_t rounds;
+};
+
+static size_t chunk_of(const struct exchange *exchange, size_t total, size_t round) {
+    size_t begin = round * exchange->chunk;
+    if (begin >= total)
+        return 0;
+    return total - begin < exchange->chunk ? total - begin : exchange->chunk;
+}
+
+static struct exchange exchange_of(struct comm *comm, const struct comm_call *call) {
+    size_t size = dtype_size(call->type), most = 0;
+    for (int owner = 0; owner < comm->world; owner++) {
+        size_t owned = transfer_owned(call->transfer, owner);
+        most = owned > most ? owned : most;
+    }
+    // Sums are fp32 whatever is sent.
+    size_t chunk =
+        mpi_of(comm)->chunk_bytes / (call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : size);
+    return (struct exchange){comm, call, size, chunk, (most + chunk - 1) / chunk};
+}
+
+static enum status finish_copies(struct comm *comm) {
+    return comm->stream.device->synchronize(&comm->stream);
+}
+
+static enum status copy(struct comm *comm, void *to, const void *from, size_t bytes) {
+    return comm->stream.device->copy(&comm->stream, to, from, bytes);
+}
+
+// n elements from where the caller has them to where they are as they travel.
+static enum status pack(const struct exchange *exchange, void *to, size_t in, size_t n) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    if (call->operation == COMM_ALL_GATHER || call->type == DTYPE_F32)
+        return copy(comm, to, (const char *)call->in + in * exchange->size, n * exchange->size);
+    const struct cast_args args = {
+        .out = to, .x = (const float *)call->in + in, .n = n, .type = DTYPE_F32, .out_type = call->type};
+    return comm->stream.device->ops->cast(&comm->stream, &args);
+}
+
+// Sends the next n elements at the cursor to a rank.
+static enum status push_elements(const struct exchange *exchange, int rank, struct transfer_cursor *cursor,
+                                 size_t n) {
+    struct comm *comm = exchange->comm;
+    void *place;
+    TRY(peer_push_begin(comm, rank, &place));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(pack(exchange, (char *)place + done * exchange->size, run.in, run.elements));
+        done += run.elements;
+    }
+    TRY(finish_copies(comm));
+    return peer_push_end(comm, rank, n * exchange->size, exchange->call->operation);
+}
+
+// ---- reduce-scatter
+
+// sums = x, widened to fp32; then the others are added to it one by one.
+static enum status sum_begin(struct comm *comm, float *sums, const void *x, size_t n, enum dtype type) {
+    const struct cast_args args = {.out = sums, .x = x, .n = n, .type = type, .out_type = DTYPE_F32};
+    return comm->stream.device->ops->cast(&comm->stream, &args);
+}
+
+static enum status sum_add(struct comm *comm, float *out, const float *x, const void *y, size_t n,
+                           enum dtype type) {
+    const struct add_args args = {.out = out, .x = x, .y = y, .n = n, .type = type};
+    return comm->stream.device->ops->add(&comm->stream, &args);
+}
+
+// This rank's own share of a run, as it would have travelled.
+static enum status own_share(const struct exchange *exchange, const struct transfer_run *run,
+                             const void **out) {
+    struct mpi_data *mpi = mpi_of(exchange->comm);
+    *out = (const float *)exchange->call->in + run->in;
+    if (exchange->call->type == DTYPE_F32)
+        return STATUS_OK;
+    *out = mpi->rounded;
+    return pack(exchange, mpi->rounded, run->in, run->elements);
+}
+
+// One run of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
+// ranks' elements of this round, of which the run begins at `done`.
+static enum status sum_run(const struct exchange *exchange, const void **chunks,
+                           const struct transfer_run *run, size_t done) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    float *sums = (float *)(void *)mpi_of(comm)->sums, *out = (float *)call->out + run->out;
+    const void *first = NULL;
+    for (int rank = 0; rank < comm->world; rank++) {
+        const void *share = NULL;
+        if (rank == comm->rank)
+            TRY(own_share(exchange, run, &share));
+        else
+            share = (const char *)chunks[rank] + done * exchange->size;
+        float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
+        if (rank == 0)
+            first = share;
+        else if (rank == 1 && call->type == DTYPE_F32) // both as they lie
+            TRY(sum_add(comm, to, first, share, run->elements, call->type));
+        else {
+            if (rank == 1)
+                TRY(sum_begin(comm, sums, first, run->elements, call->type));
+            TRY(sum_add(comm, to, sums, share, run->elements, call->type));
+        }
+    }
+    return call->accumulate ? sum_add(comm, out, out, sums, run->elements, DTYPE_F32) : STATUS_OK;
+}
+
+static enum status sum_chunks(const struct exchange *exchange, struct transfer_cursor *cursor, size_t n) {
+    struct comm *comm = exchange->comm;
+    const void *chunks[comm->world];
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_begin(comm, rank, &chunks[rank]));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(sum_run(exchange, chunks, &run, done));
+        done += run.elements;
+    }
+    TRY(finish_copies(comm));
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_end(comm, rank));
+    return STATUS_OK;
+}
+
+static enum status reduce_scatter(const struct exchange *exchange) {
+    struct comm *comm = exchange->comm;
+    struct transfer_cursor cursors[comm->world]; // by owner
+    for (int owner = 0; owner < comm->world; owner++)
+        cursors[owner] = (struct transfer_cursor){.transfer = exchange->call->transfer, .owner = owner};
+    for (size_t round = 0; round < exchange->rounds; round++) {
+        for (int distance = 1; distance < comm->world; distance++) {
+            int owner = (comm->rank + distance) % comm->world;
+            size_t n = chunk_of(exchange, transfer_owned(exchange->call->transfer, owner), round);
+            if (n > 0)
+                TRY(push_elements(exchange, owner, &cursors[owner], n));
+        }
+        size_t n = chunk_of(exchange, transfer_owned(exchange->call->transfer, comm->rank), round);
+        if (n > 0)
+            TRY(sum_chunks(exchange, &cursors[comm->rank], n));
+    }
+    return STATUS_OK;
+}
+
+// ---- all-gather
+
+static enum status place_chunk(const struct exchange *exchange, struct transfer_cursor *cursor, int owner,
+                               size_t n) {
+    struct comm *comm = exchange->comm;
+    const void *chunk;
+    TRY(peer_pull_begin(comm, owner, &chunk));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(copy(comm, (char *)exchange->call->out + run.out * exchange->size,
+                 (const char *)chunk + done * exchange->size, run.elements * exchange->size));
+        done += run.elements;
+    }
+    TRY(finish_copies(comm));
+    return peer_pull_end(comm, owner);
+}
+
+// What this rank owns goes to its own place too.
+static enum status place_own(const struct exchange *exchange) {
+    const struct comm_call *call = exchange->call;
+    struct transfer_cursor cursor = {.transfer = call->transfer, .owner = exchange->comm->rank};
+    for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
+        const char *in = (const char *)call->in + run.in * exchange->size;
+        char *out = (char *)call->out + run.out * exchange->size;
+        if (in != out)
+            TRY(copy(exchange->comm, out, in, run.elements * exchange->size));
+    }
+    return finish_copies(exchange->comm);
+}
+
+static enum status all_gather(const struct exchange *exchange) {
+    struct comm *comm = exchange->comm;
+    const struct transfer *transfer = exchange->call->transfer;
+    struct transfer_cursor cursors[comm->world];
+    for (int owner = 0; owner < comm->world; owner++)
+        cursors[owner] = (struct transfer_cursor){.transfer = transfer, .owner = owner};
+    TRY(place_own(exchange));
+    for (size_t round = 0; round < exchange->rounds; round++) {
+        size_t mine = chunk_of(exchange, transfer_owned(transfer, comm->rank), round);
+        const struct transfer_cursor here = cursors[comm->rank];
+        for (int distance = 1; distance < comm->world && mine > 0; distance++) {
+            cursors[comm->rank] = here; // every rank gets the same chunk
+            TRY(push_elements(exchange, (comm->rank + distance) % comm->world, &cursors[comm->rank], mine));
+        }
+        for (int owner = 0; owner < comm->world; owner++) {
+            size_t n = chunk_of(exchange, transfer_owned(transfer, owner), round);
+            if (n > 0 && owner != comm->rank)
+                TRY(place_chunk(exchange, &cursors[owner], owner, n));
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
+    const struct exchange exchange = exchange_of(comm, call);
+    return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
+}
+
+// ---- small calls: plain bytes of host memory
+
+static enum status push_bytes(struct comm *comm, int rank, const void *data, size_t bytes,
+                              enum comm_operation operation) {
+    void *place;
+    TRY(peer_push_begin(comm, rank, &place));
+    memcpy(place, data, bytes);
+    return peer_push_end(comm, rank, bytes, operation);
+}
+
+static enum status pull_bytes(struct comm *comm, int rank, void *data, size_t bytes) {
+    const void *place;
+    TRY(peer_pull_begin(comm, rank, &place));
+    memcpy(data, place, bytes);
+    return peer_pull_end(comm, rank);
+}
+
+enum status mpi_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
+    memmove((char *)all + (size_t)comm->rank * bytes, mine, bytes);
+    for (int distance = 1; distance < comm->world; distance++)
+        TRY(push_bytes(comm, (comm->rank + distance) % comm->world, mine, bytes, COMM_CONTROL));
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(pull_bytes(comm, rank, (char *)all + (size_t)rank * bytes, bytes));
+    return STATUS_OK;
+}
+
+enum status mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+    size_t chunk = mpi_of(comm)->chunk_bytes;
+    for (size_t begin = 0; begin < bytes; begin += chunk) {
+        size_t n = bytes - begin < chunk ? bytes - begin : chunk;
+        for (int rank = 0; rank < comm->world && comm->rank == root; rank++)
+            if (rank != root)
+                TRY(push_bytes(comm, rank, (char *)data + begin, n, COMM_BROADCAST));
+        if (comm->rank != root)
+            TRY(pull_bytes(comm, root, (char *)data + begin, n));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,202 @@
+// Which buffer, and when it travels. All arithmetic between ranks is comm's.
+#include "zero/gradients.h"
+
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+// ---- laying out
+
+static bool keeps_all(const struct gradients *gradients) {
+    return gradients->options->stage <= 1;
+}
+
+// Backward has the last unit first.
+static enum status lay_out_together(struct gradients *gradients, const struct partition *partition) {
+    const struct params *params = gradients->params;
+    bool to_shard = stage_reduces_to_shard(gradients->options);
+    transfers_init(&gradients->together, gradients->options->reduce_bucket);
+    for (int unit = params->n_units - 1; unit >= 0; unit--) {
+        const struct param_unit *u = &params->units[unit];
+        struct transfer_place here = PLACE_AT(u->offset);
+        TRY(transfers_add(&gradients->together, partition, unit, 0, u->elements, here,
+                          to_shard ? PLACE_SHARD : here));
+    }
+    transfers_finish(&gradients->together);
+    transfers_init(&gradients->spread, gradients->options->allgather_bucket);
+    for (int unit = 0; gradients->options->stage == 0 && unit < params->n_units; unit++) {
+        const struct param_unit *u = &params->units[unit];
+        struct transfer_place here = PLACE_AT(u->offset);
+        TRY(transfers_add(&gradients->spread, partition, unit, 0, u->elements, to_shard ? PLACE_SHARD : here,
+                          here));
+    }
+    transfers_finish(&gradients->spread);
+    return STATUS_OK;
+}
+
+static enum status lay_out_units(struct gradients *gradients, const struct partition *partition) {
+    const struct params *params = gradients->params;
+    gradients->of_unit = calloc((size_t)params->n_units, sizeof *gradients->of_unit);
+    if (!gradients->of_unit)
+        return FAIL(STATUS_FAILED, "out of memory for the transfers of %d units", params->n_units);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        transfers_init(&gradients->of_unit[unit], gradients->options->reduce_bucket);
+        TRY(transfers_add(&gradients->of_unit[unit], partition, unit, 0, params->units[unit].elements,
+                          PLACE_AT(0), PLACE_SHARD));
+        transfers_finish(&gradients->of_unit[unit]);
+    }
+    return STATUS_OK;
+}
+
+// Without overlap a buffer is free again when its reduction returns: one is enough.
+static enum status add_buffers(struct gradients *gradients, struct region_table *table) {
+    const struct params *params = gradients->params;
+    size_t largest = 0;
+    for (int unit = 1; unit < params->n_units; unit++)
+        largest = params->units[unit].elements > largest ? params->units[unit].elements : largest;
+    gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
+    gradients->embeddings.unit = -1;
+    TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
+                   params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
+    for (int i = 0; i < gradients->n_pool; i++) {
+        gradients->pool[i].unit = -1;
+        TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, largest,
+                       &gradients->pool[i].region, "grads of a unit (%d)", i));
+    }
+    return STATUS_OK;
+}
+
+enum status gradients_init(struct gradients *gradients, const struct params *params,
+                           const struct stage_options *options, const struct partition *partition,
+                           size_t shard_elements, struct device *device, struct region_table *table) {
+    *gradients = (struct gradients){.params = params,
+                                    .options = options,
+                                    .device = device,
+                                    .shard_elements = shard_elements,
+                                    .whole_region = -1,
+                                    .shard_region = -1};
+    if (keeps_all(gradients)) {
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
+                       &gradients->whole_region, "grads"));
+        TRY(lay_out_together(gradients, partition));
+    } else {
+        TRY(add_buffers(gradients, table));
+        TRY(lay_out_units(gradients, partition));
+    }
+    if (stage_reduces_to_shard(options))
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, shard_elements,
+                       &gradients->shard_region, "grads of the shard"));
+    return STATUS_OK;
+}
+
+void gradients_bind(struct gradients *gradients, const struct region_table *table, struct comm *comm) {
+    gradients->comm = comm;
+    gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
+    gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
+    if (keeps_all(gradients))
+        return;
+    gradients->embeddings.data = region_data(table, gradients->embeddings.region);
+    for (int i = 0; i < gradients->n_pool; i++)
+        gradients->pool[i].data = region_data(table, gradients->pool[i].region);
+}
+
+void gradients_free(struct gradients *gradients) {
+    transfers_free(&gradients->together);
+    transfers_free(&gradients->spread);
+    for (int unit = 0; gradients->of_unit && unit < gradients->params->n_units; unit++)
+        transfers_free(&gradients->of_unit[unit]);
+    free(gradients->of_unit);
+    *gradients = (struct gradients){0};
+}
+
+// ---- a step
+
+static enum status clear(struct gradients *gradients, struct stream *stream, float *data, size_t n) {
+    return gradients->device->ops->fill(stream, &(struct fill_args){.out = data, .n = n, .type = DTYPE_F32});
+}
+
+enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
+    bool every = stage_reduces_to_shard(gradients->options);
+    gradients->accumulating = every && k > 0;
+    gradients->reducing = every || k == n - 1;
+    gradients->next_call = 0;
+    if (!keeps_all(gradients) || (k > 0 && !every))
+        return STATUS_OK;
+    TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
+    return clear(gradients, stream, gradients->whole, gradients->params->n_elements);
+}
+
+static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
+    if (unit == 0)
+        return &gradients->embeddings;
+    for (int i = 0; i < gradients->n_pool; i++)
+        if (gradients->pool[i].unit == unit)
+            return &gradients->pool[i];
+    return NULL;
+}
+
+// The free buffer whose reduction began first: the most likely to be done.
+static struct gradient_buffer *free_buffer(struct gradients *gradients) {
+    struct gradient_buffer *oldest = NULL;
+    for (int i = 0; i < gradients->n_pool; i++) {
+        struct gradient_buffer *buffer = &gradients->pool[i];
+        if (buffer->unit < 0 && (!oldest || buffer->ticket < oldest->ticket))
+            oldest = buffer;
+    }
+    return oldest;
+}
+
+enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit, float **out) {
+    if (keeps_all(gradients)) {
+        *out = gradients->whole + gradients->params->units[unit].offset;
+        return STATUS_OK;
+    }
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
+    if (!buffer)
+        buffer = free_buffer(gradients);
+    *out = buffer->data;
+    if (buffer->unit == unit) // the embeddings' second time
+        return STATUS_OK;
+    buffer->unit = unit;
+    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
+    return clear(gradients, stream, buffer->data, gradients->params->units[unit].elements);
+}
+
+static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
+                          const float *from, comm_ticket *ticket) {
+    float *to = gradients->shard ? gradients->shard : gradients->whole;
+    return comm_reduce_scatter(gradients->comm, stream, call, from, to,
+                               gradients->options->gradients_travel_as, gradients->accumulating, ticket);
+}
+
+enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
+    comm_ticket ticket;
+    if (!gradients->reducing)
+        return STATUS_OK;
+    if (keeps_all(gradients)) {
+        struct transfers *calls = &gradients->together;
+        while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit)
+            TRY(reduce(gradients, stream, &calls->calls[gradients->next_call++], gradients->whole, &ticket));
+        return STATUS_OK;
+    }
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
+    const struct transfers *calls = &gradients->of_unit[unit];
+    for (int i = 0; i < calls->n_calls; i++)
+        TRY(reduce(gradients, stream, &calls->calls[i], buffer->data, &buffer->ticket));
+    buffer->unit = -1;
+    return STATUS_OK;
+}
+
+enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
+    comm_ticket ticket;
+    const float *from = gradients->shard ? gradients->shard : gradients->whole;
+    for (int i = 0; i < gradients->spread.n_calls; i++)
+        TRY(comm_all_gather(gradients->comm, stream, &gradients->spread.calls[i], from, gradients->whole,
+                            DTYPE_F32, &ticket));
+    return comm_wait_all(gradients->comm);
+}
+
+float *gradients_at(const struct gradients *gradients, const struct stage_span *span) {
+    bool in_shard = gradients->shard && gradients->options->stage > 0;
+    return in_shard ? gradients->shard + span->in_shard : gradients->whole + span->in_whole;
+}

@@ -1,0 +1,24 @@
+// From the table of regions to memory: exactly what the plan said is taken, one piece a kind and place.
+#ifndef ZERO_ZERO_MEMORY_H
+#define ZERO_ZERO_MEMORY_H
+
+#include "base/arena.h"
+#include "base/region.h"
+#include "kernels/device.h"
+
+struct memory {
+    struct device *device;
+    struct region_table table;
+    void *on_device[N_REGION_KINDS]; // one allocation a kind
+    struct arena on_host[N_REGION_KINDS];
+    size_t taken[N_REGION_KINDS]; // bytes that were allocated, padding left out
+};
+
+void memory_init(struct memory *memory, struct device *device);
+// Host bytes that memory_allocate will take.
+size_t memory_host_bytes(const struct memory *memory);
+// Allocates what the table says and binds it. STATUS_FAILED names the kind that did not fit.
+enum status memory_allocate(struct memory *memory) MUST_CHECK;
+void memory_free(struct memory *memory);
+
+#endif

@@ -1,0 +1,69 @@
+// The parameters' side of the ZeRO stages: where forward and backward find a unit's parameters in the compute
+// type, and how an update reaches every rank.
+//
+// Stages 0 to 2 keep all of them on every rank; after the update stages 1 and 2 gather what each owner
+// changed. Stage 3 keeps a shard: a unit is gathered into one of two slots just before it is used and dropped
+// after, the next one fetched meanwhile. Tensors of fewer elements than the persistence threshold stay whole
+// and are gathered once a step (DeepSpeed's stage3_param_persistence_threshold).
+#ifndef ZERO_ZERO_PARAMETERS_H
+#define ZERO_ZERO_PARAMETERS_H
+
+#include "base/region.h"
+#include "kernels/device.h"
+#include "zero/stage.h"
+#include "zero/transfers.h"
+
+#define N_SLOTS                                                                                              \
+    3 // two that units take in turn, and a small one for the final norm, which the head uses with
+      // the embeddings
+
+// Room for one gathered unit.
+struct slot {
+    int region;
+    size_t elements;
+    void *data;
+    int unit; // -1: free
+    bool in_use;
+    comm_ticket ticket; // of its gathering
+};
+
+struct parameters {
+    const struct params *params;
+    const struct stage_options *options;
+    struct device *device;
+    enum dtype type;
+    struct comm *comm; // from parameters_bind
+    int kept_region, persistent_region;
+    void *kept;                // all units one after another, or (stage 3) the shard
+    void *persistent;          // stage 3
+    size_t *persistent_offset; // (n_params) elements from there; NOT_PERSISTENT
+    bool *unit_persists;       // (n_units) all its tensors do: they stand there as in a unit
+    struct slot slots[N_SLOTS];
+    struct transfers *of_unit; // stage 3: (n_units) the tensors that do not persist
+    struct transfers updated;  // after an update: what all ranks need
+    int ahead;                 // the unit to fetch when there is room, -1: none
+};
+#define NOT_PERSISTENT SIZE_MAX
+
+// shard_elements: of this rank. Adds regions and lays the transfers out.
+enum status parameters_init(struct parameters *parameters, const struct params *params,
+                            const struct stage_options *options, const struct partition *partition,
+                            size_t shard_elements, enum dtype type, struct device *device,
+                            struct region_table *table) MUST_CHECK;
+void parameters_bind(struct parameters *parameters, const struct region_table *table, struct comm *comm);
+void parameters_free(struct parameters *parameters);
+
+static inline bool parameters_whole(const struct parameters *parameters) {
+    return parameters->options->stage < 3;
+}
+// A span of this rank's, in what is kept.
+void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
+
+// A unit's parameters, valid until its release. next: as unit_hooks has it.
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit, int next,
+                               const void **out) MUST_CHECK;
+enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) MUST_CHECK;
+// Every rank has updated (or loaded) the spans that it owns: from here on all see them.
+enum status parameters_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;
+
+#endif

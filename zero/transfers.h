@@ -1,0 +1,36 @@
+// The calls by which a run moves gradients and parameters: laid out once, as lists of pieces, and repeated
+// every step. A pure function of the partition and of where things stand, the same on every rank.
+#ifndef ZERO_ZERO_TRANSFERS_H
+#define ZERO_ZERO_TRANSFERS_H
+
+#include "zero/comm.h"
+#include "zero/partition.h"
+
+// Where a unit's element e stands in a buffer, in elements from its base: at shift + e, or in the owner's
+// shard.
+struct transfer_place {
+    bool in_shard;
+    size_t shift; // may wrap around: shift + e is what counts
+};
+#define PLACE_SHARD    ((struct transfer_place){.in_shard = true})
+#define PLACE_AT(base) ((struct transfer_place){.shift = (base)})
+
+struct transfers {
+    struct transfer *calls;
+    int *last_unit; // (n_calls) the unit whose elements complete the call
+    int n_calls;
+    struct comm_piece *pieces;
+    int n_pieces, pieces_capacity, calls_capacity;
+    size_t most; // elements of one call
+};
+
+// Between init and finish, ranges are added in the order in which they are to travel. A call is full at
+// `most` elements; the next range, or the rest of one, begins another.
+void transfers_init(struct transfers *transfers, size_t most);
+enum status transfers_add(struct transfers *transfers, const struct partition *partition, int unit,
+                          size_t begin, size_t end, struct transfer_place in,
+                          struct transfer_place out) MUST_CHECK;
+void transfers_finish(struct transfers *transfers);
+void transfers_free(struct transfers *transfers);
+
+#endif
