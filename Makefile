@@ -102,7 +102,7 @@ $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
 $(BUILD)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
 # ---- tests: tests/unit/test_FOLDER_*.c links FOLDER and what it may use, so the include direction is also a link check
-test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c)
+test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 tests := $(test_sources:%.c=$(BUILD)/%)
 test_folder = $(word 2,$(subst _, ,$(notdir $(1))))
 define test_rule

@@ -94,6 +94,7 @@ static enum status dispatch(int n_args, char **args) {
 int main(int argc, char **argv) {
     // A reader that closes the pipe (| head) ends the output, not the program in mid-write.
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write
     checkpoint_set_version(ZERO_VERSION);
     if (argc < 2) {
         print_usage(stderr);

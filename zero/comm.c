@@ -271,6 +271,8 @@ void comm_abort(struct comm *comm, enum status status) {
 
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
     comm->stream = (struct stream){.device = device};
+    if (!overlap)
+        queue_delete(comm);
     return overlap && comm->world > 1 && !comm->queue ? queue_new(comm) : STATUS_OK;
 }
 
@@ -287,7 +289,7 @@ enum status comm_close(struct comm *comm, enum status status) {
 
 // ---- one rank alone: everything is its own
 
-static enum status self_bulk(struct comm *comm, const struct comm_call *call) {
+enum status comm_bulk_alone(struct comm *comm, const struct comm_call *call) {
     struct transfer_cursor cursor = {.transfer = call->transfer};
     struct stream *stream = &comm->stream;
     const struct device *device = stream->device;
@@ -323,8 +325,8 @@ static void self_close(struct comm *comm) {
     (void)comm;
 }
 
-static const struct comm_backend self_backend = {"self",         self_bulk,  self_gather,
-                                                 self_broadcast, self_abort, self_close};
+static const struct comm_backend self_backend = {"self",         comm_bulk_alone, self_gather,
+                                                 self_broadcast, self_abort,      self_close};
 
 enum status comm_open_self(struct comm **out) {
     *out = calloc(1, sizeof **out);

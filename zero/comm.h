@@ -67,7 +67,7 @@ enum status comm_open(const struct comm_options *options, struct comm **out) MUS
 // One rank alone, for tests and for what needs no others.
 enum status comm_open_self(struct comm **out) MUST_CHECK;
 // Gives bulk calls a device to sum on. With `overlap` they run on a thread of their own, in the order given,
-// while the caller computes; without it each has happened when it returns.
+// while the caller computes; without it each has happened when it returns. May be called again.
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 // The last call of every rank. A `status` that the others do not know of yet is told to them, with its
 // message. Gives back the status to end with.

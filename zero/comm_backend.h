@@ -38,6 +38,9 @@ struct transfer_run {
 struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
 size_t transfer_owned(const struct transfer *transfer, int owner);
 
+// A bulk call where there is one rank: copies and sums within its own memory.
+enum status comm_bulk_alone(struct comm *comm, const struct comm_call *call) MUST_CHECK;
+
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) MUST_CHECK;
 
 #endif

@@ -73,12 +73,12 @@ static enum status finish_request(struct comm *comm, MPI_Request *request) {
 enum status peer_push_begin(struct comm *comm, int rank, void **place) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
+    TRY(mpi_check(comm)); // who has failed sends no more: it would be taken for what was to come
     if (!peer->to) {
         unsigned slot = peer->n_sent % LINK_DEPTH;
         *place = peer->sent[slot];
         return finish_request(comm, &peer->sends[slot]);
     }
-    TRY(mpi_check(comm));
     while (!ring_can_push(peer->to)) {
         ring_wait_to_push(peer->to);
         TRY(mpi_check(comm));

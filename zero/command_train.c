@@ -21,8 +21,10 @@ static void add_quoted(struct text *line, const char *argument) {
 }
 
 // The command that goes on with this run: as it was given, but resuming.
-static void add_command(struct text *line, int n_args, char **args) {
+static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
+    if (world > 1)
+        text_add(line, "mpirun -n %d ", world);
     text_add(line, "./train");
     for (int i = 0; i < n_args; i++)
         if (strncmp(args[i], resume, sizeof resume - 1) != 0)
@@ -44,7 +46,7 @@ static enum status run_train(int n_args, char **args) {
         log_set_level(LOG_QUIET); // rank 0 alone speaks
     if (comm)
         status = comm_agree(comm, status);
-    add_command(&command, n_args, args);
+    add_command(&command, comm ? comm->world : 1, n_args, args);
     if (status == STATUS_OK && config_given(&config, "checkpoint.resume"))
         text_add(&command, " checkpoint.resume=auto");
     if (status == STATUS_OK)

@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM ask for a stop after the step in progress; a second one ends the process at once.
+// SIGINT, SIGTERM and SIGUSR1 (which launchers and batch systems pass on to every rank) ask for a stop after
+// the step in progress; a second one ends the process at once.
 #ifndef ZERO_ZERO_SIGNALS_H
 #define ZERO_ZERO_SIGNALS_H
 

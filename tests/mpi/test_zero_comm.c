@@ -1,0 +1,300 @@
+// The collectives among 1, 2, 3 or 4 ranks against plain loops: exact bits of sums in rank order, odd sizes,
+// ranks that own nothing, calls under way while others are made, and failures that reach everybody.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "tests/mpi/together.h"
+
+static struct comm *comm;
+static struct device *device;
+static struct stream stream;
+
+#define N_ELEMENTS 200003 // several chunks for each owner, none of them whole
+#define N_PIECES   40
+
+// What rank r has at element i: any rank can say it. Magnitudes differ, so that the order of sums shows.
+static float share_of(int rank, size_t i, uint32_t call) {
+    double scale = (double)(1 << (i * 7 + (size_t)rank * 5) % 13);
+    return (float)(scale * rng_normal(17, call * 64 + (uint32_t)rank + 1, i));
+}
+
+static float as_it_travels(float x, enum dtype type) {
+    return type == DTYPE_BF16 ? bf16_to_float(bf16_from_float(x)) : x;
+}
+
+static float sum_of(size_t i, uint32_t call, enum dtype type) {
+    enum dtype travels = comm->world > 1 ? type : DTYPE_F32;
+    float sum = as_it_travels(share_of(0, i, call), travels);
+    for (int rank = 1; rank < comm->world; rank++)
+        sum += as_it_travels(share_of(rank, i, call), travels);
+    return sum;
+}
+
+// Pieces of uneven sizes, dealt out so that with `idle` the last rank owns nothing. Out offsets count per
+// owner.
+struct layout {
+    struct comm_piece pieces[N_PIECES];
+    struct transfer transfer;
+    size_t owned[64];
+};
+
+static void lay_out(struct layout *layout, size_t n, bool idle, bool in_place) {
+    int owners = idle && comm->world > 1 ? comm->world - 1 : comm->world;
+    size_t at = 0;
+    *layout = (struct layout){0};
+    for (int i = 0; i < N_PIECES; i++) {
+        size_t left = n - at, size = i == N_PIECES - 1 ? left : left / (size_t)(2 + i * 3 % 5);
+        int owner = (i * 7 + i / 3) % owners;
+        layout->pieces[i] = (struct comm_piece){owner, at, in_place ? at : layout->owned[owner], size};
+        layout->owned[owner] += size;
+        at += size;
+    }
+    layout->transfer = (struct transfer){layout->pieces, N_PIECES, n};
+}
+
+// The bytes that this rank must have sent.
+static uint64_t expected_bytes(const struct layout *layout, size_t size, bool gather) {
+    size_t own = layout->owned[comm->rank];
+    return gather            ? own * size * ((uint64_t)comm->world - 1)
+           : comm->world > 1 ? (layout->transfer.elements - own) * size
+                             : 0;
+}
+
+static bool right_sums(const struct layout *layout, const float *out, const float *before, uint32_t call,
+                       enum dtype type) {
+    for (int p = 0; p < N_PIECES; p++) {
+        const struct comm_piece *piece = &layout->pieces[p];
+        for (size_t i = 0; i < piece->elements && piece->owner == comm->rank; i++) {
+            float sum = sum_of(piece->in + i, call, type);
+            float expected = before ? before[piece->out + i] + sum : sum;
+            if (memcmp(&out[piece->out + i], &expected, sizeof expected) != 0) {
+                print_error("rank %d: element %zu is %.9g, expected %.9g\n", comm->rank, piece->in + i,
+                            (double)out[piece->out + i], (double)expected);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, bool accumulate, uint32_t call) {
+    struct layout layout;
+    comm_ticket ticket;
+    lay_out(&layout, n, idle, in_place);
+    float *in = malloc((n + 1) * sizeof *in), *out = in_place ? in : calloc(n + 1, sizeof *out),
+          *before = NULL;
+    assert_true(in && out);
+    for (size_t i = 0; i < n; i++)
+        in[i] = share_of(comm->rank, i, call);
+    if (accumulate) {
+        before = malloc((n + 1) * sizeof *before);
+        for (size_t i = 0; i < n; i++)
+            before[i] = out[i] = (float)rng_normal(5, (uint32_t)comm->rank + 1, i);
+    }
+    uint64_t bytes = comm->traffic.bytes[COMM_REDUCE_SCATTER],
+             calls = comm->traffic.calls[COMM_REDUCE_SCATTER];
+    together_ok(comm,
+                comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, type, accumulate, &ticket));
+    together_ok(comm, comm_wait(comm, &stream, ticket));
+    together_true(comm, right_sums(&layout, out, before, call, type));
+    together_true(comm, comm->traffic.bytes[COMM_REDUCE_SCATTER] - bytes ==
+                            expected_bytes(&layout, dtype_size(type), false));
+    together_true(comm, comm->traffic.calls[COMM_REDUCE_SCATTER] - calls == (comm->world > 1));
+    free(before);
+    if (!in_place)
+        free(out);
+    free(in);
+}
+
+static void test_reduce_scatter(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 1000, 65536, N_ELEMENTS};
+    uint32_t call = 0;
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int variant = 0; variant < 16; variant++) {
+            bool in_place = variant & 2, accumulate = variant & 4;
+            if (in_place && accumulate) // the gradients of a step have one of both
+                continue;
+            reduce_once(sizes[s], variant & 8 ? DTYPE_BF16 : DTYPE_F32, variant & 1, in_place, accumulate,
+                        ++call);
+        }
+}
+
+static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
+    struct layout layout;
+    comm_ticket ticket;
+    lay_out(&layout, n, idle, true);
+    size_t size = dtype_size(type), bytes = (n + 1) * size;
+    // In place: what others own is not there yet. Otherwise each owner's elements stand at their own offsets.
+    char *out = calloc(1, bytes), *in = in_place ? out : calloc(1, bytes), *expected = malloc(bytes);
+    assert_true(in && out && expected);
+    for (size_t i = 0; i < n * size; i++)
+        expected[i] = (char)(i * 131 + i / 251);
+    for (int p = 0; p < N_PIECES; p++)
+        if (layout.pieces[p].owner == comm->rank)
+            memcpy(in + layout.pieces[p].in * size, expected + layout.pieces[p].in * size,
+                   layout.pieces[p].elements * size);
+    uint64_t before = comm->traffic.bytes[COMM_ALL_GATHER];
+    together_ok(comm, comm_all_gather(comm, &stream, &layout.transfer, in, out, type, &ticket));
+    together_ok(comm, comm_wait(comm, &stream, ticket));
+    together_true(comm, memcmp(out, expected, n * size) == 0);
+    together_true(comm, comm->traffic.bytes[COMM_ALL_GATHER] - before == expected_bytes(&layout, size, true));
+    free(expected);
+    if (!in_place)
+        free(in);
+    free(out);
+}
+
+static void test_all_gather(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 1000, 65536, N_ELEMENTS};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int variant = 0; variant < 8; variant++)
+            gather_once(sizes[s], variant & 4 ? DTYPE_BF16 : DTYPE_F32, variant & 1, variant & 2);
+}
+
+// More calls under way than the queue holds, of both kinds, and small calls between them.
+static void test_many_calls_under_way(void **state) {
+    (void)state;
+    enum { CALLS = 300, N = 997 };
+    struct layout layout;
+    lay_out(&layout, N, false, true);
+    float *in = malloc(CALLS * N * sizeof *in), *out = calloc(CALLS * N, sizeof *out);
+    assert_true(in && out);
+    for (int c = 0; c < CALLS; c++)
+        for (size_t i = 0; i < N; i++)
+            in[c * N + i] = share_of(comm->rank, i, (uint32_t)c);
+    for (int c = 0; c < CALLS; c++) {
+        comm_ticket ticket;
+        together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in + c * N, out + c * N,
+                                              DTYPE_F32, false, &ticket));
+        if (c % 2)
+            continue;
+        assert_int_equal(
+            comm_all_gather(comm, &stream, &layout.transfer, out + c * N, out + c * N, DTYPE_F32, &ticket),
+            STATUS_OK);
+    }
+    together_ok(comm, comm_wait_all(comm));
+    bool right = true;
+    for (int c = 0; c < CALLS; c++)
+        right = right && right_sums(&layout, out + c * N, NULL, (uint32_t)c, DTYPE_F32);
+    for (size_t i = 0; i < N; i++) // gathered: every rank has every sum
+        right = right && out[i] == sum_of(i, 0, DTYPE_F32);
+    together_true(comm, right);
+    free(in);
+    free(out);
+}
+
+static void test_small_calls(void **state) {
+    (void)state;
+    double values[3] = {1e16 * (comm->rank == 0), 1.0 + comm->rank, -0.5}, expected[3] = {0};
+    for (int rank = 0; rank < comm->world; rank++) {
+        expected[0] += 1e16 * (rank == 0);
+        expected[1] += 1.0 + rank;
+        expected[2] += -0.5;
+    }
+    together_ok(comm, comm_sum(comm, values, 3));
+    together_true(comm, memcmp(values, expected, sizeof values) == 0);
+
+    int mine = 100 + comm->rank, all[64] = {0};
+    together_ok(comm, comm_gather(comm, &mine, sizeof mine, all));
+    bool right = true;
+    for (int rank = 0; rank < comm->world; rank++)
+        right = right && all[rank] == 100 + rank;
+    together_true(comm, right);
+
+    static const size_t sizes[] = {1, 4096, 1000003}; // the last takes several chunks
+    for (int root = 0; root < comm->world; root++)
+        for (size_t s = 0; s < 3; s++) {
+            unsigned char *data = malloc(sizes[s]);
+            for (size_t i = 0; i < sizes[s]; i++)
+                data[i] = (unsigned char)(comm->rank == root ? i * 7 + (size_t)root : 0);
+            together_ok(comm, comm_broadcast(comm, data, sizes[s], root));
+            for (size_t i = 0; i < sizes[s]; i++)
+                right = right && data[i] == (unsigned char)(i * 7 + (size_t)root);
+            free(data);
+        }
+    together_true(comm, right);
+    together_ok(comm, comm_barrier(comm));
+}
+
+// Whoever fails, all get the worst status and its message.
+static void test_agreement(void **state) {
+    (void)state;
+    for (int who = 0; who < comm->world; who++)
+        for (int status = STATUS_OK; status <= STATUS_FAILED; status++) {
+            enum status mine = STATUS_OK;
+            if (comm->rank == who && status > STATUS_STOPPED)
+                mine = FAIL((enum status)status, "trouble number %d", status);
+            else if (comm->rank == who)
+                mine = (enum status)status;
+            enum status agreed = comm_agree(comm, mine);
+            char message[64];
+            if (comm->world > 1)
+                snprintf(message, sizeof message, "rank %d: trouble number %d", who, status);
+            else
+                snprintf(message, sizeof message, "trouble number %d", status);
+            bool right = agreed == (enum status)status;
+            if (status > STATUS_STOPPED)
+                right = right && strcmp(status_message(), message) == 0;
+            status_clear();
+            comm->failed_together = false; // the test goes on
+            together_true(comm, right);
+        }
+    // All fail alike: nobody is named.
+    enum status agreed = comm_agree(comm, FAIL(STATUS_INVALID, "the same everywhere"));
+    bool right = agreed == STATUS_INVALID && strcmp(status_message(), "the same everywhere") == 0;
+    status_clear();
+    comm->failed_together = false;
+    together_true(comm, right);
+}
+
+// The last test: a rank that gives up in the middle of a call takes all others along, with its reason.
+static void test_abort(void **state) {
+    (void)state;
+    struct layout layout;
+    comm_ticket ticket;
+    enum status status = STATUS_OK;
+    static float in[1000], out[1000];
+    lay_out(&layout, 1000, false, true);
+    if (comm->rank == comm->world - 1) {
+        status = FAIL(STATUS_INVALID, "its data are gone");
+        comm_abort(comm, status);
+    } else {
+        status = comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, DTYPE_F32, false, &ticket);
+        if (status == STATUS_OK)
+            status = comm_wait(comm, &stream, ticket);
+    }
+    assert_int_equal(status, STATUS_INVALID);
+    assert_non_null(strstr(status_message(), "its data are gone"));
+    if (comm->world == 1)
+        return;
+    double value = 1; // and so it stays
+    assert_int_equal(comm_sum(comm, &value, 1), STATUS_INVALID);
+    assert_non_null(strstr(status_message(), "its data are gone"));
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_many_calls_under_way),
+        cmocka_unit_test(test_small_calls),
+        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_abort),
+    };
+    bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
+    if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||
+        device_open("cpu", 1, &device) != STATUS_OK || comm_attach(comm, device, overlap) != STATUS_OK)
+        return 1;
+    stream.device = device;
+    together_quiet(comm);
+    char name[64];
+    snprintf(name, sizeof name, "%d ranks", comm->world);
+    int failed = cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    status_clear();
+    (void)comm_close(comm, STATUS_OK);
+    device_close(device);
+    return failed;
+}

@@ -1,0 +1,44 @@
+// For tests that several ranks run together: a check that fails on one rank must fail on all, or the others
+// would wait for it in the next collective.
+#ifndef ZERO_TESTS_MPI_TOGETHER_H
+#define ZERO_TESTS_MPI_TOGETHER_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "zero/comm.h"
+
+// Fails the test on every rank when `good` is false on any; the rank where it is says so.
+#define together_true(comm, good) together_check((comm), (good), #good, __FILE__, __LINE__)
+static inline void together_check(struct comm *comm, bool good, const char *what, const char *file,
+                                  int line) {
+    double bad = !good;
+    if (!good)
+        print_error("rank %d: %s:%d: not so: %s\n", comm->rank, file, line, what);
+    if (comm_sum(comm, &bad, 1) != STATUS_OK)
+        print_error("rank %d: %s\n", comm->rank, status_message());
+    if (bad != 0)
+        _fail(file, line);
+}
+
+#define together_ok(comm, call)                                                                              \
+    do {                                                                                                     \
+        enum status together_status_ = (call);                                                               \
+        if (together_status_ != STATUS_OK)                                                                   \
+            print_error("rank %d: %s\n", (comm)->rank, status_message());                                    \
+        together_check((comm), together_status_ == STATUS_OK, #call, __FILE__, __LINE__);                    \
+    } while (0)
+
+// Rank 0 alone reports tests; the others' standard output goes nowhere, their errors stay.
+static inline void together_quiet(const struct comm *comm) {
+    if (comm->rank > 0 && !freopen("/dev/null", "w", stdout))
+        print_error("rank %d: cannot be made quiet\n", comm->rank);
+}
+
+#endif
