@@ -2,7 +2,7 @@
 # Installs what zero.c builds and runs with, from the distribution's packages (Debian 12, Ubuntu 22.04 and 24.04).
 # Says what is missing and why it is wanted, asks nothing, and does nothing where all is there.
 #
-# usage: scripts/install.sh [--corpus] [--tests]
+# usage: scripts/install.sh [--corpus] [--tests] [--benchmarks]
 set -euo pipefail
 
 build_packages=(
@@ -20,6 +20,9 @@ corpus_packages=(
   "bible-kjv-text|the King James text, a corpus of 4 MB"
   "bible-kjv|the program that prints it"
 )
+benchmark_packages=(
+  "python3|runs the benchmarks, writes their tables and figures"
+)
 test_packages=(
   "git|a clean clone to test in"
   "libcmocka-dev|cmocka: unit tests"
@@ -34,7 +37,11 @@ for argument in "$@"; do
   case $argument in
     --corpus) packages+=("${corpus_packages[@]}") ;;
     --tests) packages+=("${test_packages[@]}") ;;
-    *) echo "install.sh: unknown argument '$argument'; usage: scripts/install.sh [--corpus] [--tests]" >&2; exit 2 ;;
+    --benchmarks) packages+=("${benchmark_packages[@]}") ;;
+    *)
+      echo "install.sh: unknown argument '$argument'; usage: scripts/install.sh [--corpus] [--tests] [--benchmarks]" >&2
+      exit 2
+      ;;
   esac
 done
 

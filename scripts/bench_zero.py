@@ -1,0 +1,333 @@
+"""Memory and throughput of the ZeRO stages: trains one model for a few steps at each stage and number of ranks, and
+writes FOLDER/bench_zero.md, .json and .svg. What scripts/bench_zero.sh runs once the program is built.
+
+The global batch is the same at each number of ranks, so a row differs from another in nothing but how the work is
+divided. The stages of one number of ranks are measured in turn, several rounds of them, and a figure is the median
+over all rounds: what else the machine does then falls on all stages alike.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import random
+import shlex
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+
+from bench_zero_report import STATES, figure, plural, table
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MOST_TOKENS = 4_000_000  # of the random shard; a longer run goes through it again
+OURS = 'zero_optimization.stage', 'run.dir', 'train.max_steps'  # options that the benchmark itself sets
+
+
+def fail(message, code=2):
+    print(f'bench_zero: {message}', file=sys.stderr)
+    sys.exit(code)
+
+
+def numbers(text):
+    """'1,2,4' as sorted numbers."""
+    return sorted({int(part) for part in text.split(',')})
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog='bench_zero.sh', formatter_class=argparse.RawDescriptionHelpFormatter,
+        description='Memory and throughput of the ZeRO stages: a table, JSON and a figure.',
+        epilog='On a cluster, FOLDER must be one that all its machines share:\n'
+               '  scripts/bench_zero.sh --config configs/gpt2-xl.json --ranks 8,16,32 \\\n'
+               '    --mpirun "mpirun -hostfile hosts" --output /shared/bench train.train_batch_size=128')
+    parser.add_argument('--config', type=pathlib.Path, default=ROOT / 'configs' / 'bench-zero.json', metavar='FILE',
+                        help='the model and its batch (configs/bench-zero.json: 23M parameters)')
+    parser.add_argument('--ranks', type=numbers, default=[1, 2, 4], metavar='N,N', help='numbers of ranks (1,2,4)')
+    parser.add_argument('--stages', type=numbers, default=[0, 1, 2, 3], metavar='N,N', help='ZeRO stages (0,1,2,3)')
+    parser.add_argument('--steps', type=int, default=5, metavar='N', help='measured steps of a run (5)')
+    parser.add_argument('--warmup', type=int, default=2, metavar='N', help='steps before them that do not count (2)')
+    parser.add_argument('--rounds', type=int, default=3, metavar='N', help='runs of each stage, in turn (3)')
+    parser.add_argument('--mpirun', metavar='COMMAND',
+                        help='how to start ranks, without their number: "mpirun -hostfile hosts" (this machine)')
+    parser.add_argument('--output', type=pathlib.Path, default=ROOT / 'runs' / 'bench-zero', metavar='FOLDER',
+                        help='where the results go (runs/bench-zero)')
+    parser.add_argument('--train', type=pathlib.Path, default=ROOT / 'train', metavar='PROGRAM',
+                        help=argparse.SUPPRESS)
+    parser.add_argument('overrides', nargs='*', metavar='section.key=value', help='options of the training runs')
+    arguments = parser.parse_intermixed_args()
+    for override in arguments.overrides:
+        key = override.partition('=')[0]
+        if key == override:
+            parser.error(f'"{override}" is not section.key=value')
+        if key in OURS:
+            parser.error(f'{key} is what the benchmark itself sets; see --stages, --steps and --output')
+    if not set(arguments.stages) <= {0, 1, 2, 3} or arguments.ranks[0] < 1:
+        parser.error('expected stages of 0 to 3, and ranks of 1 or more')
+    if arguments.steps < 1 or arguments.rounds < 1 or arguments.warmup < 0:
+        parser.error('expected at least one step and one round')
+    return arguments
+
+
+# ---- the machine
+
+def usable_cores():
+    """Cores that this process may use: its affinity, within a container's quota. As the program counts them."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = pathlib.Path('/sys/fs/cgroup/cpu.max').read_text().split()
+        if quota != 'max':
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def processor_name():
+    try:
+        for line in pathlib.Path('/proc/cpuinfo').read_text().splitlines():
+            if line.startswith('model name'):
+                return line.partition(':')[2].strip()
+    except OSError:
+        pass
+    return 'unknown processor'
+
+
+def launcher(arguments, ranks):
+    """The words before the program's name."""
+    if arguments.mpirun:
+        return [*shlex.split(arguments.mpirun), '-n', str(ranks)]
+    if ranks == 1:
+        return []
+    if not shutil.which('mpirun'):
+        fail('there is no mpirun here; install an MPI (scripts/install.sh), or name its launcher with --mpirun', 1)
+    version = subprocess.run(['mpirun', '--version'], capture_output=True, text=True).stdout
+    # Open MPI refuses more ranks than cores, and ties a rank of two threads to one core, unless it is told otherwise.
+    extra = ['--oversubscribe', '--bind-to', 'none'] if 'Open MPI' in version else []
+    return ['mpirun', *extra, '-n', str(ranks)]
+
+
+def environment():
+    """Root is who runs in a container; Open MPI wants that said twice."""
+    as_root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if os.geteuid() == 0 else {}
+    return dict(os.environ, **as_root)
+
+
+# ---- what is run
+
+def resolve(arguments):
+    """The config with every option, as the program reads it for one rank."""
+    process = subprocess.run([arguments.train, 'check', arguments.config, *arguments.overrides],
+                             capture_output=True, text=True)
+    if process.returncode != 0:
+        sys.stderr.write(process.stderr)
+        sys.exit(process.returncode)
+    return json.loads(process.stdout)
+
+
+def batch_of(config, ranks):
+    """How a rank takes its share of the step: the config's micro-batches, as far as the share holds them."""
+    batch, most = config['train']['train_batch_size'], config['train']['micro_batch_size']
+    if batch % ranks:
+        fail(f'the batch of {batch} sequences does not divide among {ranks} ranks; set train.train_batch_size to a '
+             f'multiple of {math.lcm(batch, ranks)}, or other --ranks')
+    share = batch // ranks
+    micro = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
+    return micro, share // micro
+
+
+def write_random_tokens(path, n, vocab_size):
+    """A token shard, llm.c's format. Any tokens do: neither memory nor time depends on them."""
+    tokens = random.Random(1337).choices(range(vocab_size), k=n)
+    path.write_bytes(struct.pack('<256i', 20240520, 1, n, *[0] * 253) + struct.pack(f'<{n}H', *tokens))
+
+
+def prepare(arguments, notes):
+    """Writes the config that all runs share, and returns it: nothing but steps, on random tokens."""
+    config = resolve(arguments)
+    train, steps = config['train'], arguments.warmup + arguments.steps
+    given = {override.partition('=')[0] for override in arguments.overrides}
+    if 'data.train' not in given:
+        step_tokens = train['train_batch_size'] * train['seq_len']
+        n = max(step_tokens, min(steps * step_tokens, MOST_TOKENS)) + 1
+        shard = arguments.output / 'tokens.bin'
+        write_random_tokens(shard, n, config['model']['vocab_size'])
+        config['data']['train'] = [str(shard)]
+    config['data'].update(val=[], tokenizer='')
+    train.update(max_steps=steps, eval_every=0, sample_every=0)
+    config['scheduler']['warmup_steps'] = min(config['scheduler']['warmup_steps'], steps)
+    config['checkpoint'].update(every=0, resume='auto')
+    config['run']['log_every'] = 1
+    if config['precision']['compute'] == 'auto':
+        # It is measured anew by each run, and two runs of one table might choose differently.
+        config['precision']['compute'] = 'bf16'
+        notes.append('`precision.compute` is `auto` in the config; here all runs are in bf16, so that they compare.')
+    (arguments.output / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
+    return config
+
+
+def threads_of(arguments, config, ranks):
+    """Cores shared among the ranks; on other machines, and where the config says, that is the program's affair."""
+    if arguments.mpirun or config['run']['threads']:
+        return config['run']['threads']
+    return max(1, usable_cores() // ranks)
+
+
+def run_once(arguments, config, ranks, stage):
+    """One run: its lines of metrics, and the checksums of its final state."""
+    folder = arguments.output / 'run'
+    shutil.rmtree(folder, ignore_errors=True)
+    micro, accumulation = batch_of(config, ranks)
+    command = [*launcher(arguments, ranks), str(arguments.train.resolve()), str(arguments.output / 'config.json'),
+               f'run.dir={folder}', f'run.threads={threads_of(arguments, config, ranks)}',
+               f'zero_optimization.stage={stage}', f'train.micro_batch_size={micro}',
+               f'train.gradient_accumulation_steps={accumulation}']
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True, errors='replace', env=environment())
+    try:
+        out, _ = process.communicate()
+    except KeyboardInterrupt:
+        process.communicate()  # the ranks have the signal too and end by themselves; killed, mpirun would orphan them
+        raise
+    if process.returncode != 0:
+        sys.stderr.write(out)
+        fail(f'stage {stage} on {plural(ranks, "rank")} ended with exit code {process.returncode}: '
+             f'{shlex.join(command)}', 1)
+    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+    manifest = json.loads(next((folder / 'checkpoints').glob('step-*/manifest.json')).read_text())
+    shutil.rmtree(folder)
+    return [line for line in lines if 'loss' in line], manifest
+
+
+def measure(arguments, config):
+    """All runs: {(ranks, stage): [(lines, manifest) of each round]}."""
+    runs = {(ranks, stage): [] for ranks in arguments.ranks for stage in arguments.stages}
+    for ranks in arguments.ranks:
+        for k in range(arguments.rounds):
+            # There and back, so that a machine that slows down steadily favours no stage either.
+            for stage in arguments.stages if k % 2 == 0 else reversed(arguments.stages):
+                lines, manifest = run_once(arguments, config, ranks, stage)
+                runs[ranks, stage].append((lines, manifest))
+                speed = statistics.median(line['tokens_per_s'] for line in lines[arguments.warmup:])
+                print(f'{plural(ranks, "rank")}, stage {stage}, round {k + 1} of {arguments.rounds}: '
+                      f'{speed:,.0f} tokens/s', flush=True)
+    return runs
+
+
+# ---- what it amounts to
+
+def bits(run):
+    """Whatever must be equal between stages: losses, gradient norms, and the checksums of the final state."""
+    lines, manifest = run
+    return [(m['step'], m['loss'], m['grad_norm']) for m in lines], [f['xxh3'] for f in manifest['files']]
+
+
+def same_arithmetic(config, ranks, stage, stages):
+    """The stage to compare with. With accumulation, stages 0 and 1 reduce gradients once a step and 2 and 3 once a
+    micro-batch: two orders of one sum, unless reduce_every_micro_batch makes them one."""
+    _, accumulation = batch_of(config, ranks)
+    two_orders = accumulation > 1 and not config['zero_optimization']['reduce_every_micro_batch']
+    return next(s for s in stages if not two_orders or (s >= 2) == (stage >= 2))
+
+
+def states_by_formula(manifest, ranks, stage):
+    """Bytes a rank of params, gradients, fp32 master weights and optimizer state: ZeRO (arXiv 1910.02054), section 5,
+    with this program's fp32 gradients. No padding, and in stage 3 no small tensors kept whole."""
+    narrow = manifest['compute'] != 'fp32'
+    n, params, state = manifest['model']['n_weights'], 2 if narrow else 4, 4 * len(manifest['state'])
+    state -= 0 if narrow else 4  # fp32 weights are their own master
+    divided = [ranks if stage >= lowest else 1 for lowest in (3, 2, 1)]
+    return sum(n * size / by for size, by in zip((params, 4, state), divided))
+
+
+def cell_of(arguments, config, runs, ranks, stage):
+    here = runs[ranks, stage]
+    measured = [line for lines, _ in here for line in lines[arguments.warmup:]]
+    like = same_arithmetic(config, ranks, stage, arguments.stages)
+    expected = bits(runs[ranks, like][0])
+    every = [line for lines, _ in here for line in lines]
+    last = measured[-1]
+    micro, accumulation = batch_of(config, ranks)
+
+    def over_steps(key):
+        return statistics.median(line[key] for line in measured)
+
+    speeds = sorted(line['tokens_per_s'] for line in measured)
+    cut = (len(speeds) - 1) / 4
+    return {
+        'ranks': ranks, 'stage': stage, 'threads': threads_of(arguments, config, ranks),
+        'micro_batch_size': micro, 'gradient_accumulation_steps': accumulation,
+        'tokens_per_s': statistics.median(speeds),
+        'tokens_per_s_quartiles': [speeds[math.floor(cut)], speeds[math.ceil(3 * cut)]],
+        'step_ms': over_steps('step_ms'),
+        'memory': last['memory'], 'memory_planned': last['memory_planned'],
+        'states_bytes': sum(last['memory'][kind] for kind in STATES),
+        'states_planned_bytes': sum(last['memory_planned'][kind] for kind in STATES),
+        'states_formula_bytes': states_by_formula(here[-1][1], ranks, stage),
+        'total_bytes': sum(last['memory'].values()), 'total_planned_bytes': sum(last['memory_planned'].values()),
+        'peak_bytes': max(line['memory_peak_bytes'] for line in every),
+        'wire_bytes': last['wire_bytes'], 'wire_planned_bytes': last['wire_planned_bytes'],
+        'wire_calls': last['wire_calls'], 'wire_planned_calls': last['wire_planned_calls'],
+        'comm_ms': over_steps('comm_ms'), 'comm_hidden': over_steps('comm_hidden'),
+        'same_bits_as': like, 'same_bits': all(bits(run) == expected for run in here),
+        'as_planned': all(line['memory'] == line['memory_planned'] and line['wire_bytes'] == line['wire_planned_bytes']
+                          and line['wire_calls'] == line['wire_planned_calls'] for line in every),
+    }
+
+
+def summarize(arguments, config, runs, notes):
+    cells = [cell_of(arguments, config, runs, ranks, stage) for ranks, stage in runs]
+    first = {cell['ranks']: cell for cell in reversed(cells)}  # the lowest stage of each number of ranks
+    for cell in cells:
+        cell['of_lowest_stage'] = cell['tokens_per_s'] / first[cell['ranks']]['tokens_per_s']
+    cores, here = usable_cores(), not arguments.mpirun
+    crowded = [ranks for ranks in arguments.ranks if here and ranks > cores]
+    if crowded:
+        notes.append(f'{" and ".join(map(str, crowded))} ranks are more than the {cores} cores of this machine: there '
+                     'tokens/s compares the stages, and says nothing about scaling.')
+    divided = [ranks for ranks, cell in first.items() if cell['gradient_accumulation_steps'] > 1]
+    if divided and not config['zero_optimization']['reduce_every_micro_batch']:
+        notes.append(f'Where a step has several micro-batches (here on {" and ".join(map(str, sorted(divided)))} ranks), '
+                     'stages 0 and 1 are held to the same bits, and 2 and 3; all four are with '
+                     '`zero_optimization.reduce_every_micro_batch=true`.')
+    manifest = next(iter(runs.values()))[0][1]
+    return {
+        'program': manifest['version'], 'processor': processor_name() if here else None,
+        'cores': cores if here else None, 'crowded_ranks': crowded,
+        'parameters': manifest['model']['n_weights'], 'compute': manifest['compute'],
+        'steps': arguments.steps, 'warmup': arguments.warmup, 'rounds': arguments.rounds,
+        'command': 'scripts/bench_zero.sh ' + shlex.join(sys.argv[1:]), 'notes': notes,
+        'same_bits': all(cell['same_bits'] for cell in cells), 'as_planned': all(cell['as_planned'] for cell in cells),
+        'cells': cells, 'config': config,
+    }
+
+
+def main():
+    arguments = parse_arguments()
+    arguments.output = arguments.output.resolve()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    notes = []
+    config = prepare(arguments, notes)
+    for ranks in arguments.ranks:
+        batch_of(config, ranks)
+    try:
+        results = summarize(arguments, config, measure(arguments, config), notes)
+    except KeyboardInterrupt:
+        fail('interrupted; nothing was written', 130)
+    finally:
+        shutil.rmtree(arguments.output / 'run', ignore_errors=True)
+        (arguments.output / 'tokens.bin').unlink(missing_ok=True)
+    text = table(results)
+    for name, content in (('md', text), ('json', json.dumps(results, indent=2) + '\n'), ('svg', figure(results))):
+        (arguments.output / f'bench_zero.{name}').write_text(content)
+    print('\n' + text)
+    print(f'written: {arguments.output}/bench_zero.md, .json, .svg')
+    if not results['same_bits']:
+        fail('stages differ in their losses, gradient norms or final weights: see "same bits" above', 1)
+    if not results['as_planned']:
+        fail('what was measured is not what was planned: see "as planned" above', 1)
+
+
+if __name__ == '__main__':
+    main()
