@@ -282,7 +282,7 @@ enum status comm_close(struct comm *comm, enum status status) {
     if (status_exit_code(status) != 0)
         comm_abort(comm, status);
     queue_delete(comm);
-    comm->backend->close(comm);
+    comm->backend->close(comm, status);
     free(comm);
     return status;
 }
@@ -321,8 +321,8 @@ static void self_abort(struct comm *comm, enum status status, const char *messag
     (void)comm, (void)status, (void)message;
 }
 
-static void self_close(struct comm *comm) {
-    (void)comm;
+static void self_close(struct comm *comm, enum status status) {
+    (void)comm, (void)status;
 }
 
 static const struct comm_backend self_backend = {"self",         comm_bulk_alone, self_gather,

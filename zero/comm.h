@@ -70,7 +70,8 @@ enum status comm_open_self(struct comm **out) MUST_CHECK;
 // while the caller computes; without it each has happened when it returns. May be called again.
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 // The last call of every rank. A `status` that the others do not know of yet is told to them, with its
-// message. Gives back the status to end with.
+// message. Where there are several ranks, rank 0 tells the person here, and nothing is told after. Gives back
+// the status to end with.
 enum status comm_close(struct comm *comm, enum status status);
 // Bytes of memory that the exchange between `world` ranks, local_world of them on this machine, takes in
 // each.

@@ -21,8 +21,8 @@ struct comm_backend {
     enum status (*gather)(struct comm *comm, const void *mine, size_t bytes, void *all);
     enum status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root);
     void (*abort)(struct comm *comm, enum status status, const char *message);
-    // Every rank comes here that still can.
-    void (*close)(struct comm *comm);
+    // Every rank comes here that still can, with the status that it ends with.
+    void (*close)(struct comm *comm, enum status status);
 };
 
 // The next elements of `owner` in a transfer, as one run of memory.

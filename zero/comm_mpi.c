@@ -209,8 +209,12 @@ static void data_free(struct comm *comm) {
 }
 
 // All ranks end together, unless one is gone: then MPI would wait for it for ever.
-static void mpi_close(struct comm *comm) {
+static void mpi_close(struct comm *comm, enum status status) {
     struct mpi_data *mpi = mpi_of(comm);
+    // Said before any rank ends: with the first that does mpirun ends the others, and what they say.
+    if (status_exit_code(status) != 0)
+        log_error("%s", status_message());
+    log_set_level(LOG_QUIET);
     atomic_store(&mpi->mailbox->finished, 1);
     stop_watching(mpi);
     bool gone = mpi->dead;

@@ -1,0 +1,334 @@
+"""Several ranks under mpirun: the golden curves, checkpoints from any number to any other, and failures of one
+rank, which must end all within seconds with one message."""
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
+
+SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank
+
+
+def relative(value, expected):
+    return abs(value - expected) / abs(expected)
+
+
+class RankCase(CommandCase):
+    def start_mpirun(self, *words, **options):
+        environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1',
+                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', ASAN_OPTIONS='detect_leaks=0')  # MPI's own leaks
+        return subprocess.Popen(['mpirun', '--oversubscribe', *map(str, words)], cwd=self.folder, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8', errors='replace',
+                                **options)
+
+    def finish(self, process, code):
+        began = time.monotonic()
+        out, error = process.communicate(timeout=300)
+        process.seconds = time.monotonic() - began
+        self.assertNotIn('Sanitizer', error)
+        self.assertEqual(process.returncode, code, f'{process.args}\n{out}\n{error}')
+        process.out, process.error = out, error
+        return process
+
+    def run_ranks(self, n, *arguments, code=0):
+        return self.finish(self.start_mpirun('-n', n, harness.TRAIN, *arguments), code)
+
+    def fails_together(self, process, code, *facts):
+        """All ranks have ended, in time, with one message that names these facts."""
+        self.finish(process, code)
+        self.assertLess(process.seconds, SECONDS)
+        messages = [line for line in process.error.splitlines() if 'train: error:' in line]
+        self.assertEqual(len(messages), 1, process.error)
+        for fact in facts:
+            self.assertIn(fact, process.error[process.error.index(messages[0]):])
+        self.assertFalse(self.living(), 'a rank is left')
+
+    def living(self):
+        """Processes of this test's ranks, by rank."""
+        found = {}
+        for folder in pathlib.Path('/proc').glob('[0-9]*'):
+            try:
+                if str(self.folder).encode() not in (folder / 'cmdline').read_bytes().split(b'\0', 1)[1]:
+                    continue
+                if (folder / 'exe').resolve() != harness.TRAIN.resolve():
+                    continue
+                variables = dict(v.split(b'=', 1) for v in (folder / 'environ').read_bytes().split(b'\0') if b'=' in v)
+                found[int(variables[b'OMPI_COMM_WORLD_RANK'])] = int(folder.name)
+            except (OSError, KeyError, IndexError):
+                continue
+        return found
+
+    def wait_for_steps(self, n, run='run'):
+        path = self.folder / run / 'metrics.jsonl'
+        for _ in range(1200):
+            if path.exists() and path.read_text().count('"loss"') >= n:
+                return
+            time.sleep(0.05)
+        self.fail('no steps seen')
+
+    def ranks_config(self, **sections):
+        sections.setdefault('train', {}).setdefault('train_batch_size', 12)
+        sections['train'].setdefault('gradient_accumulation_steps', 1)
+        sections['train'].setdefault('micro_batch_size', 0)
+        sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
+        return self.tiny_config(**sections)
+
+
+@unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers; tests/mpi runs all stages with them')
+class GoldenCurves(RankCase):
+    """Figures of PyTorch in float64, to the tolerances of one rank, wherever the ranks divide the batch."""
+
+    def golden(self, name, ranks, stage, compute):
+        expected = json.loads((GOLDEN / name / 'expected.json').read_text())
+        (self.folder / 'c.json').write_text('{}')
+        self.run_ranks(
+            ranks, 'c.json', f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}',
+            'data.shuffle=false', f'train.seq_len={expected["seq"]}',
+            f'train.train_batch_size={expected["batch"] * expected["accum"]}',
+            f'train.micro_batch_size={max(1, expected["batch"] // ranks)}',
+            f'train.max_steps={len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',
+            'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1', 'train.gradient_clipping=1.0',
+            'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0', 'run.threads=1',
+            f'run.dir={self.folder / "run"}', f'precision.compute={compute}', f'zero_optimization.stage={stage}')
+        measured = self.metrics()
+        shutil.rmtree(self.folder / 'run')
+        self.assertEqual([m['step'] for m in measured], [want['step'] for want in expected['curve']])
+        return (max(relative(m['loss'], want['loss']) for m, want in zip(measured, expected['curve'])),
+                max(relative(m['grad_norm'], want['grad_norm']) for m, want in zip(measured, expected['curve'])))
+
+    def test_fp32(self):
+        worst = [0, 0]
+        for name, ranks, stage in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum'), (1, 2, 4), range(4)):
+            with self.subTest(name=name, ranks=ranks, stage=stage):
+                loss, norm = self.golden(name, ranks, stage, 'fp32')
+                worst = [max(worst[0], loss), max(worst[1], norm)]
+                self.assertLessEqual(loss, 1e-6)
+                self.assertLessEqual(norm, 5e-6)
+        print(f'ranks 1, 2, 4, stages 0 to 3, fp32: losses within {worst[0]:.1e}, norms within {worst[1]:.1e}')
+
+    def test_bf16(self):
+        for ranks, stage in ((2, 1), (4, 3)):
+            with self.subTest(ranks=ranks, stage=stage):
+                self.assertLessEqual(self.golden('gpt2-tiny', ranks, stage, 'bf16')[0], 1e-2)
+
+
+class Checkpoints(RankCase):
+    def copy_until(self, run, step, target):
+        shutil.copytree(self.folder / run, self.folder / target)
+        for checkpoint in self.checkpoints(target):
+            if int(checkpoint.name.split('-')[1]) > step:
+                shutil.rmtree(checkpoint)
+
+    def test_any_stage_and_partition_goes_on_from_any_other_to_the_bit(self):
+        config = self.ranks_config(train={'max_steps': 8}, checkpoint={'every': 4, 'keep': 0},
+                                   scheduler={'type': 'constant', 'warmup_steps': 2})
+        self.run_ranks(2, config, f'run.dir={self.folder / "whole"}')
+        for first, second in ((3, 0), (0, 3), (1, 2), (2, 1)):
+            with self.subTest(first=first, second=second):
+                run = f'run-{first}-{second}'
+                common = (config, f'run.dir={self.folder / run}')
+                self.run_ranks(2, *common, 'train.max_steps=4', f'zero_optimization.stage={first}')
+                self.assertEqual(self.curve(run), self.curve('whole')[:4])
+                self.run_ranks(2, *common, f'zero_optimization.stage={second}')
+                self.assertEqual(self.curve(run), self.curve('whole'))
+                self.assertEqual(self.final_state(run), self.final_state('whole'))
+
+    def test_any_number_of_ranks_goes_on_from_any_other(self):
+        steps = (6, 12, 18, 24)
+        config = self.ranks_config(train={'max_steps': steps[-1]}, checkpoint={'every': 6, 'keep': 0},
+                                   scheduler={'type': 'constant', 'warmup_steps': 2})
+        self.run_train(config, f'run.dir={self.folder / "whole"}')
+        plan = ((1, 0, 'even'), (4, 3, 'tensor'), (3, 2, 'layer'), (2, 1, 'even'))
+        for until, (ranks, stage, partition) in zip(steps, plan):
+            arguments = (config, f'train.max_steps={until}', f'zero_optimization.stage={stage}',
+                         f'zero_optimization.partition={partition}')
+            self.run_ranks(ranks, *arguments)
+            self.assertEqual(len(self.final_state()), ranks)
+        worst = max(relative(a['loss'], b['loss']) for a, b in zip(self.metrics('run'), self.metrics('whole')))
+        self.assertEqual(len(self.metrics()), steps[-1])
+        self.assertLess(worst, 1e-6)
+        print(f'1 -> 4 -> 3 -> 2 ranks: losses within {worst:.1e} of one rank')
+
+    def test_signals_in_mid_accumulation_save_between_steps(self):
+        config = self.ranks_config(train={'max_steps': 1000000, 'gradient_accumulation_steps': 3},
+                                   scheduler={'type': 'constant', 'warmup_steps': 2}, checkpoint={'every': 0})
+        process = self.start_mpirun('-n', 2, harness.TRAIN, config, 'zero_optimization.stage=2')
+        self.wait_for_steps(3)
+        process.send_signal(signal.SIGUSR1)  # which mpirun passes on
+        self.finish(process, 0)
+        self.assertIn('mpirun -n 2 ./train', process.error)
+        done = len(self.curve())
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
+        self.run_ranks(2, config, f'run.dir={self.folder / "whole"}', f'train.max_steps={done}',
+                       'zero_optimization.stage=3')
+        self.assertEqual(self.curve('whole'), self.curve())
+        self.assertEqual(self.final_state('whole'), self.final_state())
+
+    def test_another_train_batch_size_is_refused(self):
+        config = self.ranks_config(train={'max_steps': 2, 'train_batch_size': 0, 'micro_batch_size': 2})
+        self.run_ranks(2, config)
+        process = self.start_mpirun('-n', 3, harness.TRAIN, config, 'train.max_steps=4')
+        self.fails_together(process, 2, 'train.train_batch_size')
+
+
+class Failures(RankCase):
+    def long_run(self):
+        return self.ranks_config(train={'max_steps': 1000000}, checkpoint={'every': 5, 'keep': 0},
+                                 scheduler={'type': 'constant', 'warmup_steps': 2})
+
+    def test_a_rank_that_is_killed(self):
+        config = self.long_run()
+        for rank, stage in ((1, 3), (0, 1)):
+            with self.subTest(rank=rank, stage=stage):
+                process = self.start_mpirun('-n', 3, harness.TRAIN, config, f'zero_optimization.stage={stage}')
+                self.wait_for_steps(7)
+                began = time.monotonic()
+                os.kill(self.living()[rank], signal.SIGKILL)
+                out, error = process.communicate(timeout=60)
+                self.assertLess(time.monotonic() - began, SECONDS)
+                self.assertNotEqual(process.returncode, 0)
+                self.assertFalse(self.living(), 'a rank is left')
+                # mpirun says which rank, and that it was killed; ours is lost once mpirun ends the job.
+                self.assertIn(f'rank {rank}', out + error)
+                self.assertRegex(out + error, 'signal 9|ended without a word')
+                last = int(self.checkpoints()[-1].name.split('-')[1])
+                (self.folder / 'run' / 'metrics.jsonl').unlink()
+                again = self.start_mpirun('-n', 3, harness.TRAIN, config, 'zero_optimization.stage=2')
+                self.wait_for_steps(3)
+                again.send_signal(signal.SIGUSR1)
+                self.assertIn(f'resuming after step {last}', self.finish(again, 0).error)
+                shutil.rmtree(self.folder / 'run')
+
+    def one_rank(self, config, *arguments, folder=None):
+        return ['-n', 1, '--wdir', folder or self.folder, harness.TRAIN, config, *arguments]
+
+    def test_a_rank_that_cannot_read_its_data(self):
+        config = self.ranks_config(data={'train': 'tokens.bin'})
+        here, there = self.folder / 'here', self.folder / 'there'
+        here.mkdir(), there.mkdir()
+        shutil.copy(self.folder / 'tokens.bin', here)
+
+        def command(*more):
+            return (*self.one_rank(config, *more, folder=here), ':', *self.one_rank(config, *more, folder=there))
+
+        self.fails_together(self.start_mpirun(*command()), 2, 'rank 1: ', 'tokens.bin')
+        (there / 'tokens.bin').write_bytes((here / 'tokens.bin').read_bytes()[:3000])
+        self.fails_together(self.start_mpirun(*command()), 2, 'rank 1: ', 'tokens.bin')
+        write_shard(there / 'tokens.bin', pseudo_random_tokens(3999, 61))
+        self.fails_together(self.start_mpirun(*command()), 2, 'rank 1: ', '3999', '4000')
+        # Bad tokens that only one rank meets: the run goes as far as it can, and what it did is saved.
+        tokens = pseudo_random_tokens(4000, 61)
+        tokens[6 * 32 * 12 + 6 * 32 + 5] = 999  # of step 6, the second rank's
+        write_shard(here / 'tokens.bin', tokens)
+        write_shard(there / 'tokens.bin', tokens)
+        process = self.start_mpirun(*command('data.shuffle=false', 'train.max_steps=9'))
+        self.fails_together(process, 2, 'rank 1: ', '999')
+        self.assertEqual(self.checkpoints()[-1].name, 'step-00000006')
+
+    def test_a_full_disk_on_one_rank(self):
+        """A limit on file sizes stands for the disk. The model is large enough that only a checkpoint meets it."""
+        config = self.ranks_config(model={'n_embd': 256, 'n_head': 4, 'n_layer': 4}, checkpoint={'every': 2},
+                                   train={'max_steps': 2, 'train_batch_size': 2})
+        self.run_ranks(2, config)
+        for rank in 0, 1:
+            with self.subTest(rank):
+                ranks = [self.one_rank(config, 'train.max_steps=6') for _ in range(2)]
+                ranks[rank][4:4] = ['prlimit', '--fsize=17000000']
+                self.fails_together(self.start_mpirun(*ranks[0], ':', *ranks[1]), 1, f'rank {rank}: ',
+                                    f'rank-0000{rank}.bin', 'File too large')
+                self.assertEqual([p.name for p in self.checkpoints()], ['step-00000002'])
+        self.run_ranks(2, config, 'train.max_steps=4', 'zero_optimization.stage=3')
+        self.assertEqual(self.checkpoints()[-1].name, 'step-00000004')
+
+    def test_a_config_that_differs_on_one_rank(self):
+        config = self.ranks_config()
+        ranks = [self.one_rank(config, *more) for more in ((), (), ('optimizer.betas=[0.9,0.99]',))]
+        self.fails_together(self.start_mpirun(*ranks[0], ':', *ranks[1], ':', *ranks[2]), 2, 'rank 2: ',
+                            'optimizer.betas', '0.99', 'rank 0')
+        ranks[2][-1] = 'optimizer.beta=1'
+        self.fails_together(self.start_mpirun(*ranks[0], ':', *ranks[1], ':', *ranks[2]), 2, 'rank 2: ',
+                            'optimizer.beta')
+
+    def test_what_is_wrong_everywhere_is_said_once(self):
+        config = self.ranks_config()
+        self.fails_together(self.start_mpirun('-n', 3, harness.TRAIN, config, 'optimizer.lx=2'), 2, 'optimizer.lr')
+        self.fails_together(self.start_mpirun('-n', 3, harness.TRAIN, self.folder / 'absent.json'), 2, 'absent.json')
+        self.fails_together(self.start_mpirun('-n', 5, harness.TRAIN, config), 2, 'train.train_batch_size 12', '5 ranks')
+        self.fails_together(self.start_mpirun('-n', 2, harness.TRAIN, config, 'optimizer.type=sgd', 'optimizer.lr=1e6',
+                                              'train.gradient_clipping=0', 'train.max_steps=50'), 1, 'diverged')
+
+
+class Together(RankCase):
+    def test_evaluation_and_samples(self):
+        """Batches of data.val are dealt out, also where they do not divide; the sample is the same in each stage."""
+        write_shard(self.folder / 'val.bin', pseudo_random_tokens(1000, 61, seed=2))
+        config = self.ranks_config(model={'vocab_size': 257},
+                                   data={'tokenizer': 'bytes', 'val': str(self.folder / 'val.bin')},
+                                   train={'eval_every': 3, 'eval_steps': 5, 'sample_every': 3, 'sample_tokens': 8,
+                                          'max_steps': 3})
+        found = []
+        for ranks, stage in ((1, 0), (2, 0), (2, 3), (3, 0), (3, 3)):
+            run = f'run-{ranks}-{stage}'
+            self.run_ranks(ranks, config, f'run.dir={self.folder / run}', f'zero_optimization.stage={stage}')
+            lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
+            values = [e for e in map(json.loads, lines) if 'val_loss' in e]
+            sample = (self.folder / run / 'samples' / 'step-00000003.txt').read_bytes()
+            found.append((values[0]['val_loss'], sample))
+        self.assertEqual(found[1], found[2])
+        self.assertEqual(found[3], found[4])
+        self.assertEqual(len({sample for _, sample in found}), 1)
+        # Micro-batches differ in size with the ranks, and so does how much five of them are; the order of magnitude
+        # does not.
+        for loss, _ in found:
+            self.assertLess(relative(loss, found[0][0]), 0.05)
+
+    def test_metrics_say_what_was_sent_and_how_much_was_hidden(self):
+        self.run_ranks(2, self.ranks_config(), 'zero_optimization.stage=2')
+        for entry in self.metrics():
+            self.assertEqual(entry['wire_bytes'], entry['wire_planned_bytes'])
+            self.assertEqual(entry['wire_calls'], entry['wire_planned_calls'])
+            self.assertEqual(entry['memory'], entry['memory_planned'])
+            self.assertGreater(entry['wire_bytes'], 0)
+            self.assertGreater(entry['comm_ms'], 0)
+            self.assertTrue(0 <= entry['comm_hidden'] <= 1)
+
+    @unittest.skipIf(harness.SANITIZERS, 'memory of sanitizers is not the program\'s')
+    def test_memory_is_what_was_planned(self):
+        """Model states of each stage by formula, the whole process within 5 %, and stage 3 on 4 ranks a quarter."""
+        config = self.ranks_config(
+            model={'n_layer': 6, 'n_head': 8, 'n_embd': 512, 'vocab_size': 16000, 'n_positions': 64},
+            train={'max_steps': 2, 'train_batch_size': 4, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
+            precision={'compute': 'bf16'})
+        states = {}
+        for ranks, stage in ((1, 0), (4, 0), (4, 1), (4, 2), (4, 3)):
+            self.run_ranks(ranks, config, f'zero_optimization.stage={stage}',
+                           'zero_optimization.stage3_param_persistence_threshold=0')
+            entry = self.metrics()[-1]
+            shutil.rmtree(self.folder / 'run')
+            self.assertLess(relative(entry['memory_peak_bytes'], entry['memory_planned_bytes']), 0.05)
+            kinds = entry['memory']
+            states[ranks, stage] = [kinds[k] for k in ('params', 'grads', 'master', 'moments')]
+            print(f'{ranks} ranks, stage {stage}: peak {entry["memory_peak_bytes"] / 2**20:.0f} MiB, planned '
+                  f'{entry["memory_planned_bytes"] / 2**20:.0f} MiB')
+        P = states[1, 0][0] // 2
+        self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
+        self.assertEqual(states[4, 0], states[1, 0])
+        slack = 128 * 8 * 18  # alignment: at most 128 elements a unit
+        for stage, sharded in ((1, (0, 0, 1, 1)), (2, (0, 1, 1, 1)), (3, (1, 1, 1, 1))):
+            for have, whole, is_sharded in zip(states[4, stage], states[1, 0], sharded):
+                self.assertLessEqual(abs(have - (whole / 4 if is_sharded else whole)), slack)
+        embeddings, block = (16000 + 64) * 512, 12 * 512 ** 2 + 13 * 512
+        self.assertLessEqual(sum(states[4, 3]) + kinds['communication'],
+                             sum(states[1, 0]) / 4 + 2 * 6 * embeddings + slack + 2 * 2**20)
+        self.assertGreater(embeddings, block)
+
+
+if __name__ == '__main__':
+    unittest.main()
