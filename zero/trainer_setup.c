@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/processors.h"
+#include "zero/model_sizes.h"
 #include "zero/trainer_parts.h"
 
 // ------------------------------------------------------------------------------------------- what the config
@@ -30,38 +31,13 @@ static enum status find_checkpoint(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// Takes the model's sizes from the weights; an explicit option that disagrees is an error.
-static enum status adopt_sizes(struct config *config, const struct gpt_config *found, const char *path) {
-    const struct {
-        const char *option;
-        int64_t *value;
-        int found;
-    } sizes[] = {{"model.n_layer", &config->model.n_layer, found->n_layer},
-                 {"model.n_head", &config->model.n_head, found->n_head},
-                 {"model.n_embd", &config->model.n_embd, found->n_embd},
-                 {"model.vocab_size", &config->model.vocab_size, found->vocab_size},
-                 {"model.n_positions", &config->model.n_positions, found->n_positions}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (config_given(config, sizes[i].option) && *sizes[i].value != sizes[i].found)
-            return FAIL(STATUS_INVALID, "%s: %s is %lld, but the weights in %s have %d; leave the option out",
-                        config->source, sizes[i].option, (long long)*sizes[i].value, path, sizes[i].found);
-        *sizes[i].value = sizes[i].found;
-    }
-    return STATUS_OK;
-}
-
 static enum status load_tokenizer(struct trainer *trainer) {
     struct config *config = trainer->config;
     if (!config->data.tokenizer[0])
         return STATUS_OK;
     TRY(tokenizer_load(config->data.tokenizer, &trainer->tokenizer));
     int n = tokenizer_n_ids(trainer->tokenizer);
-    bool sized = config_given(config, "model.vocab_size") || config->model.init_from[0];
-    if (!sized)
-        config->model.vocab_size = n;
-    if (n > config->model.vocab_size)
-        return FAIL(STATUS_INVALID, "%s: data.tokenizer %s has %d ids, more than model.vocab_size %lld",
-                    config->source, config->data.tokenizer, n, (long long)config->model.vocab_size);
+    TRY(model_sizes_from_tokenizer(config, n));
     trainer->token_bytes = calloc((size_t)n, sizeof *trainer->token_bytes);
     if (!trainer->token_bytes)
         return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
@@ -79,13 +55,11 @@ static enum status settle_config(struct trainer *trainer) {
     TRY(config_require_training(config));
     if (config->model.init_from[0]) {
         TRY(weights_open(&trainer->weights, config->model.init_from));
-        TRY(adopt_sizes(config, &trainer->weights.config, config->model.init_from));
+        TRY(model_sizes_from_weights(config, &trainer->weights.config));
     }
     TRY(load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
-    const struct gpt_config sizes = {(int)config->model.n_layer, (int)config->model.n_head,
-                                     (int)config->model.n_embd, (int)config->model.vocab_size,
-                                     (int)config->model.n_positions};
+    const struct gpt_config sizes = model_sizes(config);
     return params_init(&trainer->params, &sizes);
 }
 
