@@ -23,6 +23,11 @@ static enum status out_of_memory(void) {
 }
 
 static enum status begin_call(struct transfers *transfers) {
+    if (transfers->n_calls == TRANSFERS_MOST_CALLS)
+        return FAIL(STATUS_INVALID,
+                    "buckets of %zu elements make more than %d calls between ranks in a step; raise "
+                    "zero_optimization.reduce_bucket_size and allgather_bucket_size",
+                    transfers->most, TRANSFERS_MOST_CALLS);
     int capacity = transfers->calls_capacity;
     void *units = grow(transfers->last_unit, transfers->n_calls, &capacity, sizeof *transfers->last_unit);
     if (!units)

@@ -24,6 +24,9 @@ struct transfers {
     size_t most; // elements of one call
 };
 
+// A list has at most so many calls: small buckets in a large model must not fill the memory with lists.
+#define TRANSFERS_MOST_CALLS (1 << 20)
+
 // Between init and finish, ranges are added in the order in which they are to travel. A call is full at
 // `most` elements; the next range, or the rest of one, begins another.
 void transfers_init(struct transfers *transfers, size_t most);
