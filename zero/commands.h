@@ -6,6 +6,7 @@
 
 extern const struct command command_train;
 extern const struct command command_check;
+extern const struct command command_plan;
 extern const struct command command_options;
 extern const struct command command_generate;
 extern const struct command command_eval;

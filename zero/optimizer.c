@@ -6,8 +6,12 @@
 
 #include "kernels/ops.h"
 
+size_t optimizer_span_partials(size_t elements) {
+    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+}
+
 static size_t span_partials(const struct stage_span *span) {
-    return (span->end - span->begin + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+    return optimizer_span_partials(span->end - span->begin);
 }
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state,

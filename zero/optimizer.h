@@ -13,6 +13,8 @@ struct optimizer {
     size_t n_partials;
 };
 
+// How many sums the norm of one span of so many elements takes.
+size_t optimizer_span_partials(size_t elements);
 // Adds the norm's buffers to the table; optimizer_bind finds them.
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state,
                            struct region_table *table) MUST_CHECK;

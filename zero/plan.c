@@ -15,7 +15,17 @@ static bool wants_generator(const struct plan_request *request) {
            (request->rank == 0 || request->config->zero_optimization.stage == 3);
 }
 
-enum status parts_plan(struct parts *parts, const struct plan_request *request, struct region_table *table) {
+// What depends on the stage and on which elements the rank owns.
+static enum status add_states(struct parts *parts, const struct plan_request *request,
+                              struct region_table *table) {
+    TRY(state_init(&parts->state, request->params, request->config, request->type, request->rank,
+                   request->world, request->device, table));
+    return optimizer_init(&parts->optimizer, request->config, &parts->state, table);
+}
+
+// What does not, but for the generator.
+static enum status add_model(struct parts *parts, const struct plan_request *request,
+                             struct region_table *table) {
     const struct config *config = request->config;
     const struct gpt_options options = {
         .type = request->type,
@@ -23,10 +33,6 @@ enum status parts_plan(struct parts *parts, const struct plan_request *request, 
         .T = (int)config->train.seq_len,
         .recompute = strcmp(config->top.recompute, "block") == 0 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
         .training = true};
-    *parts = (struct parts){0};
-    TRY(state_init(&parts->state, request->params, config, request->type, request->rank, request->world,
-                   request->device, table));
-    TRY(optimizer_init(&parts->optimizer, config, &parts->state, table));
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
     if (wants_generator(request))
         TRY(generator_new(request->params, request->type, (int)config->train.seq_len, request->device, table,
@@ -36,6 +42,12 @@ enum status parts_plan(struct parts *parts, const struct plan_request *request, 
     return region_add_elsewhere(table, REGION_COMMUNICATION, REGION_HOST,
                                 comm_memory_bytes(request->world, request->local_world),
                                 "links between ranks");
+}
+
+enum status parts_plan(struct parts *parts, const struct plan_request *request, struct region_table *table) {
+    *parts = (struct parts){0};
+    TRY(add_states(parts, request, table));
+    return add_model(parts, request, table);
 }
 
 void parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
@@ -66,35 +78,37 @@ struct share {
     size_t fetched, persistent;
 };
 
+static bool persists(const struct state *state, const struct param *param) {
+    return param->elements < state->options.persistence_threshold;
+}
+
 static struct share share_of(const struct state *state, int unit) {
-    const struct params *params = state->params;
-    const struct param_unit *u = &params->units[unit];
+    const struct partition *partition = &state->partition;
+    const struct param_unit *u = &state->params->units[unit];
     struct share share = {0};
-    for (int k = 0; k < state->n_owned; k++) {
-        const struct stage_span *span = &state->owned[k];
-        for (int i = u->first_param; i < u->first_param + u->n_params && span->unit == unit; i++) {
-            const struct param *param = &params->params[i];
+    for (int k = partition->first_span[unit]; k < partition->first_span[unit + 1]; k++) {
+        const struct partition_span *span = &partition->spans[k];
+        for (int i = u->first_param; i < u->first_param + u->n_params && span->owner == state->rank; i++) {
+            const struct param *param = &state->params->params[i];
             size_t param_end = param->offset + param->elements;
             size_t begin = param->offset > span->begin ? param->offset : span->begin;
             size_t end = param_end < span->end ? param_end : span->end;
-            bool persists = param->elements < state->options.persistence_threshold;
             if (begin < end)
-                *(persists ? &share.persistent : &share.fetched) += end - begin;
+                *(persists(state, param) ? &share.persistent : &share.fetched) += end - begin;
         }
     }
     return share;
 }
 
-// Elements of a unit, or of the whole model (unit -1), whose tensors persist or do not.
-static size_t count_tensors(const struct state *state, int unit, bool persistent) {
-    size_t n = 0;
-    for (int i = 0; i < state->params->n_params; i++) {
+// Elements of a unit's tensors, as `share`: of all ranks.
+static struct share share_of_all(const struct state *state, int unit) {
+    const struct param_unit *u = &state->params->units[unit];
+    struct share share = {0};
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct param *param = &state->params->params[i];
-        if ((unit < 0 || param->unit == unit) &&
-            (param->elements < state->options.persistence_threshold) == persistent)
-            n += param->elements;
+        *(persists(state, param) ? &share.persistent : &share.fetched) += param->elements;
     }
-    return n;
+    return share;
 }
 
 // Embeddings and blocks are used in forward and in backward; the final norm, which the head computes forward
@@ -127,14 +141,15 @@ static void plan_gathers(const struct state *state, uint64_t n_micro, struct wir
         out->calls[COMM_ALL_GATHER] = calls_of(params->n_elements, options->allgather_bucket);
         return;
     }
+    size_t persistent = 0;
     for (int unit = 0; unit < params->n_units; unit++) {
         uint64_t times = n_micro * uses_of(params, unit);
-        struct share share = share_of(state, unit);
+        struct share share = share_of(state, unit), all = share_of_all(state, unit);
         out->bytes[COMM_ALL_GATHER] += (times * share.fetched + share.persistent) * size * others;
-        out->calls[COMM_ALL_GATHER] +=
-            times * calls_of(count_tensors(state, unit, false), options->allgather_bucket);
+        out->calls[COMM_ALL_GATHER] += times * calls_of(all.fetched, options->allgather_bucket);
+        persistent += all.persistent;
     }
-    out->calls[COMM_ALL_GATHER] += calls_of(count_tensors(state, -1, true), options->allgather_bucket);
+    out->calls[COMM_ALL_GATHER] += calls_of(persistent, options->allgather_bucket);
 }
 
 void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out) {
@@ -155,22 +170,140 @@ uint64_t wire_plan_calls(const struct wire_plan *wire) {
 
 // ---- the whole
 
-enum status plan_make(const struct plan_request *request, struct plan *out) {
-    struct parts parts;
+// Adds what one half of the parts, or both, will take.
+static enum status count_parts(const struct plan_request *request, bool states, bool model,
+                               struct plan *plan) {
+    struct parts parts = {0};
     struct region_table table;
-    *out = (struct plan){0};
     region_table_init(&table);
-    enum status status = parts_plan(&parts, request, &table);
+    enum status status = states ? add_states(&parts, request, &table) : STATUS_OK;
+    if (status == STATUS_OK && model)
+        status = add_model(&parts, request, &table);
     if (status == STATUS_OK) {
         for (int kind = 0; kind < N_REGION_KINDS; kind++)
-            out->bytes[kind] = region_kind_bytes(&table, (enum region_kind)kind);
-        out->total = region_total_bytes(&table);
-        wire_plan_make(&parts.state, request->config->train.gradient_accumulation_steps, &out->wire);
+            plan->bytes[kind] += region_kind_bytes(&table, (enum region_kind)kind);
+        plan->total += region_total_bytes(&table);
+        if (states)
+            wire_plan_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->wire);
     }
     parts_free(&parts);
     region_table_free(&table);
     return status;
 }
+
+enum status plan_make(const struct plan_request *request, struct plan *out) {
+    *out = (struct plan){0};
+    return count_parts(request, true, true, out);
+}
+
+// ---- every stage, of the ranks that need most and least
+
+// What sets a rank's memory apart from another's, samples left out: both only ever add to it.
+struct load {
+    size_t elements; // owned
+    size_t partials; // of the norm over them
+    int rank;
+};
+
+static int compare_loads(const void *a, const void *b) {
+    const struct load *x = a, *y = b;
+    if (x->elements != y->elements)
+        return x->elements > y->elements ? -1 : 1;
+    if (x->partials != y->partials)
+        return x->partials > y->partials ? -1 : 1;
+    return x->rank - y->rank;
+}
+
+// Moves those to the front that no other exceeds in both ways, or that exceed no other: one of the first
+// needs most, one of the second least. Gives their number, a handful however many ranks there are.
+static int keep_extremes(struct load *loads, int n) {
+    int n_kept = 0;
+    size_t most = 0, least = SIZE_MAX;
+    qsort(loads, (size_t)n, sizeof *loads, compare_loads);
+    bool *kept = calloc((size_t)n + 1, sizeof *kept);
+    for (int i = 0; kept && i < n; i++)
+        if (i == 0 || loads[i].partials > most) {
+            kept[i] = true;
+            most = loads[i].partials;
+        }
+    for (int i = n - 1; kept && i >= 0; i--)
+        if (loads[i].partials < least) {
+            kept[i] = true;
+            least = loads[i].partials;
+        }
+    for (int i = 0; kept && i < n; i++)
+        if (kept[i])
+            loads[n_kept++] = loads[i];
+    free(kept);
+    return kept ? n_kept : -1;
+}
+
+// The ranks worth planning: rank 0, which may have samples to write, and the extremes of the others.
+static enum status choose_ranks(const struct plan_request *request, struct load **out, int *n) {
+    struct stage_options options;
+    struct partition partition;
+    TRY(stage_options_read(request->config, &options));
+    TRY(partition_init(&partition, request->params, options.partition, request->world));
+    struct load *loads = calloc((size_t)request->world, sizeof *loads);
+    for (int rank = 0; loads && rank < request->world; rank++)
+        loads[rank] = (struct load){.elements = partition.rank_elements[rank], .rank = rank};
+    for (int i = 0; loads && i < partition.n_spans; i++) {
+        const struct partition_span *span = &partition.spans[i];
+        loads[span->owner].partials += optimizer_span_partials(span->end - span->begin);
+    }
+    partition_free(&partition);
+    int n_others = loads ? keep_extremes(loads + 1, request->world - 1) : -1;
+    if (n_others < 0) {
+        free(loads);
+        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", request->world);
+    }
+    *out = loads;
+    *n = 1 + n_others;
+    return STATUS_OK;
+}
+
+static enum status plan_rank(const struct plan_request *request, const struct plan *model,
+                             struct plan_stage *out) {
+    struct plan plan = *model;
+    TRY(count_parts(request, true, false, &plan));
+    if (out->least == 0 || plan.total < out->least)
+        out->least = plan.total;
+    if (plan.total > out->most.total) {
+        out->most = plan;
+        out->rank = request->rank;
+    }
+    return STATUS_OK;
+}
+
+static enum status plan_ranks(const struct plan_request *request, const struct load *ranks, int n_ranks,
+                              struct plan_stage stages[N_STAGES]) {
+    struct config config = *request->config; // members are shared, none is freed
+    struct plan_request one = *request;
+    struct plan models[2] = {{.total = 0}}; // without and with a generator, made when asked for
+    one.config = &config;
+    for (int stage = 0; stage < N_STAGES; stage++)
+        for (int i = 0; i < n_ranks; i++) {
+            config.zero_optimization.stage = stage;
+            one.rank = ranks[i].rank;
+            struct plan *model = &models[wants_generator(&one)];
+            if (model->total == 0)
+                TRY(count_parts(&one, false, true, model));
+            TRY(plan_rank(&one, model, &stages[stage]));
+        }
+    return STATUS_OK;
+}
+
+enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) {
+    struct load *ranks = NULL;
+    int n_ranks = 0;
+    memset(stages, 0, N_STAGES * sizeof *stages);
+    TRY(choose_ranks(request, &ranks, &n_ranks));
+    enum status status = plan_ranks(request, ranks, n_ranks, stages);
+    free(ranks);
+    return status;
+}
+
+// ---- said to the person
 
 void plan_print(const struct region_table *table, const struct wire_plan *wire, int world) {
     struct text line = {0};

@@ -45,6 +45,15 @@ struct plan {
 };
 enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
 
+// A stage's plan for the rank that needs most memory, and how little another needs.
+struct plan_stage {
+    struct plan most;
+    int rank;     // whose plan that is
+    size_t least; // the smallest total of any rank; equal to most.total where all need the same
+};
+// Plans every stage, whatever stage and rank the request names. Takes as long as a few ranks' plans.
+enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) MUST_CHECK;
+
 // Says to the person what the run takes and sends.
 void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
 // Adds, for a person whose run does not fit into `available` bytes a rank, the settings that would: a higher

@@ -9,6 +9,8 @@
 #include "configs/config.h"
 #include "zero/partition.h"
 
+#define N_STAGES 4
+
 struct stage_options {
     int stage; // 0 to 3
     enum partition_kind partition;

@@ -1,0 +1,230 @@
+"""./train plan: its table and its JSON, plans that runs keep, a model of a trillion parameters, the paper's table."""
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import unittest
+
+import harness
+from harness import CommandCase, GOLDEN, ROOT
+
+KINDS = ['params', 'grads', 'master', 'moments', 'communication', 'activations', 'logits', 'workspace', 'data']
+UNITS = {unit: 1024 ** i for i, unit in enumerate(['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'])}
+
+# Table 1 of the ZeRO paper (arXiv 1910.02054), GB a rank: stages 1, 2, 3 of 7.5B, 128B and 1T.
+PAPER = {
+    1: '120 120 120  2048 2048 2048  16000 16000 16000',
+    4: '52.5 41.3 30  896 704 512  7000 5500 4000',
+    16: '35.6 21.6 7.5  608 368 128  4750 2875 1000',
+    64: '31.4 16.6 1.88  536 284 32  4187 2218 250',
+    256: '30.4 15.4 0.47  518 263 8  4046 2054 62.5',
+    1024: '30.1 15.1 0.12  513 257 2  4011 2013 15.6',
+}
+
+
+def cells_of(line):
+    """A row's cells: two blanks or more stand between them."""
+    return re.split(r' {2,}', line.strip())
+
+
+class Plan(CommandCase):
+    def plan(self, *arguments, **options):
+        return json.loads(self.run_train('plan', *arguments, '--json', **options).out)
+
+    def tables(self, out):
+        """The tables of the text by their number of ranks, each a list of rows by column title."""
+        tables = {}
+        for block in out.split('\n\n')[1:]:
+            lines = block.splitlines()
+            if len(lines) > 1 and lines[1].startswith('stage'):
+                titles = cells_of(lines[1])
+                tables[int(lines[0].split()[0])] = [list(zip(titles, cells_of(line))) for line in lines[2:6]]
+        return tables
+
+    def check_text(self, text, exact):
+        number, unit = text.split()
+        size = UNITS[unit]
+        self.assertAlmostEqual(float(number) * size, exact, delta=0.051 * size)
+
+    def test_table_and_json_say_the_same(self):
+        config = self.tiny_config(zero_optimization={'stage': 2, 'partition': 'layer'})
+        tables = self.tables(self.run_train('plan', config).out)
+        report = self.plan(config)
+        self.assertEqual(list(tables), [1, 2, 4, 8])
+        self.assertEqual([p['ranks'] for p in report['plans']], [1, 2, 4, 8])
+        self.assertEqual((report['compute'], report['compute_measured'], report['partition']), ('fp32', False, 'layer'))
+        for plan in report['plans']:
+            rows = tables[plan['ranks']]
+            self.assertEqual([row[0][1] for row in rows], ['0', '1', '*2', '3'])
+            self.assertEqual(plan['train_batch_size'], 2 * plan['ranks'])
+            for row, stage in zip(rows, plan['stages']):
+                self.assertEqual(stage['configured'], stage['stage'] == 2)
+                self.assertEqual(list(stage['bytes']), KINDS)
+                self.assertEqual(sum(stage['bytes'].values()), stage['total'])
+                self.assertLessEqual(stage['least_total'], stage['total'])
+                titles = dict(row)
+                for kind in KINDS:
+                    self.check_text(titles[kind], stage['bytes'][kind])
+                self.check_text(titles['total'], stage['total'])
+                self.assertEqual(int(titles.get('of rank', 0)), stage['rank'])
+                self.assertEqual(list(stage['sends']), ['reduce_scatter', 'all_gather'])
+                for operation, sent in stage['sends'].items():
+                    at = [title for title, _ in row].index(operation)
+                    self.check_text(row[at][1], sent['bytes'])
+                    self.assertEqual(int(row[at + 1][1]), sent['calls'])
+
+    def test_states_are_the_formulas(self):
+        report = self.plan(self.tiny_config(precision={'compute': 'bf16'}), '--ranks', '1,2')
+        P = report['elements']
+        alone, two = (plan['stages'] for plan in report['plans'])
+        states = [sum(stage['bytes'][kind] for kind in KINDS[:4]) for stage in alone[:3] + two[:3]]
+        self.assertEqual(states, [18 * P] * 3 + [18 * P, 12 * P, 10 * P])
+        self.assertEqual([two[0]['sends'][name]['bytes'] for name in two[0]['sends']], [4 * P // 2] * 2)
+        self.assertEqual(two[1]['sends']['all_gather']['bytes'], 2 * P // 2)
+
+    def check_run(self, launcher, config, plan):
+        """Trains, and compares what the run says of itself with what was planned for it."""
+        for stage in plan['stages']:
+            shutil.rmtree(self.folder / 'run', ignore_errors=True)
+            command = [*launcher, str(harness.TRAIN), str(config), f'zero_optimization.stage={stage["stage"]}']
+            environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
+            process = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True,
+                                     timeout=300)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            metrics = self.metrics()[-1]
+            self.assertEqual(stage['rank'], 0)  # of which metrics tell
+            for figures in metrics['memory_planned'], metrics['memory']:
+                self.assertEqual({kind: stage['bytes'][kind] for kind in figures}, figures)
+            self.assertEqual(metrics['wire_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
+            self.assertEqual(metrics['wire_calls'], sum(sent['calls'] for sent in stage['sends'].values()))
+
+    def test_runs_keep_to_it(self):
+        config = self.tiny_config(train={'max_steps': 2, 'gradient_accumulation_steps': 2})
+        alone, two = self.plan(config, '--ranks', '1,2')['plans']
+        self.check_run([], config, alone)
+        if shutil.which('mpirun') and not harness.SANITIZERS:
+            self.check_run(['mpirun', '--oversubscribe', '-n', '2'], config, two)
+
+    def test_ranks_that_the_batch_does_not_divide_by(self):
+        config = self.tiny_config(train={'train_batch_size': 8})
+        out = self.run_train('plan', config, '--ranks', '1,3,4').out
+        self.assertEqual(list(self.tables(out)), [1, 4])
+        refused = [line for line in out.splitlines() if line.startswith('3 ranks')]
+        self.assertEqual(len(refused), 1)
+        self.assertIn('train.train_batch_size 8 does not divide by 3 ranks', refused[0])
+        plans = self.plan(config, '--ranks', '1,3,4')['plans']
+        self.assertEqual([p.get('gradient_accumulation_steps') for p in plans], [4, None, 1])
+        self.assertIn('does not divide', plans[1]['refused'])
+        self.refuses('plan', config, '--ranks', '3,5', says=['train.train_batch_size', '3 ranks'])
+
+    def test_where_sizes_come_from(self):
+        """A tokenizer or weights; token shards need not be there."""
+        config = self.folder / 'config.json'
+        config.write_text(json.dumps({'model': {'n_layer': 1, 'n_head': 1, 'n_embd': 128, 'n_positions': 128},
+                                      'data': {'train': 'absent.bin', 'tokenizer': 'bytes'}}))
+        block = 12 * 128 * 128 + 13 * 128
+        report = self.plan(config, 'precision.compute=fp32', '--ranks', 1)
+        self.assertEqual(report['parameters'], 257 * 128 + 128 * 128 + block + 2 * 128)
+        self.refuses('plan', config, 'data.tokenizer=absent.tiktoken', says=['absent.tiktoken', 'model.vocab_size'])
+        given = self.plan(config, 'data.tokenizer=absent.tiktoken', 'model.vocab_size=300', '--ranks', 1)
+        self.assertEqual(given['parameters'] - report['parameters'], 43 * 128)
+        config.write_text(json.dumps({'model': {'init_from': str(GOLDEN / 'gpt2-tiny')}}))
+        sizes = json.loads((GOLDEN / 'gpt2-tiny' / 'config.json').read_text())
+        self.assertEqual(self.plan(config, '--ranks', 2)['parameters'],
+                         sizes['n_embd'] * (sizes['vocab_size'] + sizes['n_positions'] + 2) +
+                         sizes['n_layer'] * (12 * sizes['n_embd'] ** 2 + 13 * sizes['n_embd']))
+        self.refuses('plan', config, 'model.n_layer=77', says=['model.n_layer', '77'])
+
+    def test_measured_type_is_named(self):
+        config = self.tiny_config(precision={'compute': 'auto'})
+        report = self.plan(config, '--ranks', 2)
+        self.assertTrue(report['compute_measured'])
+        self.assertIn(report['compute'], ('fp32', 'bf16'))
+        self.assertIn('measured', self.run_train('plan', config, '--ranks', 2).out.splitlines()[0])
+
+    def test_machines(self):
+        """Ranks on other machines are reached through messages, which take other memory than a shared window."""
+        config = self.tiny_config()
+        one, = self.plan(config, '--ranks', 8)['plans']
+        four, = self.plan(config, '--ranks', 8, '--per-machine', 2)['plans']
+        self.assertEqual((one['ranks_per_machine'], four['ranks_per_machine']), (8, 2))
+        for a, b in zip(one['stages'], four['stages']):
+            self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
+            self.assertEqual(a['bytes']['moments'], b['bytes']['moments'])
+        apart, = self.plan(config, '--ranks', 8, 'comm.shared_memory=false')['plans']
+        self.assertEqual(apart['ranks_per_machine'], 1)
+
+    def test_presets(self):
+        for preset in sorted((ROOT / 'configs').glob('gpt*.json')):
+            with self.subTest(preset.name):
+                report = self.plan(preset, 'precision.compute=bf16', '--ranks', '8')
+                self.assertEqual(len(report['plans'][0]['stages']), 4)
+
+    def test_a_trillion_parameters(self):
+        """Under a second of processor time: three are allowed, as other work may share the caches."""
+        config = self.folder / 'trillion.json'
+        config.write_text(json.dumps({
+            'model': {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 50257, 'n_positions': 2048},
+            'train': {'micro_batch_size': 1}, 'precision': {'compute': 'bf16'}}))
+        for ranks in '1,2,4,8', '1024':
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            report = self.plan(config, '--ranks', ranks)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            P = report['parameters']
+            self.assertGreater(P, 1e12)
+            for plan in report['plans']:
+                self.assertGreaterEqual(plan['stages'][0]['total'], 18 * P)
+                self.assertAlmostEqual(plan['stages'][3]['bytes']['moments'], 8 * P / plan['ranks'], delta=1e-3 * P)
+            if not harness.SANITIZERS:
+                self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 3)
+
+    def test_bad_arguments(self):
+        config = self.tiny_config()
+        for arguments, says in (
+            ([], ['CONFIG.json']),
+            ([config, '--ranks', '1,x'], ['--ranks', '1,x']),
+            ([config, '--ranks', '1,,2'], ['--ranks']),
+            ([config, '--ranks', '0'], ['--ranks']),
+            ([config, '--ranks', '-1'], ['--ranks']),
+            ([config, '--ranks', '99999999999999999999'], ['--ranks']),
+            ([config, '--ranks', ''], ['--ranks']),
+            ([config, '--ranks'], ['--ranks']),
+            ([config, '--ranks', ','.join(['1'] * 65)], ['--ranks', '64']),
+            ([config, '--rank', '1'], ['--rank', 'did you mean --ranks']),
+            ([config, '--per-machine', 'x'], ['--per-machine']),
+            ([config, 'model.n_layers=3'], ['n_layers', 'n_layer']),
+            (['absent.json'], ['absent.json']),
+            ([config, 'model.n_head=3'], ['model.n_head']),
+            ([config, 'zero_optimization.reduce_bucket_size=1', 'model.n_embd=512'], ['reduce_bucket_size']),
+        ):
+            with self.subTest(arguments):
+                self.refuses('plan', *arguments, says=says)
+
+
+class Paper(CommandCase):
+    def test_every_cell(self):
+        out = self.run_train('plan', '--paper').out
+        rows = [line.split() for line in out.splitlines() if re.match(r' *\d+ ', line)]
+        self.assertEqual({int(row[0]): row[1:] for row in rows},
+                         {ranks: row.split() for ranks, row in PAPER.items()})
+        for word in 'fp32', '18 bytes', '16 in fp32':
+            self.assertIn(word, out)
+
+    def test_json_has_the_formulas(self):
+        cells = json.loads(self.run_train('plan', '--paper', '--json').out)['paper']
+        self.assertEqual(len(cells), 3 * 6 * 3)
+        for cell in cells:
+            P, N, stage = cell['parameters'], cell['ranks'], cell['stage']
+            bytes_of = {1: 4 * P + 12 * P / N, 2: 2 * P + 14 * P / N, 3: 16 * P / N}
+            self.assertAlmostEqual(cell['bytes'], bytes_of[stage], delta=0.5)
+
+    def test_beside_plans(self):
+        out = self.run_train('plan', self.tiny_config(), '--ranks', '2', '--paper').out
+        self.assertIn('2 ranks', out)
+        self.assertIn('4187', out)
+
+
+if __name__ == '__main__':
+    unittest.main()
