@@ -249,17 +249,23 @@ static enum status check_launcher(const struct comm *comm) {
     return STATUS_OK;
 }
 
+// A window's pieces start anywhere; as pages are mapped whole, the first aligned byte is the same one to all.
+static struct mailbox *mailbox_in(void *piece) {
+    uintptr_t address = (uintptr_t)piece;
+    return (struct mailbox *)((address + LINK_ALIGNMENT - 1) / LINK_ALIGNMENT * LINK_ALIGNMENT);
+}
+
 // The mailboxes of this machine's ranks, one piece each of a window that all of them map.
 static enum status open_window(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    size_t bytes = mailbox_bytes(comm->local_world, mpi->chunk_bytes);
+    size_t bytes = mailbox_bytes(comm->local_world, mpi->chunk_bytes) + LINK_ALIGNMENT;
     void *base = NULL;
     int *ranks = calloc((size_t)comm->local_world, sizeof *ranks);
     if (!ranks)
         return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
     int error = MPI_Win_allocate_shared((MPI_Aint)bytes, 1, MPI_INFO_NULL, mpi->machine, &base, &mpi->window);
     if (error == MPI_SUCCESS) {
-        mpi->mailbox = base;
+        mpi->mailbox = mailbox_in(base);
         mailbox_init(mpi->mailbox, comm->local_world, mpi->chunk_bytes);
         MPI_Allgather(&comm->rank, 1, MPI_INT, ranks, 1, MPI_INT, mpi->machine); // and all are set up
     }
@@ -273,10 +279,11 @@ static enum status open_window(struct comm *comm) {
         if (error != MPI_SUCCESS)
             break;
         struct peer *peer = &mpi->peers[ranks[local]];
-        peer->mailbox = other;
+        peer->mailbox = mailbox_in(other);
         // A mailbox has no ring for its own rank: those after it move up.
-        peer->to = mailbox_ring(other, comm->local_rank - (comm->local_rank > local), mpi->chunk_bytes);
-        peer->from = mailbox_ring(base, local - (local > comm->local_rank), mpi->chunk_bytes);
+        peer->to =
+            mailbox_ring(peer->mailbox, comm->local_rank - (comm->local_rank > local), mpi->chunk_bytes);
+        peer->from = mailbox_ring(mpi->mailbox, local - (local > comm->local_rank), mpi->chunk_bytes);
     }
     free(ranks);
     return error == MPI_SUCCESS
@@ -349,6 +356,6 @@ size_t comm_memory_bytes(int world, int local_world) {
     size_t chunk = link_chunk_bytes(world);
     if (world == 1)
         return 0;
-    return mailbox_bytes(local_world, chunk) + 2 * chunk +
+    return mailbox_bytes(local_world, chunk) + LINK_ALIGNMENT + 2 * chunk +
            (size_t)(world - local_world) * 2 * LINK_DEPTH * chunk;
 }
