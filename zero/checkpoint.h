@@ -128,6 +128,7 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
 // "FOLDER/step-00000123" in a fresh string, or NULL (recorded).
 char *checkpoint_path(const char *checkpoints_folder, int64_t step);
-bool checkpoint_is_folder(const char *path); // whether it holds a manifest.json
+bool checkpoint_is_folder(const char *path);   // whether it holds a manifest.json
+bool checkpoint_holds_steps(const char *path); // whether it holds step-N folders
 
 #endif

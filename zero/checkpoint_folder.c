@@ -59,6 +59,14 @@ enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int
     return STATUS_OK;
 }
 
+bool checkpoint_holds_steps(const char *path) {
+    int64_t *steps;
+    int n_steps;
+    enum status status = checkpoint_list(path, &steps, &n_steps);
+    free(steps);
+    return status == STATUS_OK && n_steps > 0;
+}
+
 static enum status open_step(struct comm *comm, const char *checkpoints_folder, int64_t step,
                              struct checkpoint **out) {
     *out = NULL;

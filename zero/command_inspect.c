@@ -123,7 +123,8 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     int64_t *steps = NULL;
     int n_steps = 0;
     TRY(checkpoint_list(checkpoints, &steps, &n_steps));
-    printf("%s: run, %d checkpoint%s\n", path, n_steps, n_steps == 1 ? "" : "s");
+    printf("%s: %s%d checkpoint%s\n", path, checkpoints == path ? "" : "run, ", n_steps,
+           n_steps == 1 ? "" : "s");
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *one = checkpoint_path(checkpoints, steps[i]);
@@ -141,12 +142,14 @@ static enum status inspect_folder(const char *path) {
     enum status status = checkpoints && tensors ? STATUS_OK : STATUS_FAILED;
     if (status == STATUS_OK && file_is_folder(checkpoints))
         status = inspect_run(path, checkpoints);
+    else if (status == STATUS_OK && checkpoint_holds_steps(path))
+        status = inspect_run(path, path);
     else if (status == STATUS_OK && file_exists(tensors))
         status = inspect_safetensors(tensors);
     else if (status == STATUS_OK)
         status = FAIL(STATUS_INVALID,
-                      "%s: a folder that is neither a run (checkpoints/), a checkpoint (manifest.json) nor a "
-                      "Hugging Face model (model.safetensors)",
+                      "%s: a folder that is neither a run (checkpoints/), one of checkpoints (step-N), a "
+                      "checkpoint (manifest.json) nor a Hugging Face model (model.safetensors)",
                       path);
     free(checkpoints);
     free(tensors);

@@ -11,6 +11,7 @@ extern const struct command command_options;
 extern const struct command command_generate;
 extern const struct command command_eval;
 extern const struct command command_inspect;
+extern const struct command command_checkpoint;
 extern const struct command command_bench;
 
 #endif

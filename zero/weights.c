@@ -17,7 +17,7 @@ enum status weights_open(struct weights *weights, const char *path) {
     *weights = (struct weights){.path = strdup(path)};
     if (!weights->path)
         return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    if (holds(path, "manifest.json") || holds(path, "checkpoints")) {
+    if (holds(path, "manifest.json") || holds(path, "checkpoints") || checkpoint_holds_steps(path)) {
         TRY(checkpoint_open_path(NULL, path, &weights->checkpoint));
         weights->config = weights->checkpoint->params.config;
         return STATUS_OK;
@@ -25,8 +25,9 @@ enum status weights_open(struct weights *weights, const char *path) {
     if (holds(path, "model.safetensors"))
         return huggingface_read_config(path, &weights->config);
     return FAIL(STATUS_INVALID,
-                "%s holds no weights: expected a run folder (with checkpoints/), a checkpoint (with "
-                "manifest.json) or a Hugging Face GPT-2 folder (config.json and model.safetensors)",
+                "%s holds no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
+                "(with step-N), a checkpoint (with manifest.json) or a Hugging Face GPT-2 folder "
+                "(config.json and model.safetensors)",
                 path);
 }
 

@@ -1,6 +1,6 @@
-// Where a model's weights come from when they are not random: a run folder (its newest good checkpoint), a
-// checkpoint folder, or a Hugging Face GPT-2 folder. Serves model.init_from and the commands that use a
-// trained model.
+// Where a model's weights come from when they are not random: a run folder or a folder of
+// checkpoints (the newest good one), a checkpoint folder, or a Hugging Face GPT-2 folder. Serves
+// model.init_from and the commands that use a trained model.
 #ifndef ZERO_ZERO_WEIGHTS_H
 #define ZERO_ZERO_WEIGHTS_H
 

@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -66,6 +67,27 @@ class CommandCase(unittest.TestCase):
             self.assertIn(str(part), process.error)
         return process
 
+    def start_mpirun(self, *words, **options):
+        """mpirun with these words, such as '-n', 2, TRAIN, config."""
+        environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1',
+                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', ASAN_OPTIONS='detect_leaks=0')  # MPI's own leaks
+        return subprocess.Popen(['mpirun', '--oversubscribe', *map(str, words)], cwd=self.folder, env=environment,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8', errors='replace',
+                                **options)
+
+    def finish(self, process, code):
+        began = time.monotonic()
+        out, error = process.communicate(timeout=300)
+        process.seconds = time.monotonic() - began
+        self.assertNotIn('Sanitizer', error)
+        self.assertEqual(process.returncode, code, f'{process.args}\n{out}\n{error}')
+        process.out, process.error = out, error
+        return process
+
+    def run_ranks(self, n, *arguments, code=0):
+        """Runs ./train on n ranks and checks mpirun's exit code."""
+        return self.finish(self.start_mpirun('-n', n, TRAIN, *arguments), code)
+
     def tiny_config(self, name='tiny.json', **sections):
         """A model that trains in a blink, on 4,000 tokens of its own."""
         shard = self.folder / 'tokens.bin'
@@ -89,6 +111,14 @@ class CommandCase(unittest.TestCase):
         path = self.folder / name
         path.write_text(json.dumps(config))
         return path
+
+    def ranks_config(self, **sections):
+        """A tiny_config that 1, 2, 3, 4, 6 and 12 ranks can train, all with the same batch."""
+        sections.setdefault('train', {}).setdefault('train_batch_size', 12)
+        sections['train'].setdefault('gradient_accumulation_steps', 1)
+        sections['train'].setdefault('micro_batch_size', 0)
+        sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
+        return self.tiny_config(**sections)
 
     def metrics(self, run='run'):
         """The training steps of metrics.jsonl, as written (text of loss and norm) and parsed."""

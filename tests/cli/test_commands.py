@@ -13,7 +13,8 @@ from harness import CommandCase, GOLDEN, ROOT, shared
 class Help(CommandCase):
     def test_help_names_every_command(self):
         out = self.run_train('help').out
-        for command in 'check', 'plan', 'options', 'generate', 'eval', 'tokenizer', 'tokenize', 'inspect', 'bench':
+        for command in ('check', 'plan', 'options', 'generate', 'eval', 'tokenizer', 'tokenize', 'inspect', 'checkpoint',
+                        'bench'):
             self.assertIn(command, out)
             self.assertIn(command, self.run_train('help', command).out)
         self.assertTrue(self.run_train('--version').out.strip())

@@ -6,7 +6,6 @@ import os
 import pathlib
 import shutil
 import signal
-import subprocess
 import time
 import unittest
 
@@ -21,25 +20,6 @@ def relative(value, expected):
 
 
 class RankCase(CommandCase):
-    def start_mpirun(self, *words, **options):
-        environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1',
-                           OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', ASAN_OPTIONS='detect_leaks=0')  # MPI's own leaks
-        return subprocess.Popen(['mpirun', '--oversubscribe', *map(str, words)], cwd=self.folder, env=environment,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8', errors='replace',
-                                **options)
-
-    def finish(self, process, code):
-        began = time.monotonic()
-        out, error = process.communicate(timeout=300)
-        process.seconds = time.monotonic() - began
-        self.assertNotIn('Sanitizer', error)
-        self.assertEqual(process.returncode, code, f'{process.args}\n{out}\n{error}')
-        process.out, process.error = out, error
-        return process
-
-    def run_ranks(self, n, *arguments, code=0):
-        return self.finish(self.start_mpirun('-n', n, harness.TRAIN, *arguments), code)
-
     def fails_together(self, process, code, *facts):
         """All ranks have ended, in time, with one message that names these facts."""
         self.finish(process, code)
@@ -72,13 +52,6 @@ class RankCase(CommandCase):
                 return
             time.sleep(0.05)
         self.fail('no steps seen')
-
-    def ranks_config(self, **sections):
-        sections.setdefault('train', {}).setdefault('train_batch_size', 12)
-        sections['train'].setdefault('gradient_accumulation_steps', 1)
-        sections['train'].setdefault('micro_batch_size', 0)
-        sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
-        return self.tiny_config(**sections)
 
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers; tests/mpi runs all stages with them')

@@ -1,0 +1,236 @@
+"""train checkpoint verify and consolidate: every damage in every checkpoint of a run is told, and what many ranks
+wrote becomes what one would have written."""
+import json
+import re
+import resource
+import shutil
+import signal
+import unittest
+
+from harness import CommandCase
+
+GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) files?: ok$'
+
+
+def numbers(checkpoint):
+    """The bytes of each (unit, kind): its spans, whichever files they stand in, one after the other."""
+    manifest = json.loads((checkpoint / 'manifest.json').read_text())
+    files = [(checkpoint / file['name']).read_bytes() for file in manifest['files']]
+    found = {}
+    for span in sorted(manifest['spans'], key=lambda span: span['begin']):
+        so_far = found.setdefault((span['unit'], span['kind']), bytearray())
+        assert len(so_far) == 4 * span['begin']
+        end = span['offset'] + 4 * (span['end'] - span['begin'])
+        so_far.extend(files[span['file']][span['offset']:end])
+    return found
+
+
+def flip(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+class CheckpointCase(CommandCase):
+    def three_ranks(self, *arguments, **sections):
+        """A run of 6 steps on 3 ranks in stage 3, saved after 2, 4 and 6; with a tokenizer in a file of its own."""
+        if not (self.folder / 'bpe.tiktoken').exists():
+            (self.folder / 'text.txt').write_text(''.join(f'{i * i} is the square of {i}\n' for i in range(300)))
+            self.run_train('tokenizer', 'train', 'text.txt', '--vocab-size', 300, '--out', 'bpe.tiktoken')
+        sections.setdefault('model', {}).setdefault('vocab_size', 300)
+        self.config = self.ranks_config(checkpoint={'every': 2, 'keep': 0}, data={'tokenizer': 'bpe.tiktoken'},
+                                        scheduler={'type': 'constant', 'warmup_steps': 2}, **sections)
+        self.run_ranks(3, self.config, 'zero_optimization.stage=3', *arguments)
+        return self.checkpoints()
+
+    def verified(self, path, code=0):
+        """The lines of verify, by the name of the checkpoint."""
+        process = self.run_train('checkpoint', 'verify', path, code=code)
+        messages = [line for line in process.error.splitlines() if 'error:' in line]
+        self.assertEqual(len(messages), 1 if code else 0, process.error)
+        self.message = messages[0] if code else ''
+        return {re.search(r'step-\d{8}', line).group(): line for line in process.out.splitlines()}
+
+
+class Verify(CheckpointCase):
+    def test_every_checkpoint_of_a_run_on_three_ranks(self):
+        checkpoints = self.three_ranks()
+        names = [path.name for path in checkpoints]
+        self.assertEqual(names, ['step-00000002', 'step-00000004', 'step-00000006'])
+        for path in self.folder / 'run', self.folder / 'run' / 'checkpoints':
+            lines = self.verified(path)
+            self.assertEqual(list(lines), names)
+            for line in lines.values():
+                self.assertEqual(re.search(GOOD, line).group(2, 3, 4), ('3', 'even', '4'), line)
+        self.assertEqual(list(self.verified(checkpoints[1])), names[1:2])
+
+    def test_each_damage_to_each_file_is_told_and_the_others_are_verified(self):
+        first, middle, last = self.three_ranks()
+        files = sorted(path.name for path in middle.iterdir())
+        self.assertEqual(files, ['manifest.json', 'rank-00000.bin', 'rank-00001.bin', 'rank-00002.bin',
+                                 'tokenizer.tiktoken'])
+        damages = {'flipped': lambda path: flip(path, path.stat().st_size // 2),
+                   'cut': lambda path: path.write_bytes(path.read_bytes()[:-1]),
+                   'absent': lambda path: path.unlink()}
+        for name in files:
+            good = (middle / name).read_bytes()
+            for damage, apply in damages.items():
+                with self.subTest(name, damage=damage):
+                    apply(middle / name)
+                    lines = self.verified(self.folder / 'run', code=2)
+                    (middle / name).write_bytes(good)
+                    self.assertIn(': damaged: ', lines[middle.name])
+                    self.assertIn(name, lines[middle.name])
+                    for other in first, last:
+                        self.assertRegex(lines[other.name], GOOD)
+                    self.assertIn('1 of 3', self.message)
+                    self.assertIn(str(last), self.message)
+        self.verified(self.folder / 'run')
+
+    def test_several_and_all_damaged(self):
+        checkpoints = self.three_ranks()
+        for n, (path, rank) in enumerate(zip(reversed(checkpoints), (0, 2, 1)), 1):
+            flip(path / f'rank-0000{rank}.bin', 0)
+            lines = self.verified(self.folder / 'run', code=2)
+            self.assertIn(f'{n} of 3', self.message)
+            self.assertIn(str(checkpoints[2 - n]) if n < 3 else 'no good one', self.message)
+            self.assertEqual([name for name, line in lines.items() if 'damaged' in line],
+                             [path.name for path in checkpoints[3 - n:]])
+            self.assertIn(f'rank-0000{rank}.bin', lines[path.name])
+        self.verified(checkpoints[0], code=2)
+        self.assertIn('1 of 1', self.message)
+
+
+class Consolidate(CheckpointCase):
+    def test_the_numbers_and_the_words_stay(self):
+        """The embeddings have more elements than are read at once, and each rank wrote a part of them."""
+        source = self.three_ranks('train.max_steps=2', model={'vocab_size': 40000},
+                                  precision={'compute': 'bf16'})[-1]
+        before = {path.name: path.read_bytes() for path in source.iterdir()}
+        self.run_train('checkpoint', 'consolidate', self.folder / 'run', '--output', 'one')
+        self.assertEqual({path.name: path.read_bytes() for path in source.iterdir()}, before)
+        self.assertEqual([path.name for path in (self.folder / 'one').iterdir()], [source.name])
+        target = self.folder / 'one' / source.name
+        self.assertEqual(sorted(path.name for path in target.iterdir()),
+                         ['manifest.json', 'rank-00000.bin', 'tokenizer.tiktoken'])
+        self.assertGreater(max(len(values) for values in numbers(source).values()), 4 << 20)
+        self.assertEqual(numbers(target), numbers(source))
+        have, want = (json.loads((path / 'manifest.json').read_text()) for path in (target, source))
+        self.assertEqual((want['world'], have['world'], have['partition']), (3, 1, 'even'))
+        for key in want.keys() - {'world', 'partition', 'spans', 'files', 'manifest_xxh3'}:
+            self.assertEqual(have[key], want[key], key)
+        self.assertEqual(have['files'][1], want['files'][3])
+        self.assertEqual((target / 'tokenizer.tiktoken').read_bytes(), before['tokenizer.tiktoken'])
+
+    def test_what_one_rank_wrote_stays_the_same_bytes(self):
+        for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}:
+            with self.subTest(optimizer):
+                self.run_train(self.tiny_config(optimizer=optimizer, train={'max_steps': 2}))
+                source = self.checkpoints()[-1]
+                self.run_train('checkpoint', 'consolidate', self.folder / 'run')
+                target = self.folder / 'run' / 'consolidated' / source.name
+                for name in 'rank-00000.bin', 'manifest.json':
+                    self.assertEqual((target / name).read_bytes(), (source / name).read_bytes())
+                shutil.rmtree(self.folder / 'run')
+
+    def test_any_partition_becomes_the_same_file(self):
+        found = set()
+        for partition in 'even', 'layer', 'tensor':
+            self.three_ranks('train.max_steps=2', f'zero_optimization.partition={partition}')
+            out = self.run_train('checkpoint', 'consolidate', self.folder / 'run').out
+            self.assertIn(f'3 ranks ({partition})', out)
+            found.add((self.folder / 'run/consolidated/step-00000002/rank-00000.bin').read_bytes())
+            shutil.rmtree(self.folder / 'run')
+        self.assertEqual(len(found), 1)
+
+    def test_it_is_used_as_the_original_is(self):
+        source = self.three_ranks('train.max_steps=4')[-1]
+        self.run_train('checkpoint', 'consolidate', source)
+        folder = self.folder / 'run' / 'consolidated'
+        self.assertRegex(self.verified(folder)[source.name], GOOD)
+        self.assertIn('1 rank,', self.run_train('inspect', folder / source.name).out)
+        self.assertIn('1 checkpoint\n', self.run_train('inspect', folder).out)
+        texts = [self.run_train('generate', path, '--prompt', 'the square of 1', '--tokens', 12).out
+                 for path in (source, folder, folder / source.name)]
+        self.assertEqual(len(set(texts)), 1)
+        self.assertEqual(self.checkpoints(), [source.parent / 'step-00000002', source])
+        for ranks, stage in (1, 0), (2, 3):
+            with self.subTest(ranks=ranks):
+                for name, path in ('original', source), ('consolidated', folder):
+                    self.run_ranks(ranks, self.config, f'run.dir={self.folder}/{name}-{ranks}',
+                                   f'checkpoint.resume={path}', f'zero_optimization.stage={stage}')
+                self.assertEqual([step for step, _, _ in self.curve(f'consolidated-{ranks}')], [4, 5])
+                self.assertEqual(self.curve(f'consolidated-{ranks}'), self.curve(f'original-{ranks}'))
+                self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
+
+    def test_damage(self):
+        """A checkpoint that was named is refused; of a run the one before it is taken."""
+        before, last = self.three_ranks('train.max_steps=4')
+        flip(last / 'rank-00001.bin', -1)
+        self.refuses('checkpoint', 'consolidate', last, says=['rank-00001.bin'])
+        self.assertFalse((self.folder / 'run' / 'consolidated').exists())
+        process = self.run_train('checkpoint', 'consolidate', self.folder / 'run')
+        self.assertIn('rank-00001.bin', process.error)
+        target = self.folder / 'run' / 'consolidated' / before.name
+        self.assertEqual(numbers(target), numbers(before))
+        self.assertEqual([path.name for path in target.parent.iterdir()], [before.name])
+
+    def test_full_disk(self):
+        source = self.three_ranks('train.max_steps=2')[-1]
+        limit = (source / 'rank-00000.bin').stat().st_size  # a third of what is to be written
+
+        def no_space():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        self.refuses('checkpoint', 'consolidate', source, code=1, says=['rank-00000.bin'], preexec_fn=no_space)
+        self.assertEqual(list((self.folder / 'run' / 'consolidated').iterdir()), [])
+        self.verified(source)
+
+
+class Arguments(CheckpointCase):
+    def test_what_to_do(self):
+        self.refuses('checkpoint', says=['verify', 'consolidate'])
+        self.refuses('checkpoint', 'verfy', 'run', says=['"verfy"', 'did you mean verify'])
+        self.refuses('checkpoint', 'consolidates', 'run', says=['did you mean consolidate'])
+        self.refuses('checkpoint', 'shrink', 'run', says=['"shrink"', 'train help checkpoint'])
+        self.refuses('checkpoint', 'verify', 'a', 'b', says=['"b"'])
+        self.refuses('checkpoint', 'verify', 'a', '--output', 'b', says=['--output'])
+        self.refuses('checkpoint', 'consolidate', 'a', '--ouput', 'b', says=['--output'])
+        self.refuses('checkpoint', 'consolidate', 'a', '--output', '', says=['--output'])
+
+    def test_folders_without_a_checkpoint(self):
+        for folder in 'empty', 'run/checkpoints', 'torn/step-00000002':
+            (self.folder / folder).mkdir(parents=True)
+        (self.folder / 'file').write_text('none')
+        for action in 'verify', 'consolidate':
+            with self.subTest(action):
+                self.refuses('checkpoint', action, says=[action, 'run or a checkpoint'])
+                self.refuses('checkpoint', action, 'absent', says=['absent', 'does not exist'])
+                for name in 'empty', 'run', 'run/checkpoints', 'torn/step-00000002', 'file':
+                    self.refuses('checkpoint', action, name, says=[name, 'holds no checkpoint', 'manifest.json'])
+                process = self.refuses('checkpoint', action, 'torn', says=['torn'])
+                self.assertIn('manifest.json', process.out + process.error)
+
+    def test_outputs_that_are_refused(self):
+        self.run_train(self.tiny_config(train={'max_steps': 2}))
+        run, source = self.folder / 'run', self.checkpoints()[-1]
+        before = {path.name: path.read_bytes() for path in source.iterdir()}
+        (self.folder / 'link').symlink_to(source.parent)
+        refusals = {source.parent: 'overwritten', source.parent / '..' / 'checkpoints': 'overwritten',
+                    'link': 'overwritten', source: 'is a checkpoint', run: 'is a run folder',
+                    self.folder / 'tokens.bin': 'tokens.bin'}
+        for output, word in refusals.items():
+            with self.subTest(output):
+                self.refuses('checkpoint', 'consolidate', run, '--output', output, says=[output, word])
+        self.run_train('checkpoint', 'consolidate', run)
+        self.refuses('checkpoint', 'consolidate', run, says=['consolidated/step-00000002', 'exists already'])
+        alone = self.folder / 'alone'
+        shutil.copytree(source, alone)
+        self.refuses('checkpoint', 'consolidate', alone, says=['alone', '--output'])
+        self.run_train('checkpoint', 'consolidate', 'alone', '--output', 'again')
+        self.assertEqual(numbers(self.folder / 'again' / source.name), numbers(alone))
+        self.assertEqual({path.name: path.read_bytes() for path in source.iterdir()}, before)
+
+
+if __name__ == '__main__':
+    unittest.main()
