@@ -32,9 +32,13 @@ int processors_usable(void) {
     return processors < 1 ? 1 : processors;
 }
 
+int processors_of_machine(void) {
+    int processors = at_most((int)sysconf(_SC_NPROCESSORS_ONLN), quota_processors());
+    return processors < 1 ? 1 : processors;
+}
+
 int processors_share(int n_processes) {
-    int usable = processors_usable(), machine = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    machine = at_most(machine, quota_processors());
+    int usable = processors_usable(), machine = processors_of_machine();
     // A launcher may have given each process processors of its own; then they add up to no more than there
     // are.
     int share = usable * n_processes <= machine ? usable : machine / n_processes;

@@ -52,9 +52,9 @@ struct comm_queue {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct comm_call calls[QUEUE_LENGTH];
-    uint64_t given, done; // calls so far
-    enum status status;   // of the first that failed; those after it are not made
-    bool stopping;
+    uint64_t given, done;  // calls so far
+    enum status status;    // of the first that failed; those after it are not made
+    bool making, stopping; // a call is being made, by whichever thread; the thread is to end
 };
 
 static enum status run_call(struct comm *comm, const struct comm_call *call, double *seconds) {
@@ -66,28 +66,36 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, dou
     return status;
 }
 
+// Makes the oldest call that is waiting, while no other thread makes one: calls happen in order, whoever
+// makes them. Called and left with the lock held.
+static void make_next_call(struct comm *comm, bool eager) {
+    struct comm_queue *queue = comm->queue;
+    struct comm_call call = queue->calls[queue->done % QUEUE_LENGTH];
+    enum status status = queue->status;
+    double seconds = 0;
+    queue->making = true;
+    pthread_mutex_unlock(&queue->lock);
+    comm->eager = eager;
+    if (status == STATUS_OK)
+        status = run_call(comm, &call, &seconds);
+    comm->eager = true;
+    pthread_mutex_lock(&queue->lock);
+    comm->traffic.busy_s += seconds;
+    queue->making = false;
+    queue->status = status;
+    queue->done++;
+    pthread_cond_broadcast(&queue->changed);
+}
+
 static void *work(void *argument) {
     struct comm *comm = argument;
     struct comm_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
-    for (;;) {
-        if (queue->done == queue->given) {
-            if (queue->stopping)
-                break;
+    while (!queue->stopping || queue->done < queue->given) {
+        if (queue->making || queue->done == queue->given)
             pthread_cond_wait(&queue->changed, &queue->lock);
-            continue;
-        }
-        struct comm_call call = queue->calls[queue->done % QUEUE_LENGTH];
-        enum status status = queue->status;
-        double seconds = 0;
-        pthread_mutex_unlock(&queue->lock);
-        if (status == STATUS_OK)
-            status = run_call(comm, &call, &seconds);
-        pthread_mutex_lock(&queue->lock);
-        comm->traffic.busy_s += seconds;
-        queue->status = status;
-        queue->done++;
-        pthread_cond_broadcast(&queue->changed);
+        else
+            make_next_call(comm, false);
     }
     pthread_mutex_unlock(&queue->lock);
     return NULL;
@@ -121,13 +129,18 @@ static void queue_delete(struct comm *comm) {
     comm->queue = NULL;
 }
 
+// Who has to wait anyway makes the calls that the thread has not begun: nothing needs to wake up for them.
 static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
     struct comm_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
     if (queue->done < ticket) {
         double began = clock_monotonic_s();
-        while (queue->done < ticket)
-            pthread_cond_wait(&queue->changed, &queue->lock);
+        while (queue->done < ticket) {
+            if (queue->making)
+                pthread_cond_wait(&queue->changed, &queue->lock);
+            else
+                make_next_call(comm, true);
+        }
         comm->traffic.waited_s += clock_monotonic_s() - began;
     }
     enum status status = queue->status;
@@ -332,7 +345,7 @@ enum status comm_open_self(struct comm **out) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return FAIL(STATUS_FAILED, "out of memory for a communicator");
-    **out = (struct comm){.backend = &self_backend, .world = 1, .local_world = 1};
+    **out = (struct comm){.backend = &self_backend, .world = 1, .local_world = 1, .eager = true};
     return STATUS_OK;
 }
 

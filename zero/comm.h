@@ -51,6 +51,7 @@ struct comm {
     struct stream stream;        // on which sums are taken, from comm_attach
     struct comm_queue *queue;    // calls under way, or NULL: each runs at once
     void *data;                  // the backend's
+    bool eager;                  // the call being made has a caller who waits for it
     bool failed_together;        // every rank knows of the failure
 };
 

@@ -1,5 +1,5 @@
-// Rings in shared memory. Waiting is by futex, never by spinning: on a machine with fewer cores than threads
-// a rank that spins takes the core of the rank that it waits for.
+// Rings in shared memory. Waiting is by futex, after a moment of looking where there is a core to spare: on a
+// machine with fewer cores than threads a rank that spins takes the core of the rank that it waits for.
 #include "zero/comm_link.h"
 
 #include <linux/futex.h>
@@ -81,13 +81,23 @@ void ring_pulled(struct ring *ring) {
     wake(&ring->consumed);
 }
 
-void ring_wait_to_push(struct ring *ring) {
+static void pause_a_moment(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void ring_wait_to_push(struct ring *ring, int spins) {
+    for (int i = 0; i < spins && !ring_can_push(ring); i++)
+        pause_a_moment();
     unsigned consumed = atomic_load(&ring->consumed);
     if (!ring_can_push(ring))
         sleep_while(&ring->consumed, consumed);
 }
 
-void ring_wait_to_pull(struct ring *ring) {
+void ring_wait_to_pull(struct ring *ring, int spins) {
+    for (int i = 0; i < spins && !ring_can_pull(ring); i++)
+        pause_a_moment();
     unsigned produced = atomic_load(&ring->produced);
     if (!ring_can_pull(ring))
         sleep_while(&ring->produced, produced);

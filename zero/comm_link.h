@@ -14,6 +14,7 @@
 #define LINK_DEPTH     2 // chunks under way in each direction: one being filled, one being read
 #define LINK_ALIGNMENT 64
 #define LINK_MESSAGE   2048
+#define LINK_SPINS     1000 // some tens of microseconds: what waking up would take
 
 // One sender, one receiver. A count differs from the other by the chunks that lie in the ring.
 struct ring {
@@ -43,8 +44,8 @@ void *ring_push_place(struct ring *ring, size_t chunk_bytes);
 const void *ring_pull_place(struct ring *ring, size_t chunk_bytes);
 void ring_pushed(struct ring *ring);
 void ring_pulled(struct ring *ring);
-// Sleeps until the other side has moved, at most for some milliseconds.
-void ring_wait_to_push(struct ring *ring);
-void ring_wait_to_pull(struct ring *ring);
+// Looks `spins` times and then sleeps until the other side has moved, at most for some milliseconds.
+void ring_wait_to_push(struct ring *ring, int spins);
+void ring_wait_to_pull(struct ring *ring, int spins);
 
 #endif

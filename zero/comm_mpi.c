@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/processors.h"
 
 #define WATCH_NS   50000000
 #define PATIENCE_S 5 // from a failure anywhere to the end of every process
@@ -309,6 +310,7 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_rank(mpi->machine, &comm->local_rank);
     MPI_Comm_size(mpi->machine, &comm->local_world);
     mpi->chunk_bytes = link_chunk_bytes(comm->world);
+    mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
     mpi->sums = malloc(mpi->chunk_bytes);
     mpi->rounded = malloc(mpi->chunk_bytes);
     mpi->peers = calloc((size_t)comm->world, sizeof *mpi->peers);
@@ -339,7 +341,7 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     if (status == STATUS_OK) {
         pthread_mutex_init(&mpi->mpi_lock, NULL);
         pthread_mutex_init(&mpi->fail_lock, NULL);
-        *comm = (struct comm){.backend = &mpi_backend, .data = mpi};
+        *comm = (struct comm){.backend = &mpi_backend, .data = mpi, .eager = true};
         status = open_data(comm, options);
     }
     if (status == STATUS_OK) {

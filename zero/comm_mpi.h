@@ -24,6 +24,7 @@ struct mpi_data {
     struct mailbox *mailbox; // this rank's
     struct peer *peers;      // (world); this rank's own is empty
     size_t chunk_bytes;
+    int spins; // looks at a ring before sleeping, where each rank has a processor and its caller waits
     char *sums, *rounded;      // chunk_bytes each: a sum on its way; the own share as it would travel
     pthread_mutex_t mpi_lock;  // around MPI's calls: two threads take turns
     pthread_mutex_t fail_lock; // guards what follows

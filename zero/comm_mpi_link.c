@@ -80,7 +80,7 @@ enum status peer_push_begin(struct comm *comm, int rank, void **place) {
         return finish_request(comm, &peer->sends[slot]);
     }
     while (!ring_can_push(peer->to)) {
-        ring_wait_to_push(peer->to);
+        ring_wait_to_push(peer->to, comm->eager ? mpi->spins : 0);
         TRY(mpi_check(comm));
     }
     *place = ring_push_place(peer->to, mpi->chunk_bytes);
@@ -112,7 +112,7 @@ enum status peer_pull_begin(struct comm *comm, int rank, const void **place) {
         return finish_request(comm, &peer->receives[slot]);
     }
     while (!ring_can_pull(peer->from)) {
-        ring_wait_to_pull(peer->from);
+        ring_wait_to_pull(peer->from, comm->eager ? mpi->spins : 0);
         if (!ring_can_pull(peer->from))
             TRY(mpi_check(comm));
     }
