@@ -20,6 +20,7 @@
 #include "data/tokenizer.h"
 #include "model/params.h"
 #include "zero/comm.h"
+#include "zero/loss_scale.h"
 #include "zero/partition.h"
 
 // What is kept of each unit, in file order. AdamW has all three, SGD with momentum the first two.
@@ -48,6 +49,7 @@ struct checkpoint_contents {
     const struct tokenizer *tokenizer; // is copied in; or NULL
     enum dtype compute;                // what precision.compute came to
     int n_kinds;                       // 1: master only; 2: and m; 3: and v
+    struct loss_scale loss_scale;
     struct checkpoint_source source;
 };
 
@@ -95,6 +97,7 @@ struct checkpoint {
     int n_kinds;
     int world; // ranks that wrote it
     enum partition_kind partition;
+    struct loss_scale loss_scale;
     char *tokenizer; // "bytes", the path of the copy in the folder, or NULL
     struct checkpoint_file *files;
     int n_files;

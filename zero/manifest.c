@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -30,6 +31,17 @@ static void add_string_member(struct text *out, const char *key, const char *val
     else
         text_add(out, "null");
     text_add(out, ",\n");
+}
+
+// Absent where losses are not scaled.
+static void print_loss_scale(const struct loss_scale *loss_scale, struct text *out) {
+    char scale[32];
+    if (loss_scale->scale > 0)
+        text_add(out,
+                 "  \"loss_scale\": {\"scale\": %s, \"hysteresis_left\": %" PRId64
+                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 "},\n",
+                 text_double(scale, loss_scale->scale), loss_scale->hysteresis_left,
+                 loss_scale->last_overflow, loss_scale->skipped);
 }
 
 static void print_tensors(const struct params *params, struct text *out) {
@@ -67,6 +79,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
     text_add(out, "],\n  \"world\": %d,\n", contents->partition->world);
     add_string_member(out, "partition", partition_name(contents->partition->kind));
+    print_loss_scale(&contents->loss_scale, out);
     add_string_member(out, "tokenizer", tokenizer);
     print_tensors(params, out);
     text_add(out, "  \"spans\": [");
@@ -168,6 +181,21 @@ static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, 
     else
         return FAIL(STATUS_INVALID, "%s: compute is \"%.40s\", expected fp32 or bf16", source, text);
     return STATUS_OK;
+}
+
+static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    struct loss_scale *loss_scale = &checkpoint->loss_scale;
+    const cJSON *object;
+    if (!cJSON_GetObjectItemCaseSensitive(root, "loss_scale"))
+        return STATUS_OK;
+    TRY(json_get_object(root, "loss_scale", source, &object));
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(object, "scale");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0 && isfinite(scale->valuedouble)))
+        return FAIL(STATUS_INVALID, "%s: the scale of loss_scale is not a number above 0", source);
+    loss_scale->scale = scale->valuedouble;
+    TRY(json_get_integer(object, "hysteresis_left", 1, MAX_WHOLE, source, &loss_scale->hysteresis_left));
+    TRY(json_get_integer(object, "last_overflow", -1, checkpoint->step, source, &loss_scale->last_overflow));
+    return json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped);
 }
 
 // The kinds come in the order of their enum, master first.
@@ -370,6 +398,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY(json_parse(json, length, source, &root));
     enum status status = STATUS_OK;
     TRY_GOTO(parse_head(checkpoint, root, source), done);
+    TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
     TRY_GOTO(check_tensors(checkpoint, root, source), done);

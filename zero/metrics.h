@@ -14,9 +14,11 @@
 #include "zero/tensorboard.h"
 
 struct step_metrics {
-    int64_t step;     // from 0
-    double loss;      // mean over the step's tokens, nats
-    double grad_norm; // before clipping
+    int64_t step;      // from 0
+    double loss;       // mean over the step's tokens, nats
+    double grad_norm;  // before clipping; not finite where the gradients overflowed and the step was skipped
+    double loss_scale; // 1 where losses are not scaled
+    int64_t skipped_steps; // so far
     double lr;
     int64_t tokens; // trained on so far, this step included
     double tokens_per_s;

@@ -127,10 +127,11 @@ static enum status update_span(const struct optimizer *optimizer, struct stream 
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
-                             double norm) {
+                             double norm, double loss_scale) {
     struct state *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
-    float grad_scale = clip > 0 && clip < norm + 1e-6 ? (float)(clip / (norm + 1e-6)) : 1.0f;
+    double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
+    float grad_scale = (float)(clipping / loss_scale);
     for (int i = 0; i < state->n_updated; i++)
         TRY(update_span(optimizer, stream, &state->updated[i], step, lr, grad_scale));
     return parameters_updated(&state->parameters, stream);

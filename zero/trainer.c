@@ -26,6 +26,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     int B = (int)config->train.micro_batch_size;
     int64_t n_micro = config->train.gradient_accumulation_steps;
     double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
+    float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
     int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
     struct gradients *gradients = &trainer->parts.state.gradients;
     *loss_sum = 0;
@@ -36,7 +37,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum) {
         TRY(trainer_agree(trainer, loader_batch(trainer->train, data_step, row, &tokens, &targets)));
         TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
         TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
-                                 targets, (float)(1.0 / n_tokens), &micro_sum));
+                                 targets, scale, &micro_sum));
         *loss_sum += micro_sum;
     }
     return gradients_finish(gradients, &trainer->stream);
@@ -61,14 +62,23 @@ static enum status gather_reports(struct trainer *trainer, double loss_sum, stru
     return status;
 }
 
-static enum status check_finite(const struct step_metrics *now) {
-    if (isfinite(now->loss) && isfinite(now->grad_norm))
-        return STATUS_OK;
-    return FAIL(
-        STATUS_FAILED,
-        "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
-        "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
-        (long long)now->step, now->loss, now->grad_norm);
+// Whether the step must be skipped; an error where losses are not scaled, and nothing will be better next
+// time.
+static enum status check_overflow(struct trainer *trainer, const struct step_metrics *now, bool *overflow) {
+    *overflow = !isfinite(now->loss) || !isfinite(now->grad_norm);
+    if (*overflow && trainer->loss_scale.scale == 0)
+        return FAIL(
+            STATUS_FAILED,
+            "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
+            "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
+            (long long)now->step, now->loss, now->grad_norm);
+    TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
+    if (*overflow) {
+        log_live_end();
+        log_info("step %lld  the gradients overflow: skipped; the loss scale is %g", (long long)now->step + 1,
+                 trainer->loss_scale.scale);
+    }
+    return STATUS_OK;
 }
 
 // What was sent since `before`, beside what the plan says of a step.
@@ -86,18 +96,32 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
     now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
+// The update, unless the gradients overflowed. Skipped steps count neither for the schedule nor for Adam.
+static enum status update(struct trainer *trainer, struct step_metrics *now) {
+    struct optimizer *optimizer = &trainer->parts.optimizer;
+    double scale = loss_scale_factor(&trainer->loss_scale), norm;
+    int64_t updates = trainer->step - trainer->loss_scale.skipped;
+    bool overflow;
+    now->loss_scale = scale;
+    now->lr = schedule_lr(trainer->config, updates);
+    TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    now->grad_norm = norm / scale;
+    TRY(trainer_agree(trainer, check_overflow(trainer, now, &overflow)));
+    now->skipped_steps = trainer->loss_scale.skipped;
+    if (overflow) // nothing changed, but every step sends what the plan says
+        return parameters_updated(&trainer->parts.state.parameters, &trainer->stream);
+    TRY(optimizer_update(optimizer, &trainer->stream, updates + 1, now->lr, now->grad_norm, scale));
+    return trainer->device->synchronize(&trainer->stream);
+}
+
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct step_metrics now = {.step = trainer->step, .lr = schedule_lr(config, trainer->step)};
-    struct optimizer *optimizer = &trainer->parts.optimizer;
+    struct step_metrics now = {.step = trainer->step};
     const struct comm_traffic before = trainer->comm->traffic;
     double began = clock_monotonic_s(), loss_sum;
     TRY(accumulate(trainer, &loss_sum));
     TRY(gather_reports(trainer, loss_sum, &now));
-    TRY(optimizer_norm(optimizer, &trainer->stream, &now.grad_norm));
-    TRY(trainer_agree(trainer, check_finite(&now)));
-    TRY(optimizer_update(optimizer, &trainer->stream, trainer->step + 1, now.lr, now.grad_norm));
-    TRY(trainer->device->synchronize(&trainer->stream));
+    TRY(update(trainer, &now));
     double seconds = clock_monotonic_s() - began;
 
     int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;

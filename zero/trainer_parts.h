@@ -32,7 +32,8 @@ struct trainer {
     struct metrics metrics;
     double gemm_rate; // FLOP/s, all ranks together
 
-    int64_t step, saved_step; // updates done; of the newest checkpoint, -1 for none
+    struct loss_scale loss_scale;
+    int64_t step, saved_step; // steps done; of the newest checkpoint, -1 for none
 };
 
 // Everything up to the first step. *complete: the run had all its steps already, and only the folder was

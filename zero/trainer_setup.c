@@ -99,11 +99,13 @@ static enum status check_resumed(struct trainer *trainer) {
 
 static enum status settle_resume(struct trainer *trainer) {
     trainer->saved_step = -1;
+    trainer->loss_scale = loss_scale_initial(trainer->config);
     TRY(trainer_agree(trainer, find_checkpoint(trainer)));
     if (!trainer->resumed)
         return STATUS_OK;
     TRY(trainer_agree(trainer, check_resumed(trainer)));
     trainer->step = trainer->saved_step = trainer->resumed->step;
+    trainer->loss_scale = trainer->resumed->loss_scale;
     return STATUS_OK;
 }
 

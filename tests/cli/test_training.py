@@ -93,6 +93,30 @@ class SameBits(CommandCase):
                 self.assertEqual(self.curve(run.name), whole)
                 self.assertEqual(self.final_state(run.name), state)
 
+    def test_a_loss_scale_resumes_to_the_bit(self):
+        """Overflows at the start, then a scale that grows again: stopped among the one and the other."""
+        overrides = ['fp16.loss_scaling=true', 'fp16.initial_scale_power=134', 'fp16.loss_scale_window=3',
+                     'fp16.hysteresis=2', 'train.max_steps=24', 'scheduler.type=constant']
+        config = self.tiny_config(checkpoint={'every': 1, 'keep': 0})
+        self.run_train(config, *overrides, 'run.dir=whole')
+        entries = self.metrics('whole')
+        skipped = [e['skipped_steps'] for e in entries]
+        self.assertGreater(skipped[-1], 2)
+        self.assertLess(skipped[-1], 20)
+        for entry in entries:
+            self.assertEqual(math.log2(entry['loss_scale']) % 1, 0)
+        for step in 2, 12, 20:
+            with self.subTest(step):
+                run = self.folder / f'resumed-{step}'
+                shutil.copytree(self.folder / 'whole', run)
+                for checkpoint in self.checkpoints(run.name)[step:]:
+                    shutil.rmtree(checkpoint)
+                self.run_train(config, *overrides, f'run.dir={run}')
+                self.assertEqual(self.curve(run.name), self.curve('whole'))
+                self.assertEqual([(e['loss_scale'], e['skipped_steps']) for e in self.metrics(run.name)],
+                                 [(e['loss_scale'], e['skipped_steps']) for e in entries])
+                self.assertEqual(self.final_state(run.name), self.final_state('whole'))
+
     def test_sgd_resumes_to_the_bit(self):
         config = self.tiny_config(optimizer={'type': 'sgd', 'lr': 0.1}, checkpoint={'every': 3, 'keep': 0})
         self.run_train(config)

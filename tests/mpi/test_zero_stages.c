@@ -302,6 +302,32 @@ static void test_the_update_shows_the_gradient(void **state) {
     }
 }
 
+// A scale so large that gradients overflow until it has been halved often enough: those steps change nothing,
+// and then the run is the one without scaling, to the bit, Adam's and the schedule's count of steps included.
+static void test_overflows_are_skipped_everywhere(void **state) {
+    (void)state;
+    const char *format = "train.max_steps=%d train.train_batch_size=12 train.gradient_accumulation_steps=1 "
+                         "train.overfit_one_batch=true train.gradient_clipping=0 scheduler.type=constant "
+                         "scheduler.warmup_steps=4 zero_optimization.stage=%d %s";
+    const char *scaled = "fp16.loss_scaling=true fp16.initial_scale_power=140 fp16.loss_scale_window=100";
+    struct outcome plain = train(comm, format, 8, 0, ""), first = {0};
+    for (int stage = 0; stage <= 3; stage++) {
+        struct outcome outcome = train(comm, format, 30, stage, scaled);
+        int skipped = 0;
+        while (comm->rank == 0 && skipped + 1 < outcome.n_steps &&
+               outcome.losses[skipped] == outcome.losses[skipped + 1])
+            skipped++;
+        bool right = comm->rank > 0 || (skipped >= 3 && skipped <= 22);
+        for (int step = 0; step < 8 && comm->rank == 0 && right; step++)
+            right = outcome.losses[skipped + step] == plain.losses[step];
+        together_true(comm, right);
+        outcome_free(&first);
+        first = outcome;
+    }
+    outcome_free(&first);
+    outcome_free(&plain);
+}
+
 // ---- parts of a run, without its loop
 
 struct rig {
@@ -512,6 +538,7 @@ int main(void) {
         cmocka_unit_test(test_gradients_in_bf16),
         cmocka_unit_test(test_many_tiny_tensors),
         cmocka_unit_test(test_the_update_shows_the_gradient),
+        cmocka_unit_test(test_overflows_are_skipped_everywhere),
         cmocka_unit_test(test_saving_at_once_after_loading),
         cmocka_unit_test(test_the_norm_is_the_same_everywhere),
     };

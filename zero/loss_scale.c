@@ -1,0 +1,52 @@
+// The rules, and nothing else: who finds the overflow is the trainer.
+#include "zero/loss_scale.h"
+
+#include <math.h>
+
+#define SCALE_FACTOR 2.0
+
+struct loss_scale loss_scale_initial(const struct config *config) {
+    bool fixed = config->fp16.loss_scale > 0;
+    struct loss_scale loss_scale = {.hysteresis_left = config->fp16.hysteresis, .last_overflow = -1};
+    if (config->fp16.loss_scaling)
+        loss_scale.scale =
+            fixed ? config->fp16.loss_scale : ldexp(1.0, (int)config->fp16.initial_scale_power);
+    return loss_scale;
+}
+
+double loss_scale_factor(const struct loss_scale *loss_scale) {
+    return loss_scale->scale > 0 ? loss_scale->scale : 1.0;
+}
+
+static enum status shrink(struct loss_scale *loss_scale, const struct config *config, int64_t step) {
+    double minimum = config->fp16.min_loss_scale;
+    loss_scale->last_overflow = step;
+    if (loss_scale->hysteresis_left > 1) {
+        loss_scale->hysteresis_left--;
+        return STATUS_OK;
+    }
+    if (loss_scale->scale <= minimum)
+        return FAIL(
+            STATUS_FAILED,
+            "step %lld: the gradients overflow although the loss scale is at fp16.min_loss_scale %g; the run "
+            "has diverged. The last checkpoint stands; lower optimizer.lr, or go on from an earlier one with "
+            "checkpoint.resume=PATH",
+            (long long)step, minimum);
+    loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
+    return STATUS_OK;
+}
+
+enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
+                              bool overflow) {
+    bool dynamic = config->fp16.loss_scale == 0;
+    loss_scale->skipped += overflow;
+    if (loss_scale->scale == 0 || !dynamic)
+        return STATUS_OK;
+    if (overflow)
+        return shrink(loss_scale, config, step);
+    if ((step - loss_scale->last_overflow) % config->fp16.loss_scale_window == 0) {
+        loss_scale->hysteresis_left = config->fp16.hysteresis;
+        loss_scale->scale *= SCALE_FACTOR;
+    }
+    return STATUS_OK;
+}
