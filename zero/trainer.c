@@ -20,21 +20,31 @@ struct report {
     double loss_sum, memory_peak;
 };
 
+// A micro-batch of this rank's, agreed on by all; before the first of a step they also agree whether one of
+// them was asked to stop (STATUS_STOPPED).
+static enum status next_batch(struct trainer *trainer, int64_t k, const int32_t **tokens,
+                              const int32_t **targets) {
+    const struct config *config = trainer->config;
+    int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
+    int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
+    enum status status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
+    if (status == STATUS_OK && k == 0 && signals_stop_asked())
+        status = STATUS_STOPPED;
+    return trainer_agree(trainer, status);
+}
+
 // Gradients of the whole step, and this rank's part of its losses. The weights are untouched.
 static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     const struct config *config = trainer->config;
-    int B = (int)config->train.micro_batch_size;
     int64_t n_micro = config->train.gradient_accumulation_steps;
     double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
-    int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
     struct gradients *gradients = &trainer->parts.state.gradients;
     *loss_sum = 0;
     for (int64_t k = 0; k < n_micro; k++) {
         const int32_t *tokens, *targets;
         double micro_sum;
-        int row = (int)(k * trainer->comm->world + trainer->comm->rank) * B;
-        TRY(trainer_agree(trainer, loader_batch(trainer->train, data_step, row, &tokens, &targets)));
+        TRY(next_batch(trainer, k, &tokens, &targets));
         TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
         TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
                                  targets, scale, &micro_sum));
@@ -106,7 +116,9 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     now->lr = schedule_lr(trainer->config, updates);
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     now->grad_norm = norm / scale;
-    TRY(trainer_agree(trainer, check_overflow(trainer, now, &overflow)));
+    enum status status = check_overflow(trainer, now, &overflow);
+    if (status != STATUS_OK) // on all ranks alike: their numbers are the same bits
+        return trainer_agree(trainer, status);
     now->skipped_steps = trainer->loss_scale.skipped;
     if (overflow) // nothing changed, but every step sends what the plan says
         return parameters_updated(&trainer->parts.state.parameters, &trainer->stream);
@@ -169,11 +181,9 @@ static enum status loop(struct trainer *trainer) {
     if (trainer->step == last) // no steps at all: the run is its initial weights
         return after_step(trainer, true);
     while (trainer->step < last) {
-        enum status status = trainer_agree(trainer, signals_stop_asked() ? STATUS_STOPPED : STATUS_OK);
+        enum status status = train_step(trainer);
         if (status == STATUS_STOPPED)
             return stop(trainer);
-        if (status == STATUS_OK)
-            status = train_step(trainer);
         if (status == STATUS_INVALID && trainer->saved_step != trainer->step) {
             // Bad data met on the way: the weights are whole, and the first failure stays the one that is
             // told.

@@ -131,6 +131,13 @@ class CommandCase(unittest.TestCase):
     def checkpoints(self, run='run'):
         return sorted(p for p in (self.folder / run / 'checkpoints').iterdir() if p.name.startswith('step-'))
 
+    def copy_until(self, step, run, target):
+        """A copy of a run that had a checkpoint after every step, as if it had been killed after `step`."""
+        shutil.copytree(self.folder / run, self.folder / target)
+        for checkpoint in self.checkpoints(target)[step:]:
+            shutil.rmtree(checkpoint)
+        return self.folder / target
+
     def final_state(self, run='run'):
         """The bytes of the newest checkpoint's data files."""
         return {p.name: p.read_bytes() for p in sorted(self.checkpoints(run)[-1].glob('rank-*.bin'))}

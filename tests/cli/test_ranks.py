@@ -93,12 +93,6 @@ class GoldenCurves(RankCase):
 
 
 class Checkpoints(RankCase):
-    def copy_until(self, run, step, target):
-        shutil.copytree(self.folder / run, self.folder / target)
-        for checkpoint in self.checkpoints(target):
-            if int(checkpoint.name.split('-')[1]) > step:
-                shutil.rmtree(checkpoint)
-
     def test_any_stage_and_partition_goes_on_from_any_other_to_the_bit(self):
         config = self.ranks_config(train={'max_steps': 8}, checkpoint={'every': 4, 'keep': 0},
                                    scheduler={'type': 'constant', 'warmup_steps': 2})

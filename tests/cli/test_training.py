@@ -85,10 +85,7 @@ class SameBits(CommandCase):
         steps = (3,) if harness.SANITIZERS else range(1, 6)
         for step in steps:
             with self.subTest(step):
-                run = self.folder / f'resumed-{step}'
-                shutil.copytree(self.folder / 'whole', run)
-                for checkpoint in self.checkpoints(run.name)[step:]:
-                    shutil.rmtree(checkpoint)
+                run = self.copy_until(step, 'whole', f'resumed-{step}')
                 self.run_train(config, *overrides, f'run.dir={run}')
                 self.assertEqual(self.curve(run.name), whole)
                 self.assertEqual(self.final_state(run.name), state)
@@ -107,10 +104,7 @@ class SameBits(CommandCase):
             self.assertEqual(math.log2(entry['loss_scale']) % 1, 0)
         for step in 2, 12, 20:
             with self.subTest(step):
-                run = self.folder / f'resumed-{step}'
-                shutil.copytree(self.folder / 'whole', run)
-                for checkpoint in self.checkpoints(run.name)[step:]:
-                    shutil.rmtree(checkpoint)
+                run = self.copy_until(step, 'whole', f'resumed-{step}')
                 self.run_train(config, *overrides, f'run.dir={run}')
                 self.assertEqual(self.curve(run.name), self.curve('whole'))
                 self.assertEqual([(e['loss_scale'], e['skipped_steps']) for e in self.metrics(run.name)],

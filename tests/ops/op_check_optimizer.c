@@ -108,6 +108,8 @@ void check_adamw(struct op_bench *bench) {
             adamw_call(bench, type, spans[i], &adamw_settings[k], true);
             adamw_call(bench, type, spans[i], &adamw_settings[k], false);
         }
+    for (size_t n = 1; n <= 257; n++) // every tail that a shard may end with
+        adamw_call(bench, n % 2 ? DTYPE_F32 : DTYPE_BF16, n, &adamw_settings[1], true);
 }
 
 // ---- SGD
