@@ -57,7 +57,7 @@ enum status plan_stages(const struct plan_request *request, struct plan_stage st
 // Says to the person what the run takes and sends.
 void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
 // Adds, for a person whose run does not fit into `available` bytes a rank, the settings that would: a higher
-// stage, recomputation, more ranks. `config` is as it was before it was resolved.
+// stage, recomputation, more ranks; the batch stays.
 enum status plan_advise(const struct plan_request *request, uint64_t available, struct text *out) MUST_CHECK;
 
 #endif

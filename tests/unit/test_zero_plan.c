@@ -262,6 +262,36 @@ static void test_tiny_buckets(void **state) {
     rig_free(&rig);
 }
 
+// What is advised to a run that does not fit: the next stage where that is enough, a smaller run where
+// nothing is.
+static void expect_advice(const struct rig *rig, int world, uint64_t available, const char *fact,
+                          const char *other) {
+    struct plan_request request = request_of(rig, DTYPE_BF16, 0, world);
+    struct text advice = {0};
+    EXPECT_OK(plan_advise(&request, available, &advice));
+    if (!strstr(advice.data, fact) || !strstr(advice.data, other))
+        fail_msg("%llu bytes: advised is \"%s\", expected %s and %s", (unsigned long long)available,
+                 advice.data, fact, other);
+    text_free(&advice);
+}
+
+static void test_advice(void **state) {
+    (void)state;
+    struct rig rig;
+    struct plan plans[2];
+    rig_init(&rig, 4, "", "\"stage\": 0");
+    for (int stage = 0; stage < 2; stage++) {
+        struct plan_request request = request_of(&rig, DTYPE_BF16, 0, 4);
+        rig.config.zero_optimization.stage = stage;
+        EXPECT_OK(plan_make(&request, &plans[stage]));
+    }
+    rig.config.zero_optimization.stage = 0;
+    assert_true(plans[1].total < plans[0].total);
+    expect_advice(&rig, 4, plans[1].total, "it would fit", "zero_optimization.stage=1");
+    expect_advice(&rig, 4, 1000, "smaller", "micro_batch_size");
+    rig_free(&rig);
+}
+
 static void test_paper(void **state) {
     (void)state;
     for (int stage = 0; stage < N_STAGES; stage++)
@@ -274,9 +304,13 @@ static void test_paper(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states),           cmocka_unit_test(test_wire),
-        cmocka_unit_test(test_narrow_gradients), cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_tiny_buckets),     cmocka_unit_test(test_paper),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_tiny_buckets),
+        cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_paper),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
