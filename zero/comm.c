@@ -36,13 +36,6 @@ struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most) {
     return (struct transfer_run){0};
 }
 
-size_t transfer_owned(const struct transfer *transfer, int owner) {
-    size_t elements = 0;
-    for (int i = 0; i < transfer->n_pieces; i++)
-        elements += transfer->pieces[i].owner == owner ? transfer->pieces[i].elements : 0;
-    return elements;
-}
-
 // ---- the queue
 
 #define QUEUE_LENGTH 128

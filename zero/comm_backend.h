@@ -36,7 +36,6 @@ struct transfer_run {
 };
 // At most `most` elements; 0 elements when there are no more.
 struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
-size_t transfer_owned(const struct transfer *transfer, int owner);
 
 // A bulk call where there is one rank: copies and sums within its own memory.
 enum status comm_bulk_alone(struct comm *comm, const struct comm_call *call) MUST_CHECK;

@@ -10,27 +10,32 @@
 struct exchange {
     struct comm *comm;
     const struct comm_call *call;
-    size_t size, chunk; // bytes of an element, elements of a chunk
+    size_t size, chunk;  // bytes of an element, elements of a chunk
+    const size_t *owned; // (world) elements of each rank's pieces
     size_t rounds;
 };
 
-static size_t chunk_of(const struct exchange *exchange, size_t total, size_t round) {
-    size_t begin = round * exchange->chunk;
+// The elements that an owner has in this round's chunk.
+static size_t chunk_of(const struct exchange *exchange, int owner, size_t round) {
+    size_t total = exchange->owned[owner], begin = round * exchange->chunk;
     if (begin >= total)
         return 0;
     return total - begin < exchange->chunk ? total - begin : exchange->chunk;
 }
 
-static struct exchange exchange_of(struct comm *comm, const struct comm_call *call) {
+// Fills `owned`, (world), which the exchange goes on using.
+static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned) {
+    const struct transfer *transfer = call->transfer;
     size_t size = dtype_size(call->type), most = 0;
-    for (int owner = 0; owner < comm->world; owner++) {
-        size_t owned = transfer_owned(call->transfer, owner);
-        most = owned > most ? owned : most;
-    }
+    memset(owned, 0, (size_t)comm->world * sizeof *owned);
+    for (int i = 0; i < transfer->n_pieces; i++)
+        owned[transfer->pieces[i].owner] += transfer->pieces[i].elements;
+    for (int owner = 0; owner < comm->world; owner++)
+        most = owned[owner] > most ? owned[owner] : most;
     // Sums are fp32 whatever is sent.
     size_t chunk =
         mpi_of(comm)->chunk_bytes / (call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : size);
-    return (struct exchange){comm, call, size, chunk, (most + chunk - 1) / chunk};
+    return (struct exchange){comm, call, size, chunk, owned, (most + chunk - 1) / chunk};
 }
 
 static enum status finish_copies(struct comm *comm) {
@@ -146,11 +151,11 @@ static enum status reduce_scatter(const struct exchange *exchange) {
     for (size_t round = 0; round < exchange->rounds; round++) {
         for (int distance = 1; distance < comm->world; distance++) {
             int owner = (comm->rank + distance) % comm->world;
-            size_t n = chunk_of(exchange, transfer_owned(exchange->call->transfer, owner), round);
+            size_t n = chunk_of(exchange, owner, round);
             if (n > 0)
                 TRY(push_elements(exchange, owner, &cursors[owner], n));
         }
-        size_t n = chunk_of(exchange, transfer_owned(exchange->call->transfer, comm->rank), round);
+        size_t n = chunk_of(exchange, comm->rank, round);
         if (n > 0)
             TRY(sum_chunks(exchange, &cursors[comm->rank], n));
     }
@@ -195,14 +200,14 @@ static enum status all_gather(const struct exchange *exchange) {
         cursors[owner] = (struct transfer_cursor){.transfer = transfer, .owner = owner};
     TRY(place_own(exchange));
     for (size_t round = 0; round < exchange->rounds; round++) {
-        size_t mine = chunk_of(exchange, transfer_owned(transfer, comm->rank), round);
+        size_t mine = chunk_of(exchange, comm->rank, round);
         const struct transfer_cursor here = cursors[comm->rank];
         for (int distance = 1; distance < comm->world && mine > 0; distance++) {
             cursors[comm->rank] = here; // every rank gets the same chunk
             TRY(push_elements(exchange, (comm->rank + distance) % comm->world, &cursors[comm->rank], mine));
         }
         for (int owner = 0; owner < comm->world; owner++) {
-            size_t n = chunk_of(exchange, transfer_owned(transfer, owner), round);
+            size_t n = chunk_of(exchange, owner, round);
             if (n > 0 && owner != comm->rank)
                 TRY(place_chunk(exchange, &cursors[owner], owner, n));
         }
@@ -213,7 +218,8 @@ static enum status all_gather(const struct exchange *exchange) {
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
     if (comm->world == 1)
         return comm_bulk_alone(comm, call);
-    const struct exchange exchange = exchange_of(comm, call);
+    size_t owned[comm->world];
+    const struct exchange exchange = exchange_of(comm, call, owned);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
 }
 

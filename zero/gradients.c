@@ -69,12 +69,8 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
 enum status gradients_init(struct gradients *gradients, const struct params *params,
                            const struct stage_options *options, const struct partition *partition,
                            size_t shard_elements, struct device *device, struct region_table *table) {
-    *gradients = (struct gradients){.params = params,
-                                    .options = options,
-                                    .device = device,
-                                    .shard_elements = shard_elements,
-                                    .whole_region = -1,
-                                    .shard_region = -1};
+    *gradients = (struct gradients){
+        .params = params, .options = options, .device = device, .whole_region = -1, .shard_region = -1};
     if (keeps_all(gradients)) {
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
                        &gradients->whole_region, "grads"));

@@ -29,7 +29,6 @@ struct gradients {
     struct comm *comm; // from gradients_bind
     int whole_region, shard_region;
     float *whole, *shard; // NULL where the stage has none
-    size_t shard_elements;
     struct gradient_buffer embeddings, pool[GRADIENT_POOL];
     int n_pool;
     struct transfers together;   // stages 0 and 1: all units, the last first
