@@ -10,10 +10,10 @@
 #include <stdbool.h>
 
 #include "base/clock.h"
-#include "base/rng.h"
 #include "data/loader.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
+#include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
 #define SECONDS 1.5 // for each kind of file, and
@@ -22,22 +22,16 @@
 
 static struct temporary temporary;
 static char path[300];
-static uint64_t n_random;
+static struct damage_random random_numbers = {.seed = SEED};
 
 static size_t random_below(size_t bound) {
-    return (size_t)rng_below(SEED, 1, n_random++, bound > 0 ? bound : 1);
+    return damage_below(&random_numbers, bound);
 }
-
-struct bytes {
-    uint8_t data[16384];
-    size_t n;
-};
 
 // Characters that mean something in these files are tried more often than others.
 static uint8_t random_byte(void) {
     static const char meaningful[] = "=+/ \n\r\t#0123456789AZaz-\0\xc4\xa0\xff";
-    return random_below(4) == 0 ? (uint8_t)random_below(256)
-                                : (uint8_t)meaningful[random_below(sizeof meaningful - 1)];
+    return damage_byte(&random_numbers, meaningful, sizeof meaningful - 1);
 }
 
 static void damage(struct bytes *bytes, size_t last) {
@@ -46,34 +40,16 @@ static void damage(struct bytes *bytes, size_t last) {
     size_t at = random_below(last), length = 1 + random_below(random_below(8) ? 4 : 64);
     if (at + length > bytes->n)
         length = bytes->n - at;
-    switch (random_below(8)) {
-    case 0: // cut off
-        bytes->n = at;
-        break;
-    case 1: // cut out
-        memmove(bytes->data + at, bytes->data + at + length, bytes->n - at - length);
-        bytes->n -= length;
-        break;
-    case 2: // doubled
-        if (bytes->n + length > sizeof bytes->data)
-            break;
-        memmove(bytes->data + at + length, bytes->data + at, bytes->n - at);
-        bytes->n += length;
-        break;
+    size_t kind = random_below(8);
+    if (damage_length(bytes, kind, at, length))
+        return;
+    switch (kind) {
     case 3: // a bit
         bytes->data[at] ^= (uint8_t)(1 << random_below(8));
         break;
     default:
         bytes->data[at] = random_byte();
     }
-}
-
-// Plain writes: this is a file of the test's own, and flushing each to the disk would be all of the time.
-static void write_plainly(const struct bytes *bytes) {
-    FILE *stream = fopen(path, "wb");
-    assert_non_null(stream);
-    assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
-    assert_int_equal(fclose(stream), 0);
 }
 
 static void check_refusal(enum status status) {
@@ -157,14 +133,14 @@ static void damage_for_a_while(const struct bytes *original, size_t last, bool (
                                const char *what) {
     struct bytes bytes;
     int n_tried = 0, n_opened = 0;
-    write_plainly(original);
+    damage_write(path, original);
     assert_true(try());
     for (double start = clock_monotonic_s(); n_tried < FEWEST || clock_monotonic_s() - start < SECONDS;
          n_tried++) {
         bytes = *original;
         for (size_t i = 1 + random_below(3); i > 0 && bytes.n > 0; i--)
             damage(&bytes, random_below(2) ? last : bytes.n);
-        write_plainly(&bytes);
+        damage_write(path, &bytes);
         n_opened += try();
     }
     print_message("%d damaged %s, of which %d were still well-formed\n", n_tried, what, n_opened);

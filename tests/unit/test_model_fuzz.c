@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "base/rng.h"
 #include "model/huggingface.h"
+#include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
 #define SECONDS 1.5 // for each kind of file
@@ -18,42 +18,26 @@
 
 static struct temporary temporary;
 static char weights_path[300], config_path[300];
-static uint64_t n_random;
+static struct damage_random random_numbers = {.seed = SEED};
 
 static size_t random_below(size_t bound) {
-    return (size_t)rng_below(SEED, 1, n_random++, bound > 0 ? bound : 1);
+    return damage_below(&random_numbers, bound);
 }
-
-struct bytes {
-    uint8_t data[8192];
-    size_t n;
-};
 
 // Characters that mean something in a header are tried more often than others.
 static uint8_t random_byte(void) {
     static const char meaningful[] = "{}[]\":,0123456789-.eE \\utfnFB";
-    return random_below(4) == 0 ? (uint8_t)random_below(256)
-                                : (uint8_t)meaningful[random_below(sizeof meaningful - 1)];
+    return damage_byte(&random_numbers, meaningful, sizeof meaningful - 1);
 }
 
 static void damage(struct bytes *bytes, size_t first, size_t last) {
     size_t at = first + random_below(last - first), length = 1 + random_below(random_below(8) ? 4 : 64);
     if (at + length > bytes->n)
         length = bytes->n - at;
-    switch (random_below(8)) {
-    case 0: // cut off
-        bytes->n = at;
-        break;
-    case 1: // cut out
-        memmove(bytes->data + at, bytes->data + at + length, bytes->n - at - length);
-        bytes->n -= length;
-        break;
-    case 2: // doubled
-        if (bytes->n + length > sizeof bytes->data)
-            break;
-        memmove(bytes->data + at + length, bytes->data + at, bytes->n - at);
-        bytes->n += length;
-        break;
+    size_t kind = random_below(8);
+    if (damage_length(bytes, kind, at, length))
+        return;
+    switch (kind) {
     case 3: // another number of the same file
         for (size_t i = at; i < bytes->n && i < at + 200; i++)
             if (bytes->data[i] >= '0' && bytes->data[i] <= '9') {
@@ -74,14 +58,6 @@ static void mend_length(struct bytes *bytes, const struct bytes *original) {
     memcpy(&length, original->data, sizeof length);
     length += bytes->n - original->n;
     memcpy(bytes->data, &length, sizeof length);
-}
-
-// Plain writes: this is a file of the test's own, and flushing each to the disk would be all of the time.
-static void write_plainly(const char *path, const struct bytes *bytes) {
-    FILE *stream = fopen(path, "wb");
-    assert_non_null(stream);
-    assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
-    assert_int_equal(fclose(stream), 0);
 }
 
 static const struct gpt_config small_config = {
@@ -173,7 +149,7 @@ static void test_damaged_weights(void **state) {
     (void)state;
     struct bytes original, bytes;
     make_weights(&original);
-    write_plainly(weights_path, &original);
+    damage_write(weights_path, &original);
     assert_true(try_safetensors());
     int n_tried = 0, n_opened = 0;
     for (double start = clock_monotonic_s(); clock_monotonic_s() - start < SECONDS; n_tried++) {
@@ -182,7 +158,7 @@ static void test_damaged_weights(void **state) {
             damage(&bytes, 0, bytes.n);
         if (random_below(2))
             mend_length(&bytes, &original);
-        write_plainly(weights_path, &bytes);
+        damage_write(weights_path, &bytes);
         n_opened += try_safetensors();
     }
     print_message("%d damaged weight files, of which %d were still well-formed\n", n_tried, n_opened);
@@ -197,8 +173,8 @@ static void test_damaged_folders(void **state) {
     struct bytes config = {.n = sizeof config_text - 1}, weights, bytes;
     memcpy(config.data, config_text, config.n);
     make_weights(&weights);
-    write_plainly(weights_path, &weights);
-    write_plainly(config_path, &config);
+    damage_write(weights_path, &weights);
+    damage_write(config_path, &config);
     assert_true(try_folder());
     int n_tried = 0, n_opened = 0;
     for (double start = clock_monotonic_s(); clock_monotonic_s() - start < SECONDS; n_tried++) {
@@ -208,9 +184,9 @@ static void test_damaged_folders(void **state) {
         damage(&bytes, of_config ? 0 : 8, bytes.n);
         if (!of_config)
             mend_length(&bytes, &weights);
-        write_plainly(of_config ? config_path : weights_path, &bytes);
+        damage_write(of_config ? config_path : weights_path, &bytes);
         n_opened += try_folder();
-        write_plainly(of_config ? config_path : weights_path, original);
+        damage_write(of_config ? config_path : weights_path, original);
     }
     print_message("%d damaged folders, of which %d still held a model\n", n_tried, n_opened);
     assert_true(n_tried > 100 && n_opened > 0 && n_opened < n_tried);

@@ -1,0 +1,61 @@
+// For tests that read damaged files: a file in memory, random numbers that repeat, and the damage that any
+// kind of file may suffer. Header only, like the rest of what tests share.
+#ifndef ZERO_TESTS_SUPPORT_DAMAGE_H
+#define ZERO_TESTS_SUPPORT_DAMAGE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+
+struct bytes {
+    uint8_t data[16384];
+    size_t n;
+};
+
+struct damage_random {
+    uint64_t seed, n_drawn;
+};
+
+static inline size_t damage_below(struct damage_random *random, size_t bound) {
+    return (size_t)rng_below(random->seed, 1, random->n_drawn++, bound > 0 ? bound : 1);
+}
+
+// One of the characters that mean something in such files, or now and then any byte.
+static inline uint8_t damage_byte(struct damage_random *random, const char *meaningful, size_t n_meaningful) {
+    return damage_below(random, 4) == 0 ? (uint8_t)damage_below(random, 256)
+                                        : (uint8_t)meaningful[damage_below(random, n_meaningful)];
+}
+
+// Kinds 0 to 2: cut off at `at`, `length` bytes cut out, or doubled where there is room. Whether it was one
+// of them.
+static inline bool damage_length(struct bytes *bytes, size_t kind, size_t at, size_t length) {
+    size_t rest = bytes->n - at;
+    if (kind == 0) {
+        bytes->n = at;
+    } else if (kind == 1) {
+        memmove(bytes->data + at, bytes->data + at + length, rest - length);
+        bytes->n -= length;
+    } else if (kind == 2 && bytes->n + length <= sizeof bytes->data) {
+        memmove(bytes->data + at + length, bytes->data + at, rest);
+        bytes->n += length;
+    }
+    return kind <= 2;
+}
+
+// A plain write: it is a file of the test's own, and flushing each to the disk would be all of the time.
+static inline void damage_write(const char *path, const struct bytes *bytes) {
+    FILE *stream = fopen(path, "wb");
+    assert_non_null(stream);
+    assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
+    assert_int_equal(fclose(stream), 0);
+}
+
+#endif
