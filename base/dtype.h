@@ -1,34 +1,56 @@
-// Element types and their conversions. bf16 is a float32 cut to its upper 16 bits, rounded to nearest even.
+// Element types and their conversions. bf16 is a float32 cut to its upper 16 bits, fp16 is IEEE 754's half
+// precision; both are rounded to from fp32 as IEEE rounds, to nearest even. Valid in C and in C++.
 #ifndef ZERO_BASE_DTYPE_H
 #define ZERO_BASE_DTYPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
+// The compute types come first: what parameters and activations may be.
 enum dtype {
     DTYPE_F32 = 0,
     DTYPE_BF16,
+    DTYPE_F16,
     DTYPE_F64, // kernels/ref only: the oracle's own precision
     DTYPE_I32,
     DTYPE_U16,
     DTYPE_U8,
     N_DTYPES,
 };
+#define N_COMPUTE_DTYPES (DTYPE_F16 + 1)
 
 static inline size_t dtype_size(enum dtype type) {
-    static const unsigned char sizes[N_DTYPES] = {4, 2, 8, 4, 2, 1};
+    static const unsigned char sizes[N_DTYPES] = {4, 2, 2, 8, 4, 2, 1};
     return sizes[type];
 }
 
 static inline const char *dtype_name(enum dtype type) {
-    static const char *const names[N_DTYPES] = {"fp32", "bf16", "fp64", "int32", "uint16", "uint8"};
+    static const char *const names[N_DTYPES] = {"fp32", "bf16", "fp16", "fp64", "int32", "uint16", "uint8"};
     return names[type];
 }
 
-// The distance from 1 to the next value: what tolerances are made of.
+// The compute type of that name; false where there is none.
+static inline bool dtype_from_name(const char *name, enum dtype *type) {
+    for (int i = 0; i < N_COMPUTE_DTYPES; i++)
+        if (strcmp(name, dtype_name((enum dtype)i)) == 0) {
+            *type = (enum dtype)i;
+            return true;
+        }
+    return false;
+}
+
+// The distance from 1 to the next value, and the smallest value above 0 (a subnormal): what tolerances are
+// made of. Floating types only.
 static inline double dtype_epsilon(enum dtype type) {
-    return type == DTYPE_BF16 ? 0x1p-7 : type == DTYPE_F32 ? 0x1p-23 : 0x1p-52;
+    static const double epsilons[DTYPE_F64 + 1] = {0x1p-23, 0x1p-7, 0x1p-10, 0x1p-52};
+    return epsilons[type];
+}
+
+static inline double dtype_smallest(enum dtype type) {
+    static const double smallest[DTYPE_F64 + 1] = {0x1p-149, 0x1p-133, 0x1p-24, 0x1p-1074};
+    return smallest[type];
 }
 
 static inline float bf16_to_float(uint16_t x) {
@@ -45,6 +67,37 @@ static inline uint16_t bf16_from_float(float value) {
     if ((bits & 0x7fffffffu) > 0x7f800000u)
         return (uint16_t)((bits >> 16) | 0x0040u);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+// Every half is a float.
+static inline float f16_to_float(uint16_t x) {
+    uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = x >> 10 & 0x1fu, fraction = x & 0x3ffu, bits;
+    float value;
+    if (exponent == 0) { // zero and subnormals: multiples of 2^-24
+        value = (float)fraction * 0x1p-24f;
+        return sign ? -value : value;
+    }
+    bits = sign | (exponent == 0x1f ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Round to nearest even, subnormals included; from 65520 on the result is infinite, and NaN stays a (quiet)
+// NaN: bit for bit what processors' own conversions give.
+static inline uint16_t f16_from_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    if (magnitude >= 0x477ff000u)
+        return (uint16_t)(sign | 0x7c00u);
+    if (magnitude < 0x38800000u) { // below 2^-14: beside 1/2 a float's last bit is 2^-24, so adding rounds
+        float sum = 0.5f + (value < 0 ? -value : value);
+        memcpy(&bits, &sum, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000u));
+    }
+    return (uint16_t)(sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
 }
 
 #endif

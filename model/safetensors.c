@@ -234,24 +234,6 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
 
 // ------------------------------------------------------------------------------------------------- elements
 
-// IEEE 754 half precision; every half is a float.
-static float float_from_half(uint16_t half) {
-    uint32_t sign = (uint32_t)(half & 0x8000) << 16;
-    int exponent = half >> 10 & 0x1f;
-    uint32_t fraction = half & 0x3ff, bits;
-    if (exponent == 0) { // zero and subnormals: multiples of 2^-24
-        float magnitude = (float)fraction * 0x1p-24f;
-        return sign ? -magnitude : magnitude;
-    }
-    if (exponent == 0x1f)
-        bits = sign | 0x7f800000u | fraction << 13;
-    else
-        bits = sign | (uint32_t)(exponent + 112) << 23 | fraction << 13;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
 float safetensor_value(const struct safetensor *tensor, size_t i) {
     // Their second letters tell the floating types apart; memcpy, as the data is aligned to nothing.
     switch (tensor->dtype[1]) {
@@ -268,7 +250,7 @@ float safetensor_value(const struct safetensor *tensor, size_t i) {
     default: {
         uint16_t value;
         memcpy(&value, tensor->data + i * sizeof value, sizeof value);
-        return tensor->dtype[0] == 'B' ? bf16_to_float(value) : float_from_half(value);
+        return tensor->dtype[0] == 'B' ? bf16_to_float(value) : f16_to_float(value);
     }
     }
 }

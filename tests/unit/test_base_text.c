@@ -152,11 +152,69 @@ static void test_bf16(void **state) {
         }
 }
 
+// Every half's value by the formula, and back.
+static void test_fp16_values(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x10000; bits++) {
+        int exponent = (int)(bits >> 10 & 0x1f), fraction = (int)(bits & 0x3ff);
+        float value = f16_to_float((uint16_t)bits);
+        if (exponent == 0x1f && fraction) {
+            assert_true(isnan(value));
+            assert_true(isnan(f16_to_float(f16_from_float(value))));
+            continue;
+        }
+        double expected = exponent == 0x1f ? (double)INFINITY
+                          : exponent       ? ldexp(1024 + fraction, exponent - 25)
+                                           : ldexp(fraction, -24);
+        assert_true((double)fabsf(value) == expected && !signbit(value) == !(bits & 0x8000));
+        assert_int_equal(f16_from_float(value), bits);
+    }
+}
+
+// fp16 rounds to the nearest, ties to even: between any two neighbours (infinity standing for 65536) the tie
+// and what is beside it, in both signs.
+static void test_fp16_rounding(void **state) {
+    (void)state;
+    for (uint16_t low = 0; low < 0x7c00; low++) {
+        float from = f16_to_float(low), to = low == 0x7bff ? 65536.0f : f16_to_float((uint16_t)(low + 1));
+        float tie = (from + to) / 2;
+        uint16_t up = (uint16_t)(low + 1), even = low & 1 ? up : low;
+        assert_int_equal(f16_from_float(nextafterf(from, to)), low);
+        assert_int_equal(f16_from_float(nextafterf(tie, from)), low);
+        assert_int_equal(f16_from_float(tie), even);
+        assert_int_equal(f16_from_float(nextafterf(tie, to)), up);
+        assert_int_equal(f16_from_float(-nextafterf(tie, from)), low | 0x8000);
+        assert_int_equal(f16_from_float(-tie), even | 0x8000);
+        assert_int_equal(f16_from_float(-nextafterf(tie, to)), up | 0x8000);
+    }
+    assert_int_equal(f16_from_float(0x1p-149f), 0);
+    assert_int_equal(f16_from_float(FLT_MAX), 0x7c00);
+    assert_int_equal(f16_from_float(-INFINITY), 0xfc00);
+    assert_true(isnan(f16_to_float(f16_from_float(NAN))));
+}
+
+static void test_types_by_name(void **state) {
+    (void)state;
+    static const char *const names[N_COMPUTE_DTYPES] = {"fp32", "bf16", "fp16"};
+    for (int i = 0; i < N_COMPUTE_DTYPES; i++) {
+        enum dtype type = N_DTYPES;
+        assert_true(dtype_from_name(names[i], &type));
+        assert_int_equal(type, i);
+        assert_string_equal(dtype_name(type), names[i]);
+    }
+    enum dtype untouched = DTYPE_U8;
+    assert_false(dtype_from_name("fp64", &untouched)); // no compute type
+    assert_false(dtype_from_name("", &untouched));
+    assert_int_equal(untouched, DTYPE_U8);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_growing),    cmocka_unit_test(test_numbers_read_back),
-        cmocka_unit_test(test_for_people), cmocka_unit_test(test_numbers_as_written),
-        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_growing),       cmocka_unit_test(test_numbers_read_back),
+        cmocka_unit_test(test_for_people),    cmocka_unit_test(test_numbers_as_written),
+        cmocka_unit_test(test_nearest),       cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_fp16_values),   cmocka_unit_test(test_fp16_rounding),
+        cmocka_unit_test(test_types_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
