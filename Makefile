@@ -1,8 +1,11 @@
 # zero.c: `make` builds ./train; `make test` builds and runs every test that needs no network.
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
 #   make CC=clang          another compiler, in build/release-clang
+#   make CUDA_ARCH="90"    CUDA kernels for these GPUs only (compute capability); default: all that nvcc knows of ours
+#   make CUDA=no           without CUDA, though nvcc is there
+#   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
 # Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, an MPI; cmocka for the tests.
-# scripts/install.sh installs them on Debian and Ubuntu.
+# scripts/install.sh installs them on Debian and Ubuntu. CUDA is built where nvcc is found (PATH or CUDA_HOME).
 
 CC ?= gcc
 ifeq ($(origin CC),default)
@@ -10,7 +13,13 @@ ifeq ($(origin CC),default)
 endif
 VARIANT ?= release
 compiler := $(notdir $(firstword $(CC)))
-BUILD ?= build/$(VARIANT)$(if $(filter gcc cc,$(compiler)),,-$(compiler))
+suffix := $(if $(filter gcc cc,$(compiler)),,-$(compiler))
+BUILD ?= build/$(VARIANT)$(suffix)
+
+# A simulated GPU replaces kernels/cuda alone: everything in C is the objects of another variant.
+simulated := $(filter cudasim%,$(VARIANT))
+c_variant := $(if $(simulated),$(if $(filter %-asan,$(VARIANT)),asan,release),$(VARIANT))
+OBJECTS := $(if $(simulated),build/$(c_variant)$(suffix),$(BUILD))
 
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
 CPPFLAGS += -I. -D_GNU_SOURCE
@@ -24,13 +33,15 @@ mpi_flags := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_
 mpi_libs := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | cut -d' ' -f2-)
 LDLIBS += $(mpi_libs)
 
-ifeq ($(VARIANT),release)
+ifeq ($(c_variant),release)
   CFLAGS += -O3
-else ifeq ($(VARIANT),asan)
-  CFLAGS += -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+else ifeq ($(c_variant),asan)
+  sanitize := -fsanitize=address,undefined -fno-sanitize-recover=all
+  CFLAGS += -O1 $(sanitize)
   LDFLAGS += -fsanitize=address,undefined
-else
-  $(error VARIANT is release or asan, not "$(VARIANT)")
+endif
+ifeq ($(filter $(VARIANT),release asan cudasim cudasim-asan cudasim-race),)
+  $(error VARIANT is release, asan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
 version := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -64,18 +75,74 @@ ifeq ($(filter x86_64%,$(machine)),)
 endif
 
 sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c)
-objects_kernels := $(sources_kernels:%.c=$(BUILD)/%.o) \
-                   $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(BUILD)/kernels/cpu/$(isa)/%.o))
-objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(BUILD)/%.o,$(wildcard $(1)/*.c)))
-library = $(BUILD)/lib$(1).a
+objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
+                   $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
+objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
+library = $(OBJECTS)/lib$(1).a
+
+# ---- kernels/cuda, a library of its own: by nvcc, on a simulated GPU, or a stub
+cuda_sources := $(wildcard kernels/cuda/*.cu)
+cuda_library := $(BUILD)/libcuda.a
+NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
+                    $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+# Sanitizers and second compilers look at C; nvcc brings its own host compiler.
+CUDA ?= no
+CUDA_WHEN_COMPLETE ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
+CXX ?= g++
+cxx_warnings := -Wall -Wextra -Wshadow -Wpointer-arith -Werror
+
+ifneq ($(simulated),)
+  cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
+  simulator_objects := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cudasim/test_%,$(wildcard tests/cudasim/*.cpp)))
+  CXX := $(if $(filter clang%,$(compiler)),$(subst clang,clang++,$(CC)),g++)
+  simulator_flags := -Itests/cudasim/include -I. -D_GNU_SOURCE -std=c++17 -g -O2 $(cxx_warnings) -fopenmp \
+                     -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer $(sanitize)
+  # Every access of a kernel is told to tests/cudasim/race.cpp, which takes the place of the sanitizer's library.
+  kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
+  cuda_link := -rdynamic -lstdc++ -ldl
+else ifeq ($(CUDA),yes)
+  cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
+  cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+  wanted_archs := 80 86 89 90 100 120
+  CUDA_ARCH ?= $(filter $(wanted_archs),$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
+  nvcc_flags := -std=c++17 -O3 -g -lineinfo -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-fno-omit-frame-pointer \
+                $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+                -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+  cuda_link := -L$(cuda_home)/lib64 -lcudart_static -lstdc++ -ldl -lrt
+else
+  cuda_objects := $(BUILD)/kernels/cuda/stub.o
+endif
+LDLIBS += $(cuda_link)
+
+$(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu
+	@mkdir -p $(@D)
+	$(say) "compile $@"
+ifneq ($(simulated),)
+	$(quiet)$(CXX) -x c++ $(simulator_flags) $(kernel_flags) -MMD -MP -c -o $@ $<
+else
+	$(quiet)$(NVCC) $(nvcc_flags) -MMD -MP -c -o $@ $<
+endif
+
+$(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
+$(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
+	@mkdir -p $(@D)
+	$(say) "compile $@"
+	$(quiet)$(CXX) $(simulator_flags) $(kernel_flags_here) -MMD -MP -c -o $@ $<
+
+$(cuda_library): $(cuda_objects) $(simulator_objects)
+	@rm -f $@
+	$(quiet)$(AR) rcs $@ $^
 
 # A link to the variant built last by name; tests go to their own $(BUILD)/train.
 train: $(BUILD)/train
 	@ln -sf $< $@
 
-$(BUILD)/train: $(BUILD)/main.o $(foreach f,zero $(needs_zero),$(call library,$(f)))
+link = $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
+
+$(BUILD)/train: $(OBJECTS)/main.o $(foreach f,zero $(needs_zero),$(call library,$(f))) $(cuda_library)
+	@mkdir -p $(@D)
 	$(say) "link    $@"
-	$(quiet)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LDLIBS)
+	$(quiet)$(link) $(LDLIBS)
 
 define library_rule
 $(call library,$(1)): $(call objects_of,$(1))
@@ -84,34 +151,44 @@ $(call library,$(1)): $(call objects_of,$(1))
 endef
 $(foreach f,$(folders),$(eval $(call library_rule,$(f))))
 
-$(BUILD)/%.o: %.c
+$(OBJECTS)/%.o: %.c
 	@mkdir -p $(@D)
 	$(say) "compile $@"
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(patsubst %.c,$(BUILD)/%.o,$(wildcard zero/comm_mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
-$(BUILD)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
+$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm_mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
+$(OBJECTS)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
 
 define isa_rule
-$(BUILD)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
+$(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
 	$(say) "compile $$@"
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) $(isa_flags_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
-$(BUILD)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
+$(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
 # ---- tests: tests/unit/test_FOLDER_*.c links FOLDER and what it may use, so the include direction is also a link check
+# On a simulated GPU: the simulator's own tests, and those that can be told which device to use.
 test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
-tests := $(test_sources:%.c=$(BUILD)/%)
+simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
+tests_of_device := tests/ops/test_kernels_cuda
+tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
+              $(test_sources:%.c=$(BUILD)/%))
 test_folder = $(word 2,$(subst _, ,$(notdir $(1))))
 define test_rule
-$(BUILD)/$(1): $(BUILD)/$(1).o $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
-               $(foreach f,$(call test_folder,$(1)) $(needs_$(call test_folder,$(1))),$(call library,$(f)))
+$(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
+               $(foreach f,$(call test_folder,$(1)) $(needs_$(call test_folder,$(1))),$(call library,$(f))) \
+               $(if $(filter kernels model zero,$(call test_folder,$(1))),$(cuda_library))
+	@mkdir -p $$(@D)
 	$(say) "link    $$@"
-	$(quiet)$(CC) $(LDFLAGS) -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) -Wl,--end-group $(LDLIBS) -lcmocka
+	$(quiet)$$(link) $(LDLIBS) -lcmocka
 endef
 $(foreach t,$(test_sources:%.c=%),$(eval $(call test_rule,$(t))))
+
+$(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call library,kernels) $(call library,base)
+	$(say) "link    $@"
+	$(quiet)$(link) $(LDLIBS) -lcmocka
 
 tests: $(BUILD)/train $(tests)
 test: tests
@@ -121,11 +198,11 @@ check:
 	scripts/check_style.sh
 
 format:
-	git ls-files '*.c' '*.h' | xargs clang-format -i
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs clang-format -i
 
 clean:
 	rm -rf build train
 
 .PHONY: train tests test check format clean
-.SECONDARY: $(test_sources:%.c=$(BUILD)/%.o)
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+.SECONDARY: $(test_sources:%.c=$(OBJECTS)/%.o) $(simulator_test_sources:%.cpp=$(BUILD)/%.o)
+-include $(shell find $(BUILD) $(OBJECTS) -name '*.d' 2>/dev/null)

@@ -1,10 +1,9 @@
 // What is common to all devices: opening by name. kernels/measure.c times them.
 #include "kernels/device.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu.h"
+#include "base/memory.h"
 #include "kernels/ops.h"
 
 const char *operation_name(enum operation operation) {
@@ -14,17 +13,70 @@ const char *operation_name(enum operation operation) {
     return names[operation];
 }
 
-enum status device_open(const char *name, int n_threads, struct device **out) {
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0)
+enum status device_open(const char *name, int n_threads, int index, struct device **out) {
+    if (strcmp(name, "cpu") == 0)
         return cpu_device_open(NULL, n_threads, out);
-    return FAIL(STATUS_UNSUPPORTED, "this build has no device \"%s\"; device is \"auto\" or \"cpu\"", name);
+    if (strcmp(name, "cuda") == 0)
+        return cuda_device_open(index, out);
+    if (strcmp(name, "auto") != 0)
+        return FAIL(STATUS_UNSUPPORTED, "there is no device \"%s\"; device is \"auto\", \"cpu\" or \"cuda\"",
+                    name);
+    enum status status = cuda_device_open(index, out);
+    if (status != STATUS_UNSUPPORTED)
+        return status;
+    status_clear(); // no GPU here: that is what auto asks
+    return cpu_device_open(NULL, n_threads, out);
 }
 
 void device_close(struct device *device) {
-    if (!device)
-        return;
-    if (strcmp(device->name, "cpu") == 0)
-        cpu_device_close(device);
-    else
-        free(device); // ref: nothing but the struct
+    if (device)
+        device->close(device);
+}
+
+// ---- what a device on the host has no need of
+
+enum status device_memory_available(struct device *device, size_t *bytes) {
+    if (device->memory_available)
+        return device->memory_available(device, bytes);
+    *bytes = memory_available_bytes();
+    return STATUS_OK;
+}
+
+enum status device_pin(struct device *device, void *memory, size_t bytes) {
+    return device->pin && bytes > 0 ? device->pin(device, memory, bytes) : STATUS_OK;
+}
+
+void device_unpin(struct device *device, void *memory) {
+    if (device->unpin && memory)
+        device->unpin(device, memory);
+}
+
+enum status stream_init(struct stream *stream, struct device *device) {
+    *stream = (struct stream){.device = device};
+    return device->stream_open ? device->stream_open(device, &stream->queue) : STATUS_OK;
+}
+
+void stream_free(struct stream *stream) {
+    if (stream->queue)
+        stream->device->stream_close(stream->device, stream->queue);
+    *stream = (struct stream){0};
+}
+
+enum status event_init(struct event *event, struct device *device) {
+    *event = (struct event){.device = device};
+    return device->event_open ? device->event_open(device, &event->mark) : STATUS_OK;
+}
+
+void event_free(struct event *event) {
+    if (event->mark)
+        event->device->event_close(event->device, event->mark);
+    *event = (struct event){0};
+}
+
+enum status event_record(struct event *event, struct stream *stream) {
+    return event->mark ? event->device->event_record(event, stream) : STATUS_OK;
+}
+
+enum status event_wait(struct event *event, struct stream *stream) {
+    return event->mark ? event->device->event_wait(event, stream) : STATUS_OK;
 }

@@ -1,5 +1,5 @@
 // A device: its memory, its copies, its streams and its table of operations. Backends: kernels/ref (the
-// oracle, tests only) and kernels/cpu. Nothing above this folder knows which one runs.
+// oracle, tests only), kernels/cpu and kernels/cuda. Nothing above this folder knows which one runs.
 #ifndef ZERO_KERNELS_DEVICE_H
 #define ZERO_KERNELS_DEVICE_H
 
@@ -13,17 +13,25 @@
 struct ops;
 struct device;
 
-// An order of work on a device: operations on one stream happen one after the other. The workspace is scratch
-// that any operation may use while it runs and that holds nothing between operations; its size is the largest
-// that ops->workspace_bytes gave for what will run on this stream.
+// An order of work on a device: operations on one stream happen one after the other, and after the call that
+// asked for them returned (on the CPU: before it returns). The workspace is scratch that any operation may
+// use while it runs and that holds nothing between operations; its size is the largest that
+// ops->workspace_bytes gave for what will run on this stream.
 struct stream {
     struct device *device;
+    void *queue; // the device's own, from stream_init; NULL where operations happen at once
     void *workspace;
     size_t workspace_bytes;
 };
 
+// A place in a stream's order, for other streams to wait for.
+struct event {
+    struct device *device;
+    void *mark; // the device's own; NULL where operations happen at once
+};
+
 struct device {
-    const char *name;      // "cpu", "ref"
+    const char *name;      // "cpu", "cuda", "ref"
     char description[160]; // for people: instruction set, library, threads
     const struct ops *ops;
     enum region_place place; // where its memory is
@@ -31,22 +39,55 @@ struct device {
     // Memory zeroed, aligned to REGION_ALIGNMENT at least. bytes 0 gives NULL.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
     void (*memory_delete)(struct device *device, void *memory, size_t bytes);
-    // Copies in stream order; either side may be host memory. `copy` may return before the copy happened.
+    // Copies in stream order; either side may be host memory. `copy` may return before the copy happened:
+    // pinned host memory must then stay as it is until synchronize, other host memory is read at once.
     enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
     // Waits until all work given to the stream has happened, and reports what failed in it.
     enum status (*synchronize)(struct stream *stream);
+    void (*close)(struct device *device);
+
+    // NULL where memory is the host's and operations happen at once; called through the functions below.
+    enum status (*memory_available)(struct device *device, size_t *bytes);
+    enum status (*pin)(struct device *device, void *memory, size_t bytes);
+    void (*unpin)(struct device *device, void *memory);
+    enum status (*stream_open)(struct device *device, void **queue);
+    void (*stream_close)(struct device *device, void *queue);
+    enum status (*event_open)(struct device *device, void **mark);
+    void (*event_close)(struct device *device, void *mark);
+    enum status (*event_record)(struct event *event, struct stream *stream);
+    enum status (*event_wait)(struct event *event, struct stream *stream);
 };
 
-// name: "cpu", or "auto" for the best that this machine has. n_threads 0: one per core that the process may
-// use. STATUS_UNSUPPORTED when the device is not in this build or machine. Close with device_close.
-enum status device_open(const char *name, int n_threads, struct device **out) MUST_CHECK;
+// name: "cpu", "cuda", or "auto" for the best that this machine has. n_threads 0: one per core that the
+// process may use. index: which GPU, counted round where there are fewer (ranks of one machine give their
+// number there). STATUS_UNSUPPORTED when the device is not in this build or machine. Close with device_close.
+enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
+
+// Bytes of the device's memory that can still be allocated.
+enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;
+// Makes host memory one that copies reach without a detour and behind the caller's back; bytes 0 does
+// nothing.
+enum status device_pin(struct device *device, void *memory, size_t bytes) MUST_CHECK;
+void device_unpin(struct device *device, void *memory); // before the memory is freed; NULL does nothing
+
+enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // without a workspace
+void stream_free(struct stream *stream); // its work must have happened; a zeroed stream is left alone
+
+enum status event_init(struct event *event, struct device *device) MUST_CHECK;
+void event_free(struct event *event);
+// The event becomes the end of the stream's work so far.
+enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
+// Later work on `stream` happens after the event. The host does not wait.
+enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;
 // The CPU backend with a chosen instruction set: "avx512", "avx2", "portable", or NULL for the best.
 // STATUS_UNSUPPORTED when this processor lacks it.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
+// STATUS_UNSUPPORTED, with what is missing, when there is no GPU, no driver, or no CUDA in this build.
+enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 
 // FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), the best of a few runs: what utilisation
 // is measured against. Rows are bounded so that it takes milliseconds.

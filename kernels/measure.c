@@ -29,6 +29,7 @@ static void measured_product_free(struct device *device, struct measured_product
     device->memory_delete(device, product->weight, product->weight_bytes);
     device->memory_delete(device, product->out, product->out_bytes);
     device->memory_delete(device, product->stream.workspace, product->stream.workspace_bytes);
+    stream_free(&product->stream);
 }
 
 static enum status measured_product_init(struct device *device, int rows, int n_embd, enum dtype type,
@@ -38,7 +39,7 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     product->x_bytes = (size_t)(size * rows * n_embd);
     product->out_bytes = (size_t)(size * rows * n_out);
     product->weight_bytes = (size_t)(size * n_out * n_embd);
-    product->stream.device = device;
+    TRY(stream_init(&product->stream, device));
     TRY(device->memory_new(device, product->x_bytes, "the measured products", &product->x));
     TRY(device->memory_new(device, product->weight_bytes, "the measured products", &product->weight));
     TRY(device->memory_new(device, product->out_bytes, "the measured products", &product->out));

@@ -104,14 +104,16 @@ struct linear_forward_args {
 };
 
 // dx = dout weight, dweight += dout^T x, dbias += column sums of dout. Each output may be NULL: then it is
-// not made.
+// not made. With pre_gelu, x is gelu(pre_gelu) and dx becomes the gradient of pre_gelu: dx = (dout weight)
+// gelu'(pre_gelu), where the product may be rounded to `type` first.
 struct linear_backward_args {
-    void *dx;           // [w] (N, IC) type, or NULL
-    void *dweight;      // [+] (OC, IC) fp32, or NULL
-    void *dbias;        // [+] (OC) fp32, or NULL
-    const void *dout;   // [r] (N, OC) type, rows dout_stride apart
-    const void *x;      // [r] (N, IC) type; read for dweight
-    const void *weight; // [r] (OC, IC) type; read for dx
+    void *dx;             // [w] (N, IC) type, or NULL
+    void *dweight;        // [+] (OC, IC) fp32, or NULL
+    void *dbias;          // [+] (OC) fp32, or NULL
+    const void *dout;     // [r] (N, OC) type, rows dout_stride apart
+    const void *x;        // [r] (N, IC) type; read for dweight
+    const void *weight;   // [r] (OC, IC) type; read for dx
+    const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
     int N, IC, OC;
     int dout_stride; // >= OC
     enum dtype type;

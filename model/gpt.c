@@ -264,10 +264,8 @@ static enum status block_backward(struct pass *pass, int block, const struct uni
 
     RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grads[PARAM_FC_PROJ_WEIGHT],
         .dbias = grads[PARAM_FC_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->gelu,
-        .weight = weights[PARAM_FC_PROJ_WEIGHT], .N = N, .IC = 4 * C, .OC = C, .dout_stride = C,
-        .type = type);
-    RUN(runner, gelu_backward, .dx = scratch->dfc, .dout = scratch->dfc, .x = kept->fc,
-        .n = (size_t)N * 4 * (size_t)C, .type = type);
+        .weight = weights[PARAM_FC_PROJ_WEIGHT], .pre_gelu = kept->fc, .N = N, .IC = 4 * C, .OC = C,
+        .dout_stride = C, .type = type);
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_FC_WEIGHT],
         .dbias = grads[PARAM_FC_BIAS], .dout = scratch->dfc, .x = kept->ln2,
         .weight = weights[PARAM_FC_WEIGHT], .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C, .type = type);

@@ -276,7 +276,8 @@ void comm_abort(struct comm *comm, enum status status) {
 }
 
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
-    comm->stream = (struct stream){.device = device};
+    stream_free(&comm->stream);
+    TRY(stream_init(&comm->stream, device));
     if (!overlap)
         queue_delete(comm);
     return overlap && comm->world > 1 && !comm->queue ? queue_new(comm) : STATUS_OK;

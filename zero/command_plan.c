@@ -113,7 +113,7 @@ static enum status open_device(struct planner *planner, const struct config *con
         return STATUS_OK;
     device_close(planner->device);
     planner->device = NULL;
-    return device_open(config->top.device, one->n_threads, &planner->device);
+    return device_open(config->top.device, one->n_threads, 0, &planner->device);
 }
 
 // As a new run does; the first plan decides for all.

@@ -33,8 +33,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(params_init(&session->params, &session->weights.config));
     TRY(weights_bind(&session->weights, &session->params));
     TRY(open_tokenizer(session, options->tokenizer));
-    TRY(device_open(options->device, (int)options->threads, &session->device));
-    session->stream.device = session->device;
+    TRY(device_open(options->device, (int)options->threads, 0, &session->device));
+    TRY(stream_init(&session->stream, session->device));
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
     session->hooks = (struct unit_hooks){session, acquire, release, NULL};
     memory_init(&session->memory, session->device);
@@ -77,6 +77,7 @@ enum status session_load(struct session *session) {
 void session_close(struct session *session) {
     if (session->device) {
         memory_free(&session->memory);
+        stream_free(&session->stream);
         device_close(session->device);
     }
     params_free(&session->params);

@@ -117,13 +117,13 @@ static enum status settle_resume(struct trainer *trainer) {
 // One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
 static enum status open_devices(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    int threads = (int)config->run.threads;
+    int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
     if (threads == 0)
         threads = processors_share(trainer->comm->local_world);
     bool overlap = config->zero_optimization.overlap_comm;
-    TRY(device_open(config->top.device, threads, &trainer->device));
-    TRY(device_open(config->top.device, overlap ? 1 : threads, &trainer->comm_device));
-    trainer->stream.device = trainer->device;
+    TRY(device_open(config->top.device, threads, local_rank, &trainer->device));
+    TRY(device_open(config->top.device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
+    TRY(stream_init(&trainer->stream, trainer->device));
     memory_init(&trainer->memory, trainer->device);
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
 }

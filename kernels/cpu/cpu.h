@@ -25,8 +25,6 @@ struct cpu_device {
     struct product_cache *products;
 };
 
-void cpu_device_close(struct device *device);
-
 // ---- division among threads. Every parallel region of the backend is
 //     #pragma omp parallel num_threads(cpu_threads(device, work))
 // with one cpu_thread_range in it. The share of a thread depends on (n, grain, threads) only.

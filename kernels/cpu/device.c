@@ -106,6 +106,12 @@ static enum status synchronize(struct stream *stream) {
 
 // ---- opening and closing
 
+static void close_device(struct device *device) {
+    struct cpu_device *cpu = (struct cpu_device *)device;
+    product_cache_delete(cpu->products);
+    free(cpu);
+}
+
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) {
     const struct cpu_isa *isa = choose_instruction_set(instruction_set);
     if (!isa)
@@ -125,6 +131,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .memory_delete = memory_delete,
         .copy = copy,
         .synchronize = synchronize,
+        .close = close_device,
     };
     enum status status = product_cache_new(&cpu->products);
     if (status != STATUS_OK) {
@@ -139,8 +146,4 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
     return STATUS_OK;
 }
 
-void cpu_device_close(struct device *device) {
-    struct cpu_device *cpu = (struct cpu_device *)device;
-    product_cache_delete(cpu->products);
-    free(cpu);
-}
+

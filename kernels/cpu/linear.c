@@ -235,6 +235,14 @@ enum status cpu_linear_backward(struct stream *stream, const struct linear_backw
         struct product_operands operands = {.a = args->dout, .b = args->weight, .c = args->dx};
         TRY(run(stream, &shape, &operands));
     }
+    if (args->dx && args->pre_gelu) {
+        struct gelu_backward_args gelu = {.dx = args->dx,
+                                          .dout = args->dx,
+                                          .x = args->pre_gelu,
+                                          .n = (size_t)args->N * (size_t)args->IC,
+                                          .type = args->type};
+        TRY(cpu_of(stream->device)->isa->ops.gelu_backward(stream, &gelu));
+    }
     if (args->dweight) {
         struct product_shape shape = dweight_shape(stream->device, args);
         struct product_operands operands = {.a = args->dout, .b = args->x, .c = args->dweight};

@@ -45,6 +45,10 @@ static enum status synchronize(struct stream *stream) {
     return STATUS_OK;
 }
 
+static void close_device(struct device *device) {
+    free(device);
+}
+
 enum status ref_device_open(struct device **out) {
     struct device *device = malloc(sizeof *device);
     *out = NULL;
@@ -58,7 +62,8 @@ enum status ref_device_open(struct device **out) {
                               .memory_new = memory_new,
                               .memory_delete = memory_delete,
                               .copy = copy,
-                              .synchronize = synchronize};
+                              .synchronize = synchronize,
+                              .close = close_device};
     *out = device;
     return STATUS_OK;
 }

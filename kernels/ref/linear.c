@@ -28,6 +28,8 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
             double sum = 0;
             for (size_t o = 0; o < OC; o++)
                 sum += ref_load(a->dout, a->type, n * stride + o) * ref_load(a->weight, a->type, o * IC + i);
+            if (a->pre_gelu)
+                sum *= ref_gelu_slope(ref_load(a->pre_gelu, a->type, n * IC + i));
             ref_store(a->dx, a->type, n * IC + i, sum);
         }
     for (size_t o = 0; a->dweight && o < OC; o++)

@@ -286,7 +286,7 @@ int main(int argc, char **argv) {
     };
     bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
     if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||
-        device_open("cpu", 1, &device) != STATUS_OK || comm_attach(comm, device, overlap) != STATUS_OK)
+        device_open("cpu", 1, 0, &device) != STATUS_OK || comm_attach(comm, device, overlap) != STATUS_OK)
         return 1;
     stream.device = device;
     together_quiet(comm);

@@ -352,7 +352,7 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
     together_ok(comm, config_parse(&rig->config, json, strlen(json), "json"));
     together_ok(comm, config_resolve(&rig->config, comm->world));
     together_ok(comm, params_init(&rig->params, &(struct gpt_config){3, 1, 24, 91, 8}));
-    together_ok(comm, device_open("cpu", 1, &rig->device));
+    together_ok(comm, device_open("cpu", 1, 0, &rig->device));
     rig->stream.device = rig->device;
     memory_init(&rig->memory, rig->device);
     const struct plan_request request = {.config = &rig->config,

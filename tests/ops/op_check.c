@@ -171,7 +171,7 @@ static double image_get(const void *image, enum dtype type, size_t i) {
 
 static void new_stream(struct device *device, const struct op_call *call, size_t guard,
                        struct stream *stream) {
-    *stream = (struct stream){.device = device};
+    REQUIRE_OK(stream_init(stream, device));
     REQUIRE_OK(device->ops->workspace_bytes(device, call->operation, call->args, &stream->workspace_bytes));
     size_t bytes = stream->workspace_bytes + guard;
     char *poison = allocate(bytes, 1);
@@ -184,6 +184,7 @@ static void new_stream(struct device *device, const struct op_call *call, size_t
 
 static void delete_stream(struct stream *stream, size_t guard) {
     stream->device->memory_delete(stream->device, stream->workspace, stream->workspace_bytes + guard);
+    stream_free(stream);
 }
 
 // The reference on doubles; results go to truth, or with absolute values to magnitude.

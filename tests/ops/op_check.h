@@ -100,6 +100,9 @@ void op_call_judge(struct op_call *call);
     for (enum dtype type = DTYPE_F32; type <= DTYPE_BF16; type = (enum dtype)(type + 1))
 double op_round(enum dtype type, double value);
 
+// How far gelu'(x) may be off in fp32.
+double op_gelu_slope_off(double x);
+
 // One check an operation: check_gelu_forward(bench) and so on.
 #define OP_CHECK_PROTOTYPE(name) void check_##name(struct op_bench *bench);
 OPERATIONS(OP_CHECK_PROTOTYPE)

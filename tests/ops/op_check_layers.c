@@ -257,7 +257,7 @@ void check_gelu_forward(struct op_bench *bench) {
 // gelu'(x) = s + x 2 u' s (1 - s), s = 1 / (1 + exp(-2 u)). The argument 2 u has four roundings, which exp
 // multiplies by |2 u|; exp itself is good to four, and eight more operations follow. Either term is allowed
 // its share, and s its absolute one.
-static double gelu_slope_off(double x) {
+double op_gelu_slope_off(double x) {
     double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     double du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
     double s_by_rest = 1 / (2 + exp(2 * u) + exp(-2 * u)); // s (1 - s)
@@ -283,7 +283,7 @@ void check_gelu_backward(struct op_bench *bench) {
         give_gelu_inputs(x);
         op_call_reference(&call);
         for (size_t k = 0; k < n; k++)
-            dx->allowed[k] = fabs(dout->given[k]) * gelu_slope_off(x->given[k]);
+            dx->allowed[k] = fabs(dout->given[k]) * op_gelu_slope_off(x->given[k]);
         op_call_judge(&call);
     }
 }

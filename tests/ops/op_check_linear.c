@@ -87,14 +87,24 @@ void check_linear_forward(struct op_bench *bench) {
             forward_call(bench, type, &shapes[i], &extras[extra / 2], extra % 2);
 }
 
+// dx so far is the product's; it may be rounded to `type` before gelu' is applied to it.
+static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) {
+    for (size_t i = 0; i < dx->span; i++) {
+        double product = fabs(dx->truth[i]), off = dx->allowed[i];
+        off += dtype_epsilon(dx->type) / 2 * (product + off);
+        dx->allowed[i] = largest_gelu_slope * off + product * op_gelu_slope_off(pre->given[i]);
+    }
+}
+
 static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
-                          bool dweight, bool dbias) {
+                          bool dweight, bool dbias, bool gelu) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {
         .N = s->N, .IC = s->IC, .OC = s->OC, .dout_stride = s->OC + s->gap, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s", s->N, s->IC,
-                  s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "", dbias ? " dbias" : "");
+    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s", s->N, s->IC,
+                  s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "", dbias ? " dbias" : "",
+                  gelu ? " pre_gelu" : "");
     op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap));
     op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
     op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
@@ -114,15 +124,22 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         op_allow_roundings(dweight_tensor, s->N + 2);
     if (dbias)
         op_allow_roundings(dbias_tensor, s->N + 1);
+    if (gelu) {
+        allow_gelu_slope(dx_tensor,
+                         op_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_READ, op_span(N * IC)));
+        op_call_reference(&call);
+    }
     op_call_judge(&call);
 }
 
 void check_linear_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], true, true, true);
-        backward_call(bench, type, &shapes[i], true, false, false);
-        backward_call(bench, type, &shapes[i], false, true, false);
-        backward_call(bench, type, &shapes[i], false, false, true);
+        backward_call(bench, type, &shapes[i], true, true, true, false);
+        backward_call(bench, type, &shapes[i], true, true, true, true);
+        backward_call(bench, type, &shapes[i], true, false, false, false);
+        backward_call(bench, type, &shapes[i], true, false, false, true);
+        backward_call(bench, type, &shapes[i], false, true, false, false);
+        backward_call(bench, type, &shapes[i], false, false, true, false);
     }
 }

@@ -228,6 +228,17 @@ static void test_linear_gelu(void **state) {
     expect_gradient("dx", c.x, dx, FN * FI, linear_loss, &c);
     expect_gradient("dweight", c.weight, dweight, FO * FI, linear_loss, &c);
 
+    // The gradient through a second layer to the first one's pre_gelu, in one call and in two.
+    double *one = zeros(FN * FO), *two = zeros(FN * FO), *second = tensor(36, FI * FO),
+           *dy = tensor(37, FN * FI);
+    RUN(linear_backward, .dx = one, .dout = dy, .weight = second, .pre_gelu = c.pre_gelu, .N = FN, .IC = FO,
+        .OC = FI, .dout_stride = FI, .type = DTYPE_F64);
+    RUN(linear_backward, .dx = two, .dout = dy, .weight = second, .N = FN, .IC = FO, .OC = FI,
+        .dout_stride = FI, .type = DTYPE_F64);
+    RUN(gelu_backward, .dx = two, .dout = two, .x = c.pre_gelu, .n = FN * FO, .type = DTYPE_F64);
+    assert_memory_equal(one, two, FN * FO * sizeof *one);
+    free(one), free(two), free(second), free(dy);
+
     free(c.pre_gelu);
     c.gelu = false, c.pre_gelu = NULL;
     double plain = linear_loss(&c);

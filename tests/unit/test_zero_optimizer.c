@@ -36,7 +36,7 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     struct device *device;
     EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
     EXPECT_OK(params_init(&rig->params, &sizes));
-    EXPECT_OK(device_open("cpu", 2, &device));
+    EXPECT_OK(device_open("cpu", 2, 0, &device));
     EXPECT_OK(comm_open_self(&rig->comm));
     EXPECT_OK(comm_attach(rig->comm, device, true));
     rig->stream.device = device;

@@ -39,7 +39,7 @@ static void rig_init(struct rig *rig, int world, const char *train, const char *
     EXPECT_OK(config_resolve(&rig->config, world));
     const struct gpt_config sizes = model_sizes(&rig->config);
     EXPECT_OK(params_init(&rig->params, &sizes));
-    EXPECT_OK(device_open("cpu", 2, &rig->device));
+    EXPECT_OK(device_open("cpu", 2, 0, &rig->device));
 }
 
 static void rig_free(struct rig *rig) {

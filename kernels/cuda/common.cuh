@@ -1,0 +1,169 @@
+// What every .cu file starts from: the element types, 16-byte accesses, sums over a block in a fixed order,
+// the choice of a template by dtype, and launching. Relies on the CUDA runtime alone (or tests/cudasim in its
+// place), and on kernels/cuda/ptx.cuh for instructions that have no C++ name.
+#ifndef ZERO_KERNELS_CUDA_COMMON_CUH
+#define ZERO_KERNELS_CUDA_COMMON_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+extern "C" {
+#include "kernels/cuda/cuda.h"
+}
+#include "kernels/cuda/ptx.cuh"
+
+using bf16 = __nv_bfloat16;
+using half = __half;
+
+constexpr int WARP = 32;
+
+// ---- errors
+
+// Leaves the current function with STATUS_FAILED unless the CUDA call succeeds.
+#define TRY_CUDA(call)                                                                                       \
+    do {                                                                                                     \
+        cudaError_t error_ = (call);                                                                         \
+        if (error_ != cudaSuccess)                                                                           \
+            return FAIL(STATUS_FAILED, "CUDA: %s: %s", #call, cudaGetErrorString(error_));                   \
+    } while (0)
+
+// ---- launching
+
+// The GPU of a stream, made the calling thread's.
+static inline enum status cuda_enter(const struct stream *stream) {
+    TRY_CUDA(cudaSetDevice(reinterpret_cast<const cuda_device *>(stream->device)->index));
+    return STATUS_OK;
+}
+
+constexpr size_t SHARED_BYTES_WITHOUT_ASKING = 48 << 10;
+
+template <class... Parameters, class... Arguments>
+enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
+                   dim3 block, size_t shared_bytes, const Arguments &...arguments) {
+    TRY(cuda_enter(stream));
+    if (shared_bytes > SHARED_BYTES_WITHOUT_ASKING)
+        TRY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shared_bytes)));
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = static_cast<cudaStream_t>(stream->queue);
+    cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+    if (error != cudaSuccess)
+        return FAIL(STATUS_FAILED, "CUDA: launching %s: %s", name, cudaGetErrorString(error));
+    return STATUS_OK;
+}
+
+// LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...) gives a status. The kernel may be a
+// template in parentheses.
+#define LAUNCH(stream, kernel, ...) launch(#kernel, stream, kernel, __VA_ARGS__)
+
+static inline int ceil_divide(size_t n, size_t by) {
+    return static_cast<int>((n + by - 1) / by);
+}
+
+// ---- element types: arithmetic is in float
+
+__device__ inline float widen(float x) {
+    return x;
+}
+__device__ inline float widen(bf16 x) {
+    return __bfloat162float(x);
+}
+__device__ inline float widen(half x) {
+    return __half2float(x);
+}
+
+// Rounded to nearest even.
+template <class T> __device__ inline T narrow(float x);
+template <> __device__ inline float narrow<float>(float x) {
+    return x;
+}
+template <> __device__ inline bf16 narrow<bf16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ inline half narrow<half>(float x) {
+    return __float2half_rn(x);
+}
+
+// Calls f(T()) with the C++ type of a compute type.
+template <class F> enum status with_type(enum dtype type, F f) {
+    switch (type) {
+    case DTYPE_BF16:
+        return f(bf16());
+    case DTYPE_F16:
+        return f(half());
+    default:
+        return f(float());
+    }
+}
+
+// ---- 16 bytes at a time
+
+template <class T> struct alignas(16) pack {
+    static constexpr int size = 16 / sizeof(T);
+    T x[size];
+};
+
+template <class T> __device__ inline pack<T> load_pack(const T *from) {
+    return *reinterpret_cast<const pack<T> *>(from);
+}
+
+template <class T> __device__ inline void store_pack(T *to, const pack<T> &value) {
+    *reinterpret_cast<pack<T> *>(to) = value;
+}
+
+// Whether a pointer (NULL counts) can be accessed by packs.
+static inline bool is_aligned(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+// ---- sums in an order that is fixed by the block's size
+
+template <class S> __device__ inline S warp_sum(S x) {
+    for (int distance = WARP / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+
+__device__ inline float warp_max(float x) {
+    for (int distance = WARP / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    return x;
+}
+
+// The sum over the block's THREADS (a multiple of 32, one dimension), to every thread. `scratch` is shared,
+// one a warp, and free again when the call returns.
+template <int THREADS, class S> __device__ inline S block_sum(S x, S *scratch) {
+    constexpr int n_warps = THREADS / WARP;
+    x = warp_sum(x);
+    if (threadIdx.x % WARP == 0)
+        scratch[threadIdx.x / WARP] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < n_warps; i++)
+        x += scratch[i];
+    __syncthreads();
+    return x;
+}
+
+template <int THREADS> __device__ inline float block_max(float x, float *scratch) {
+    x = warp_max(x);
+    if (threadIdx.x % WARP == 0)
+        scratch[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int i = 0; i < THREADS / WARP; i++)
+        x = fmaxf(x, scratch[i]);
+    __syncthreads();
+    return x;
+}
+
+#endif

@@ -1,0 +1,248 @@
+// A GPU as a device: its memory, copies, streams and events, and its table of operations. One process uses
+// one GPU; every call that reaches the CUDA runtime first makes that GPU the calling thread's.
+#include "kernels/cuda/common.cuh"
+
+#include <new>
+#include <stdio.h>
+
+#include "base/text.h"
+
+namespace {
+
+// Mixed-precision products need mma.sync on bf16 and cp.async.
+constexpr int LOWEST_CAPABILITY = 80;
+
+enum status enter(const struct device *device) {
+    TRY_CUDA(cudaSetDevice(reinterpret_cast<const cuda_device *>(device)->index));
+    return STATUS_OK;
+}
+
+cudaStream_t queue_of(const struct stream *stream) {
+    return static_cast<cudaStream_t>(stream->queue);
+}
+
+// ---- memory
+
+enum status memory_new(struct device *device, size_t bytes, const char *purpose, void **out) {
+    *out = nullptr;
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(enter(device));
+    cudaError_t error = cudaMalloc(out, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        size_t available = 0, total = 0;
+        char wanted[32], there[32];
+        (void)cudaGetLastError(); // told below; nothing else failed
+        TRY_CUDA(cudaMemGetInfo(&available, &total));
+        return FAIL(STATUS_FAILED,
+                    "%s need %s of GPU memory, and %s are free; use a smaller micro-batch, "
+                    "recompute=block, a higher ZeRO stage or a smaller model",
+                    purpose, text_bytes(wanted, sizeof wanted, static_cast<double>(bytes)),
+                    text_bytes(there, sizeof there, static_cast<double>(available)));
+    }
+    TRY_CUDA(error);
+    // On the legacy stream nothing else runs; a stream of its own keeps that so.
+    cudaStream_t stream;
+    TRY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    TRY_CUDA(cudaMemsetAsync(*out, 0, bytes, stream));
+    TRY_CUDA(cudaStreamSynchronize(stream));
+    TRY_CUDA(cudaStreamDestroy(stream));
+    return STATUS_OK;
+}
+
+void memory_delete(struct device *device, void *memory, size_t bytes) {
+    (void)bytes;
+    if (memory && enter(device) == STATUS_OK)
+        (void)cudaFree(memory); // nothing to be done about a failure, and the run's own was told
+}
+
+enum status memory_available(struct device *device, size_t *bytes) {
+    size_t total;
+    TRY(enter(device));
+    TRY_CUDA(cudaMemGetInfo(bytes, &total));
+    return STATUS_OK;
+}
+
+enum status pin(struct device *device, void *memory, size_t bytes) {
+    TRY(enter(device));
+    TRY_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
+    return STATUS_OK;
+}
+
+void unpin(struct device *device, void *memory) {
+    if (enter(device) == STATUS_OK)
+        (void)cudaHostUnregister(memory);
+}
+
+// ---- streams and events
+
+enum status copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(cuda_enter(stream));
+    TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream)));
+    return STATUS_OK;
+}
+
+enum status synchronize(struct stream *stream) {
+    TRY(cuda_enter(stream));
+    TRY_CUDA(cudaStreamSynchronize(queue_of(stream)));
+    return STATUS_OK;
+}
+
+enum status stream_open(struct device *device, void **queue) {
+    TRY(enter(device));
+    TRY_CUDA(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t *>(queue), cudaStreamNonBlocking));
+    return STATUS_OK;
+}
+
+void stream_close(struct device *device, void *queue) {
+    if (enter(device) == STATUS_OK)
+        (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
+}
+
+enum status event_open(struct device *device, void **mark) {
+    TRY(enter(device));
+    TRY_CUDA(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t *>(mark), cudaEventDisableTiming));
+    return STATUS_OK;
+}
+
+void event_close(struct device *device, void *mark) {
+    if (enter(device) == STATUS_OK)
+        (void)cudaEventDestroy(static_cast<cudaEvent_t>(mark));
+}
+
+enum status event_record_on(struct event *event, struct stream *stream) {
+    TRY(cuda_enter(stream));
+    TRY_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event->mark), queue_of(stream)));
+    return STATUS_OK;
+}
+
+enum status event_wait_on(struct event *event, struct stream *stream) {
+    TRY(cuda_enter(stream));
+    TRY_CUDA(cudaStreamWaitEvent(queue_of(stream), static_cast<cudaEvent_t>(event->mark), 0));
+    return STATUS_OK;
+}
+
+// ---- operations
+
+enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
+                            size_t *bytes) {
+    *bytes = 0;
+    TRY(enter(device));
+    switch (operation) {
+#define WORKSPACE_CASE(name)                                                                                 \
+    case OP_##name:                                                                                          \
+        return cuda_##name##_workspace(device, static_cast<const name##_args *>(args), bytes);
+        CUDA_OPERATIONS_WITH_WORKSPACE(WORKSPACE_CASE)
+#undef WORKSPACE_CASE
+    default:
+        return STATUS_OK;
+    }
+}
+
+struct ops make_ops() {
+    struct ops ops = {};
+#define ENTRY(name) ops.name = cuda_##name;
+    OPERATIONS(ENTRY)
+#undef ENTRY
+    ops.workspace_bytes = workspace_bytes;
+    return ops;
+}
+
+const struct ops cuda_ops = make_ops();
+
+// ---- opening
+
+enum status count_gpus(int *count) {
+    cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaErrorInsufficientDriver) {
+        int driver = 0, runtime = 0;
+        (void)cudaDriverGetVersion(&driver);
+        (void)cudaRuntimeGetVersion(&runtime);
+        if (driver == 0)
+            return FAIL(STATUS_UNSUPPORTED,
+                        "device \"cuda\": this machine has no NVIDIA driver (libcuda.so.1 was not "
+                        "found); install it, or use device=cpu");
+        return FAIL(STATUS_UNSUPPORTED,
+                    "device \"cuda\": the NVIDIA driver serves CUDA up to %d.%d, and this ./train was built "
+                    "with %d.%d; "
+                    "install a newer driver, build with an older toolkit, or use device=cpu",
+                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    }
+    if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0))
+        return FAIL(STATUS_UNSUPPORTED,
+                    "device \"cuda\": the NVIDIA driver is there, but it shows this process no GPU "
+                    "(nvidia-smi, CUDA_VISIBLE_DEVICES); use device=cpu otherwise");
+    if (error != cudaSuccess)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "device \"cuda\": the CUDA runtime does not start: %s; use device=cpu otherwise",
+                    cudaGetErrorString(error));
+    return STATUS_OK;
+}
+
+void close_device(struct device *device) {
+    cuda_device *cuda = reinterpret_cast<cuda_device *>(device);
+    if (enter(device) == STATUS_OK)
+        matmuls_delete(cuda->matmuls);
+    delete cuda;
+}
+
+enum status open_gpu(cuda_device *cuda) {
+    cudaDeviceProp properties;
+    TRY_CUDA(cudaSetDevice(cuda->index));
+    TRY_CUDA(cudaGetDeviceProperties(&properties, cuda->index));
+    int capability = 10 * properties.major + properties.minor;
+    if (capability < LOWEST_CAPABILITY)
+        return FAIL(
+            STATUS_UNSUPPORTED,
+            "device \"cuda\": %s has compute capability %d.%d, and the kernels need 8.0 (Ampere) or newer; "
+            "use device=cpu",
+            properties.name, properties.major, properties.minor);
+    cuda->n_processors = properties.multiProcessorCount;
+    char memory[32];
+    int runtime = 0;
+    TRY_CUDA(cudaRuntimeGetVersion(&runtime));
+    snprintf(cuda->device.description, sizeof cuda->device.description, "GPU %d, %s, %s, sm_%d, CUDA %d.%d",
+             cuda->index, properties.name,
+             text_bytes(memory, sizeof memory, static_cast<double>(properties.totalGlobalMem)), capability,
+             runtime / 1000, runtime % 1000 / 10);
+    return matmuls_new(&cuda->matmuls);
+}
+
+} // namespace
+
+extern "C" enum status cuda_device_open(int index, struct device **out) {
+    int count = 0;
+    TRY(count_gpus(&count));
+    cuda_device *cuda = new (std::nothrow) cuda_device();
+    if (!cuda)
+        return FAIL(STATUS_FAILED, "out of memory for the CUDA device");
+    cuda->index = index % count;
+    struct device *device = &cuda->device;
+    device->name = "cuda";
+    device->ops = &cuda_ops;
+    device->place = REGION_DEVICE;
+    device->n_threads = 1;
+    device->memory_new = memory_new;
+    device->memory_delete = memory_delete;
+    device->copy = copy;
+    device->synchronize = synchronize;
+    device->close = close_device;
+    device->memory_available = memory_available;
+    device->pin = pin;
+    device->unpin = unpin;
+    device->stream_open = stream_open;
+    device->stream_close = stream_close;
+    device->event_open = event_open;
+    device->event_close = event_close;
+    device->event_record = event_record_on;
+    device->event_wait = event_wait_on;
+    enum status status = open_gpu(cuda);
+    if (status != STATUS_OK) {
+        device->close(device);
+        return status;
+    }
+    *out = device;
+    return STATUS_OK;
+}
