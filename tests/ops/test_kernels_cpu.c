@@ -5,50 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "tests/ops/op_check.h"
-
-struct test_case {
-    const char *device; // "ref" or an instruction set
-    int n_threads;
-    enum operation operation;
-    void (*check)(struct op_bench *bench);
-};
-
-static struct device *open_or_skip(const char *name, int n_threads) {
-    struct device *device = NULL;
-    enum status status =
-        strcmp(name, "ref") == 0 ? ref_device_open(&device) : cpu_device_open(name, n_threads, &device);
-    if (status == STATUS_UNSUPPORTED) {
-        print_message("skipped: %s\n", status_message());
-        status_clear();
-        skip();
-    }
-    if (status != STATUS_OK)
-        fail_msg("%s", status_message());
-    return device;
-}
-
-static void test_operation(void **state) {
-    const struct test_case *test = *state;
-    struct op_bench bench = {.device = open_or_skip(test->device, test->n_threads),
-                             .reference = open_or_skip("ref", 1)};
-    test->check(&bench);
-    device_close(bench.device);
-    device_close(bench.reference);
-    if (bench.n_wrong > 0)
-        fail_msg("%d findings on %s", bench.n_wrong, test->device);
-    // What a check of another operation, or of none, would leave at 0.
-    if (bench.n_calls[test->operation] == 0)
-        fail_msg("%s was never called", operation_name(test->operation));
-    print_message("%d calls, errors up to %.2f (fp32) and %.2f (bf16) of what is allowed\n",
-                  bench.n_calls[test->operation], bench.worst_share[DTYPE_F32],
-                  bench.worst_share[DTYPE_BF16]);
-}
+#include "tests/ops/op_case.h"
 
 // The one sum that must not depend on the number of threads (kernels/ops.h): ranks compare its bits.
 static void test_sum_squares_and_threads(void **state) {
@@ -60,7 +21,7 @@ static void test_sum_squares_and_threads(void **state) {
         x[i] = (float)rng_normal(1, 1, (uint64_t)i);
     double partial[2][N_PARTIALS];
     for (int k = 0; k < 2; k++) {
-        struct device *device = open_or_skip("portable", 1 + 2 * k);
+        struct device *device = op_device_or_skip("portable", 1 + 2 * k);
         struct stream stream = {.device = device};
         struct sum_squares_args args = {.partial = partial[k], .x = x, .n = N, .type = DTYPE_F32};
         assert_int_equal(device->ops->sum_squares(&stream, &args), STATUS_OK);
@@ -70,13 +31,10 @@ static void test_sum_squares_and_threads(void **state) {
     free(x);
 }
 
-#define CASE(device, n_threads, name)                                                                        \
-    {device ": " #name, test_operation, NULL, NULL,                                                          \
-     &(struct test_case){device, n_threads, OP_##name, check_##name}},
-#define CASE_REF(name)      CASE("ref", 1, name)
-#define CASE_PORTABLE(name) CASE("portable", 1, name)
-#define CASE_AVX2(name)     CASE("avx2", 3, name)
-#define CASE_AVX512(name)   CASE("avx512", 2, name)
+#define CASE_REF(name)      OP_CASE("ref", 1, name)
+#define CASE_PORTABLE(name) OP_CASE("portable", 1, name)
+#define CASE_AVX2(name)     OP_CASE("avx2", 3, name)
+#define CASE_AVX512(name)   OP_CASE("avx512", 2, name)
 
 // From the list of operations, so that none can be without a check.
 static const struct CMUnitTest tests[] = {OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(

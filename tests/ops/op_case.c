@@ -1,0 +1,40 @@
+// See op_case.h.
+#include "tests/ops/op_case.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct device *op_device_or_skip(const char *name, int n_threads) {
+    struct device *device = NULL;
+    enum status status = strcmp(name, "ref") == 0    ? ref_device_open(&device)
+                         : strcmp(name, "cuda") == 0 ? cuda_device_open(0, &device)
+                                                     : cpu_device_open(name, n_threads, &device);
+    if (status == STATUS_UNSUPPORTED) {
+        print_message("skipped: %s\n", status_message());
+        status_clear();
+        skip();
+    }
+    if (status != STATUS_OK)
+        fail_msg("%s", status_message());
+    return device;
+}
+
+void op_case_run(void **state) {
+    const struct op_case *test = *state;
+    struct op_bench bench = {.device = op_device_or_skip(test->device, test->n_threads),
+                             .reference = op_device_or_skip("ref", 1)};
+    test->check(&bench);
+    device_close(bench.device);
+    device_close(bench.reference);
+    if (bench.n_wrong > 0)
+        fail_msg("%d findings on %s", bench.n_wrong, test->device);
+    // What a check of another operation, or of none, would leave at 0.
+    if (bench.n_calls[test->operation] == 0)
+        fail_msg("%s was never called", operation_name(test->operation));
+    print_message("%d calls, errors up to %.2f (fp32) and %.2f (bf16) of what is allowed\n",
+                  bench.n_calls[test->operation], bench.worst_share[DTYPE_F32],
+                  bench.worst_share[DTYPE_BF16]);
+}
