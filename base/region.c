@@ -75,17 +75,25 @@ void *region_data(const struct region_table *table, int index) {
     return table->regions[index].data;
 }
 
-size_t region_kind_bytes(const struct region_table *table, enum region_kind kind) {
+size_t region_bytes(const struct region_table *table, enum region_kind kind, enum region_place place) {
     size_t bytes = 0;
     for (int i = 0; i < table->n_regions; i++)
-        if (table->regions[i].kind == kind)
+        if (table->regions[i].kind == kind && table->regions[i].place == place)
             bytes += table->regions[i].bytes;
     return bytes;
 }
 
-size_t region_total_bytes(const struct region_table *table) {
+size_t region_kind_bytes(const struct region_table *table, enum region_kind kind) {
+    return region_bytes(table, kind, REGION_HOST) + region_bytes(table, kind, REGION_DEVICE);
+}
+
+size_t region_place_bytes(const struct region_table *table, enum region_place place) {
     size_t bytes = 0;
-    for (int i = 0; i < table->n_regions; i++)
-        bytes += table->regions[i].bytes;
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        bytes += region_bytes(table, (enum region_kind)kind, place);
     return bytes;
+}
+
+size_t region_total_bytes(const struct region_table *table) {
+    return region_place_bytes(table, REGION_HOST) + region_place_bytes(table, REGION_DEVICE);
 }

@@ -67,8 +67,10 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
 
 const char *region_kind_name(enum region_kind kind);
 void *region_data(const struct region_table *table, int index);
-// The sum of `bytes` over a kind, all places. All kinds: region_total_bytes.
+// The sum of `bytes` over the regions of a kind and place, of a kind, of a place, of all.
+size_t region_bytes(const struct region_table *table, enum region_kind kind, enum region_place place);
 size_t region_kind_bytes(const struct region_table *table, enum region_kind kind);
+size_t region_place_bytes(const struct region_table *table, enum region_place place);
 size_t region_total_bytes(const struct region_table *table);
 
 #endif

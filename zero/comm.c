@@ -45,14 +45,20 @@ struct comm_queue {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct comm_call calls[QUEUE_LENGTH];
-    uint64_t given, done;  // calls so far
-    enum status status;    // of the first that failed; those after it are not made
-    bool making, stopping; // a call is being made, by whichever thread; the thread is to end
+    struct event issued[QUEUE_LENGTH]; // the end of the caller's work when each call was given
+    uint64_t given, done;              // calls so far
+    enum status status;                // of the first that failed; those after it are not made
+    bool making, stopping;             // a call is being made, by whichever thread; the thread is to end
 };
 
-static enum status run_call(struct comm *comm, const struct comm_call *call, double *seconds) {
+// A call sees what the caller's stream did before it: on the device's side, so that neither host thread
+// waits.
+static enum status run_call(struct comm *comm, const struct comm_call *call, struct event *issued,
+                            double *seconds) {
     double began = clock_monotonic_s();
-    enum status status = comm->backend->bulk(comm, call);
+    enum status status = event_wait(issued, &comm->stream);
+    if (status == STATUS_OK)
+        status = comm->backend->bulk(comm, call);
     *seconds = clock_monotonic_s() - began;
     if (comm->world > 1)
         comm->traffic.calls[call->operation]++;
@@ -64,13 +70,14 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, dou
 static void make_next_call(struct comm *comm, bool eager) {
     struct comm_queue *queue = comm->queue;
     struct comm_call call = queue->calls[queue->done % QUEUE_LENGTH];
+    struct event *issued = &queue->issued[queue->done % QUEUE_LENGTH];
     enum status status = queue->status;
     double seconds = 0;
     queue->making = true;
     pthread_mutex_unlock(&queue->lock);
     comm->eager = eager;
     if (status == STATUS_OK)
-        status = run_call(comm, &call, &seconds);
+        status = run_call(comm, &call, issued, &seconds);
     comm->eager = true;
     pthread_mutex_lock(&queue->lock);
     comm->traffic.busy_s += seconds;
@@ -94,17 +101,31 @@ static void *work(void *argument) {
     return NULL;
 }
 
+static void queue_free(struct comm_queue *queue) {
+    for (int i = 0; i < QUEUE_LENGTH; i++)
+        event_free(&queue->issued[i]);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->changed);
+    free(queue);
+}
+
 static enum status queue_new(struct comm *comm) {
-    comm->queue = calloc(1, sizeof *comm->queue);
-    if (!comm->queue)
+    struct comm_queue *queue = calloc(1, sizeof *queue);
+    if (!queue)
         return FAIL(STATUS_FAILED, "out of memory for the queue of communication");
-    pthread_mutex_init(&comm->queue->lock, NULL);
-    pthread_cond_init(&comm->queue->changed, NULL);
-    if (pthread_create(&comm->queue->thread, NULL, work, comm) == 0)
-        return STATUS_OK;
-    free(comm->queue);
-    comm->queue = NULL;
-    return FAIL(STATUS_FAILED, "cannot start the thread that communicates");
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    comm->queue = queue;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < QUEUE_LENGTH && status == STATUS_OK; i++)
+        status = event_init(&queue->issued[i], comm->device);
+    if (status == STATUS_OK && pthread_create(&queue->thread, NULL, work, comm) != 0)
+        status = FAIL(STATUS_FAILED, "cannot start the thread that communicates");
+    if (status != STATUS_OK) {
+        comm->queue = NULL;
+        queue_free(queue);
+    }
+    return status;
 }
 
 static void queue_delete(struct comm *comm) {
@@ -116,10 +137,8 @@ static void queue_delete(struct comm *comm) {
     pthread_cond_broadcast(&queue->changed);
     pthread_mutex_unlock(&queue->lock);
     pthread_join(queue->thread, NULL);
-    pthread_mutex_destroy(&queue->lock);
-    pthread_cond_destroy(&queue->changed);
-    free(queue);
     comm->queue = NULL;
+    queue_free(queue);
 }
 
 // Who has to wait anyway makes the calls that the thread has not begun: nothing needs to wake up for them.
@@ -141,12 +160,14 @@ static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
     return status;
 }
 
-static enum status start(struct comm *comm, const struct comm_call *call, comm_ticket *ticket) {
+static enum status start(struct comm *comm, struct stream *stream, const struct comm_call *call,
+                         comm_ticket *ticket) {
     struct comm_queue *queue = comm->queue;
     *ticket = 0;
     if (!queue) {
         double seconds;
-        enum status status = run_call(comm, call, &seconds);
+        TRY(event_record(&comm->issued, stream));
+        enum status status = run_call(comm, call, &comm->issued, &seconds);
         comm->traffic.busy_s += seconds;
         comm->traffic.waited_s += seconds;
         return status;
@@ -155,9 +176,13 @@ static enum status start(struct comm *comm, const struct comm_call *call, comm_t
     while (queue->given - queue->done == QUEUE_LENGTH)
         pthread_cond_wait(&queue->changed, &queue->lock);
     enum status status = queue->status;
-    queue->calls[queue->given % QUEUE_LENGTH] = *call;
-    *ticket = ++queue->given;
-    pthread_cond_broadcast(&queue->changed);
+    if (status == STATUS_OK)
+        status = event_record(&queue->issued[queue->given % QUEUE_LENGTH], stream);
+    if (status == STATUS_OK) {
+        queue->calls[queue->given % QUEUE_LENGTH] = *call;
+        *ticket = ++queue->given;
+        pthread_cond_broadcast(&queue->changed);
+    }
     pthread_mutex_unlock(&queue->lock);
     return status;
 }
@@ -167,8 +192,7 @@ static enum status start(struct comm *comm, const struct comm_call *call, comm_t
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
                                 const float *in, float *out, enum dtype travel_as, bool accumulate,
                                 comm_ticket *ticket) {
-    TRY(stream->device->synchronize(stream));
-    return start(comm,
+    return start(comm, stream,
                  &(struct comm_call){.operation = COMM_REDUCE_SCATTER,
                                      .transfer = transfer,
                                      .in = in,
@@ -180,15 +204,14 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const 
 
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_ticket *ticket) {
-    TRY(stream->device->synchronize(stream));
-    return start(comm,
+    return start(comm, stream,
                  &(struct comm_call){
                      .operation = COMM_ALL_GATHER, .transfer = transfer, .in = in, .out = out, .type = type},
                  ticket);
 }
 
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_ticket ticket) {
-    (void)stream; // both backends have finished on the device when a call is done
+    (void)stream; // a call that is done has finished on the device
     return comm->queue && ticket ? wait_until_done(comm, ticket) : STATUS_OK;
 }
 
@@ -276,11 +299,24 @@ void comm_abort(struct comm *comm, enum status status) {
 }
 
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
-    stream_free(&comm->stream);
+    comm_detach(comm);
+    comm->device = device;
     TRY(stream_init(&comm->stream, device));
-    if (!overlap)
-        queue_delete(comm);
-    return overlap && comm->world > 1 && !comm->queue ? queue_new(comm) : STATUS_OK;
+    TRY(event_init(&comm->issued, device));
+    if (comm->backend->attach)
+        TRY(comm->backend->attach(comm));
+    return overlap && comm->world > 1 ? queue_new(comm) : STATUS_OK;
+}
+
+void comm_detach(struct comm *comm) {
+    queue_delete(comm);
+    if (!comm->device)
+        return;
+    if (comm->backend->detach)
+        comm->backend->detach(comm);
+    event_free(&comm->issued);
+    stream_free(&comm->stream);
+    comm->device = NULL;
 }
 
 enum status comm_close(struct comm *comm, enum status status) {
@@ -288,7 +324,7 @@ enum status comm_close(struct comm *comm, enum status status) {
         return status;
     if (status_exit_code(status) != 0)
         comm_abort(comm, status);
-    queue_delete(comm);
+    comm_detach(comm);
     comm->backend->close(comm, status);
     free(comm);
     return status;
@@ -332,8 +368,8 @@ static void self_close(struct comm *comm, enum status status) {
     (void)comm, (void)status;
 }
 
-static const struct comm_backend self_backend = {"self",         comm_bulk_alone, self_gather,
-                                                 self_broadcast, self_abort,      self_close};
+static const struct comm_backend self_backend = {"self",      NULL,           NULL,       comm_bulk_alone,
+                                                 self_gather, self_broadcast, self_abort, self_close};
 
 enum status comm_open_self(struct comm **out) {
     *out = calloc(1, sizeof **out);

@@ -48,7 +48,9 @@ struct comm {
     int rank, world;
     int local_rank, local_world; // among the ranks on this machine
     struct comm_traffic traffic; // read it after comm_wait_all
-    struct stream stream;        // on which sums are taken, from comm_attach
+    struct device *device;       // from comm_attach
+    struct stream stream;        // of that device: sums, and what leaves it
+    struct event issued;         // the end of the caller's work when a call is made at once
     struct comm_queue *queue;    // calls under way, or NULL: each runs at once
     void *data;                  // the backend's
     bool eager;                  // the call being made has a caller who waits for it
@@ -67,16 +69,19 @@ struct comm_options {
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
 // One rank alone, for tests and for what needs no others.
 enum status comm_open_self(struct comm **out) MUST_CHECK;
-// Gives bulk calls a device to sum on. With `overlap` they run on a thread of their own, in the order given,
-// while the caller computes; without it each has happened when it returns. May be called again.
+// Gives bulk calls a device, whose memory they move and on which they sum. With `overlap` they run on a
+// thread of their own, in the order given, while the caller computes; without it each has happened when it
+// returns. May be called again. The device stays open until comm_detach (or comm_close).
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
+void comm_detach(struct comm *comm);
 // The last call of every rank. A `status` that the others do not know of yet is told to them, with its
 // message. Where there are several ranks, rank 0 tells the person here, and nothing is told after. Gives back
 // the status to end with.
 enum status comm_close(struct comm *comm, enum status status);
-// Bytes of memory that the exchange between `world` ranks, local_world of them on this machine, takes in
-// each.
+// Bytes of host memory that the links between `world` ranks, local_world of them on this machine, take in
+// each; and of memory where the device is (`place`) for what is being summed.
 size_t comm_memory_bytes(int world, int local_world);
+size_t comm_sums_bytes(int world, enum region_place place);
 
 // ---- bulk. Buffers must stay untouched until the ticket was waited for; writes made on
 // `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results.

@@ -17,6 +17,10 @@ struct comm_call {
 // Each function blocks until its part is done. Bytes sent are counted by the backend, where they leave.
 struct comm_backend {
     const char *name;
+    // Takes what the device of comm_attach needs; gives it back. NULL: nothing. detach follows a failed
+    // attach too.
+    enum status (*attach)(struct comm *comm);
+    void (*detach)(struct comm *comm);
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
     enum status (*gather)(struct comm *comm, const void *mine, size_t bytes, void *all);
     enum status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root);

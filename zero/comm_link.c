@@ -31,6 +31,14 @@ size_t mailbox_bytes(int local_world, size_t chunk_bytes) {
     return header_bytes() + (size_t)(local_world - 1) * ring_bytes(chunk_bytes);
 }
 
+size_t link_pages_bytes(size_t bytes) {
+    return (bytes + LINK_PAGE - 1) / LINK_PAGE * LINK_PAGE;
+}
+
+size_t mailbox_pages_bytes(int local_world, size_t chunk_bytes) {
+    return link_pages_bytes(mailbox_bytes(local_world, chunk_bytes));
+}
+
 struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes) {
     return (struct ring *)(void *)((char *)mailbox + header_bytes() +
                                    (size_t)sender * ring_bytes(chunk_bytes));

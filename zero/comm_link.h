@@ -13,6 +13,7 @@
 
 #define LINK_DEPTH     2 // chunks under way in each direction: one being filled, one being read
 #define LINK_ALIGNMENT 64
+#define LINK_PAGE      65536 // the largest page of any system that this runs on
 #define LINK_MESSAGE   2048
 #define LINK_SPINS     1000 // some tens of microseconds: what waking up would take
 
@@ -34,6 +35,9 @@ struct mailbox {
 
 size_t link_chunk_bytes(int world);
 size_t mailbox_bytes(int local_world, size_t chunk_bytes);
+// With the pages that a mailbox has to itself: pinning is by the page.
+size_t mailbox_pages_bytes(int local_world, size_t chunk_bytes);
+size_t link_pages_bytes(size_t bytes); // in whole pages
 struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes);
 void mailbox_init(struct mailbox *mailbox, int local_world, size_t chunk_bytes);
 

@@ -202,8 +202,6 @@ static void data_free(struct comm *comm) {
     if (mpi->peers)
         peers_close(comm);
     free(mpi->peers);
-    free(mpi->sums);
-    free(mpi->rounded);
     pthread_mutex_destroy(&mpi->mpi_lock);
     pthread_mutex_destroy(&mpi->fail_lock);
     free(mpi);
@@ -250,25 +248,28 @@ static enum status check_launcher(const struct comm *comm) {
     return STATUS_OK;
 }
 
-// A window's pieces start anywhere; as pages are mapped whole, the first aligned byte is the same one to all.
-static struct mailbox *mailbox_in(void *piece) {
-    uintptr_t address = (uintptr_t)piece;
-    return (struct mailbox *)((address + LINK_ALIGNMENT - 1) / LINK_ALIGNMENT * LINK_ALIGNMENT);
+// A window's pieces start anywhere, for each rank at another address: the owner says how far in its mailbox
+// is, so that it starts a page.
+static size_t mailbox_offset(const void *piece) {
+    return -(uintptr_t)piece % LINK_PAGE;
 }
 
 // The mailboxes of this machine's ranks, one piece each of a window that all of them map.
 static enum status open_window(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    size_t bytes = mailbox_bytes(comm->local_world, mpi->chunk_bytes) + LINK_ALIGNMENT;
+    size_t bytes = mailbox_pages_bytes(comm->local_world, mpi->chunk_bytes) + LINK_PAGE;
     void *base = NULL;
-    int *ranks = calloc((size_t)comm->local_world, sizeof *ranks);
-    if (!ranks)
+    struct place {
+        int rank, offset;
+    } mine = {.rank = comm->rank}, *places = calloc((size_t)comm->local_world, sizeof *places);
+    if (!places)
         return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
     int error = MPI_Win_allocate_shared((MPI_Aint)bytes, 1, MPI_INFO_NULL, mpi->machine, &base, &mpi->window);
     if (error == MPI_SUCCESS) {
-        mpi->mailbox = mailbox_in(base);
+        mine.offset = (int)mailbox_offset(base);
+        mpi->mailbox = (struct mailbox *)(void *)((char *)base + mine.offset);
         mailbox_init(mpi->mailbox, comm->local_world, mpi->chunk_bytes);
-        MPI_Allgather(&comm->rank, 1, MPI_INT, ranks, 1, MPI_INT, mpi->machine); // and all are set up
+        MPI_Allgather(&mine, 2, MPI_INT, places, 2, MPI_INT, mpi->machine); // and all are set up
     }
     for (int local = 0; local < comm->local_world && error == MPI_SUCCESS; local++) {
         MPI_Aint size;
@@ -279,14 +280,14 @@ static enum status open_window(struct comm *comm) {
         error = MPI_Win_shared_query(mpi->window, local, &size, &unit, &other);
         if (error != MPI_SUCCESS)
             break;
-        struct peer *peer = &mpi->peers[ranks[local]];
-        peer->mailbox = mailbox_in(other);
+        struct peer *peer = &mpi->peers[places[local].rank];
+        peer->mailbox = (struct mailbox *)(void *)((char *)other + places[local].offset);
         // A mailbox has no ring for its own rank: those after it move up.
         peer->to =
             mailbox_ring(peer->mailbox, comm->local_rank - (comm->local_rank > local), mpi->chunk_bytes);
         peer->from = mailbox_ring(mpi->mailbox, local - (local > comm->local_rank), mpi->chunk_bytes);
     }
-    free(ranks);
+    free(places);
     return error == MPI_SUCCESS
                ? STATUS_OK
                : FAIL(STATUS_FAILED,
@@ -311,10 +312,8 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_size(mpi->machine, &comm->local_world);
     mpi->chunk_bytes = link_chunk_bytes(comm->world);
     mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
-    mpi->sums = malloc(mpi->chunk_bytes);
-    mpi->rounded = malloc(mpi->chunk_bytes);
     mpi->peers = calloc((size_t)comm->world, sizeof *mpi->peers);
-    if (!mpi->sums || !mpi->rounded || !mpi->peers)
+    if (!mpi->peers)
         return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
     TRY(open_window(comm));
     TRY(peers_open(comm));
@@ -322,8 +321,8 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     return mpi->watching ? STATUS_OK : FAIL(STATUS_FAILED, "cannot start the thread that watches over ranks");
 }
 
-static const struct comm_backend mpi_backend = {"mpi",         mpi_bulk,  mpi_gather,
-                                                mpi_broadcast, mpi_abort, mpi_close};
+static const struct comm_backend mpi_backend = {"mpi",      mpi_attach,    mpi_detach, mpi_bulk,
+                                                mpi_gather, mpi_broadcast, mpi_abort,  mpi_close};
 
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) {
     int provided;
@@ -358,6 +357,6 @@ size_t comm_memory_bytes(int world, int local_world) {
     size_t chunk = link_chunk_bytes(world);
     if (world == 1)
         return 0;
-    return mailbox_bytes(local_world, chunk) + LINK_ALIGNMENT + 2 * chunk +
-           (size_t)(world - local_world) * 2 * LINK_DEPTH * chunk;
+    return mailbox_pages_bytes(local_world, chunk) + LINK_PAGE +
+           (size_t)(world - local_world) * 2 * LINK_DEPTH * link_pages_bytes(chunk);
 }

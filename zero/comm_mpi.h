@@ -11,11 +11,24 @@
 
 // The way to one other rank: through shared memory (rings) or, on another machine, by MPI messages.
 struct peer {
-    struct mailbox *mailbox; // its own; NULL on another machine
-    struct ring *to, *from;  // NULL on another machine
+    struct mailbox *mailbox;          // its own; NULL on another machine
+    void *pinned[1 + 2 * LINK_DEPTH]; // memory of this link that the device's copies reach directly
+    int n_pinned;
+    struct ring *to, *from; // NULL on another machine
     char *sent[LINK_DEPTH], *received[LINK_DEPTH];
     MPI_Request sends[LINK_DEPTH], receives[LINK_DEPTH];
     unsigned n_sent, n_received;
+};
+
+#define N_STAGED 2
+
+// Where the device is, chunk_bytes each: what exchange and sums pass through.
+struct exchange_memory {
+    char *sums, *rounded;   // a sum on its way; a share rounded to what travels
+    char *staged[N_STAGED]; // shares of other ranks brought to a device with memory of its own, in turn
+    struct event copied[N_STAGED], used[N_STAGED]; // one is there; it may be overwritten
+    struct stream copies;                          // on which they come
+    unsigned n_staged;
 };
 
 struct mpi_data {
@@ -25,11 +38,11 @@ struct mpi_data {
     struct peer *peers;      // (world); this rank's own is empty
     size_t chunk_bytes;
     int spins; // looks at a ring before sleeping, where each rank has a processor and its caller waits
-    char *sums, *rounded;      // chunk_bytes each: a sum on its way; the own share as it would travel
-    pthread_mutex_t mpi_lock;  // around MPI's calls: two threads take turns
-    pthread_mutex_t fail_lock; // guards what follows
-    bool failed, dead;         // some rank failed; some rank is gone without a word
-    bool told;                 // the person has been told
+    struct exchange_memory memory; // from attach
+    pthread_mutex_t mpi_lock;      // around MPI's calls: two threads take turns
+    pthread_mutex_t fail_lock;     // guards what follows
+    bool failed, dead;             // some rank failed; some rank is gone without a word
+    bool told;                     // the person has been told
     int failed_rank;
     enum status status;
     char message[LINK_MESSAGE];
@@ -62,6 +75,17 @@ void peers_close(struct comm *comm);
 #define TAG_CHUNK   1
 #define TAG_FAILURE 2
 
+// A share that lies in a link, where the device can add it. At most N_STAGED are brought and not yet used.
+struct brought {
+    const void *share;
+    int place; // of the staged; -1: where it lay
+};
+enum status share_bring(struct comm *comm, const void *share, size_t bytes, struct brought *out) MUST_CHECK;
+// The work given to comm->stream so far was the last to read it.
+enum status share_used(struct comm *comm, const struct brought *brought) MUST_CHECK;
+
+enum status mpi_attach(struct comm *comm) MUST_CHECK;
+void mpi_detach(struct comm *comm);
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) MUST_CHECK;
 enum status mpi_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;

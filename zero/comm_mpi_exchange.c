@@ -38,23 +38,34 @@ static struct exchange exchange_of(struct comm *comm, const struct comm_call *ca
     return (struct exchange){comm, call, size, chunk, owned, (most + chunk - 1) / chunk};
 }
 
-static enum status finish_copies(struct comm *comm) {
-    return comm->stream.device->synchronize(&comm->stream);
+static enum status finish(struct comm *comm) {
+    return comm->device->synchronize(&comm->stream);
 }
 
 static enum status copy(struct comm *comm, void *to, const void *from, size_t bytes) {
-    return comm->stream.device->copy(&comm->stream, to, from, bytes);
+    return comm->device->copy(&comm->stream, to, from, bytes);
 }
 
-// n elements from where the caller has them to where they are as they travel.
+// n gradients rounded to what travels, where the device is.
+static enum status round_share(const struct exchange *exchange, void *to, size_t in, size_t n) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    const struct cast_args args = {
+        .out = to, .x = (const float *)call->in + in, .n = n, .type = DTYPE_F32, .out_type = call->type};
+    return comm->device->ops->cast(&comm->stream, &args);
+}
+
+// n elements from where the caller has them to a link, as they travel.
 static enum status pack(const struct exchange *exchange, void *to, size_t in, size_t n) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
+    char *rounded = mpi_of(comm)->memory.rounded;
     if (call->operation == COMM_ALL_GATHER || call->type == DTYPE_F32)
         return copy(comm, to, (const char *)call->in + in * exchange->size, n * exchange->size);
-    const struct cast_args args = {
-        .out = to, .x = (const float *)call->in + in, .n = n, .type = DTYPE_F32, .out_type = call->type};
-    return comm->stream.device->ops->cast(&comm->stream, &args);
+    if (comm->device->place == REGION_HOST)
+        return round_share(exchange, to, in, n);
+    TRY(round_share(exchange, rounded, in, n));
+    return copy(comm, to, rounded, n * exchange->size);
 }
 
 // Sends the next n elements at the cursor to a rank.
@@ -68,7 +79,7 @@ static enum status push_elements(const struct exchange *exchange, int rank, stru
         TRY(pack(exchange, (char *)place + done * exchange->size, run.in, run.elements));
         done += run.elements;
     }
-    TRY(finish_copies(comm));
+    TRY(finish(comm));
     return peer_push_end(comm, rank, n * exchange->size, exchange->call->operation);
 }
 
@@ -77,13 +88,13 @@ static enum status push_elements(const struct exchange *exchange, int rank, stru
 // sums = x, widened to fp32; then the others are added to it one by one.
 static enum status sum_begin(struct comm *comm, float *sums, const void *x, size_t n, enum dtype type) {
     const struct cast_args args = {.out = sums, .x = x, .n = n, .type = type, .out_type = DTYPE_F32};
-    return comm->stream.device->ops->cast(&comm->stream, &args);
+    return comm->device->ops->cast(&comm->stream, &args);
 }
 
 static enum status sum_add(struct comm *comm, float *out, const float *x, const void *y, size_t n,
                            enum dtype type) {
     const struct add_args args = {.out = out, .x = x, .y = y, .n = n, .type = type};
-    return comm->stream.device->ops->add(&comm->stream, &args);
+    return comm->device->ops->add(&comm->stream, &args);
 }
 
 // This rank's own share of a run, as it would have travelled.
@@ -93,8 +104,8 @@ static enum status own_share(const struct exchange *exchange, const struct trans
     *out = (const float *)exchange->call->in + run->in;
     if (exchange->call->type == DTYPE_F32)
         return STATUS_OK;
-    *out = mpi->rounded;
-    return pack(exchange, mpi->rounded, run->in, run->elements);
+    *out = mpi->memory.rounded;
+    return round_share(exchange, mpi->memory.rounded, run->in, run->elements);
 }
 
 // One run of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
@@ -103,24 +114,28 @@ static enum status sum_run(const struct exchange *exchange, const void **chunks,
                            const struct transfer_run *run, size_t done) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
-    float *sums = (float *)(void *)mpi_of(comm)->sums, *out = (float *)call->out + run->out;
-    const void *first = NULL;
+    float *sums = (float *)(void *)mpi_of(comm)->memory.sums, *out = (float *)call->out + run->out;
+    struct brought first = {.place = -1};
     for (int rank = 0; rank < comm->world; rank++) {
-        const void *share = NULL;
+        struct brought share = {.place = -1};
         if (rank == comm->rank)
-            TRY(own_share(exchange, run, &share));
+            TRY(own_share(exchange, run, &share.share));
         else
-            share = (const char *)chunks[rank] + done * exchange->size;
+            TRY(share_bring(comm, (const char *)chunks[rank] + done * exchange->size,
+                            run->elements * exchange->size, &share));
         float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
-        if (rank == 0)
+        if (rank == 0) {
             first = share;
-        else if (rank == 1 && call->type == DTYPE_F32) // both as they lie
-            TRY(sum_add(comm, to, first, share, run->elements, call->type));
-        else {
-            if (rank == 1)
-                TRY(sum_begin(comm, sums, first, run->elements, call->type));
-            TRY(sum_add(comm, to, sums, share, run->elements, call->type));
+            continue;
         }
+        if (rank == 1 && call->type != DTYPE_F32)
+            TRY(sum_begin(comm, sums, first.share, run->elements, call->type));
+        // Two fp32 shares are added as they lie.
+        const void *so_far = rank == 1 && call->type == DTYPE_F32 ? first.share : sums;
+        TRY(sum_add(comm, to, so_far, share.share, run->elements, call->type));
+        TRY(share_used(comm, &share));
+        if (rank == 1)
+            TRY(share_used(comm, &first));
     }
     return call->accumulate ? sum_add(comm, out, out, sums, run->elements, DTYPE_F32) : STATUS_OK;
 }
@@ -136,7 +151,7 @@ static enum status sum_chunks(const struct exchange *exchange, struct transfer_c
         TRY(sum_run(exchange, chunks, &run, done));
         done += run.elements;
     }
-    TRY(finish_copies(comm));
+    TRY(finish(comm));
     for (int rank = 0; rank < comm->world; rank++)
         if (rank != comm->rank)
             TRY(peer_pull_end(comm, rank));
@@ -175,7 +190,7 @@ static enum status place_chunk(const struct exchange *exchange, struct transfer_
                  (const char *)chunk + done * exchange->size, run.elements * exchange->size));
         done += run.elements;
     }
-    TRY(finish_copies(comm));
+    TRY(finish(comm));
     return peer_pull_end(comm, owner);
 }
 
@@ -189,7 +204,7 @@ static enum status place_own(const struct exchange *exchange) {
         if (in != out)
             TRY(copy(exchange->comm, out, in, run.elements * exchange->size));
     }
-    return finish_copies(exchange->comm);
+    return finish(exchange->comm);
 }
 
 static enum status all_gather(const struct exchange *exchange) {

@@ -16,8 +16,8 @@ enum status peers_open(struct comm *comm) {
             continue;
         for (int i = 0; i < LINK_DEPTH; i++) {
             peer->sends[i] = peer->receives[i] = MPI_REQUEST_NULL;
-            peer->sent[i] = malloc(mpi->chunk_bytes);
-            peer->received[i] = malloc(mpi->chunk_bytes);
+            peer->sent[i] = aligned_alloc(LINK_PAGE, link_pages_bytes(mpi->chunk_bytes));
+            peer->received[i] = aligned_alloc(LINK_PAGE, link_pages_bytes(mpi->chunk_bytes));
             if (!peer->sent[i] || !peer->received[i])
                 return FAIL(STATUS_FAILED, "out of memory for messages to rank %d", rank);
             MPI_Irecv(peer->received[i], (int)mpi->chunk_bytes, MPI_BYTE, rank, TAG_CHUNK, mpi->everyone,

@@ -329,10 +329,12 @@ static enum status run_bench(int n_args, char **args) {
     TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
     TRY(device_open(device_name, (int)threads, 0, &bench.device));
-    TRY(stream_init(&bench.stream, bench.device));
     memory_init(&bench.memory, bench.device);
-    enum status status = run_cases(&bench);
+    enum status status = stream_init(&bench.stream, bench.device);
+    if (status == STATUS_OK)
+        status = run_cases(&bench);
     memory_free(&bench.memory);
+    stream_free(&bench.stream);
     device_close(bench.device);
     return status;
 }

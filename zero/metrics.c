@@ -99,6 +99,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "mfu", step->mfu);
     text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
              step->memory_peak_bytes);
+    text_add(&line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
+             step->device_bytes);
     add_kinds(&line, "memory_planned", step->planned);
     add_kinds(&line, "memory", step->measured);
     text_add(&line, ", \"wire_bytes\": %" PRIu64 ", \"wire_planned_bytes\": %" PRIu64, step->wire_bytes,

@@ -26,6 +26,8 @@ struct step_metrics {
     double mfu; // model FLOPs over the measured GEMM rate of the compute type
     size_t memory_planned_bytes,
         memory_peak_bytes; // the plan and the program; the largest resident size of a rank
+    size_t device_planned_bytes,
+        device_bytes; // rank 0's memory on its GPU: the plan, and what is gone from the free; 0 without one
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
     uint64_t wire_bytes, wire_calls, wire_planned_bytes,
         wire_planned_calls; // that rank 0 sent, and was to send

@@ -39,6 +39,9 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
                           &parts->generator));
     if (request->world == 1)
         return STATUS_OK;
+    enum region_place place = request->device->place;
+    TRY(region_add_elsewhere(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
+                             "sums between ranks"));
     return region_add_elsewhere(table, REGION_COMMUNICATION, REGION_HOST,
                                 comm_memory_bytes(request->world, request->local_world),
                                 "links between ranks");
@@ -180,9 +183,11 @@ static enum status count_parts(const struct plan_request *request, bool states, 
     if (status == STATUS_OK && model)
         status = add_model(&parts, request, &table);
     if (status == STATUS_OK) {
+        enum region_place place = request->device->place;
         for (int kind = 0; kind < N_REGION_KINDS; kind++)
-            plan->bytes[kind] += region_kind_bytes(&table, (enum region_kind)kind);
-        plan->total += region_total_bytes(&table);
+            plan->bytes[kind] += region_bytes(&table, (enum region_kind)kind, place);
+        plan->total += region_place_bytes(&table, place);
+        plan->host += region_total_bytes(&table) - region_place_bytes(&table, place);
         if (states)
             wire_plan_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->wire);
     }
@@ -314,9 +319,11 @@ void plan_print(const struct region_table *table, const struct wire_plan *wire, 
             text_add(&line, "%s %s, ", region_kind_name((enum region_kind)kind),
                      text_bytes(bytes, sizeof bytes, (double)n));
     }
-    log_info("memory: %stotal %s%s", line.data ? line.data : "",
-             text_bytes(bytes, sizeof bytes, (double)region_total_bytes(table)),
-             world > 1 ? " on rank 0" : "");
+    size_t on_device = region_place_bytes(table, REGION_DEVICE);
+    text_add(&line, "total %s", text_bytes(bytes, sizeof bytes, (double)region_total_bytes(table)));
+    if (on_device > 0)
+        text_add(&line, ", of which %s on the GPU", text_bytes(bytes, sizeof bytes, (double)on_device));
+    log_info("memory: %s%s", line.data ? line.data : "", world > 1 ? " on rank 0" : "");
     text_free(&line);
     if (world > 1)
         log_info("each step rank 0 sends %s in %llu calls",

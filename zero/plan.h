@@ -40,7 +40,8 @@ uint64_t wire_plan_bytes(const struct wire_plan *wire); // bulk calls, all toget
 uint64_t wire_plan_calls(const struct wire_plan *wire);
 
 struct plan {
-    size_t bytes[N_REGION_KINDS], total;
+    size_t bytes[N_REGION_KINDS], total; // where the device has its memory
+    size_t host;                         // beside that, on the host
     struct wire_plan wire;
 };
 enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;

@@ -72,12 +72,14 @@ static bool ranks_differ(const struct plan_case *one) {
     return false;
 }
 
-static void add_header(struct table *table, bool name_rank) {
+static void add_header(struct table *table, bool with_host, bool name_rank) {
     begin_row(table);
     ADD_CELL(table, "stage");
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         ADD_CELL(table, "%s", region_kind_name((enum region_kind)kind));
     ADD_CELL(table, "total");
+    if (with_host)
+        ADD_CELL(table, "on the host");
     if (name_rank)
         ADD_CELL(table, "of rank");
     for (int i = 0; i < N_SENDING; i++) {
@@ -87,12 +89,14 @@ static void add_header(struct table *table, bool name_rank) {
 }
 
 static void add_stage(struct table *table, const struct plan_stage *plan, int stage, bool configured,
-                      bool name_rank) {
+                      bool with_host, bool name_rank) {
     begin_row(table);
     ADD_CELL(table, "%s%d", configured ? "*" : "", stage);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         add_bytes(table, plan->most.bytes[kind]);
     add_bytes(table, plan->most.total);
+    if (with_host)
+        add_bytes(table, plan->most.host);
     if (name_rank)
         ADD_CELL(table, "%d", plan->rank);
     for (int i = 0; i < N_SENDING; i++) {
@@ -114,10 +118,10 @@ static void add_case(struct text *out, const struct plan_report *report, const s
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
     struct table table = {0};
-    bool differ = ranks_differ(one);
-    add_header(&table, differ);
+    bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
+    add_header(&table, on_host, differ);
     for (int stage = 0; stage < N_STAGES; stage++)
-        add_stage(&table, &one->stages[stage], stage, stage == report->stage, differ);
+        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ);
     add_table(out, &table);
     if (!differ)
         return;
@@ -192,7 +196,8 @@ static void add_stage_json(struct text *out, const struct plan_stage *plan, int 
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         text_add(out, "%s\"%s\": %zu", kind ? ", " : "", region_kind_name((enum region_kind)kind),
                  plan->most.bytes[kind]);
-    text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"sends\": {", plan->most.total, plan->least);
+    text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"host\": %zu, \"sends\": {", plan->most.total,
+             plan->least, plan->most.host);
     for (int i = 0; i < N_SENDING; i++)
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
                  comm_operation_name(sending[i]), plan->most.wire.bytes[sending[i]],

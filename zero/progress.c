@@ -14,7 +14,8 @@ void progress_step(const struct config *config, const struct step_metrics *step)
              "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s  %.0f ms  %.0f%% of GEMM  %s  %s left",
              (long long)done, (long long)config->train.max_steps, step->loss, step->grad_norm, step->lr,
              text_count(rate, sizeof rate, step->tokens_per_s), step->step_ms, 100 * step->mfu,
-             text_bytes(memory, sizeof memory, (double)step->memory_peak_bytes),
+             text_bytes(memory, sizeof memory,
+                        (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes)),
              text_duration(time_left, sizeof time_left, (double)left * step->step_ms / 1e3));
     if (terminal)
         log_live("%s", line);

@@ -150,7 +150,12 @@ static enum status train_step(struct trainer *trainer) {
         now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);
         now.measured[kind] = trainer->memory.taken[kind];
     }
-    now.memory_planned_bytes = region_total_bytes(&trainer->memory.table) + trainer->program_bytes;
+    now.memory_planned_bytes =
+        region_place_bytes(&trainer->memory.table, REGION_HOST) + trainer->program_bytes;
+    now.device_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_DEVICE);
+    if (trainer->device->place == REGION_DEVICE)
+        now.device_bytes =
+            trainer->memory.device_measured + comm_sums_bytes(trainer->comm->world, REGION_DEVICE);
     progress_step(config, &now);
     return metrics_step(&trainer->metrics, &now);
 }

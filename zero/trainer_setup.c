@@ -213,33 +213,50 @@ static struct plan_request plan_request_of(const struct trainer *trainer) {
                                  .local_world = trainer->comm->local_world};
 }
 
-// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
-static enum status check_memory(struct trainer *trainer) {
+// The least of what is available to any rank, and the most that one wants.
+static enum status gather_memory(struct trainer *trainer, enum region_place place, uint64_t *most,
+                                 uint64_t *least) {
     struct comm *comm = trainer->comm;
-    uint64_t wanted = memory_host_bytes(&trainer->memory), available = memory_available_bytes();
-    uint64_t mine[2] = {wanted, available}, *all = calloc((size_t)comm->world, sizeof mine);
+    size_t available;
+    if (place == REGION_HOST)
+        available = memory_available_bytes();
+    else
+        TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
+    uint64_t mine[2] = {memory_bytes(&trainer->memory, place), available};
+    uint64_t *all = calloc((size_t)comm->world, sizeof mine);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
     enum status status = comm_gather(comm, mine, sizeof mine, all);
-    uint64_t most = 0, least = UINT64_MAX;
+    *most = 0, *least = UINT64_MAX;
     for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
-        most = all[2 * rank] > most ? all[2 * rank] : most;
-        least = all[2 * rank + 1] < least ? all[2 * rank + 1] : least;
+        *most = all[2 * rank] > *most ? all[2 * rank] : *most;
+        *least = all[2 * rank + 1] < *least ? all[2 * rank + 1] : *least;
     }
     free(all);
-    TRY(status);
-    uint64_t share = least / (uint64_t)comm->local_world;
+    return status;
+}
+
+// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
+// GPUs they have one each; where they share one, an allocation says so.
+static enum status check_memory(struct trainer *trainer, enum region_place place) {
+    struct comm *comm = trainer->comm;
+    uint64_t most, least;
+    TRY(gather_memory(trainer, place, &most, &least));
+    uint64_t share = place == REGION_HOST ? least / (uint64_t)comm->local_world : least;
     if (most <= share)
         return STATUS_OK;
     struct plan_request request = plan_request_of(trainer);
     struct text advice = {0};
     char needed[32], there[32];
-    status = plan_advise(&request, share, &advice);
+    enum status status = STATUS_OK;
+    if (place == trainer->device->place)
+        status = plan_advise(&request, share, &advice);
     if (status == STATUS_OK)
-        status = FAIL(STATUS_FAILED, "the run needs %s of memory a rank, and %s are available%s%s",
-                      text_bytes(needed, sizeof needed, (double)most),
+        status = FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
+                      text_bytes(needed, sizeof needed, (double)most), place == REGION_HOST ? "" : "GPU ",
                       text_bytes(there, sizeof there, (double)share),
-                      comm->local_world > 1 ? " to each rank of a machine" : "", advice.data);
+                      place == REGION_HOST && comm->local_world > 1 ? " to each rank of a machine" : "",
+                      advice.data ? advice.data : "");
     text_free(&advice);
     return status;
 }
@@ -250,9 +267,12 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
     wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
     plan_print(table, &trainer->wire, trainer->comm->world);
-    TRY(check_memory(trainer));
+    TRY(check_memory(trainer, REGION_HOST));
+    if (trainer->device->place == REGION_DEVICE)
+        TRY(check_memory(trainer, REGION_DEVICE));
     trainer->program_bytes =
-        metrics_resident_memory() - (size_t)comm_memory_bytes(request.world, request.local_world);
+        metrics_resident_memory() - comm_memory_bytes(request.world, request.local_world) -
+        (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
     parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm);
     return STATUS_OK;
@@ -378,8 +398,10 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->train);
     loader_delete(trainer->val);
     parts_free(&trainer->parts);
+    comm_detach(trainer->comm);
     if (trainer->device) {
         memory_free(&trainer->memory);
+        stream_free(&trainer->stream);
         device_close(trainer->device);
     }
     device_close(trainer->comm_device);

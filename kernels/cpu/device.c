@@ -145,5 +145,3 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
     *out = &cpu->device;
     return STATUS_OK;
 }
-
-

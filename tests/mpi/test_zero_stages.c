@@ -370,6 +370,7 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
 
 static void rig_free(struct rig *rig) {
     parts_free(&rig->parts);
+    comm_detach(comm);
     memory_free(&rig->memory);
     device_close(rig->device);
     params_free(&rig->params);
