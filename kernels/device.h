@@ -90,12 +90,12 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 
 // FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), the best of a few runs: what utilisation
-// is measured against. Rows are bounded so that it takes milliseconds.
+// is measured against. On the CPU rows are bounded so that it takes milliseconds.
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double *flops_per_s) MUST_CHECK;
-// What "auto" precision resolves to: the compute type whose GEMM measures faster on this device, on one fixed
-// shape, so that the answer is the machine's and not the moment's. bf16 rounds more and must win by a
-// quarter.
+// What "auto" precision resolves to: bf16 on a GPU; on the CPU the compute type whose GEMM measures faster,
+// on one fixed shape, so that the answer is the machine's and not the moment's. bf16 rounds more and must win
+// by a quarter.
 enum status device_measure_compute_type(struct device *device, enum dtype *out) MUST_CHECK;
 
 #endif

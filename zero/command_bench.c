@@ -17,7 +17,7 @@ static bool as_json = false, quick = false;
 static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
     {"--quick", ARG_FLAG, &quick, 0, 0, "fewer repeats and smaller shapes: seconds, and noisier"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto or cpu (auto)"},
+    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
 };
 

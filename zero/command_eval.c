@@ -17,7 +17,7 @@ static const struct arg flags[] = {
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6, "sequences at a time (8)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "instead of the checkpoint's own"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto or cpu (auto)"},
+    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
 };
 

@@ -21,7 +21,7 @@ static const struct arg flags[] = {
     {"--top-p", ARG_NUMBER, &top_p, 0, 1, "draw from the likeliest that reach this probability (1)"},
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "of the draws: the same seed gives the same text (1)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "instead of the checkpoint's own"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto or cpu (auto)"},
+    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
 };
 
