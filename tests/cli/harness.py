@@ -35,6 +35,26 @@ def pseudo_random_tokens(n, vocabulary, seed=1):
     return tokens
 
 
+def relative(value, expected):
+    return abs(value - expected) / abs(expected)
+
+
+def golden_expected(name):
+    """The figures of a golden run: PyTorch's, in float64."""
+    return json.loads((GOLDEN / name / 'expected.json').read_text())
+
+
+def golden_arguments(name, ranks=1):
+    """Options that repeat a golden run on as many ranks; to be followed by run.dir and others."""
+    expected = golden_expected(name)
+    return (f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
+            f'train.seq_len={expected["seq"]}', f'train.train_batch_size={expected["batch"] * expected["accum"]}',
+            f'train.micro_batch_size={max(1, expected["batch"] // ranks)}',
+            f'train.max_steps={len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',
+            'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1', 'train.gradient_clipping=1.0',
+            'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0')
+
+
 class CommandCase(unittest.TestCase):
     """A test with a folder of its own, removed afterwards."""
 
@@ -71,6 +91,7 @@ class CommandCase(unittest.TestCase):
         """mpirun with these words, such as '-n', 2, TRAIN, config."""
         environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1',
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', ASAN_OPTIONS='detect_leaks=0')  # MPI's own leaks
+        environment.update(options.pop('environment', {}))
         return subprocess.Popen(['mpirun', '--oversubscribe', *map(str, words)], cwd=self.folder, env=environment,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding='utf-8', errors='replace',
                                 **options)
@@ -84,9 +105,9 @@ class CommandCase(unittest.TestCase):
         process.out, process.error = out, error
         return process
 
-    def run_ranks(self, n, *arguments, code=0):
+    def run_ranks(self, n, *arguments, code=0, **options):
         """Runs ./train on n ranks and checks mpirun's exit code."""
-        return self.finish(self.start_mpirun('-n', n, TRAIN, *arguments), code)
+        return self.finish(self.start_mpirun('-n', n, TRAIN, *arguments, **options), code)
 
     def tiny_config(self, name='tiny.json', **sections):
         """A model that trains in a blink, on 4,000 tokens of its own."""
@@ -127,6 +148,13 @@ class CommandCase(unittest.TestCase):
 
     def curve(self, run='run'):
         return [(m['step'], m['loss'], m['grad_norm']) for m in self.metrics(run)]
+
+    def golden_errors(self, name, run='run'):
+        """The largest relative errors of a golden run's losses and norms."""
+        expected, measured = golden_expected(name)['curve'], self.metrics(run)
+        self.assertEqual([m['step'] for m in measured], [want['step'] for want in expected[:len(measured)]])
+        return tuple(max(relative(m[figure], want[figure]) for m, want in zip(measured, expected))
+                     for figure in ('loss', 'grad_norm'))
 
     def checkpoints(self, run='run'):
         return sorted(p for p in (self.folder / run / 'checkpoints').iterdir() if p.name.startswith('step-'))

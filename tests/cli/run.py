@@ -1,6 +1,6 @@
 """Runs the tests of the command line and adds a line for each to a results file.
 
-usage: run.py [--train PROGRAM] [--sanitizers] [--quickstart] [--results FILE] [NAME ...]
+usage: run.py [--train PROGRAM] [--sanitizers] [--quickstart] [--gpu] [--results FILE] [NAME ...]
 """
 import argparse
 import pathlib
@@ -13,6 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument('--train', default=harness.TRAIN)
 parser.add_argument('--sanitizers', action='store_true', help='the program has sanitizers: only bad input and short runs')
 parser.add_argument('--quickstart', action='store_true', help='only the quickstart in a clean clone')
+parser.add_argument('--gpu', action='store_true', help='only runs on a GPU, or a program with a simulated one')
 parser.add_argument('--results')
 parser.add_argument('names', nargs='*')
 arguments = parser.parse_args()
@@ -28,7 +29,7 @@ class Result(unittest.TextTestResult):
         self.lines = []
 
     def add(self, kind, test, reason=''):
-        build = 'asan ' if harness.SANITIZERS else ''
+        build = 'asan ' if harness.SANITIZERS else 'gpu ' if arguments.gpu else ''
         self.lines.append(f'{kind} {build}cli: {test.id()}{reason}')
 
     def addSuccess(self, test):
@@ -54,7 +55,8 @@ class Result(unittest.TextTestResult):
 
 
 here = pathlib.Path(__file__).parent
-pattern = 'test_quickstart.py' if arguments.quickstart else 'test_[!q]*.py'
+pattern = ('test_quickstart.py' if arguments.quickstart else 'test_gpu.py' if arguments.gpu
+           else 'test_[!gq]*.py')
 loader = unittest.TestLoader()
 suite = loader.loadTestsFromNames(arguments.names) if arguments.names else loader.discover(str(here), pattern)
 result = unittest.TextTestRunner(resultclass=Result, verbosity=1, stream=sys.stdout).run(suite)

@@ -10,13 +10,9 @@ import time
 import unittest
 
 import harness
-from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
+from harness import CommandCase, golden_arguments, golden_expected, pseudo_random_tokens, relative, write_shard
 
 SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank
-
-
-def relative(value, expected):
-    return abs(value - expected) / abs(expected)
 
 
 class RankCase(CommandCase):
@@ -59,22 +55,14 @@ class GoldenCurves(RankCase):
     """Figures of PyTorch in float64, to the tolerances of one rank, wherever the ranks divide the batch."""
 
     def golden(self, name, ranks, stage, compute):
-        expected = json.loads((GOLDEN / name / 'expected.json').read_text())
         (self.folder / 'c.json').write_text('{}')
-        self.run_ranks(
-            ranks, 'c.json', f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}',
-            'data.shuffle=false', f'train.seq_len={expected["seq"]}',
-            f'train.train_batch_size={expected["batch"] * expected["accum"]}',
-            f'train.micro_batch_size={max(1, expected["batch"] // ranks)}',
-            f'train.max_steps={len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',
-            'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1', 'train.gradient_clipping=1.0',
-            'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0', 'run.threads=1',
-            f'run.dir={self.folder / "run"}', f'precision.compute={compute}', f'zero_optimization.stage={stage}')
-        measured = self.metrics()
+        self.run_ranks(ranks, 'c.json', *golden_arguments(name, ranks), 'run.threads=1',
+                       f'run.dir={self.folder / "run"}', f'precision.compute={compute}',
+                       f'zero_optimization.stage={stage}')
+        self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
+        errors = self.golden_errors(name)
         shutil.rmtree(self.folder / 'run')
-        self.assertEqual([m['step'] for m in measured], [want['step'] for want in expected['curve']])
-        return (max(relative(m['loss'], want['loss']) for m, want in zip(measured, expected['curve'])),
-                max(relative(m['grad_norm'], want['grad_norm']) for m, want in zip(measured, expected['curve'])))
+        return errors
 
     def test_fp32(self):
         worst = [0, 0]

@@ -10,11 +10,8 @@ import time
 import unittest
 
 import harness
-from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
-
-
-def relative(value, expected):
-    return abs(value - expected) / abs(expected)
+from harness import (CommandCase, golden_arguments, golden_expected, pseudo_random_tokens, relative,
+                     write_shard)
 
 
 @unittest.skipIf(harness.SANITIZERS, 'covered by the unit tests with sanitizers')
@@ -23,22 +20,9 @@ class GoldenCurves(CommandCase):
 
     def golden(self, name, *overrides):
         (self.folder / 'c.json').write_text('{}')
-        expected = json.loads((GOLDEN / name / 'expected.json').read_text())
-        self.run_train(
-            'c.json', f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}',
-            'data.shuffle=false', f'train.seq_len={expected["seq"]}', f'train.micro_batch_size={expected["batch"]}',
-            f'train.gradient_accumulation_steps={expected["accum"]}', f'train.max_steps={len(expected["curve"])}',
-            'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]', 'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1',
-            'train.gradient_clipping=1.0', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'run.dir=run',
-            'checkpoint.every=0', *overrides)
-        worst_loss = worst_norm = 0
-        measured = self.metrics()
-        self.assertEqual(len(measured), len(expected['curve']))
-        for step, want in zip(measured, expected['curve']):
-            self.assertEqual(step['step'], want['step'])
-            worst_loss = max(worst_loss, relative(step['loss'], want['loss']))
-            worst_norm = max(worst_norm, relative(step['grad_norm'], want['grad_norm']))
-        return worst_loss, worst_norm
+        self.run_train('c.json', *golden_arguments(name), 'run.dir=run', *overrides)
+        self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
+        return self.golden_errors(name)
 
     def test_fp32(self):
         for name in 'gpt2-tiny', 'gpt2-tiny-accum':

@@ -1,0 +1,160 @@
+"""Whole runs through the CUDA backend, on the simulated GPU of tests/cudasim (or, with --train, on a real one): the
+golden curves, resuming, ZeRO stages over MPI. On the simulator streams may be reordered as far as their rules
+permit: a missing event shows as other bits."""
+import itertools
+import shutil
+import unittest
+
+import harness
+from harness import CommandCase, golden_arguments, golden_expected, relative
+
+SIMULATED = 'cudasim' in str(harness.TRAIN)
+REORDERED = [{'CUDASIM_REORDER': str(seed)} for seed in (1, 2)]
+
+
+class GpuCase(CommandCase):
+    def golden(self, name, *overrides, ranks=1, environment=None):
+        (self.folder / 'c.json').write_text('{}')
+        arguments = ('c.json', *golden_arguments(name, ranks), 'device=cuda', f'run.dir={self.folder / "run"}', *overrides)
+        if ranks == 1:
+            self.run_train(*arguments, environment=environment or {})
+        else:
+            self.run_ranks(ranks, *arguments, environment=environment or {})
+        return self.golden_errors(name)
+
+    def forget(self, run='run'):
+        shutil.rmtree(self.folder / run)
+
+
+class GoldenCurves(GpuCase):
+    def test_fp32(self):
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
+            with self.subTest(name):
+                loss, norm = self.golden(name, 'precision.compute=fp32')
+                print(f'{name} fp32 on the GPU: losses within {loss:.1e}, norms within {norm:.1e}')
+                self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
+                self.assertLessEqual(loss, 1e-6)
+                self.assertLessEqual(norm, 5e-6)
+                self.forget()
+
+    def test_16_bit_types(self):
+        for compute in 'bf16', 'fp16':
+            with self.subTest(compute):
+                loss, _ = self.golden('gpt2-tiny', f'precision.compute={compute}', 'train.max_steps=10')
+                print(f'gpt2-tiny {compute} on the GPU: losses within {loss:.1e}')
+                self.assertLessEqual(loss, 1e-2)
+                self.forget()
+
+    def test_recomputed_blocks_and_reordered_streams_give_the_same_bits(self):
+        short = ('precision.compute=bf16', 'train.max_steps=4')
+        self.golden('gpt2-tiny', *short)
+        curve, state = self.curve(), self.final_state()
+        for environment, overrides in ([{}, ('recompute=block',)], *([e, ()] for e in REORDERED if SIMULATED)):
+            with self.subTest(environment=environment, overrides=overrides):
+                self.forget()
+                self.golden('gpt2-tiny', *short, *overrides, environment=environment)
+                self.assertEqual(self.curve(), curve)
+                self.assertEqual(self.final_state(), state)
+
+
+class Resuming(GpuCase):
+    def test_a_run_that_was_stopped_goes_on_to_the_bit(self):
+        for compute in 'fp32', 'bf16', 'fp16':
+            with self.subTest(compute):
+                config = self.tiny_config(device='cuda', precision={'compute': compute},
+                                          checkpoint={'every': 1, 'keep': 0})
+                self.run_train(config, 'run.dir=whole')
+                for step in 2, 4:
+                    run = self.copy_until(step, 'whole', f'resumed-{step}')
+                    self.run_train(config, f'run.dir={run}')
+                    self.assertEqual(self.curve(run.name), self.curve('whole'))
+                    self.assertEqual(self.final_state(run.name), self.final_state('whole'))
+                    self.forget(run.name)
+                self.forget('whole')
+
+    def test_gpu_and_cpu_take_over_from_each_other(self):
+        config = self.tiny_config(checkpoint={'every': 3, 'keep': 0})
+        self.run_train(config, 'run.dir=whole')
+        for first, second in ('cuda', 'cpu'), ('cpu', 'cuda'):
+            with self.subTest(first=first, second=second):
+                self.run_train(config, f'device={first}', 'train.max_steps=3', 'run.dir=run')
+                self.run_train(config, f'device={second}', 'run.dir=run')
+                for here, there in zip(self.metrics(), self.metrics('whole')):
+                    self.assertLessEqual(relative(here['loss'], there['loss']), 1e-5)
+                self.forget()
+
+
+class Ranks(GpuCase):
+    """Two ranks, each with a GPU of its own, that exchange over MPI."""
+
+    def config(self, **sections):
+        return self.ranks_config(device='cuda', train={'max_steps': 4, 'train_batch_size': 4}, **sections)
+
+    def test_stages_are_the_same_run_to_the_bit(self):
+        environment = REORDERED[0] if SIMULATED else {}
+        variants = ((), ('zero_optimization.reduce_bucket_size=1001', 'zero_optimization.allgather_bucket_size=1001',
+                         'zero_optimization.stage3_param_persistence_threshold=0'),
+                    ('zero_optimization.overlap_comm=false',))
+        for compute, travel in ('fp32', 'fp32'), ('bf16', 'bf16'):
+            config = self.config(precision={'compute': compute})
+            first = None
+            for stage, variant in itertools.product(range(4), variants if compute == 'fp32' else variants[:1]):
+                with self.subTest(compute=compute, stage=stage, variant=variant):
+                    self.run_ranks(2, config, f'zero_optimization.stage={stage}', *variant,
+                                   f'communication_data_type={travel}', environment=environment)
+                    here = self.curve(), self.checkpoints()[-1].name
+                    first = first or here
+                    self.assertEqual(here, first)
+                    self.as_planned()
+                    self.forget()
+
+    def as_planned(self):
+        for step in self.metrics():
+            self.assertEqual(step['wire_bytes'], step['wire_planned_bytes'])
+            self.assertEqual(step['wire_calls'], step['wire_planned_calls'])
+            self.assertEqual(step['memory'], step['memory_planned'])
+            # Each kind's arena is padded to whole allocations; on a GPU those are 2 MiB.
+            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
+
+    def test_golden_curves(self):
+        for stage in 0, 3:
+            with self.subTest(stage):
+                loss, norm = self.golden('gpt2-tiny', 'precision.compute=fp32', 'train.max_steps=6',
+                                         f'zero_optimization.stage={stage}', ranks=2)
+                self.assertLessEqual(loss, 1e-6)
+                self.assertLessEqual(norm, 5e-6)
+                self.forget()
+
+
+class Commands(GpuCase):
+    def test_evaluating_and_generating(self):
+        config = self.tiny_config(device='cuda', data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
+                                  model={'vocab_size': 257}, train={'sample_every': 3, 'sample_tokens': 8})
+        self.run_train(config)
+        shard = self.folder / 'tokens.bin'
+        texts, losses = {}, {}
+        for device in 'cpu', 'cuda':
+            run = self.run_train('generate', self.folder / 'run', '--prompt', 'In the', '--tokens', 12, '--temperature', 0,
+                                 '--device', device)
+            texts[device] = run.out
+            losses[device] = self.run_train('eval', self.folder / 'run', '--data', shard, '--device', device).out
+        self.assertEqual(texts['cuda'], texts['cpu'])
+        self.assertTrue(losses['cuda'])
+
+
+@unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
+class Faults(GpuCase):
+    def test_without_a_driver_or_a_gpu(self):
+        config = self.tiny_config()
+        self.refuses(config, 'device=cuda', says=('device "cuda"', 'GPU', 'device=cpu'),
+                     environment={'CUDASIM_NO_DEVICE': 'device'})
+        self.refuses(config, 'device=cuda', says=('device "cuda"', 'driver', 'device=cpu'),
+                     environment={'CUDASIM_NO_DEVICE': 'driver'})
+        run = self.run_train(config, 'device=auto', environment={'CUDASIM_NO_DEVICE': 'driver'})
+        self.assertIn('CPU', run.out + run.error)
+
+    def test_too_little_memory_on_the_gpu(self):
+        config = self.tiny_config(device='cuda')
+        run = self.refuses(config, code=1, says=('GPU memory', 'available'), environment={'CUDASIM_MEMORY': '1M'})
+        self.assertFalse((self.folder / 'run' / 'checkpoints').exists() and list((self.folder / 'run' / 'checkpoints').iterdir()))
+        self.assertNotIn('cudasim:', run.error)
