@@ -120,7 +120,8 @@ $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu
 ifneq ($(simulated),)
 	$(quiet)$(CXX) -x c++ $(simulator_flags) $(kernel_flags) -MMD -MP -c -o $@ $<
 else
-	$(quiet)$(NVCC) $(nvcc_flags) -MMD -MP -c -o $@ $<
+	$(quiet)$(NVCC) --version | sed -n '/release/s/.*release //p' >$(@D)/nvcc-version
+	$(quiet)$(NVCC) $(nvcc_flags) -Xptxas -v -MMD -MP -c -o $@ $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
 endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)

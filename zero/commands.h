@@ -13,5 +13,6 @@ extern const struct command command_eval;
 extern const struct command command_inspect;
 extern const struct command command_checkpoint;
 extern const struct command command_bench;
+extern const struct command command_devices;
 
 #endif

@@ -1,0 +1,109 @@
+"""Registers, shared memory and spills of each CUDA kernel, as ptxas tells them while a build is made, compared with
+kernels/cuda/RESOURCES.md. A kernel that spills fails; so does one whose figures are not those of the file, where the
+same nvcc made both. With --update the file is written.
+
+usage: cuda_resources.py [--update] [BUILD]         BUILD: build/release
+"""
+import argparse
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMPILING = re.compile(r"Compiling entry function '(\S+)' for 'sm_(\d+)a?'")
+STACK = re.compile(r'(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads')
+USED = re.compile(r'Used (\d+) registers(?:.*?(\d+) bytes smem)?')
+
+Use = collections.namedtuple('Use', 'registers shared spilled')
+
+
+def demangle(names):
+    """Names as in the source: no parameters, no namespace."""
+    out = subprocess.run(['c++filt'], input='\n'.join(names), capture_output=True, text=True, check=True).stdout
+    short = []
+    for line in out.splitlines():
+        line = line.replace('(anonymous namespace)::', '').removeprefix('void ')
+        line = re.sub(r'\((?:bool|int|unsigned int)\)(-?\d+)', r'\1', line)
+        depth = 0
+        for i, letter in enumerate(line):
+            depth += (letter == '<') - (letter == '>')
+            if letter == '(' and depth == 0:
+                line = line[:i]
+                break
+        short.append(line.replace('__nv_bfloat16', 'bf16').replace('__half', 'half'))
+    return short
+
+
+def read_logs(build):
+    """{source: {kernel: {architecture: Use}}} of every .log that nvcc left beside its object."""
+    kernels = {}
+    for log in sorted((build / 'kernels' / 'cuda').glob('*.log')):
+        found, spilled = {}, (0, 0)
+        for line in log.read_text().splitlines():
+            if match := COMPILING.search(line):
+                name, architecture = match[1], int(match[2])
+            elif match := STACK.search(line):
+                spilled = int(match[2]) + int(match[3])
+            elif match := USED.search(line):
+                found.setdefault(name, {})[architecture] = Use(int(match[1]), int(match[2] or 0), spilled)
+        if found:
+            kernels[log.stem] = dict(sorted(zip(demangle(found), found.values())))
+    return kernels
+
+
+def nvcc_version(build):
+    path = build / 'kernels' / 'cuda' / 'nvcc-version'
+    return path.read_text().strip() if path.exists() else 'unknown'
+
+
+def to_text(kernels, version):
+    architectures = sorted({a for source in kernels.values() for uses in source.values() for a in uses})
+    lines = ['# Registers of each CUDA kernel', '',
+             f'By `scripts/cuda_resources.py --update`, from what ptxas of {version} tells. No kernel spills: a build '
+             'in which one does fails its tests. Shared memory is the static part, in bytes.', '']
+    for source, found in kernels.items():
+        lines += [f'## {source}.cu', '', '| kernel | shared | ' + ' | '.join(f'sm_{a}' for a in architectures) + ' |',
+                  '|---|---:' + '|---:' * len(architectures) + '|']
+        for name, uses in found.items():
+            shared = max(use.shared for use in uses.values())
+            lines.append(f'| `{name}` | {shared} | '
+                         + ' | '.join(str(uses[a].registers) if a in uses else '-' for a in architectures) + ' |')
+        lines.append('')
+    return '\n'.join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description='Registers, shared memory and spills of the CUDA kernels.')
+    parser.add_argument('--update', action='store_true', help='write the file instead of comparing with it')
+    parser.add_argument('--file', type=pathlib.Path, default=ROOT / 'kernels' / 'cuda' / 'RESOURCES.md')
+    parser.add_argument('build', nargs='?', type=pathlib.Path, default=ROOT / 'build' / 'release')
+    arguments = parser.parse_args()
+    kernels, version = read_logs(arguments.build), nvcc_version(arguments.build)
+    if not kernels:
+        print(f'skip: registers and spills of the CUDA kernels ({arguments.build} was built without nvcc)')
+        return 0
+    failed = False
+    for source, found in kernels.items():
+        for name, uses in found.items():
+            for architecture, use in uses.items():
+                if use.spilled:
+                    print(f'{source}.cu: {name} spills {use.spilled} bytes on sm_{architecture}')
+                    failed = True
+    text = to_text(kernels, version)
+    if arguments.update:
+        arguments.file.write_text(text)
+        return failed
+    known = arguments.file.read_text() if arguments.file.exists() else ''
+    if f'ptxas of {version} tells' not in known:
+        print(f'skip: registers beside {arguments.file.name}, which another nvcc than {version} made')
+    elif known != text:
+        for line in sorted(set(text.splitlines()) ^ set(known.splitlines())):
+            print(('now:  ' if line in text.splitlines() else 'file: ') + line)
+        print(f'{arguments.file} is not what this build has; see why, then: python3 scripts/cuda_resources.py --update')
+        failed = True
+    return failed
+
+
+sys.exit(main())
