@@ -1,0 +1,30 @@
+// Findings: what the simulator has to say about the program under test, said once, with the place.
+#ifndef CUDASIM_FINDING_H
+#define CUDASIM_FINDING_H
+
+#include <cstdarg>
+#include <string>
+
+#include "cudasim/api.h"
+
+namespace cudasim {
+
+std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
+std::string text_list(const char *format, va_list arguments);
+
+// Reports `what`, begun with `where`; the place in the source follows where `pc` is known. The same text
+// is reported once. Makes the process exit with a failure.
+void report(const std::string &where, const std::string &what, const void *pc);
+// The same for a call of the host: it is refused with `error`.
+cudaError_t refuse(const char *call, cudaError_t error, const std::string &what);
+
+// The error that every later call gives, after a fault on the device (cudaSuccess: none).
+cudaError_t sticky_error();
+void set_sticky_error(cudaError_t error);
+
+// Remembers `error` as the calling thread's last one and returns it.
+cudaError_t remember(cudaError_t error);
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,36 @@
+// What the race build sees (race.cpp): each access of a kernel to memory, checked for bounds, for shared
+// memory that nobody wrote, and for races between the threads of a block. The other builds skip all of it.
+#ifndef CUDASIM_RACE_H
+#define CUDASIM_RACE_H
+
+#include "tests/cudasim/block.h"
+
+namespace cudasim {
+
+extern bool sees_accesses; // some part of the program was built with its accesses shown
+
+void race_block_begins(block_runner &r);
+void race_thread_runs(block_runner &r, unsigned thread);
+void race_block_ordered(block_runner &r);
+void race_lanes_ordered(block_runner &r, unsigned warp, uint32_t lanes);
+
+inline void race_block(block_runner &r) {
+    if (sees_accesses)
+        race_block_begins(r);
+}
+inline void race_thread(block_runner &r, unsigned thread) {
+    if (sees_accesses)
+        race_thread_runs(r, thread);
+}
+inline void race_block_barrier(block_runner &r) {
+    if (sees_accesses)
+        race_block_ordered(r);
+}
+inline void race_warp_barrier(block_runner &r, unsigned warp, uint32_t lanes) {
+    if (sees_accesses)
+        race_lanes_ordered(r, warp, lanes);
+}
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,34 @@
+// The address sanitizer's calls, where the program is built with it: weak, so that a build without it finds
+// null pointers and no preprocessor condition is needed.
+#ifndef CUDASIM_SANITIZER_H
+#define CUDASIM_SANITIZER_H
+
+#include <cstddef>
+
+extern "C" {
+void __sanitizer_start_switch_fiber(void **fake_stack, const void *bottom, size_t bytes)
+    __attribute__((weak));
+void __sanitizer_finish_switch_fiber(void *fake_stack, const void **bottom, size_t *bytes)
+    __attribute__((weak));
+void __asan_poison_memory_region(void const volatile *address, size_t bytes) __attribute__((weak));
+void __asan_unpoison_memory_region(void const volatile *address, size_t bytes) __attribute__((weak));
+}
+
+// For functions of the simulator that look at memory which is poisoned for everyone else.
+#define CUDASIM_UNCHECKED __attribute__((no_sanitize_address))
+
+namespace cudasim {
+
+inline void poison(const void *address, size_t bytes) {
+    if (__asan_poison_memory_region)
+        __asan_poison_memory_region(address, bytes);
+}
+
+inline void unpoison(const void *address, size_t bytes) {
+    if (__asan_unpoison_memory_region)
+        __asan_unpoison_memory_region(address, bytes);
+}
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,409 @@
+#include "tests/cudasim/stream.h"
+
+#include <condition_variable>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "cudasim.h"
+#include "tests/cudasim/block.h"
+#include "tests/cudasim/device.h"
+#include "tests/cudasim/finding.h"
+
+namespace cudasim {
+
+namespace {
+
+// One recording of an event: what waits for the event waits for the recording that was the last one then.
+struct mark {
+    cudaStream_t stream;
+    bool happened = false;
+    timespec time = {};
+};
+
+struct work {
+    const char *what;
+    std::function<int()> run;
+    std::shared_ptr<mark> after;   // not before this happened
+    std::shared_ptr<mark> records; // this has happened afterwards
+};
+
+} // namespace
+
+} // namespace cudasim
+
+struct CUstream_st {
+    std::mutex order; // in issue order: held while a piece of work runs
+    std::deque<cudasim::work> queue;
+    bool busy = false; // a piece of its work runs now
+};
+
+struct CUevent_st {
+    std::shared_ptr<cudasim::mark> last;
+    bool timed;
+};
+
+namespace cudasim {
+
+namespace {
+
+struct scheduler {
+    std::mutex mutex;
+    std::condition_variable done;
+    std::set<cudaStream_t> streams, destroyed; // destroyed ones still do the work that they were given
+    std::set<cudaEvent_t> events;
+    unsigned seed = 0;
+    uint64_t random = 1;
+
+    scheduler() {
+        const char *value = getenv("CUDASIM_REORDER");
+        start(value ? unsigned(strtoul(value, nullptr, 0)) : 0);
+    }
+    void start(unsigned new_seed) {
+        seed = new_seed;
+        random = (seed + 1) * 0x9e3779b97f4a7c15ull | 1;
+    }
+    unsigned draw(size_t n) {
+        random ^= random >> 12;
+        random ^= random << 25;
+        random ^= random >> 27;
+        return unsigned((random * 0x2545f4914f6cdd1dull >> 33) % n);
+    }
+};
+
+scheduler &streams() {
+    static scheduler *all = new scheduler;
+    return *all;
+}
+
+void do_work(const work &w) {
+    // After a fault the rest is dropped, but what waits must not wait for ever.
+    if (w.run && sticky_error() == cudaSuccess) {
+        cudaError_t error = cudaError_t(w.run());
+        if (error != cudaSuccess)
+            set_sticky_error(error);
+    }
+    if (w.records) {
+        clock_gettime(CLOCK_MONOTONIC, &w.records->time);
+        w.records->happened = true;
+    }
+}
+
+bool can_run(const CUstream_st *stream) {
+    return !stream->busy && !stream->queue.empty() &&
+           (!stream->queue.front().after || stream->queue.front().after->happened);
+}
+
+// A stream whose next work is ready and that `wanted` needs: itself, or one whose event it waits for.
+cudaStream_t needed(cudaStream_t wanted) {
+    while (wanted && !can_run(wanted)) {
+        if (wanted->busy || wanted->queue.empty() || !wanted->queue.front().after)
+            return nullptr;
+        wanted = wanted->queue.front().after->stream;
+    }
+    return wanted;
+}
+
+// Lets one piece of work happen: half of the time what `wanted` needs, else any that could run on a device.
+bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted) {
+    std::vector<cudaStream_t> ready;
+    bool busy = false;
+    for (const std::set<cudaStream_t> *set : {&s.streams, &s.destroyed})
+        for (cudaStream_t stream : *set) {
+            busy |= stream->busy;
+            if (can_run(stream))
+                ready.push_back(stream);
+        }
+    if (ready.empty()) {
+        if (busy)
+            s.done.wait(lock);
+        return busy;
+    }
+    cudaStream_t chosen = s.draw(2) ? needed(wanted) : nullptr;
+    if (!chosen)
+        chosen = ready[s.draw(ready.size())];
+    work w = std::move(chosen->queue.front());
+    chosen->queue.pop_front();
+    chosen->busy = true;
+    lock.unlock();
+    do_work(w);
+    lock.lock();
+    chosen->busy = false;
+    s.done.notify_all();
+    return true;
+}
+
+void finish_all() {
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    while (step(s, lock, nullptr)) {
+    }
+}
+
+void finish_mark(const std::shared_ptr<mark> &m) {
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    while (!m->happened && step(s, lock, m->stream)) {
+    }
+}
+
+void give(cudaStream_t stream, work w) {
+    scheduler &s = streams();
+    if (work_is_delayed()) {
+        std::lock_guard<std::mutex> guard(s.mutex);
+        stream->queue.push_back(std::move(w));
+        return;
+    }
+    std::lock_guard<std::mutex> order(stream->order);
+    do_work(w);
+}
+
+cudaError_t check_event(const char *call, cudaEvent_t event) {
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    if (s.events.count(event))
+        return cudaSuccess;
+    lock.unlock();
+    return refuse(call, cudaErrorInvalidResourceHandle,
+                  "the event does not exist (never made, or destroyed)");
+}
+
+std::shared_ptr<mark> last_mark(cudaEvent_t event) {
+    std::lock_guard<std::mutex> guard(streams().mutex);
+    return event->last;
+}
+
+} // namespace
+
+bool work_is_delayed() {
+    return streams().seed != 0;
+}
+
+cudaError_t check_stream(const char *call, cudaStream_t stream) {
+    if (device_error() != cudaSuccess)
+        return remember(device_error());
+    if (!stream)
+        return refuse(call, cudaErrorInvalidResourceHandle,
+                      "on the default stream, which waits for all others: give a stream of your own");
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    if (s.streams.count(stream))
+        return cudaSuccess;
+    lock.unlock();
+    return refuse(call, cudaErrorInvalidResourceHandle,
+                  "the stream does not exist (never made, or destroyed)");
+}
+
+int enqueue(CUstream_st *stream, const char *what, std::function<int()> run) {
+    cudaError_t error = check_stream(what, stream);
+    if (error == cudaSuccess)
+        give(stream, {what, std::move(run), nullptr, nullptr});
+    return error;
+}
+
+cudaError_t finish_stream(cudaStream_t stream) {
+    if (work_is_delayed()) {
+        auto end = std::make_shared<mark>();
+        end->stream = stream;
+        give(stream, {"end", nullptr, nullptr, end});
+        finish_mark(end);
+    } else {
+        std::lock_guard<std::mutex> order(stream->order);
+    }
+    return remember(sticky_error());
+}
+
+void report_leaked_streams() {
+    scheduler &s = streams();
+    std::lock_guard<std::mutex> guard(s.mutex);
+    if (!s.streams.empty())
+        report("exit", text("%zu streams were never destroyed", s.streams.size()), nullptr);
+    if (!s.events.empty())
+        report("exit", text("%zu events were never destroyed", s.events.size()), nullptr);
+}
+
+} // namespace cudasim
+
+using namespace cudasim;
+
+extern "C" {
+
+void cudasim_reorder(unsigned seed) {
+    finish_all();
+    streams().start(seed);
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream) {
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
+    if (device_error() != cudaSuccess)
+        return remember(device_error());
+    if (flags != cudaStreamNonBlocking)
+        return refuse("cudaStreamCreate", cudaErrorInvalidValue,
+                      "a stream that waits for the default stream: use cudaStreamNonBlocking");
+    scheduler &s = streams();
+    std::lock_guard<std::mutex> guard(s.mutex);
+    *stream = new CUstream_st;
+    s.streams.insert(*stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return remember(device_error());
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    if (!s.streams.erase(stream)) {
+        lock.unlock();
+        return refuse("cudaStreamDestroy", cudaErrorInvalidResourceHandle,
+                      "the stream does not exist (never made, or destroyed)");
+    }
+    s.destroyed.insert(stream);
+    return remember(device_error());
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    cudaError_t error = check_stream("cudaStreamSynchronize", stream);
+    return error != cudaSuccess ? error : finish_stream(stream);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    if (device_error() != cudaSuccess)
+        return remember(device_error());
+    if (work_is_delayed()) {
+        finish_all();
+    } else {
+        std::unique_lock<std::mutex> lock(streams().mutex);
+        std::set<cudaStream_t> all = streams().streams;
+        lock.unlock();
+        for (cudaStream_t stream : all)
+            finish_stream(stream);
+    }
+    return remember(sticky_error());
+}
+
+// Whoever asks again and again must get on, so a question lets one piece of work happen.
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    cudaError_t error = check_stream("cudaStreamQuery", stream);
+    if (error != cudaSuccess)
+        return error;
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    bool idle = stream->queue.empty() && !stream->busy;
+    if (!idle)
+        step(s, lock, stream);
+    lock.unlock();
+    return remember(sticky_error() != cudaSuccess ? sticky_error() : idle ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    cudaError_t error = check_stream("cudaStreamWaitEvent", stream);
+    if (error == cudaSuccess)
+        error = check_event("cudaStreamWaitEvent", event);
+    if (error != cudaSuccess)
+        return error;
+    std::shared_ptr<mark> after = last_mark(event);
+    if (after)
+        give(stream, {"cudaStreamWaitEvent", nullptr, after, nullptr});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    if (device_error() != cudaSuccess)
+        return remember(device_error());
+    scheduler &s = streams();
+    std::lock_guard<std::mutex> guard(s.mutex);
+    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming)};
+    s.events.insert(*event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    cudaError_t error = check_stream("cudaEventRecord", stream);
+    if (error == cudaSuccess)
+        error = check_event("cudaEventRecord", event);
+    if (error != cudaSuccess)
+        return error;
+    auto made = std::make_shared<mark>();
+    made->stream = stream;
+    {
+        std::lock_guard<std::mutex> guard(streams().mutex);
+        event->last = made;
+    }
+    give(stream, {"cudaEventRecord", nullptr, nullptr, made});
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    cudaError_t error = check_event("cudaEventSynchronize", event);
+    if (error != cudaSuccess)
+        return error;
+    std::shared_ptr<mark> last = last_mark(event);
+    if (last && work_is_delayed())
+        finish_mark(last);
+    else if (last)
+        std::lock_guard<std::mutex> order(last->stream->order);
+    return remember(device_error());
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    cudaError_t error = check_event("cudaEventQuery", event);
+    if (error != cudaSuccess)
+        return error;
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    std::shared_ptr<mark> last = event->last;
+    bool happened = !last || last->happened;
+    if (!happened)
+        step(s, lock, last->stream);
+    lock.unlock();
+    cudaError_t sticky = device_error();
+    return remember(sticky != cudaSuccess ? sticky : happened ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
+    cudaError_t error = check_event("cudaEventElapsedTime", begin);
+    if (error == cudaSuccess)
+        error = check_event("cudaEventElapsedTime", end);
+    if (error != cudaSuccess)
+        return error;
+    std::shared_ptr<mark> first = last_mark(begin), second = last_mark(end);
+    if (!begin->timed || !end->timed || !first || !second)
+        return remember(cudaErrorInvalidResourceHandle);
+    if (!first->happened || !second->happened)
+        return cudaErrorNotReady;
+    *ms = float(second->time.tv_sec - first->time.tv_sec) * 1e3f +
+          float(second->time.tv_nsec - first->time.tv_nsec) * 1e-6f;
+    return remember(device_error());
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    cudaError_t error = check_event("cudaEventDestroy", event);
+    if (error != cudaSuccess)
+        return error;
+    std::lock_guard<std::mutex> guard(streams().mutex);
+    streams().events.erase(event);
+    delete event;
+    return remember(device_error());
+}
+
+} // extern "C"
