@@ -1,0 +1,226 @@
+// What the simulator's cuda_bf16.h and cuda_fp16.h share: a 16-bit floating type and a pair of them, over a
+// format that names the raw struct and converts bits to and from float. Arithmetic is done in double and
+// rounded once to the format, as the device's instructions round; a NaN result is the device's, 0x7fff.
+// Trivial types, so that arrays of them in __shared__ memory need no constructor. Only what kernels use is
+// here: a missing name is an error of the compiler. Unlike nvcc, a * b + c is never fused.
+#ifndef ZERO_CUDASIM_FLOAT16_H
+#define ZERO_CUDASIM_FLOAT16_H
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <cuda_runtime.h>
+
+namespace cudasim {
+
+template <class To, class From> inline To bits_as(From from) {
+    static_assert(sizeof(To) == sizeof(From), "a reinterpretation, no conversion");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+// The conversions are free of branches: the products and the casts of whole training runs go through them.
+// bfloat16 is the upper half of a float.
+inline float bfloat16_decode(uint16_t bits) {
+    return bits_as<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+inline uint16_t bfloat16_encode(float value) {
+    uint32_t bits = bits_as<uint32_t>(value);
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded);
+}
+
+// Half: a sign, 5 bits of exponent (bias 15, a float's is 127) and 10 of mantissa. Subnormals count units of
+// 2^-24: beside the exponent of 2^-14 the mantissa has just that unit, and 2^-14 is too much.
+inline float half_decode(uint16_t bits) {
+    uint32_t magnitude = (bits & 0x7fffu) << 13;
+    uint32_t normal = magnitude + (112u << 23);
+    uint32_t special = magnitude + (224u << 23);
+    uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude + (113u << 23)) - 0x1p-14f);
+    uint32_t value = magnitude < 1u << 23 ? subnormal : magnitude < 31u << 23 ? normal : special;
+    return bits_as<float>(value | (bits & 0x8000u) << 16);
+}
+
+// A float between 1/2 and 1 has the unit 2^-24, which is a subnormal half's: adding 1/2 rounds to it.
+inline uint16_t half_encode(float value) {
+    uint32_t bits = bits_as<uint32_t>(value);
+    uint32_t magnitude = bits & 0x7fffffffu;
+    uint32_t sign = bits >> 16 & 0x8000u;
+    uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+    uint32_t subnormal = bits_as<uint32_t>(bits_as<float>(magnitude) + 0.5f) - bits_as<uint32_t>(0.5f);
+    uint32_t finite = magnitude < 113u << 23 ? subnormal : normal;
+    uint32_t rounded = (magnitude < 143u << 23 ? finite : 0x7c00u) | sign;
+    return static_cast<uint16_t>(magnitude > 0x7f800000u ? 0x7fffu : rounded);
+}
+
+// A double as a float whose last bit says whether anything was cut off: rounding that again to fewer bits
+// gives what rounding the double at once would give.
+inline float round_to_odd(double value) {
+    float nearest = static_cast<float>(value);
+    if (static_cast<double>(nearest) == value || value != value)
+        return nearest;
+    uint32_t bits = bits_as<uint32_t>(nearest);
+    if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
+        bits--;
+    return bits_as<float>(bits | 1u);
+}
+
+template <class Format> struct alignas(2) float16 {
+    using raw = typename Format::raw;
+
+    float16() = default;
+    float16(const raw &other) : bits(other.x) {}
+    float16(float value) : bits(Format::encode(value)) {}
+    float16(double value) : bits(Format::encode(round_to_odd(value))) {}
+    float16(short value) : float16(static_cast<double>(value)) {}
+    float16(unsigned short value) : float16(static_cast<double>(value)) {}
+    float16(int value) : float16(static_cast<double>(value)) {}
+    float16(unsigned value) : float16(static_cast<double>(value)) {}
+    operator raw() const {
+        return raw{bits};
+    }
+    operator float() const {
+        return Format::decode(bits);
+    }
+
+    // Friends defined here are plain functions, found through their arguments: overloads resolve as CUDA's
+    // do.
+    friend float16 operator+(const float16 &a) {
+        return a;
+    }
+    friend float16 operator-(const float16 &a) {
+        return raw{static_cast<unsigned short>(a.bits ^ 0x8000u)};
+    }
+    friend float16 operator+(const float16 &a, const float16 &b) {
+        return a.wide() + b.wide();
+    }
+    friend float16 operator-(const float16 &a, const float16 &b) {
+        return a.wide() - b.wide();
+    }
+    friend float16 operator*(const float16 &a, const float16 &b) {
+        return a.wide() * b.wide();
+    }
+    friend float16 operator/(const float16 &a, const float16 &b) {
+        return a.wide() / b.wide();
+    }
+    friend float16 &operator+=(float16 &a, const float16 &b) {
+        return a = a + b;
+    }
+    friend float16 &operator-=(float16 &a, const float16 &b) {
+        return a = a - b;
+    }
+    friend float16 &operator*=(float16 &a, const float16 &b) {
+        return a = a * b;
+    }
+    friend float16 &operator/=(float16 &a, const float16 &b) {
+        return a = a / b;
+    }
+    friend bool operator==(const float16 &a, const float16 &b) {
+        return a.wide() == b.wide();
+    }
+    friend bool operator!=(const float16 &a, const float16 &b) {
+        return a.wide() != b.wide();
+    }
+    friend bool operator<(const float16 &a, const float16 &b) {
+        return a.wide() < b.wide();
+    }
+    friend bool operator<=(const float16 &a, const float16 &b) {
+        return a.wide() <= b.wide();
+    }
+    friend bool operator>(const float16 &a, const float16 &b) {
+        return a.wide() > b.wide();
+    }
+    friend bool operator>=(const float16 &a, const float16 &b) {
+        return a.wide() >= b.wide();
+    }
+    friend float16 __hadd(const float16 a, const float16 b) {
+        return a + b;
+    }
+    friend float16 __hsub(const float16 a, const float16 b) {
+        return a - b;
+    }
+    friend float16 __hmul(const float16 a, const float16 b) {
+        return a * b;
+    }
+    friend float16 __hdiv(const float16 a, const float16 b) {
+        return a / b;
+    }
+    // The product is exact in double; so is the sum wherever it could be near a tie of the format.
+    friend float16 __hfma(const float16 a, const float16 b, const float16 c) {
+        return a.wide() * b.wide() + c.wide();
+    }
+    friend float16 __hneg(const float16 a) {
+        return -a;
+    }
+    friend float16 __habs(const float16 a) {
+        return raw{static_cast<unsigned short>(a.bits & 0x7fffu)};
+    }
+    friend bool __hisnan(const float16 a) {
+        return (a.bits & 0x7fffu) > Format::infinity;
+    }
+    friend int __hisinf(const float16 a) {
+        return (a.bits & 0x7fffu) != Format::infinity ? 0 : a.bits >> 15 ? -1 : 1;
+    }
+    // The number where only one is; of two zeros, +0 is the greater.
+    friend float16 __hmax(const float16 a, const float16 b) {
+        if (__hisnan(a) || __hisnan(b))
+            return __hisnan(a) ? __hisnan(b) ? float16(raw{0x7fff}) : b : a;
+        return a > b || (a == b && b.bits >> 15) ? a : b;
+    }
+    friend float16 __hmin(const float16 a, const float16 b) {
+        if (__hisnan(a) || __hisnan(b))
+            return __hisnan(a) ? __hisnan(b) ? float16(raw{0x7fff}) : b : a;
+        return a < b || (a == b && a.bits >> 15) ? a : b;
+    }
+
+  private:
+    double wide() const {
+        return static_cast<double>(Format::decode(bits));
+    }
+
+    uint16_t bits;
+};
+
+template <class Format> struct alignas(4) float16_pair {
+    using element = float16<Format>;
+
+    element x, y;
+
+    float16_pair() = default;
+    float16_pair(const element &low, const element &high) : x(low), y(high) {}
+
+    friend float16_pair operator+(const float16_pair &a, const float16_pair &b) {
+        return {a.x + b.x, a.y + b.y};
+    }
+    friend float16_pair operator-(const float16_pair &a, const float16_pair &b) {
+        return {a.x - b.x, a.y - b.y};
+    }
+    friend float16_pair operator*(const float16_pair &a, const float16_pair &b) {
+        return {a.x * b.x, a.y * b.y};
+    }
+    friend float16_pair __hadd2(const float16_pair a, const float16_pair b) {
+        return a + b;
+    }
+    friend float16_pair __hsub2(const float16_pair a, const float16_pair b) {
+        return a - b;
+    }
+    friend float16_pair __hmul2(const float16_pair a, const float16_pair b) {
+        return a * b;
+    }
+    friend float16_pair __hfma2(const float16_pair a, const float16_pair b, const float16_pair c) {
+        return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
+    }
+    friend float __low2float(const float16_pair a) {
+        return a.x;
+    }
+    friend float __high2float(const float16_pair a) {
+        return a.y;
+    }
+};
+
+} // namespace cudasim
+
+#endif

@@ -1,0 +1,55 @@
+// The simulator's stand-in for kernels/cuda/ptx.cuh, which it shadows on the include path: the same
+// functions, whose contracts are there, as plain C++ over cudasim.h.
+//
+// What differs from a GPU, within those contracts: mma's sums run over k in ascending order, each addition
+// rounded to float. cp.async's bytes arrive as late as they may, in the cp_async_wait that needs them, and
+// its source is read then; until then the destination holds ones in every bit (a NaN in any floating type),
+// so that neither what was there before nor what will come can be had by mistake.
+#ifndef ZERO_KERNELS_CUDA_PTX_CUH
+#define ZERO_KERNELS_CUDA_PTX_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#include "cudasim.h"
+
+struct mma_a {
+    uint32_t x[4];
+};
+
+struct mma_b {
+    uint32_t x[2];
+};
+
+struct mma_c {
+    float x[4];
+};
+
+template <class T> void mma_m16n8k16(mma_c &d, const mma_a &a, const mma_b &b);
+template <> void mma_m16n8k16<__nv_bfloat16>(mma_c &d, const mma_a &a, const mma_b &b);
+template <> void mma_m16n8k16<__half>(mma_c &d, const mma_a &a, const mma_b &b);
+
+void ldmatrix_x4(uint32_t (&r)[4], const void *row);
+void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row);
+void ldmatrix_x2(uint32_t (&r)[2], const void *row);
+void ldmatrix_x2_transposed(uint32_t (&r)[2], const void *row);
+
+void cp_async_16(void *shared, const void *global, bool valid);
+void cp_async_commit();
+
+namespace cudasim {
+void cp_async_wait(size_t n_groups_left);
+}
+
+template <int N> inline void cp_async_wait() {
+    static_assert(N >= 0, "a number of groups");
+    cudasim::cp_async_wait(N);
+}
+
+template <class T> inline T *dynamic_shared() {
+    static_assert(alignof(T) <= 128, "dynamic shared memory is aligned to 128 bytes");
+    return static_cast<T *>(cudasim::dynamic_shared_memory());
+}
+
+#endif
