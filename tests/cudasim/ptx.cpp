@@ -32,10 +32,7 @@ template <class Format, size_t n> void decode_all(float (&values)[n], const uint
 // is exact in a float (unless two bfloat16 leave its range), so fusing it with the sum would change nothing.
 template <class Format> void multiply(void *const records[warp_size], unsigned, void *) {
     uint16_t a_bits[16 * 16], b_bits[16 * 8];
-    union {
-        float elements[16][8];
-        row_of_eight rows[16];
-    } d;
+    row_of_eight d[16];
     for (unsigned lane = 0; lane < warp_size; lane++) {
         const mma_operands *of_lane = static_cast<const mma_operands *>(records[lane]);
         const unsigned group = lane / 4, place = lane % 4;
@@ -50,26 +47,24 @@ template <class Format> void multiply(void *const records[warp_size], unsigned, 
             to[8] = static_cast<uint16_t>(of_lane->b->x[i] >> 16);
         }
         for (unsigned i = 0; i < 4; i++)
-            d.elements[group + i / 2 * 8][place * 2 + i % 2] = of_lane->d->x[i];
+            d[group + i / 2 * 8][place * 2 + i % 2] = of_lane->d->x[i];
     }
 
-    float a[16 * 16];
-    union {
-        float elements[16 * 8];
-        row_of_eight rows[16];
-    } b;
+    float a[16 * 16], b_elements[16 * 8];
+    row_of_eight b[16];
     decode_all<Format>(a, a_bits);
-    decode_all<Format>(b.elements, b_bits);
+    decode_all<Format>(b_elements, b_bits);
+    std::memcpy(b, b_elements, sizeof b);
     for (unsigned row = 0; row < 16; row++) {
-        row_of_eight sum = d.rows[row];
+        row_of_eight sum = d[row];
         for (unsigned k = 0; k < 16; k++)
-            sum += a[row * 16 + k] * b.rows[k];
-        d.rows[row] = sum;
+            sum += a[row * 16 + k] * b[k];
+        d[row] = sum;
     }
     for (unsigned lane = 0; lane < warp_size; lane++) {
         mma_c *to = static_cast<const mma_operands *>(records[lane])->d;
         for (unsigned i = 0; i < 4; i++)
-            to->x[i] = d.elements[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+            to->x[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
 }
 
