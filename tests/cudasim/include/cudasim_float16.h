@@ -68,6 +68,16 @@ inline float round_to_odd(double value) {
     return bits_as<float>(bits | 1u);
 }
 
+// The sum, its last bit as above: a product may lie on a tie that a far smaller addend decides.
+inline double sum_to_odd(double a, double b) {
+    double sum = a + b, b_in_sum = sum - a;
+    double error = (a - (sum - b_in_sum)) + (b - b_in_sum);
+    uint64_t bits = bits_as<uint64_t>(sum);
+    if (error == 0 || error != error || bits % 2 == 1)
+        return sum;
+    return bits_as<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+
 template <class Format> struct alignas(2) float16 {
     using raw = typename Format::raw;
 
@@ -148,9 +158,8 @@ template <class Format> struct alignas(2) float16 {
     friend float16 __hdiv(const float16 a, const float16 b) {
         return a / b;
     }
-    // The product is exact in double; so is the sum wherever it could be near a tie of the format.
     friend float16 __hfma(const float16 a, const float16 b, const float16 c) {
-        return a.wide() * b.wide() + c.wide();
+        return sum_to_odd(a.wide() * b.wide(), c.wide());
     }
     friend float16 __hneg(const float16 a) {
         return -a;
