@@ -1,19 +1,12 @@
 // Optimizer steps in one pass: each element's state is read once, updated in float and written once, the
-// parameter rounded to its type on the way. What does not depend on the element is computed once, in double.
+// parameter rounded to its type on the way. kernels/cuda/optimizer.cu does the same arithmetic, rounding for
+// rounding.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/optimizer_constants.h"
 
-struct adamw_constants {
-    float take1, take2;   // 1 - beta1, 1 - beta2
-    float step_size;      // lr / (1 - beta1^step)
-    float root_scale;     // 1 / sqrt(1 - beta2^step)
-    float epsilon, decay; // decay: lr * weight_decay
-};
-
-// The moments move towards their targets, m += (1 - beta) (g - m): beta itself, rounded to float, would move
-// the small factor 1 - beta by far more than a rounding.
 VF_INLINE void adamw_step(enum dtype type, const struct adamw_args *args,
                           const struct adamw_constants *constants, size_t i, int lanes) {
     vf g = vf_get_part(DTYPE_F32, args->grad, i, lanes) * args->grad_scale;
@@ -41,14 +34,7 @@ VF_INLINE void adamw_range(enum dtype type, const struct adamw_args *args,
 }
 
 enum status CPU_OP(adamw)(struct stream *stream, const struct adamw_args *args) {
-    const struct adamw_constants constants = {
-        .take1 = (float)(1.0 - args->beta1),
-        .take2 = (float)(1.0 - args->beta2),
-        .step_size = (float)(args->lr / (1.0 - pow(args->beta1, (double)args->step))),
-        .root_scale = (float)(1.0 / sqrt(1.0 - pow(args->beta2, (double)args->step))),
-        .epsilon = (float)args->epsilon,
-        .decay = (float)(args->lr * args->weight_decay),
-    };
+    const struct adamw_constants constants = adamw_constants_of(args);
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     {
         struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
@@ -56,10 +42,6 @@ enum status CPU_OP(adamw)(struct stream *stream, const struct adamw_args *args) 
     }
     return STATUS_OK;
 }
-
-struct sgd_constants {
-    float lr, momentum, decay;
-};
 
 VF_INLINE void sgd_step(enum dtype type, const struct sgd_args *args, const struct sgd_constants *constants,
                         size_t i, int lanes) {
@@ -87,8 +69,7 @@ VF_INLINE void sgd_range(enum dtype type, const struct sgd_args *args, const str
 }
 
 enum status CPU_OP(sgd)(struct stream *stream, const struct sgd_args *args) {
-    const struct sgd_constants constants = {(float)args->lr, (float)args->momentum,
-                                            (float)args->weight_decay};
+    const struct sgd_constants constants = sgd_constants_of(args);
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     {
         struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
