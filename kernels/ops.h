@@ -211,8 +211,11 @@ struct sgd_args {
 };
 
 // partial[i] = sum of squares of x[i * SUM_SQUARES_BLOCK ...], in double and in a fixed order, so that the
-// global norm does not depend on threads or shards. partial has ceil(n / SUM_SQUARES_BLOCK) elements.
+// global norm depends neither on threads or shards nor on the device: element k of a block is added to
+// running sum k mod SUM_SQUARES_LANES, in order of k, and the running sums are folded by halves, the upper
+// onto the lower (a square of a float is exact in double). partial has ceil(n / SUM_SQUARES_BLOCK) elements.
 #define SUM_SQUARES_BLOCK 65536
+#define SUM_SQUARES_LANES 1024
 struct sum_squares_args {
     double *partial; // [w]
     const void *x;   // [r] (n) type

@@ -7,19 +7,16 @@
 
 // ---- sum_squares
 
-#define N_ACCUMULATORS 16
-
-// Sixteen running sums whatever the instruction set, folded by halves: each square of a float is exact in
-// double, so every build gives the same bits.
+// The order is the contract's, so every build and every device gives the same bits.
 static double block_sum_squares(const float *x, size_t n) {
-    double sums[N_ACCUMULATORS] = {0};
+    double sums[SUM_SQUARES_LANES] = {0};
     size_t i = 0;
-    for (; i + N_ACCUMULATORS <= n; i += N_ACCUMULATORS)
-        for (size_t lane = 0; lane < N_ACCUMULATORS; lane++)
+    for (; i + SUM_SQUARES_LANES <= n; i += SUM_SQUARES_LANES)
+        for (size_t lane = 0; lane < SUM_SQUARES_LANES; lane++)
             sums[lane] += (double)x[i + lane] * (double)x[i + lane];
     for (size_t lane = 0; i + lane < n; lane++)
         sums[lane] += (double)x[i + lane] * (double)x[i + lane];
-    for (size_t half = N_ACCUMULATORS / 2; half > 0; half /= 2)
+    for (size_t half = SUM_SQUARES_LANES / 2; half > 0; half /= 2)
         for (size_t lane = 0; lane < half; lane++)
             sums[lane] += sums[lane + half];
     return sums[0];
