@@ -42,6 +42,10 @@ static inline enum status cuda_enter(const struct stream *stream) {
     return STATUS_OK;
 }
 
+static inline int processors_of(const struct stream *stream) {
+    return reinterpret_cast<const cuda_device *>(stream->device)->n_processors;
+}
+
 constexpr size_t SHARED_BYTES_WITHOUT_ASKING = 48 << 10;
 
 template <class... Parameters, class... Arguments>

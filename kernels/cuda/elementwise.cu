@@ -1,0 +1,183 @@
+// Operations on flat spans: GELU and its gradient, fills, casts, sums, and sums of squares by block. All are
+// bound by memory.
+#include "kernels/cuda/span.cuh"
+
+namespace {
+
+// ---- GELU in its tanh form, written with the logistic function as kernels/cpu/isa/gelu.c has it:
+// 0.5 (1 + tanh(u)) = sigmoid(2 u)
+
+constexpr float TWO_SQRT_2_OVER_PI = 1.5957691216057308f; // 2 sqrt(2 / pi)
+constexpr float CUBIC = 0.044715f;
+
+__device__ inline float gelu(float x) {
+    float u = x * fmaf(x * x, TWO_SQRT_2_OVER_PI * CUBIC, TWO_SQRT_2_OVER_PI);
+    return __fdividef(x, 1.0f + expf(-u));
+}
+
+// With s = sigmoid(2 u): d(x s)/dx = s + x 2 u' s (1 - s). From e = exp(-|2 u|) and q = 1 / (1 + e), s is q
+// or e q by the sign of u, and s (1 - s) is e q^2: nothing cancels, nothing overflows.
+__device__ inline float gelu_derivative(float x) {
+    float square = x * x;
+    float u = x * fmaf(square, TWO_SQRT_2_OVER_PI * CUBIC, TWO_SQRT_2_OVER_PI);
+    float slope = fmaf(square, 3.0f * TWO_SQRT_2_OVER_PI * CUBIC, TWO_SQRT_2_OVER_PI);
+    float e = expf(-fabsf(u));
+    float q = __fdividef(1.0f, 1.0f + e);
+    float s = u < 0.0f ? e * q : q;
+    return fmaf(x * slope, e * q * q, s);
+}
+
+template <class T> struct gelu_step {
+    T *out;
+    const T *x;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> value = load<WIDTH>(x + i);
+        for (int k = 0; k < WIDTH; k++)
+            value.x[k] = gelu(value.x[k]);
+        store(out + i, value);
+    }
+};
+
+template <class T> struct gelu_backward_step {
+    T *dx;
+    const T *dout, *x;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> value = load<WIDTH>(x + i), gradient = load<WIDTH>(dout + i);
+        for (int k = 0; k < WIDTH; k++)
+            gradient.x[k] *= gelu_derivative(value.x[k]);
+        store(dx + i, gradient);
+    }
+};
+
+// ---- fill, cast, add
+
+template <class T> struct fill_step {
+    T *out;
+    float value;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> values;
+        for (int k = 0; k < WIDTH; k++)
+            values.x[k] = value;
+        store(out + i, values);
+    }
+};
+
+template <class To, class From> struct cast_step {
+    To *out;
+    const From *x;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        store(out + i, load<WIDTH>(x + i));
+    }
+};
+
+template <class T> struct add_step {
+    float *out;
+    const float *x;
+    const T *y;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> sum = load<WIDTH>(x + i), other = load<WIDTH>(y + i);
+        for (int k = 0; k < WIDTH; k++)
+            sum.x[k] += other.x[k];
+        store(out + i, sum);
+    }
+};
+
+// ---- sums of squares
+
+constexpr int SQUARES_THREADS = 256;
+constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // a thread's lanes: one access
+static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes lie side by side");
+
+// One block of elements by a thread block, in the order that kernels/ops.h fixes.
+template <int WIDTH>
+__global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, const float *x, size_t n) {
+    __shared__ double sums[SUM_SQUARES_LANES];
+    size_t begin = static_cast<size_t>(blockIdx.x) * SUM_SQUARES_BLOCK;
+    x += begin;
+    int length = static_cast<int>(n - begin < SUM_SQUARES_BLOCK ? n - begin : SUM_SQUARES_BLOCK);
+    int first = static_cast<int>(threadIdx.x) * SQUARES_WIDTH, i = first;
+    double lanes[SQUARES_WIDTH] = {};
+#pragma unroll 8
+    for (; i + SQUARES_WIDTH <= length; i += SUM_SQUARES_LANES)
+        for (int k = 0; k < SQUARES_WIDTH; k += WIDTH) {
+            floats<WIDTH> value = load<WIDTH>(x + i + k);
+            for (int j = 0; j < WIDTH; j++)
+                lanes[k + j] =
+                    fma(static_cast<double>(value.x[j]), static_cast<double>(value.x[j]), lanes[k + j]);
+        }
+    for (int k = 0; k < SQUARES_WIDTH && i + k < length; k++)
+        lanes[k] = fma(static_cast<double>(x[i + k]), static_cast<double>(x[i + k]), lanes[k]);
+    for (int k = 0; k < SQUARES_WIDTH; k++)
+        sums[first + k] = lanes[k];
+    for (int half = SUM_SQUARES_LANES / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (int lane = static_cast<int>(threadIdx.x); lane < half; lane += SQUARES_THREADS)
+            sums[lane] += sums[lane + half];
+    }
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sums[0];
+}
+
+} // namespace
+
+extern "C" enum status cuda_gelu_forward(struct stream *stream, const struct gelu_forward_args *args) {
+    bool aligned = is_aligned(args->out) && is_aligned(args->x);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        gelu_step<T> step = {static_cast<T *>(args->out), static_cast<const T *>(args->x)};
+        return over_span<widest_access<T>()>("gelu_forward", stream, step, args->n, aligned);
+    });
+}
+
+extern "C" enum status cuda_gelu_backward(struct stream *stream, const struct gelu_backward_args *args) {
+    bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->x);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        gelu_backward_step<T> step = {static_cast<T *>(args->dx), static_cast<const T *>(args->dout),
+                                      static_cast<const T *>(args->x)};
+        return over_span<widest_access<T>()>("gelu_backward", stream, step, args->n, aligned);
+    });
+}
+
+extern "C" enum status cuda_fill(struct stream *stream, const struct fill_args *args) {
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        fill_step<T> step = {static_cast<T *>(args->out), args->value};
+        return over_span<widest_access<T>()>("fill", stream, step, args->n, is_aligned(args->out));
+    });
+}
+
+extern "C" enum status cuda_cast(struct stream *stream, const struct cast_args *args) {
+    bool aligned = is_aligned(args->out) && is_aligned(args->x);
+    return with_type(args->type, [&](auto from) {
+        return with_type(args->out_type, [&](auto to) {
+            using From = decltype(from);
+            using To = decltype(to);
+            cast_step<To, From> step = {static_cast<To *>(args->out), static_cast<const From *>(args->x)};
+            return over_span<widest_access<To, From>()>("cast", stream, step, args->n, aligned);
+        });
+    });
+}
+
+extern "C" enum status cuda_add(struct stream *stream, const struct add_args *args) {
+    bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->y);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        add_step<T> step = {static_cast<float *>(args->out), static_cast<const float *>(args->x),
+                            static_cast<const T *>(args->y)};
+        return over_span<widest_access<float>()>("add", stream, step, args->n, aligned);
+    });
+}
+
+extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {
+    if (args->n == 0)
+        return STATUS_OK;
+    return LAUNCH(stream, (is_aligned(args->x) ? sum_squares<widest_access<float>()> : sum_squares<1>),
+                  ceil_divide(args->n, SUM_SQUARES_BLOCK), SQUARES_THREADS, 0, args->partial,
+                  static_cast<const float *>(args->x), args->n);
+}

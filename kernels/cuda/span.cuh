@@ -1,0 +1,66 @@
+// Flat spans of elements: WIDTH of them at a time as floats, whatever their type, and the kernel that walks a
+// span. A step is a struct with the call's pointers and `template <int WIDTH> __device__ void at(size_t i)
+// const`, which does elements [i, i + WIDTH).
+#ifndef ZERO_KERNELS_CUDA_SPAN_CUH
+#define ZERO_KERNELS_CUDA_SPAN_CUH
+
+#include "kernels/cuda/common.cuh"
+
+template <int WIDTH> struct floats { float x[WIDTH]; };
+
+template <class T, int WIDTH> struct alignas(WIDTH * sizeof(T)) elements {
+    static_assert(WIDTH * sizeof(T) <= 16, "one access");
+    T x[WIDTH];
+};
+
+// One access of WIDTH elements, to which the address must be aligned.
+template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from) {
+    const elements<T, WIDTH> narrow_ones = *reinterpret_cast<const elements<T, WIDTH> *>(from);
+    floats<WIDTH> value;
+    for (int i = 0; i < WIDTH; i++)
+        value.x[i] = widen(narrow_ones.x[i]);
+    return value;
+}
+
+template <int WIDTH, class T> __device__ inline void store(T *to, const floats<WIDTH> &value) {
+    elements<T, WIDTH> narrow_ones;
+    for (int i = 0; i < WIDTH; i++)
+        narrow_ones.x[i] = narrow<T>(value.x[i]);
+    *reinterpret_cast<elements<T, WIDTH> *>(to) = narrow_ones;
+}
+
+// How many elements make 16 bytes of the widest of these types: then no access is split.
+template <class... T> constexpr int widest_access() {
+    size_t widest = 1;
+    for (size_t size : {sizeof(T)...})
+        widest = size > widest ? size : widest;
+    return static_cast<int>(16 / widest);
+}
+
+constexpr int SPAN_THREADS = 256;
+constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what it can hold, so that all end together
+
+template <int WIDTH, class Step>
+__global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_t n) {
+    size_t first = static_cast<size_t>(blockIdx.x) * SPAN_THREADS + threadIdx.x;
+    size_t stride = static_cast<size_t>(gridDim.x) * SPAN_THREADS;
+    for (size_t i = first; i < n / WIDTH; i += stride)
+        step.template at<WIDTH>(i * WIDTH);
+    for (size_t i = n / WIDTH * WIDTH + first; i < n; i += stride)
+        step.template at<1>(i);
+}
+
+// Runs `step` over [0, n): WIDTH elements at a time where all its pointers are aligned to 16 bytes.
+template <int WIDTH, class Step>
+enum status over_span(const char *name, const struct stream *stream, const Step &step, size_t n,
+                      bool aligned) {
+    if (n == 0)
+        return STATUS_OK;
+    int most = SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream);
+    int blocks = ceil_divide(n, static_cast<size_t>(SPAN_THREADS) * (aligned ? WIDTH : 1));
+    blocks = blocks < most ? blocks : most;
+    return launch(name, stream, aligned ? walk_span<WIDTH, Step> : walk_span<1, Step>, blocks, SPAN_THREADS,
+                  0, step, n);
+}
+
+#endif
