@@ -1,0 +1,316 @@
+// Layer normalisation. Forward reads each row from memory once and keeps it in shared memory: statistics in
+// two passes over it (never E[x^2] - E[x]^2, which cancels). Backward also reads each row once; what a thread
+// sums for the weight's and bias's gradients over its block's rows stays in shared memory, goes to the
+// workspace once a block, and a second kernel adds the blocks' sums in order. Every thread reads back only
+// what it wrote itself, so the rows need no barriers but those of the sums.
+#include "kernels/cuda/span.cuh"
+
+namespace {
+
+constexpr size_t SHARED_BYTES = 40 << 10; // for rows and sums: what every GPU has for two blocks at least
+
+// ---- forward
+
+constexpr int FORWARD_THREADS = 256;
+constexpr size_t WARP_ROW_BYTES = 4096; // a row up to this is a warp's, a longer one a block's
+
+template <class T> struct forward_tensors {
+    T *out;
+    float *mean, *rstd;
+    const T *x, *weight, *bias;
+};
+
+template <int GROUP> __device__ inline float group_sum(float x, float *scratch) {
+    if constexpr (GROUP == WARP)
+        return warp_sum(x);
+    else
+        return block_sum<GROUP>(x, scratch);
+}
+
+// GROUP threads a row. `staged`: there is shared memory for the block's rows; if not, each pass reads x.
+template <class T, int WIDTH, int GROUP>
+__global__ void __launch_bounds__(FORWARD_THREADS)
+    layernorm_forward(const forward_tensors<T> tensors, int N, int C, float epsilon, bool staged) {
+    __shared__ float scratch[FORWARD_THREADS / WARP];
+    int row =
+        static_cast<int>(blockIdx.x) * (FORWARD_THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
+    if (row >= N)
+        return; // whole warps: a block of one row is never beyond the last
+    int first = static_cast<int>(threadIdx.x) % GROUP * WIDTH;
+    size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
+    const T *x = tensors.x + begin;
+    T *kept = staged ? dynamic_shared<T>() + static_cast<size_t>(threadIdx.x / GROUP) * static_cast<size_t>(C)
+                     : nullptr;
+
+    float sum = 0.0f;
+#pragma unroll 2
+    for (int c = first; c < C; c += GROUP * WIDTH) {
+        floats<WIDTH> value = load<WIDTH>(x + c);
+        for (int k = 0; k < WIDTH; k++)
+            sum += value.x[k];
+        if (staged)
+            store(kept + c, value);
+    }
+    if (staged)
+        x = kept;
+    float mean = group_sum<GROUP>(sum, scratch) / static_cast<float>(C);
+
+    sum = 0.0f;
+    for (int c = first; c < C; c += GROUP * WIDTH) {
+        floats<WIDTH> value = load<WIDTH>(x + c);
+        for (int k = 0; k < WIDTH; k++) {
+            float deviation = value.x[k] - mean;
+            sum = fmaf(deviation, deviation, sum);
+        }
+    }
+    float rstd = 1.0f / sqrtf(group_sum<GROUP>(sum, scratch) / static_cast<float>(C) + epsilon);
+
+    for (int c = first; c < C; c += GROUP * WIDTH) {
+        floats<WIDTH> value = load<WIDTH>(x + c);
+        floats<WIDTH> weight = load<WIDTH>(tensors.weight + c), bias = load<WIDTH>(tensors.bias + c);
+        for (int k = 0; k < WIDTH; k++)
+            value.x[k] = fmaf((value.x[k] - mean) * rstd, weight.x[k], bias.x[k]);
+        store(tensors.out + begin + c, value);
+    }
+    if (tensors.mean && first == 0) {
+        tensors.mean[row] = mean;
+        tensors.rstd[row] = rstd;
+    }
+}
+
+template <class T, int WIDTH, int GROUP>
+enum status launch_forward(struct stream *stream, const struct layernorm_forward_args *args) {
+    constexpr int rows = FORWARD_THREADS / GROUP;
+    forward_tensors<T> tensors = {static_cast<T *>(args->out),          static_cast<float *>(args->mean),
+                                  static_cast<float *>(args->rstd),     static_cast<const T *>(args->x),
+                                  static_cast<const T *>(args->weight), static_cast<const T *>(args->bias)};
+    size_t shared_bytes = rows * static_cast<size_t>(args->C) * sizeof(T);
+    bool staged = shared_bytes <= SHARED_BYTES;
+    return LAUNCH(stream, (layernorm_forward<T, WIDTH, GROUP>),
+                  ceil_divide(static_cast<size_t>(args->N), rows), FORWARD_THREADS, staged ? shared_bytes : 0,
+                  tensors, args->N, args->C, args->epsilon, staged);
+}
+
+// ---- backward
+
+constexpr int BACKWARD_THREADS = 512; // at most
+constexpr int BACKWARD_BLOCKS_PER_PROCESSOR = 2;
+
+template <class T> struct backward_tensors {
+    T *dx;
+    const T *dout, *dresidual, *x, *weight;
+    const float *mean, *rstd;
+};
+
+// Sums by channel lie in planes of four floats a thread, so that a warp's accesses of 16 bytes touch every
+// bank of shared memory once.
+template <int WIDTH> struct planes {
+    static constexpr int plane = WIDTH < 4 ? WIDTH : 4;
+    static constexpr int count = WIDTH / plane;
+
+    // Where elements [k * plane, ...) of the WIDTH from channel c on lie.
+    __device__ static int place(int c, int k, int C) {
+        return k * (C / count) + c / count;
+    }
+    __device__ static int channel(int place, int C) {
+        int within = place % (C / count);
+        return within / plane * WIDTH + place / (C / count) * plane + within % plane;
+    }
+    __device__ static void add(float *sums, int c, int C, const floats<WIDTH> &terms) {
+        for (int k = 0; k < count; k++) {
+            floats<plane> sum = load<plane>(sums + place(c, k, C));
+            for (int j = 0; j < plane; j++)
+                sum.x[j] += terms.x[k * plane + j];
+            store(sums + place(c, k, C), sum);
+        }
+    }
+    __device__ static void clear(float *sums, int c, int C) {
+        for (int k = 0; k < count; k++)
+            store(sums + place(c, k, C), floats<plane>{});
+    }
+};
+
+// blockDim.x threads (whole warps) a row, blockDim.y rows at a time. partial: (blocks, 2, C), the sums for
+// dweight and dbias in planes. `staged`: sums are made in shared memory; if not, in `partial` itself, and
+// blockDim.y is 1.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(BACKWARD_THREADS)
+    layernorm_backward(float *partial, const backward_tensors<T> tensors, int N, int C, bool staged) {
+    __shared__ float dots[2][BACKWARD_THREADS / WARP][2]; // of one row, and of the next
+    int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
+    int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
+    int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
+    partial += static_cast<size_t>(blockIdx.x) * 2 * static_cast<size_t>(C);
+    float *dweight = staged ? dynamic_shared<float>() + static_cast<size_t>(threadIdx.y) * 2 * C : partial;
+    float *dbias = dweight + C;
+    for (int c = first; c < C; c += step) {
+        planes<WIDTH>::clear(dweight, c, C);
+        planes<WIDTH>::clear(dbias, c, C);
+    }
+
+    int parity = 0;
+    for (int row_0 = static_cast<int>(blockIdx.x) * n_rows; row_0 < N;
+         row_0 += static_cast<int>(gridDim.x) * n_rows) {
+        int row = row_0 + static_cast<int>(threadIdx.y);
+        bool exists = row < N;
+        size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
+        float mean = exists ? tensors.mean[row] : 0.0f, rstd = exists ? tensors.rstd[row] : 0.0f;
+        float sum = 0.0f, normal_sum = 0.0f; // of g = dout weight, of g times the normalised x
+        for (int c = first; exists && c < C; c += step) {
+            floats<WIDTH> x = load<WIDTH>(tensors.x + begin + c),
+                          dout = load<WIDTH>(tensors.dout + begin + c);
+            floats<WIDTH> weight = load<WIDTH>(tensors.weight + c);
+            for (int k = 0; k < WIDTH; k++) {
+                float g = dout.x[k] * weight.x[k];
+                sum += g;
+                normal_sum = fmaf(g, (x.x[k] - mean) * rstd, normal_sum);
+            }
+        }
+        sum = warp_sum(sum);
+        normal_sum = warp_sum(normal_sum);
+        float(*row_dots)[2] = dots[parity] + first_warp;
+        if (threadIdx.x % WARP == 0) {
+            row_dots[threadIdx.x / WARP][0] = sum;
+            row_dots[threadIdx.x / WARP][1] = normal_sum;
+        }
+        __syncthreads(); // the one a row: the next row's dots go to the other half
+        parity ^= 1;
+        sum = normal_sum = 0.0f;
+        for (int i = 0; i < row_warps; i++) {
+            sum += row_dots[i][0];
+            normal_sum += row_dots[i][1];
+        }
+        sum /= static_cast<float>(C);
+        normal_sum /= static_cast<float>(C);
+        for (int c = first; exists && c < C; c += step) {
+            floats<WIDTH> x = load<WIDTH>(tensors.x + begin + c),
+                          dout = load<WIDTH>(tensors.dout + begin + c);
+            floats<WIDTH> weight = load<WIDTH>(tensors.weight + c), dx = {}, dweight_terms;
+            if (tensors.dresidual)
+                dx = load<WIDTH>(tensors.dresidual + begin + c);
+            for (int k = 0; k < WIDTH; k++) {
+                float normal = (x.x[k] - mean) * rstd;
+                float change = fmaf(-normal, normal_sum, fmaf(dout.x[k], weight.x[k], -sum));
+                dx.x[k] = fmaf(change, rstd, dx.x[k]);
+                dweight_terms.x[k] = dout.x[k] * normal;
+            }
+            store(tensors.dx + begin + c, dx);
+            planes<WIDTH>::add(dweight, c, C, dweight_terms);
+            planes<WIDTH>::add(dbias, c, C, dout);
+        }
+    }
+    if (!staged)
+        return;
+    __syncthreads();
+    const float *sums = dynamic_shared<float>();
+    int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+    for (int i = thread; i < 2 * C; i += row_threads * n_rows) {
+        float sum = sums[i];
+        for (int row = 1; row < n_rows; row++)
+            sum += sums[static_cast<size_t>(row) * 2 * C + i];
+        partial[i] = sum;
+    }
+}
+
+constexpr int FOLD_SLICES = 16; // warps, each of which adds every 16th block's sums for 32 places
+
+template <int WIDTH>
+__global__ void __launch_bounds__(WARP *FOLD_SLICES)
+    add_partial_sums(float *dweight, float *dbias, const float *partial, int n_blocks, int C) {
+    __shared__ float slices[FOLD_SLICES][WARP];
+    int lane = static_cast<int>(threadIdx.x), slice = static_cast<int>(threadIdx.y);
+    int i = static_cast<int>(blockIdx.x) * WARP + lane;
+    float sum = 0.0f;
+    for (int block = slice; i < 2 * C && block < n_blocks; block += FOLD_SLICES)
+        sum += partial[static_cast<size_t>(block) * 2 * static_cast<size_t>(C) + i];
+    slices[slice][lane] = sum;
+    __syncthreads();
+    if (slice > 0 || i >= 2 * C)
+        return;
+    for (int k = 1; k < FOLD_SLICES; k++)
+        sum += slices[k][lane];
+    float *gradient = (i < C ? dweight : dbias) + planes<WIDTH>::channel(i % C, C);
+    *gradient += sum;
+}
+
+// How a call is divided; the workspace holds 2 C floats a block.
+struct backward_shape {
+    int row_threads, rows, blocks;
+    bool staged;
+};
+
+struct backward_shape shape_of(const struct device *device, const struct layernorm_backward_args *args,
+                               int width) {
+    struct backward_shape shape;
+    int warps = ceil_divide(static_cast<size_t>(args->C), static_cast<size_t>(width * WARP));
+    shape.row_threads = warps * WARP < BACKWARD_THREADS ? warps * WARP : BACKWARD_THREADS;
+    size_t row_bytes = 2 * static_cast<size_t>(args->C) * sizeof(float);
+    shape.staged = row_bytes <= SHARED_BYTES;
+    shape.rows = BACKWARD_THREADS / shape.row_threads;
+    if (static_cast<size_t>(shape.rows) * row_bytes > SHARED_BYTES)
+        shape.rows = shape.staged ? static_cast<int>(SHARED_BYTES / row_bytes) : 1;
+    int most = BACKWARD_BLOCKS_PER_PROCESSOR * reinterpret_cast<const cuda_device *>(device)->n_processors;
+    shape.blocks = ceil_divide(static_cast<size_t>(args->N), static_cast<size_t>(shape.rows));
+    shape.blocks = shape.blocks < most ? shape.blocks : most;
+    return shape;
+}
+
+template <class T, int WIDTH>
+enum status launch_backward(struct stream *stream, const struct layernorm_backward_args *args) {
+    struct backward_shape shape = shape_of(stream->device, args, WIDTH);
+    backward_tensors<T> tensors = {static_cast<T *>(args->dx),
+                                   static_cast<const T *>(args->dout),
+                                   static_cast<const T *>(args->dresidual),
+                                   static_cast<const T *>(args->x),
+                                   static_cast<const T *>(args->weight),
+                                   static_cast<const float *>(args->mean),
+                                   static_cast<const float *>(args->rstd)};
+    float *partial = static_cast<float *>(stream->workspace);
+    size_t channels = static_cast<size_t>(args->C);
+    size_t shared_bytes = shape.staged ? static_cast<size_t>(shape.rows) * 2 * channels * sizeof(float) : 0;
+    TRY(LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
+               shared_bytes, partial, tensors, args->N, args->C, shape.staged));
+    return LAUNCH(stream, add_partial_sums<WIDTH>, ceil_divide(2 * channels, WARP), dim3(WARP, FOLD_SLICES),
+                  0, static_cast<float *>(args->dweight), static_cast<float *>(args->dbias), partial,
+                  shape.blocks, args->C);
+}
+
+} // namespace
+
+extern "C" enum status cuda_layernorm_forward(struct stream *stream,
+                                              const struct layernorm_forward_args *args) {
+    bool aligned =
+        is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->weight) && is_aligned(args->bias);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int width = widest_access<T>();
+        if (static_cast<size_t>(args->C) * sizeof(T) > WARP_ROW_BYTES)
+            return aligned && args->C % width == 0 ? launch_forward<T, width, FORWARD_THREADS>(stream, args)
+                                                   : launch_forward<T, 1, FORWARD_THREADS>(stream, args);
+        return aligned && args->C % width == 0 ? launch_forward<T, width, WARP>(stream, args)
+                                               : launch_forward<T, 1, WARP>(stream, args);
+    });
+}
+
+extern "C" enum status cuda_layernorm_backward_workspace(struct device *device,
+                                                         const struct layernorm_backward_args *args,
+                                                         size_t *bytes) {
+    // Rows of single elements may be divided among more threads, never among more blocks.
+    int blocks = shape_of(device, args, 1).blocks,
+        packed = shape_of(device, args, 16 / static_cast<int>(dtype_size(args->type))).blocks;
+    *bytes = static_cast<size_t>(blocks > packed ? blocks : packed) * 2 * static_cast<size_t>(args->C) *
+             sizeof(float);
+    return STATUS_OK;
+}
+
+extern "C" enum status cuda_layernorm_backward(struct stream *stream,
+                                               const struct layernorm_backward_args *args) {
+    bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->dresidual) &&
+                   is_aligned(args->x) && is_aligned(args->weight);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int width = widest_access<T>();
+        return aligned && args->C % width == 0 ? launch_backward<T, width>(stream, args)
+                                               : launch_backward<T, 1>(stream, args);
+    });
+}
