@@ -1,0 +1,236 @@
+// Token and position embeddings. Backward sums each row of dwte in order of (b, t) without atomics on floats:
+// the tokens are counted first, so that rows which do not occur cost nothing, and then a block takes a row
+// that does, looks for it among the tokens between its first and last place, and adds what it finds, in
+// order.
+#include "kernels/cuda/span.cuh"
+
+namespace {
+
+// ---- forward
+
+constexpr int FORWARD_THREADS = 256;
+
+// A warp a row.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(FORWARD_THREADS)
+    embedding_forward(T *out, const T *wte, const T *wpe, const int32_t *tokens, int N, int seq_len, int C,
+                      int position) {
+    int row = static_cast<int>(blockIdx.x) * (FORWARD_THREADS / WARP) + static_cast<int>(threadIdx.x) / WARP;
+    if (row >= N)
+        return;
+    size_t channels = static_cast<size_t>(C);
+    wte += static_cast<size_t>(tokens[row]) * channels;
+    wpe += static_cast<size_t>(position + row % seq_len) * channels;
+    out += static_cast<size_t>(row) * channels;
+#pragma unroll 2
+    for (int c = static_cast<int>(threadIdx.x) % WARP * WIDTH; c < C; c += WARP * WIDTH) {
+        floats<WIDTH> sum = load<WIDTH>(wte + c), place = load<WIDTH>(wpe + c);
+        for (int k = 0; k < WIDTH; k++)
+            sum.x[k] += place.x[k];
+        store(out + c, sum);
+    }
+}
+
+// ---- backward: which tokens occur
+
+// Of each token of the vocabulary. All zero at the start; `from_end` counts places from the end of the batch,
+// so that the first place, too, is a maximum.
+struct occurrence {
+    int count;
+    int from_end; // N - the first place
+    int last;     // the last place
+};
+
+// The workspace: the number of tokens that occur, those tokens in any order, and every token's occurrence.
+struct occurrences {
+    int *n_tokens, *tokens;
+    struct occurrence *of_token;
+};
+
+constexpr int COUNT_THREADS = 256;
+
+__global__ void __launch_bounds__(COUNT_THREADS)
+    count_tokens(const occurrences found, const int32_t *tokens, int N) {
+    int place = static_cast<int>(blockIdx.x) * COUNT_THREADS + static_cast<int>(threadIdx.x);
+    if (place >= N)
+        return;
+    struct occurrence *occurrence = &found.of_token[tokens[place]];
+    if (atomicAdd(&occurrence->count, 1) == 0)
+        found.tokens[atomicAdd(found.n_tokens, 1)] = tokens[place];
+    atomicMax(&occurrence->from_end, N - place);
+    atomicMax(&occurrence->last, place);
+}
+
+// ---- backward: rows of dwte
+
+constexpr int ROW_THREADS = 128;
+constexpr int SCANNED = 4 * ROW_THREADS; // tokens that a block looks at together
+constexpr int IN_FLIGHT = 16;            // rows of dout that are asked for before the first is added
+
+// The places in [begin, begin + SCANNED) of `token`, in order, to `places`; their number to every thread.
+__device__ int find_places(int *places, int *warp_counts, const int32_t *tokens, int begin, int end,
+                           int token) {
+    constexpr int each = SCANNED / ROW_THREADS;
+    int warp = static_cast<int>(threadIdx.x) / WARP, lane = static_cast<int>(threadIdx.x) % WARP;
+    int mine = begin + static_cast<int>(threadIdx.x) * each;
+    bool matches[each];
+    int n = 0;
+    for (int k = 0; k < each; k++) {
+        matches[k] = mine + k < end && tokens[mine + k] == token;
+        n += matches[k];
+    }
+    int up_to = n; // matches of this and lower lanes
+    for (int distance = 1; distance < WARP; distance *= 2) {
+        int lower = __shfl_up_sync(0xffffffff, up_to, distance);
+        up_to += lane >= distance ? lower : 0;
+    }
+    __syncthreads(); // the last call's places have been used
+    if (lane == WARP - 1)
+        warp_counts[warp] = up_to;
+    __syncthreads();
+    int at = up_to - n, total = 0;
+    for (int i = 0; i < ROW_THREADS / WARP; i++) {
+        at += i < warp ? warp_counts[i] : 0;
+        total += warp_counts[i];
+    }
+    for (int k = 0; k < each; k++)
+        if (matches[k])
+            places[at++] = mine + k;
+    __syncthreads();
+    return total;
+}
+
+// sum += rows of dout at these places, one after the other.
+template <int WIDTH, class T>
+__device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t channels, const int *places,
+                                int n) {
+    for (int i = 0; i < n; i += IN_FLIGHT) {
+        floats<WIDTH> rows[IN_FLIGHT];
+        for (int k = 0; k < IN_FLIGHT; k++)
+            if (i + k < n)
+                rows[k] = load<WIDTH>(dout + static_cast<size_t>(places[i + k]) * channels);
+        for (int k = 0; k < IN_FLIGHT; k++)
+            for (int j = 0; i + k < n && j < WIDTH; j++)
+                sum.x[j] += rows[k].x[j];
+    }
+}
+
+// blockIdx.y: a slice of ROW_THREADS * WIDTH channels. blockIdx.x walks the tokens that occur.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(ROW_THREADS)
+    add_token_rows(float *dwte, const occurrences found, const T *dout, const int32_t *tokens, int N, int C) {
+    __shared__ int places[SCANNED], warp_counts[ROW_THREADS / WARP];
+    int c = (static_cast<int>(blockIdx.y) * ROW_THREADS + static_cast<int>(threadIdx.x)) * WIDTH;
+    bool inside = c < C;
+    size_t channels = static_cast<size_t>(C);
+    for (int i = static_cast<int>(blockIdx.x); i < *found.n_tokens; i += static_cast<int>(gridDim.x)) {
+        int token = found.tokens[i];
+        struct occurrence occurrence = found.of_token[token];
+        int first = N - occurrence.from_end;
+        float *to = dwte + static_cast<size_t>(token) * channels + c;
+        floats<WIDTH> sum;
+        if (inside)
+            sum = load<WIDTH>(to);
+        if (occurrence.count <= 2) { // they are known
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                places[0] = first;
+                places[1] = occurrence.last;
+            }
+            __syncthreads();
+            if (inside)
+                add_rows(sum, dout + c, channels, places, occurrence.count);
+        }
+        for (int begin = first; occurrence.count > 2 && begin <= occurrence.last; begin += SCANNED) {
+            int n = find_places(places, warp_counts, tokens, begin, occurrence.last + 1, token);
+            if (inside)
+                add_rows(sum, dout + c, channels, places, n);
+        }
+        if (inside)
+            store(to, sum);
+    }
+}
+
+// ---- backward: rows of dwpe
+
+template <class T> struct position_rows_step {
+    float *dwpe;
+    const T *dout;
+    int B;
+    size_t batch; // elements of one sequence
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> sum = load<WIDTH>(dwpe + i);
+#pragma unroll 4
+        for (int b = 0; b < B; b++) {
+            floats<WIDTH> row = load<WIDTH>(dout + static_cast<size_t>(b) * batch + i);
+            for (int k = 0; k < WIDTH; k++)
+                sum.x[k] += row.x[k];
+        }
+        store(dwpe + i, sum);
+    }
+};
+
+size_t occurrences_bytes(int V) {
+    return (1 + static_cast<size_t>(V)) * sizeof(int) + static_cast<size_t>(V) * sizeof(struct occurrence);
+}
+
+constexpr int TOKEN_BLOCKS_PER_PROCESSOR = 16;
+
+template <class T, int WIDTH>
+enum status launch_backward(struct stream *stream, const struct embedding_backward_args *args) {
+    int N = args->B * args->T;
+    const T *dout = static_cast<const T *>(args->dout);
+    float *dwte = static_cast<float *>(args->dwte), *dwpe = static_cast<float *>(args->dwpe);
+    int *workspace = static_cast<int *>(stream->workspace);
+    occurrences found = {workspace, workspace + 1,
+                         reinterpret_cast<struct occurrence *>(workspace + 1 + args->V)};
+    TRY_CUDA(
+        cudaMemsetAsync(workspace, 0, occurrences_bytes(args->V), static_cast<cudaStream_t>(stream->queue)));
+    TRY(LAUNCH(stream, count_tokens, ceil_divide(static_cast<size_t>(N), COUNT_THREADS), COUNT_THREADS, 0,
+               found, args->tokens, N));
+    int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
+    int slices = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);
+    TRY(LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, slices), ROW_THREADS, 0,
+               dwte, found, dout, args->tokens, N, args->C));
+    size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
+    bool aligned = is_aligned(dout) && is_aligned(dwpe) && batch % widest_access<T>() == 0;
+    position_rows_step<T> step = {dwpe, dout, args->B, batch};
+    return over_span<widest_access<float>()>("embedding_backward", stream, step, batch, aligned);
+}
+
+} // namespace
+
+extern "C" enum status cuda_embedding_forward(struct stream *stream,
+                                              const struct embedding_forward_args *args) {
+    int N = args->B * args->T;
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int width = widest_access<T>();
+        bool aligned = is_aligned(args->out) && is_aligned(args->wte) && is_aligned(args->wpe);
+        return LAUNCH(
+            stream, (aligned && args->C % width == 0 ? embedding_forward<T, width> : embedding_forward<T, 1>),
+            ceil_divide(static_cast<size_t>(N), FORWARD_THREADS / WARP), FORWARD_THREADS, 0,
+            static_cast<T *>(args->out), static_cast<const T *>(args->wte), static_cast<const T *>(args->wpe),
+            args->tokens, N, args->T, args->C, args->position);
+    });
+}
+
+extern "C" enum status cuda_embedding_backward_workspace(struct device *device,
+                                                         const struct embedding_backward_args *args,
+                                                         size_t *bytes) {
+    (void)device;
+    *bytes = occurrences_bytes(args->V);
+    return STATUS_OK;
+}
+
+// A thread takes two channels of a row: more would leave a block that adds many rows too few of them under
+// way.
+extern "C" enum status cuda_embedding_backward(struct stream *stream,
+                                               const struct embedding_backward_args *args) {
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        bool aligned = is_aligned(args->dout) && is_aligned(args->dwte) && args->C % 2 == 0;
+        return aligned ? launch_backward<T, 2>(stream, args) : launch_backward<T, 1>(stream, args);
+    });
+}
