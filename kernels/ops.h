@@ -1,9 +1,11 @@
 // The catalogue of operations. One list makes the argument tables, the backend's struct and the prototypes,
 // so a backend that lacks an operation does not link. Each operation takes a stream and one argument struct.
 //
-// Types. `type` is the compute type of parameters and activations (fp32 or bf16). Statistics, losses,
-// gradients of parameters, master weights and optimizer state are fp32. With type DTYPE_F64 (kernels/ref
-// only) every floating tensor of the call, statistics and gradients included, is double. Tensors are
+// Types. `type` is the compute type of parameters and activations (fp32, bf16 or fp16). Statistics, losses,
+// gradients of parameters, master weights and optimizer state are fp32. Results are computed in fp32 and
+// rounded to `type` once, to nearest even; what is then beyond the type's range (65504 in fp16) becomes
+// infinite, never the largest number. With type DTYPE_F64 (kernels/ref only) every floating tensor of the
+// call, statistics and gradients included, is double. Tensors are
 // row-major and dense unless a stride says otherwise; strides are in elements. Pointers are aligned to the
 // element only. [r] read, [w] written, [rw] read and written, [+] added to (gradients accumulate). Inputs and
 // outputs must not overlap unless said so. A pointer marked "or NULL" may be left out. Determinism: the same
@@ -236,7 +238,7 @@ struct cast_args {
     void *out;     // [w] (n) out_type
     const void *x; // [r] (n) type
     size_t n;
-    enum dtype type, out_type; // fp32 and bf16, either way
+    enum dtype type, out_type; // fp32, bf16 or fp16, in any pairing
 };
 
 // out[i] = x[i] + y[i], the sum taken and kept in fp32: how ranks' gradients come together, one rank at a
@@ -246,7 +248,7 @@ struct add_args {
     const void *x; // [r] (n) fp32
     const void *y; // [r] (n) type
     size_t n;
-    enum dtype type; // of y: fp32 or bf16 (DTYPE_F64 in ref makes all double)
+    enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
 // One pointer an operation, and the question how much workspace a call will need (only sizes, types, strides

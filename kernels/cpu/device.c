@@ -11,6 +11,10 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/product.h"
 
+#if defined(__x86_64__)
+#    include <cpuid.h>
+#endif
+
 #define ARENA_FROM_BYTES (1u << 20)
 
 // ---- instruction sets
@@ -27,6 +31,14 @@ static const struct cpu_isa *const instruction_sets[] = {
 };
 #define N_INSTRUCTION_SETS (sizeof instruction_sets / sizeof *instruction_sets)
 
+#if defined(__x86_64__)
+// fp16 conversions, which compilers' own question does not know everywhere.
+static bool processor_has_f16c(void) {
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+}
+#endif
+
 static bool processor_has(const char *name) {
 #if defined(__x86_64__)
     if (strcmp(name, "avx512") == 0)
@@ -34,7 +46,7 @@ static bool processor_has(const char *name) {
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("fma");
     if (strcmp(name, "avx2") == 0)
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && processor_has_f16c();
 #endif
     return strcmp(name, "portable") == 0;
 }

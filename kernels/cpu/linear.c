@@ -1,6 +1,6 @@
 // Fully connected layers: what each operation asks of oneDNN's matrix products, and the passes around them
-// that oneDNN cannot fuse (GELU beside its own input, the bias's gradient) or does not have (bf16 before
-// AVX-512: the operands are widened, which changes no product and no sum).
+// that oneDNN cannot fuse (GELU beside its own input, the bias's gradient) or does not have (bf16 and
+// fp16 on older processors: the operands are widened, which changes no product and no sum).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -37,7 +37,7 @@ static enum status cast(struct stream *stream, const void *from, enum dtype type
     return cpu_of(stream->device)->isa->ops.cast(stream, &args);
 }
 
-// The fp32 copies of a bf16 product's operands, laid out as they are.
+// The fp32 copies of a narrow product's operands, laid out as they are.
 struct widened {
     struct product_shape shape;
     struct product_operands operands;
@@ -79,13 +79,13 @@ static enum status run_widened(struct stream *stream, const struct product_shape
     struct widened wide = widened_take(shape, &scratch);
     struct product *product;
     TRY(find_supported(products, &wide.shape, &product));
-    TRY(cast(stream, operands->a, DTYPE_BF16, (void *)wide.operands.a, DTYPE_F32, wide.a_elements));
-    TRY(cast(stream, operands->b, DTYPE_BF16, (void *)wide.operands.b, DTYPE_F32, wide.b_elements));
+    enum dtype type = (enum dtype)shape->type;
+    TRY(cast(stream, operands->a, type, (void *)wide.operands.a, DTYPE_F32, wide.a_elements));
+    TRY(cast(stream, operands->b, type, (void *)wide.operands.b, DTYPE_F32, wide.b_elements));
     if (shape->has_bias)
-        TRY(cast(stream, operands->bias, DTYPE_BF16, (void *)wide.operands.bias, DTYPE_F32,
-                 (size_t)shape->n));
+        TRY(cast(stream, operands->bias, type, (void *)wide.operands.bias, DTYPE_F32, (size_t)shape->n));
     if (shape->finish == PRODUCT_RESIDUAL)
-        TRY(cast(stream, operands->residual, DTYPE_BF16, (void *)wide.operands.residual, DTYPE_F32,
+        TRY(cast(stream, operands->residual, type, (void *)wide.operands.residual, DTYPE_F32,
                  (size_t)(shape->m * shape->n)));
     if (shape->c_type == DTYPE_F32)
         wide.operands.c = operands->c;
@@ -94,10 +94,10 @@ static enum status run_widened(struct stream *stream, const struct product_shape
     if (shape->c_type == DTYPE_F32)
         return STATUS_OK;
     if (shape->c_row == shape->n)
-        return cast(stream, wide.operands.c, DTYPE_F32, operands->c, DTYPE_BF16, wide.c_elements);
+        return cast(stream, wide.operands.c, DTYPE_F32, operands->c, type, wide.c_elements);
     for (int64_t row = 0; row < shape->m; row++) // what lies between the rows is not ours to write
         TRY(cast(stream, (float *)wide.operands.c + row * shape->c_row, DTYPE_F32,
-                 (uint16_t *)operands->c + row * shape->c_row, DTYPE_BF16, (size_t)shape->n));
+                 (uint16_t *)operands->c + row * shape->c_row, type, (size_t)shape->n));
     return STATUS_OK;
 }
 
@@ -106,7 +106,7 @@ static enum status run(struct stream *stream, const struct product_shape *shape,
     struct product_cache *products = cpu_of(stream->device)->products;
     struct product *product;
     TRY(product_find(products, shape, &product));
-    if (!product_is_supported(product) && shape->type == DTYPE_BF16)
+    if (!product_is_supported(product) && shape->type != DTYPE_F32)
         return run_widened(stream, shape, operands);
     TRY(find_supported(products, shape, &product));
     return product_run(products, product, operands, stream->workspace);
@@ -118,7 +118,7 @@ static enum status count_workspace(struct device *device, const struct product_s
     struct scratch scratch = {NULL, 0};
     struct product *product;
     TRY(product_find(products, shape, &product));
-    if (!product_is_supported(product) && shape->type == DTYPE_BF16) {
+    if (!product_is_supported(product) && shape->type != DTYPE_F32) {
         struct widened wide = widened_take(shape, &scratch);
         TRY(find_supported(products, &wide.shape, &product));
     } else {

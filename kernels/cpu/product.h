@@ -45,7 +45,7 @@ void product_cache_delete(struct product_cache *cache); // NULL is fine
 // The product of this shape, from the cache or new.
 enum status product_find(struct product_cache *cache, const struct product_shape *shape,
                          struct product **out) MUST_CHECK;
-// Whether oneDNN has it on this processor: bf16 is missing before AVX-512.
+// Whether oneDNN has it on this processor: bf16 is missing before AVX-512, fp16 before AVX-512-FP16.
 bool product_is_supported(const struct product *product);
 size_t product_workspace_bytes(const struct product *product);
 // workspace: product_workspace_bytes, aligned to 64.

@@ -1,9 +1,10 @@
 // Vectors of floats for the CPU kernels in kernels/cpu/isa, each file of which is compiled once per
 // instruction set. A `vf` holds VF_WIDTH floats; + - * / and unary minus work on it, with a float on either
 // side too. AVX-512 and AVX2 builds use their instructions where they matter, every other build GCC's vector
-// extensions (gcc and clang, any machine). bf16 is widened on load and rounded to nearest even on store with
-// integer arithmetic, so no instruction set needs bf16 of its own. Nothing here depends on floating-point
-// contraction: a fused operation is asked for.
+// extensions (gcc and clang, any machine). bf16 and fp16 are widened on load and rounded to nearest even on
+// store: bf16 with integer arithmetic, so that no instruction set needs bf16 of its own, fp16 by the
+// conversions that AVX2 and AVX-512 machines have, elsewhere with integer arithmetic too. Nothing here
+// depends on floating-point contraction: a fused operation is asked for.
 #ifndef ZERO_KERNELS_CPU_SIMD_H
 #define ZERO_KERNELS_CPU_SIMD_H
 
@@ -18,7 +19,7 @@
 #    include <immintrin.h>
 #    define VF_AVX512 1
 #    define VF_WIDTH  16
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #    include <immintrin.h>
 #    define VF_AVX2  1
 #    define VF_WIDTH 8
@@ -31,15 +32,17 @@
 typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
-typedef uint16_t vf_bf16 __attribute__((vector_size(VF_WIDTH * 2)));
+typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of as many bf16 or fp16 numbers
 
-// Calls function(DTYPE_BF16 or DTYPE_F32, ...) by the run-time `type`: the callee is VF_INLINE and its first
-// parameter becomes a constant, so that one source serves both types. Call it inside a parallel region, not
-// around one: a constant does not survive into the function that OpenMP makes of a region.
+// Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
+// its first parameter becomes a constant, so that one source serves every type. Call it inside a parallel
+// region, not around one: a constant does not survive into the function that OpenMP makes of a region.
 #define VF_DISPATCH(type, function, ...)                                                                     \
     do {                                                                                                     \
         if ((type) == DTYPE_BF16)                                                                            \
             function(DTYPE_BF16, __VA_ARGS__);                                                               \
+        else if ((type) == DTYPE_F16)                                                                        \
+            function(DTYPE_F16, __VA_ARGS__);                                                                \
         else                                                                                                 \
             function(DTYPE_F32, __VA_ARGS__);                                                                \
     } while (0)
@@ -233,9 +236,9 @@ VF_INLINE void vf_store_part(float *to, vf x, int n) {
 #endif
 }
 
-// ---- memory, bf16
+// ---- bf16 and fp16
 
-VF_INLINE vf vf_widen(vf_bf16 half) {
+VF_INLINE vf vf_widen_bf16(vh half) {
 #if defined(VF_AVX512)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)half), 16);
 #elif defined(VF_AVX2)
@@ -246,70 +249,105 @@ VF_INLINE vf vf_widen(vf_bf16 half) {
 }
 
 // Round to nearest even; NaN stays a quiet NaN.
-VF_INLINE vf_bf16 vf_narrow(vf x) {
+VF_INLINE vh vf_narrow_bf16(vf x) {
     vu bits = (vu)x;
     vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 #if defined(VF_AVX512)
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     __m512i quiet = _mm512_or_si512(_mm512_srli_epi32((__m512i)bits, 16), _mm512_set1_epi32(0x40));
-    return (vf_bf16)_mm512_cvtepi32_epi16(_mm512_mask_mov_epi32((__m512i)rounded, nan, quiet));
+    return (vh)_mm512_cvtepi32_epi16(_mm512_mask_mov_epi32((__m512i)rounded, nan, quiet));
 #else
     vu nan = (vu)(x != x);
     rounded = (nan & ((bits >> 16) | 0x40u)) | (~nan & rounded);
 #    if defined(VF_AVX2)
     __m256i packed = _mm256_packus_epi32((__m256i)rounded, (__m256i)rounded);
-    return (vf_bf16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+    return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
 #    else
-    return __builtin_convertvector(rounded, vf_bf16);
+    return __builtin_convertvector(rounded, vh);
 #    endif
 #endif
 }
 
-VF_INLINE vf vf_load_bf16(const uint16_t *from) {
-    vf_bf16 half;
-    memcpy(&half, from, sizeof half);
-    return vf_widen(half);
-}
-
-VF_INLINE void vf_store_bf16(uint16_t *to, vf x) {
-    vf_bf16 half = vf_narrow(x);
-    memcpy(to, &half, sizeof half);
-}
-
-VF_INLINE vf vf_load_bf16_part(const uint16_t *from, int n) {
+VF_INLINE vf vf_widen_f16(vh half) {
 #if defined(VF_AVX512)
-    return vf_widen((vf_bf16)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), from));
+    return _mm512_cvtph_ps((__m256i)half);
+#elif defined(VF_AVX2)
+    return _mm256_cvtph_ps((__m128i)half);
 #else
-    vf_bf16 half = {0};
-    for (int i = 0; i < n; i++)
-        half[i] = from[i];
-    return vf_widen(half);
+    vu bits = __builtin_convertvector(half, vu), sign = (bits & 0x8000u) << 16;
+    vi magnitude = (vi)(bits & 0x7fffu);
+    vi normal = (magnitude << 13) + (112 << 23);
+    vi infinite = (magnitude << 13) | 0x7f800000; // or NaN
+    vi subnormal = (vi)(__builtin_convertvector(magnitude, vf) * 0x1p-24f);
+    vf value = vf_select(magnitude < 0x400, (vf)subnormal, (vf)normal);
+    return (vf)((vu)vf_select(magnitude >= 0x7c00, (vf)infinite, value) | sign);
 #endif
 }
 
-VF_INLINE void vf_store_bf16_part(uint16_t *to, vf x, int n) {
+// As f16_from_float, which says why.
+VF_INLINE vh vf_narrow_f16(vf x) {
 #if defined(VF_AVX512)
-    _mm256_mask_storeu_epi16(to, (__mmask16)((1u << n) - 1), (__m256i)vf_narrow(x));
+    return (vh)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(VF_AVX2)
+    return (vh)_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
 #else
-    vf_bf16 half = vf_narrow(x);
+    vi bits = (vi)x, magnitude = bits & 0x7fffffff, last = (magnitude >> 13) & 1;
+    vi normal = (magnitude - (112 << 23) + 0xfff + last) >> 13;
+    vi subnormal = (vi)((vf)magnitude + 0.5f) - 0x3f000000;
+    vi infinite = vi_set1(0x7c00), nan = 0x7e00 | ((magnitude >> 13) & 0x3ff);
+    vf value = vf_select(magnitude < 0x38800000, (vf)subnormal, (vf)normal);
+    value = vf_select(magnitude >= 0x477ff000, (vf)infinite, value);
+    value = vf_select(magnitude > 0x7f800000, (vf)nan, value);
+    return __builtin_convertvector((vu)value | ((vu)(bits >> 16) & 0x8000u), vh);
+#endif
+}
+
+VF_INLINE vf vf_widen(enum dtype type, vh half) {
+    return type == DTYPE_F16 ? vf_widen_f16(half) : vf_widen_bf16(half);
+}
+
+VF_INLINE vh vf_narrow(enum dtype type, vf x) {
+    return type == DTYPE_F16 ? vf_narrow_f16(x) : vf_narrow_bf16(x);
+}
+
+VF_INLINE vh vh_load_part(const uint16_t *from, int n) {
+#if defined(VF_AVX512)
+    return (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), from);
+#else
+    vh half = {0};
+    for (int i = 0; i < n; i++)
+        half[i] = from[i];
+    return half;
+#endif
+}
+
+VF_INLINE void vh_store_part(uint16_t *to, vh half, int n) {
+#if defined(VF_AVX512)
+    _mm256_mask_storeu_epi16(to, (__mmask16)((1u << n) - 1), (__m256i)half);
+#else
     for (int i = 0; i < n; i++)
         to[i] = half[i];
 #endif
 }
 
 // ---- memory, by type: elements [index, index + VF_WIDTH) of a tensor, or its first n of those. `type` is a
-// constant (DTYPE_F32 or DTYPE_BF16) after inlining; see VF_DISPATCH.
+// constant (DTYPE_F32, DTYPE_BF16 or DTYPE_F16) after inlining; see VF_DISPATCH.
 
 VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
-    return type == DTYPE_BF16 ? vf_load_bf16((const uint16_t *)tensor + index)
-                              : vf_load((const float *)tensor + index);
+    if (type == DTYPE_F32)
+        return vf_load((const float *)tensor + index);
+    vh half;
+    memcpy(&half, (const uint16_t *)tensor + index, sizeof half);
+    return vf_widen(type, half);
 }
 
 VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
-    if (type == DTYPE_BF16)
-        vf_store_bf16((uint16_t *)tensor + index, x);
-    else
+    if (type == DTYPE_F32) {
         vf_store((float *)tensor + index, x);
+    } else {
+        vh half = vf_narrow(type, x);
+        memcpy((uint16_t *)tensor + index, &half, sizeof half);
+    }
 }
 
 // With n == VF_WIDTH known when compiling these are vf_get and vf_put, so that one inline function written
@@ -317,34 +355,29 @@ VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
 VF_INLINE vf vf_get_part(enum dtype type, const void *tensor, size_t index, int n) {
     if (n == VF_WIDTH)
         return vf_get(type, tensor, index);
-    return type == DTYPE_BF16 ? vf_load_bf16_part((const uint16_t *)tensor + index, n)
-                              : vf_load_part((const float *)tensor + index, n);
+    return type == DTYPE_F32 ? vf_load_part((const float *)tensor + index, n)
+                             : vf_widen(type, vh_load_part((const uint16_t *)tensor + index, n));
 }
 
 VF_INLINE void vf_put_part(enum dtype type, void *tensor, size_t index, vf x, int n) {
     if (n == VF_WIDTH)
         vf_put(type, tensor, index, x);
-    else if (type == DTYPE_BF16)
-        vf_store_bf16_part((uint16_t *)tensor + index, x, n);
-    else
+    else if (type == DTYPE_F32)
         vf_store_part((float *)tensor + index, x, n);
+    else
+        vh_store_part((uint16_t *)tensor + index, vf_narrow(type, x), n);
 }
 
 // One element
-VF_INLINE float vf_get_one(enum dtype type, const void *tensor, size_t index) {
-    return type == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)tensor)[index])
-                              : ((const float *)tensor)[index];
-}
-
 VF_INLINE void vf_put_one(enum dtype type, void *tensor, size_t index, float x) {
-    if (type == DTYPE_BF16)
-        ((uint16_t *)tensor)[index] = bf16_from_float(x);
-    else
+    if (type == DTYPE_F32)
         ((float *)tensor)[index] = x;
+    else
+        ((uint16_t *)tensor)[index] = type == DTYPE_F16 ? f16_from_float(x) : bf16_from_float(x);
 }
 
 VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
-    return (char *)tensor + index * (type == DTYPE_BF16 ? 2 : 4);
+    return (char *)tensor + index * dtype_size(type);
 }
 
 // for (VF_LOOP(i, lanes, n)) visits [0, n) in steps of VF_WIDTH, `lanes` being how many are left, at most

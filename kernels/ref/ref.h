@@ -12,6 +12,8 @@ static inline double ref_load(const void *tensor, enum dtype type, size_t i) {
         return ((const double *)tensor)[i];
     case DTYPE_BF16:
         return (double)bf16_to_float(((const uint16_t *)tensor)[i]);
+    case DTYPE_F16:
+        return (double)f16_to_float(((const uint16_t *)tensor)[i]);
     default:
         return (double)((const float *)tensor)[i];
     }
@@ -24,6 +26,9 @@ static inline void ref_store(void *tensor, enum dtype type, size_t i, double val
         break;
     case DTYPE_BF16:
         ((uint16_t *)tensor)[i] = bf16_from_float((float)value);
+        break;
+    case DTYPE_F16:
+        ((uint16_t *)tensor)[i] = f16_from_float((float)value);
         break;
     default:
         ((float *)tensor)[i] = (float)value;

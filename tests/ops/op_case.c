@@ -34,7 +34,8 @@ void op_case_run(void **state) {
     // What a check of another operation, or of none, would leave at 0.
     if (bench.n_calls[test->operation] == 0)
         fail_msg("%s was never called", operation_name(test->operation));
-    print_message("%d calls, errors up to %.2f (fp32) and %.2f (bf16) of what is allowed\n",
-                  bench.n_calls[test->operation], bench.worst_share[DTYPE_F32],
-                  bench.worst_share[DTYPE_BF16]);
+    print_message("%d calls, errors up to", bench.n_calls[test->operation]);
+    FOR_EACH_TYPE(type)
+    print_message(" %.2f (%s)", bench.worst_share[type], dtype_name(type));
+    print_message(" of what is allowed\n");
 }

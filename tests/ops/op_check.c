@@ -71,6 +71,8 @@ double op_round(enum dtype type, double value) {
         return (double)(float)value;
     case DTYPE_BF16:
         return (double)bf16_to_float(bf16_from_float((float)value));
+    case DTYPE_F16:
+        return (double)f16_to_float(f16_from_float((float)value));
     case DTYPE_I32:
         return (double)(int32_t)value;
     default:
@@ -138,12 +140,12 @@ static void point_at(const struct op_tensor *tensor, void *memory) {
 static void image_set(void *image, enum dtype type, size_t i, double value) {
     char *at = (char *)image + i * dtype_size(type);
     float narrow = (float)value;
-    uint16_t half = bf16_from_float(narrow);
+    uint16_t half = type == DTYPE_F16 ? f16_from_float(narrow) : bf16_from_float(narrow);
     int32_t integer = type == DTYPE_I32 ? (int32_t)value : 0;
-    const void *from = type == DTYPE_F64    ? (const void *)&value
-                       : type == DTYPE_BF16 ? (const void *)&half
-                       : type == DTYPE_I32  ? (const void *)&integer
-                                            : (const void *)&narrow;
+    const void *from = type == DTYPE_F64   ? (const void *)&value
+                       : type == DTYPE_I32 ? (const void *)&integer
+                       : type == DTYPE_F32 ? (const void *)&narrow
+                                           : (const void *)&half;
     memcpy(at, from, dtype_size(type));
 }
 
@@ -160,6 +162,9 @@ static double image_get(const void *image, enum dtype type, size_t i) {
     case DTYPE_BF16:
         memcpy(&half, at, sizeof half);
         return (double)bf16_to_float(half);
+    case DTYPE_F16:
+        memcpy(&half, at, sizeof half);
+        return (double)f16_to_float(half);
     case DTYPE_I32:
         memcpy(&integer, at, sizeof integer);
         return integer;
@@ -272,9 +277,14 @@ struct placed {
 
 // The rounding of a result to its type; below the normal numbers it is absolute.
 static double result_rounding(enum dtype type, double value) {
-    static const double smallest[N_DTYPES] = {[DTYPE_F32] = 0x1p-149, [DTYPE_BF16] = 0x1p-133};
-    double relative = dtype_epsilon(type) / 2 * fabs(value);
-    return relative > smallest[type] / 2 ? relative : smallest[type] / 2;
+    return fmax(dtype_epsilon(type) * fabs(value), dtype_smallest(type)) / 2;
+}
+
+// From where on a result is infinite: half a step beyond the largest number.
+static double overflow_from(enum dtype type) {
+    static const double limits[N_DTYPES] = {
+        [DTYPE_F32] = 0x1.ffffffp127, [DTYPE_BF16] = 0x1.ffp127, [DTYPE_F16] = 65520, [DTYPE_F64] = HUGE_VAL};
+    return limits[type];
 }
 
 static void judge_element(struct op_call *call, const struct op_tensor *tensor, size_t i, double got,
@@ -284,6 +294,15 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
         double rounded = op_round(tensor->type, truth);
         if (got != rounded && !(isnan(got) && isnan(rounded)))
             wrong(call, n_printed, "%s[%zu] is %.9g, expected exactly %.9g", tensor->name, i, got, rounded);
+        return;
+    }
+    // Where rounding overflows, infinity is right and the largest number is wrong.
+    double limit = overflow_from(tensor->type);
+    if (isinf(got) ? fabs(truth) + tensor->allowed[i] >= limit && !signbit(got) == !signbit(truth)
+                   : fabs(truth) - tensor->allowed[i] > limit) {
+        if (!isinf(got))
+            wrong(call, n_printed, "%s[%zu] is %.9g, expected infinity for %.9g", tensor->name, i, got,
+                  truth);
         return;
     }
     // Rounding what is off already may move it by as much more.

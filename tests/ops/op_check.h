@@ -97,7 +97,7 @@ void op_call_judge(struct op_call *call);
 #define OP_UNIT 0x1p-24 // of fp32: the largest relative error of one rounding
 // Compute types that a backend must have, for loops.
 #define FOR_EACH_TYPE(type)                                                                                  \
-    for (enum dtype type = DTYPE_F32; type <= DTYPE_BF16; type = (enum dtype)(type + 1))
+    for (enum dtype type = DTYPE_F32; type < N_COMPUTE_DTYPES; type = (enum dtype)(type + 1))
 double op_round(enum dtype type, double value);
 
 // How far gelu'(x) may be off in fp32.

@@ -19,18 +19,22 @@ static void give_classes(struct op_tensor *tensor, int n_classes) {
         op_give(tensor, i, (int)(i % 2 ? n_classes - 1 - (int)i * 3 % n_classes : (int)i * 7 % n_classes));
 }
 
+// Large embeddings: most of the sums are beyond fp16.
 void check_embedding_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_EMBEDDING_SHAPES; i++) {
-        const struct embedding_shape *s = &embedding_shapes[i];
+    for (size_t i = 0; i < 2 * N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i / 2];
+        bool large = i % 2;
         size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
         struct embedding_forward_args args = {
             .B = s->B, .T = s->T, .C = s->C, .V = s->V, .position = s->position, .type = type};
         struct op_call call;
-        op_call_begin(&call, bench, embedding_forward, &args, "B %d T %d C %d V %d position %d", s->B, s->T,
-                      s->C, s->V, s->position);
-        op_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C));
-        op_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C));
+        op_call_begin(&call, bench, embedding_forward, &args, "B %d T %d C %d V %d position %d%s", s->B, s->T,
+                      s->C, s->V, s->position, large ? " large" : "");
+        op_scale(op_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)),
+                 large ? 4e4 : 0, large ? 5e3 : 1);
+        op_scale(op_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C)),
+                 large ? 4e4 : 0, large ? 5e3 : 1);
         give_classes(op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
         struct op_tensor *out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
         op_call_magnitudes(&call);
@@ -293,9 +297,15 @@ void check_gelu_backward(struct op_bench *bench) {
 static const struct cross_entropy_shape {
     int N, V, logits_gap, dlogits_gap;
     double deviation;
+    float scale; // as of a mean over so many tokens, or of a loss scale that is beyond fp16
 } cross_entropy_shapes[] = {
-    {1, 1, 0, 0, 1},   {1, 3, 0, 0, 1},    {3, 7, 1, 2, 1},      {7, 48, 0, 0, 5},
-    {5, 257, 7, 0, 1}, {4, 999, 0, 9, 30}, {70, 300, 20, 20, 2},
+    {1, 1, 0, 0, 1, 1},
+    {1, 3, 0, 0, 1, 1.0f / 37},
+    {3, 7, 1, 2, 1, 0x1p18f},
+    {7, 48, 0, 0, 5, 0x1p17f},
+    {5, 257, 7, 0, 1, 1.0f / 37},
+    {4, 999, 0, 9, 30, 65536.0f / 37},
+    {70, 300, 20, 20, 2, 1.0f / 37},
 };
 #define N_CROSS_ENTROPY_SHAPES (sizeof cross_entropy_shapes / sizeof *cross_entropy_shapes)
 
@@ -333,7 +343,7 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
                                       .V = s->V,
                                       .logits_stride = s->V + s->logits_gap,
                                       .dlogits_stride = s->V + dlogits_gap,
-                                      .scale = 1.0f / 37,
+                                      .scale = s->scale,
                                       .type = type};
     struct op_call call;
     op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d%s", s->N, s->V,

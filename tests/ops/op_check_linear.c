@@ -12,6 +12,7 @@ static const struct linear_shape {
     {5, 257, 16, 0}, {33, 65, 31, 3}, {64, 64, 64, 0}, {129, 48, 100, 28}, {257, 96, 48, 0},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
+#define LARGE    1e4 // normal numbers times this are in fp16's range, many sums of their products are not
 
 static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 at 1.4
 
@@ -23,14 +24,19 @@ static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 
 static const struct linear_extra {
     const char *name;
     bool residual, gelu, pre_gelu, to_fp32;
+    bool large; // x, so that some of the sums are beyond fp16
 } extras[] = {
-    {"", false, false, false, false},
-    {" + residual", true, false, false, false},
-    {" gelu", false, true, false, false},
-    {" gelu, pre_gelu", false, true, true, false},
-    {" to fp32", false, false, false, true},
-    {" + residual to fp32", true, false, false, true},
-    {" gelu to fp32", false, true, false, true},
+    {"", false, false, false, false, false},
+    {" + residual", true, false, false, false, false},
+    {" gelu", false, true, false, false, false},
+    {" gelu, pre_gelu", false, true, true, false, false},
+    {" to fp32", false, false, false, true, false},
+    {" + residual to fp32", true, false, false, true, false},
+    {" gelu to fp32", false, true, false, true, false},
+    {", large", false, false, false, false, true},
+    {" + residual, large", true, false, false, false, true},
+    {" gelu, large", false, true, false, false, true},
+    {" to fp32, large", false, false, false, true, true},
 };
 #define N_EXTRAS (sizeof extras / sizeof *extras)
 
@@ -50,7 +56,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
     op_call_begin(&call, bench, linear_forward, &args, "N %d IC %d OC %d stride %d%s%s", s->N, s->IC, s->OC,
                   args.out_stride, bias ? " + bias" : "", extra->name);
     call.out_type = &args.out_type;
-    op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
+    op_scale(op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC)), 0, extra->large ? LARGE : 1);
     op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
     if (bias)
         op_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(OC));
@@ -97,15 +103,16 @@ static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) 
 }
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
-                          bool dweight, bool dbias, bool gelu) {
+                          bool dweight, bool dbias, bool gelu, double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {
         .N = s->N, .IC = s->IC, .OC = s->OC, .dout_stride = s->OC + s->gap, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s", s->N, s->IC,
-                  s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "", dbias ? " dbias" : "",
-                  gelu ? " pre_gelu" : "");
-    op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap));
+    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s deviation %g",
+                  s->N, s->IC, s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "",
+                  dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
+    op_scale(op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
+             deviation);
     op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
     op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
     struct op_tensor *dx_tensor = NULL, *dweight_tensor = NULL, *dbias_tensor = NULL;
@@ -135,11 +142,12 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_linear_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], true, true, true, false);
-        backward_call(bench, type, &shapes[i], true, true, true, true);
-        backward_call(bench, type, &shapes[i], true, false, false, false);
-        backward_call(bench, type, &shapes[i], true, false, false, true);
-        backward_call(bench, type, &shapes[i], false, true, false, false);
-        backward_call(bench, type, &shapes[i], false, false, true, false);
+        backward_call(bench, type, &shapes[i], true, true, true, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, true, true, 1);
+        backward_call(bench, type, &shapes[i], true, true, true, false, LARGE);
+        backward_call(bench, type, &shapes[i], true, false, false, false, 1);
+        backward_call(bench, type, &shapes[i], true, false, false, true, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, false, 1);
+        backward_call(bench, type, &shapes[i], false, false, true, false, 1);
     }
 }

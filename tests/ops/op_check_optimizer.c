@@ -6,9 +6,10 @@
 static const size_t spans[] = {1, 3, 7, 48, 257, 20011};
 #define N_SPANS (sizeof spans / sizeof *spans)
 
-// Zeros of both signs, and numbers at and below the smallest normal one, among ordinary values.
+// Zeros of both signs, numbers at and below the smallest normal one, and one beyond fp16 among ordinary
+// values.
 static void give_extremes(struct op_tensor *tensor) {
-    static const double extremes[] = {0, -0.0, 0x1p-126, -0x1p-130, 0x1p-149, 1e-20, -1e-8};
+    static const double extremes[] = {0, -0.0, 0x1p-126, -0x1p-130, 0x1p-149, 1e-20, -1e-8, 7e4, -0x1.8p-24};
     for (size_t i = 0; i < tensor->span; i++)
         if (i % 3 == 2)
             op_give(tensor, i, extremes[i / 3 % (sizeof extremes / sizeof *extremes)]);
@@ -59,7 +60,7 @@ static void allow_adamw(const struct adamw_args *args, const struct adamw_tensor
         TINY / (lowest + args->epsilon) + 4 * TINY;
 }
 
-// Parameters may be bf16, of the compute type fp32, or the master weights themselves.
+// Parameters may be bf16 or fp16, of the compute type fp32, or the master weights themselves.
 static void adamw_call(struct op_bench *bench, enum dtype type, size_t n, const struct adamw_setting *s,
                        bool with_param) {
     struct adamw_args args = {.n = n,
@@ -109,7 +110,7 @@ void check_adamw(struct op_bench *bench) {
             adamw_call(bench, type, spans[i], &adamw_settings[k], false);
         }
     for (size_t n = 1; n <= 257; n++) // every tail that a shard may end with
-        adamw_call(bench, n % 2 ? DTYPE_F32 : DTYPE_BF16, n, &adamw_settings[1], true);
+        adamw_call(bench, (enum dtype)(n % N_COMPUTE_DTYPES), n, &adamw_settings[1], true);
 }
 
 // ---- SGD
@@ -189,7 +190,7 @@ void check_sum_squares(struct op_bench *bench) {
 // ---- fill and cast
 
 void check_fill(struct op_bench *bench) {
-    static const float values[] = {0, 1, -3.14159265f, 0x1p-130f, INFINITY};
+    static const float values[] = {0, 1, -3.14159265f, 0x1p-130f, -0x1.8p-24f, 65519, 65520, INFINITY};
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SPANS; i++)
         for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
@@ -202,12 +203,15 @@ void check_fill(struct op_bench *bench) {
         }
 }
 
-// Ties to even above and below, the last value before infinity and those after, subnormal numbers, NaN.
+// For bf16 and for fp16: ties to even above and below, the last value before infinity and those after,
+// subnormal numbers; NaN.
 static void give_cast_inputs(struct op_tensor *x) {
     static const double values[] = {
-        0x1.01p0,       0x1.03p0,   0x1.0100020p0, 0x1.00fffep0, -0x1.01p0, -0x1.03p0,
-        0x1.fffffep127, 0x1.fep127, 0x1.ffp127,    INFINITY,     -INFINITY, (double)NAN,
-        0x1p-149,       0x1.8p-133, -0x1.4p-130,   0.0,          -0.0,
+        0x1.01p0,    0x1.03p0,   0x1.0100020p0, 0x1.00fffep0, -0x1.01p0,   -0x1.03p0,       0x1.fffffep127,
+        0x1.fep127,  0x1.ffp127, INFINITY,      -INFINITY,    (double)NAN, 0x1p-149,        0x1.8p-133,
+        -0x1.4p-130, 0.0,        -0.0,          0x1.002p0,    0x1.006p0,   0x1.002002p0,    0x1.001ffep0,
+        -0x1.002p0,  -0x1.006p0, 65504,         65519,        65520,       -65520,          1e6,
+        0x1.ffep-15, 0x1p-14,    0x1p-24,       0x1p-25,      0x1.8p-24,   -0x1.000002p-25,
     };
     for (size_t i = 0; i < x->span; i++)
         if (x->span < 100 || i % 2)
@@ -218,8 +222,6 @@ void check_cast(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     FOR_EACH_TYPE(out_type)
     for (size_t i = 0; i < N_SPANS; i++) {
-        if (type == out_type)
-            continue;
         struct cast_args args = {.n = spans[i], .type = type, .out_type = out_type};
         struct op_call call;
         op_call_begin(&call, bench, cast, &args, "to %s n %zu", dtype_name(out_type), spans[i]);

@@ -1,5 +1,5 @@
 // Every operation of the CPU backend, with each instruction set that this processor has, against the
-// reference; and the reference's own fp32 and bf16 against its double. The checks are in tests/support.
+// reference; and the reference's own fp32, bf16 and fp16 against its double. The checks are in op_check_*.c.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -147,7 +147,7 @@ VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
 // Rows of one head lie kilobytes apart, which the processor's own prefetching does not follow.
 VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t index, int n_columns) {
     const char *begin = vf_offset(type, from, index);
-    for (size_t byte = 0; byte < (size_t)n_columns * (type == DTYPE_BF16 ? 2 : 4); byte += 64)
+    for (size_t byte = 0; byte < (size_t)n_columns * dtype_size(type); byte += 64)
         __builtin_prefetch(begin + byte);
 }
 

@@ -54,7 +54,7 @@ enum status CPU_OP(fill)(struct stream *stream, const struct fill_args *args) {
     return STATUS_OK;
 }
 
-VF_INLINE void cast_range(enum dtype type, enum dtype out_type, const struct cast_args *args,
+VF_INLINE void cast_range(enum dtype out_type, enum dtype type, const struct cast_args *args,
                           struct cpu_range range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
@@ -66,10 +66,7 @@ VF_INLINE void cast_range(enum dtype type, enum dtype out_type, const struct cas
 }
 
 VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct cpu_range range) {
-    if (args->out_type == DTYPE_BF16)
-        cast_range(type, DTYPE_BF16, args, range);
-    else
-        cast_range(type, DTYPE_F32, args, range);
+    VF_DISPATCH(args->out_type, cast_range, type, args, range);
 }
 
 enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
