@@ -70,8 +70,10 @@ static enum status read_choice(const struct option *option, const char *source, 
     const char *names[MAX_CHOICES];
     char copy[MAX_CHOICES_LENGTH], list[2 * MAX_CHOICES_LENGTH] = "";
     int n = option_choices(option, copy, names);
+    const char *word =
+        cJSON_IsBool(value) ? (cJSON_IsTrue(value) ? "on" : "off") : cJSON_GetStringValue(value);
     for (int i = 0; i < n; i++) {
-        if (cJSON_IsString(value) && strcmp(value->valuestring, names[i]) == 0)
+        if (word && strcmp(word, names[i]) == 0)
             return replace_string(slot, names[i]);
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", names[i]);
     }
@@ -279,7 +281,8 @@ static enum status read_override(struct config *config, const char *override, bo
     seen[option - options] = true;
     cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
     // A path or word that happens to be JSON (a run named 12) is still text where text is wanted.
-    bool wants_text = option->type == OPTION_STRING || option->type == OPTION_CHOICE ||
+    bool wants_text = option->type == OPTION_STRING ||
+                      (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
                       (option->type == OPTION_PATHS && !cJSON_IsArray(value));
     if (!value || (wants_text && !cJSON_IsString(value))) {
         cJSON_Delete(value);

@@ -58,6 +58,9 @@ void config_print(const struct config *config, struct text *out);
 // Adds the options page: Markdown, a table a section. `./train options` prints it; configs/OPTIONS.md is it.
 void config_print_options(struct text *out);
 
+// Whether losses are scaled: what fp16.loss_scaling says or, where that is auto, comes to.
+bool config_scales_losses(const struct config *config);
+
 // Further, what only training needs: data.train is named.
 enum status config_require_training(const struct config *config) MUST_CHECK;
 

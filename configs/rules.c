@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "configs/option.h"
 
 // ---- deriving
@@ -153,6 +154,12 @@ enum status config_require_training(const struct config *config) {
                 config->source);
 }
 
+bool config_scales_losses(const struct config *config) {
+    const char *asked = config->fp16.loss_scaling;
+    return strcmp(asked, "auto") == 0 ? strcmp(config->precision.compute, dtype_name(DTYPE_F16)) == 0
+                                      : strcmp(asked, "on") == 0;
+}
+
 // ---- several ranks
 
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) {
@@ -176,13 +183,21 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
+// "auto" and what it comes to are one meaning.
+static bool means_the_same(const struct option *option, const struct config *before,
+                           const struct config *now) {
+    return option == option_find("fp16.loss_scaling") &&
+           config_scales_losses(before) == config_scales_losses(now);
+}
+
 enum status config_check_resume(const struct config *before, const struct config *now) {
     struct text differences = {0}, was = {0}, is = {0};
     for (int i = 0; i < n_options; i++) {
         was.length = is.length = 0;
         option_print(&options[i], before, &was);
         option_print(&options[i], now, &is);
-        if (options[i].resume == FREE || was.failed || is.failed || strcmp(was.data, is.data) == 0)
+        if (options[i].resume == FREE || was.failed || is.failed || strcmp(was.data, is.data) == 0 ||
+            means_the_same(&options[i], before, now))
             continue;
         bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
                                                       *(int64_t *)option_value(&options[i], before);

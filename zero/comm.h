@@ -88,8 +88,8 @@ size_t comm_sums_bytes(int world, enum region_place place);
 
 // Each piece's owner gets the sum over ranks r = 0, 1, ... of r's in[piece.in ...] in its out[piece.out ...]:
 // taken in fp32, in rank order. With `accumulate` it is added to what is there. `out` may be the owner's `in`
-// itself where piece.in == piece.out. travel_as: fp32, or bf16: then every rank's share, the owner's own too,
-// is rounded to bf16 once before it is added (one rank alone sends nothing and rounds nothing).
+// itself where piece.in == piece.out. travel_as: fp32, or bf16 or fp16: then every rank's share, the owner's
+// own too, is rounded to that once before it is added (one rank alone sends nothing and rounds nothing).
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
                                 const float *in, float *out, enum dtype travel_as, bool accumulate,
                                 comm_ticket *ticket) MUST_CHECK;

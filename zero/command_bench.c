@@ -33,7 +33,8 @@ struct bench {
     void *buffers[6];    // each of (B T, 4 C) fp32, or of the classifier's size where that is larger
     size_t buffer_bytes; // of each
     int32_t *tokens;     // (B T), all 0
-    double gemm_rate[2], bandwidth; // FLOP/s by type (fp32, bf16); bytes/s of a += b
+    double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
+    double bandwidth;                   // bytes/s of a += b
     bool rehearsing;
     size_t workspace_bytes;
 };
@@ -165,7 +166,7 @@ static enum status cast(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     *work = (struct work){.bytes = (double)n * 6};
     CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
-         .out_type = DTYPE_BF16);
+         .out_type = b->type == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16);
 }
 
 static enum status add(struct bench *b, struct work *work) {
@@ -224,9 +225,9 @@ static enum status time_case(struct bench *bench, const struct bench_case *one, 
 // What the ratios are taken of.
 static enum status measure_limits(struct bench *bench) {
     double seconds = HUGE_VAL;
-    for (int i = 0; i < 2; i++)
-        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, i ? DTYPE_BF16 : DTYPE_F32,
-                                     &bench->gemm_rate[i]));
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type,
+                                     &bench->gemm_rate[type]));
     // sgd without momentum is master += factor * grad: two reads and a write, nothing to compute.
     const struct sgd_args triad = {.master = bench->buffers[0],
                                    .grad = bench->buffers[1],
@@ -263,7 +264,7 @@ static enum status prepare(struct bench *bench) {
         bench->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
     bench->tokens = (int32_t *)(uintptr_t)REGION_ALIGNMENT;
     bench->rehearsing = true;
-    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++)
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int i = 0; i < N_CASES; i++) {
             bench->type = (enum dtype)type;
             TRY(cases[i].run(bench, &work));
@@ -284,7 +285,7 @@ static void report_case(const struct bench *bench, const struct bench_case *one,
                         double seconds, bool first) {
     bool compute = work->flops > 0;
     double rate = (compute ? work->flops : work->bytes) / seconds;
-    double limit = compute ? bench->gemm_rate[bench->type == DTYPE_BF16] : bench->bandwidth;
+    double limit = compute ? bench->gemm_rate[bench->type] : bench->bandwidth;
     if (as_json)
         printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"%s\": %.6g, "
                "\"of_limit\": %.4g}",
@@ -300,17 +301,19 @@ static enum status run_cases(struct bench *bench) {
     bool first = true;
     TRY(prepare(bench));
     TRY(measure_limits(bench));
+    const double *rate = bench->gemm_rate;
     if (as_json)
         printf("{\n  \"device\": \"%s\",\n  \"gemm_fp32_flops_per_s\": %.6g,\n  \"gemm_bf16_flops_per_s\": "
-               "%.6g,\n"
+               "%.6g,\n  \"gemm_fp16_flops_per_s\": %.6g,\n"
                "  \"bandwidth_bytes_per_s\": %.6g,\n  \"operations\": [",
-               bench->device->description, bench->gemm_rate[0], bench->gemm_rate[1], bench->bandwidth);
+               bench->device->description, rate[DTYPE_F32], rate[DTYPE_BF16], rate[DTYPE_F16],
+               bench->bandwidth);
     else
-        printf("%s\nGEMM fp32 %.1f GFLOP/s, bf16 %.1f GFLOP/s; memory, two reads and a write: %.1f GB/s\n"
+        printf("%s\nGEMM fp32 %.1f GFLOP/s, bf16 %.1f, fp16 %.1f; memory, two reads and a write: %.1f GB/s\n"
                "operations at %d x %d tokens of %d channels:\n",
-               bench->device->description, bench->gemm_rate[0] / 1e9, bench->gemm_rate[1] / 1e9,
-               bench->bandwidth / 1e9, bench->B, bench->T, C);
-    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++)
+               bench->device->description, rate[DTYPE_F32] / 1e9, rate[DTYPE_BF16] / 1e9,
+               rate[DTYPE_F16] / 1e9, bench->bandwidth / 1e9, bench->B, bench->T, C);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int i = 0; i < N_CASES; i++) {
             struct work work;
             double seconds;

@@ -121,8 +121,7 @@ static enum status choose_type(struct planner *planner, const struct config *con
     struct plan_report *report = &planner->report;
     if (report->type_measured)
         return STATUS_OK;
-    report->type = strcmp(config->precision.compute, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-    if (strcmp(config->precision.compute, "auto") != 0)
+    if (dtype_from_name(config->precision.compute, &report->type))
         return STATUS_OK;
     report->type_measured = true;
     return device_measure_compute_type(planner->device, &report->type);

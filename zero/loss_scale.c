@@ -8,7 +8,7 @@
 struct loss_scale loss_scale_initial(const struct config *config) {
     bool fixed = config->fp16.loss_scale > 0;
     struct loss_scale loss_scale = {.hysteresis_left = config->fp16.hysteresis, .last_overflow = -1};
-    if (config->fp16.loss_scaling)
+    if (config_scales_losses(config))
         loss_scale.scale =
             fixed ? config->fp16.loss_scale : ldexp(1.0, (int)config->fp16.initial_scale_power);
     return loss_scale;

@@ -174,12 +174,8 @@ static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, 
     TRY(json_get_string(root, "partition", source, &text));
     TRY(partition_find(text, &checkpoint->partition));
     TRY(json_get_string(root, "compute", source, &text));
-    if (strcmp(text, dtype_name(DTYPE_F32)) == 0)
-        checkpoint->compute = DTYPE_F32;
-    else if (strcmp(text, dtype_name(DTYPE_BF16)) == 0)
-        checkpoint->compute = DTYPE_BF16;
-    else
-        return FAIL(STATUS_INVALID, "%s: compute is \"%.40s\", expected fp32 or bf16", source, text);
+    if (!dtype_from_name(text, &checkpoint->compute))
+        return FAIL(STATUS_INVALID, "%s: compute is \"%.40s\", expected fp32, bf16 or fp16", source, text);
     return STATUS_OK;
 }
 

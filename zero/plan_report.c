@@ -185,7 +185,7 @@ static void add_paper(struct text *out) {
     add_table(out, &table);
     text_add(out,
              "\nHere gradients are fp32, so that a parameter's states take 2 + 4 + 12 = 18 bytes in bf16 "
-             "and 4 + 4 + 8 = 16 in fp32 where the paper has 2 + 2 + 12 = 16.\n");
+             "and fp16 and 4 + 4 + 8 = 16 in fp32 where the paper has 2 + 2 + 12 = 16.\n");
 }
 
 // ---- JSON

@@ -14,9 +14,11 @@ enum status stage_options_read(const struct config *config, struct stage_options
         .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
         .persistence_threshold = (size_t)config->zero_optimization.stage3_param_persistence_threshold,
         .overlap = config->zero_optimization.overlap_comm,
-        .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
-        .gradients_travel_as =
-            strcmp(config->top.communication_data_type, "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32};
+        .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch};
+    const char *travel_as = config->top.communication_data_type;
+    if (!dtype_from_name(travel_as, &out->gradients_travel_as))
+        return FAIL(STATUS_INVALID, "%s: communication_data_type is \"%s\", expected fp32, bf16 or fp16",
+                    config->source, travel_as);
     return partition_find(config->zero_optimization.partition, &out->partition);
 }
 

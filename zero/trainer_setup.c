@@ -128,20 +128,18 @@ static enum status open_devices(struct trainer *trainer) {
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
 }
 
-// What rank 0 finds faster all ranks take.
+// As asked for or, where that is auto, what rank 0 finds faster.
 static enum status choose_type(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    int32_t type = DTYPE_F32;
-    if (strcmp(config->precision.compute, "bf16") == 0)
-        type = DTYPE_BF16;
-    else if (strcmp(config->precision.compute, "auto") == 0 && trainer->resumed)
-        type = trainer->resumed->compute; // measured once; the run keeps it
-    else if (strcmp(config->precision.compute, "auto") == 0) {
-        enum dtype faster;
-        TRY(device_measure_compute_type(trainer->device, &faster));
-        type = faster;
-        TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
+    if (dtype_from_name(config->precision.compute, &trainer->type))
+        return STATUS_OK;
+    if (trainer->resumed) { // measured once; the run keeps it
+        trainer->type = trainer->resumed->compute;
+        return STATUS_OK;
     }
+    TRY(device_measure_compute_type(trainer->device, &trainer->type));
+    int32_t type = trainer->type;
+    TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
     trainer->type = (enum dtype)type;
     return STATUS_OK;
 }

@@ -20,7 +20,9 @@ static float share_of(int rank, size_t i, uint32_t call) {
 }
 
 static float as_it_travels(float x, enum dtype type) {
-    return type == DTYPE_BF16 ? bf16_to_float(bf16_from_float(x)) : x;
+    return type == DTYPE_BF16  ? bf16_to_float(bf16_from_float(x))
+           : type == DTYPE_F16 ? f16_to_float(f16_from_float(x))
+                               : x;
 }
 
 static float sum_of(size_t i, uint32_t call, enum dtype type) {
@@ -112,12 +114,11 @@ static void test_reduce_scatter(void **state) {
     static const size_t sizes[] = {1, 41, 1000, 65536, N_ELEMENTS};
     uint32_t call = 0;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
-        for (int variant = 0; variant < 16; variant++) {
+        for (int variant = 0; variant < 8 * N_COMPUTE_DTYPES; variant++) {
             bool in_place = variant & 2, accumulate = variant & 4;
             if (in_place && accumulate) // the gradients of a step have one of both
                 continue;
-            reduce_once(sizes[s], variant & 8 ? DTYPE_BF16 : DTYPE_F32, variant & 1, in_place, accumulate,
-                        ++call);
+            reduce_once(sizes[s], (enum dtype)(variant / 8), variant & 1, in_place, accumulate, ++call);
         }
 }
 

@@ -236,18 +236,44 @@ static void test_prefetch_and_persistence(void **state) {
     }
 }
 
-// Gradients that travel as bf16: other bits than fp32, the same in every stage.
-static void test_gradients_in_bf16(void **state) {
+// Gradients that travel as bf16 or fp16: other bits than fp32, the same in every stage.
+static void test_narrow_gradients(void **state) {
     (void)state;
+    static const char *const variants[] = {"communication_data_type=bf16",
+                                           "communication_data_type=fp16 fp16.loss_scaling=on"};
+    for (int i = 0; i < 2; i++) {
+        struct outcome first = {0};
+        for (int stage = 0; stage <= 3; stage++)
+            expect_same(&first,
+                        train(comm,
+                              "%s train.max_steps=8 train.train_batch_size=12 "
+                              "train.gradient_accumulation_steps=1 zero_optimization.stage=%d",
+                              variants[i], stage),
+                        variants[i]);
+        outcome_free(&first);
+    }
+}
+
+// fp16 from a scale at which gradients overflow: steps are skipped, then it trains, the same in every stage.
+static void test_fp16(void **state) {
+    (void)state;
+    static const char *const variants[] = {
+        "zero_optimization.stage=0",
+        "zero_optimization.stage=1 zero_optimization.overlap_comm=false",
+        "zero_optimization.stage=2 zero_optimization.reduce_bucket_size=1001",
+        "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=400",
+    };
     struct outcome first = {0};
-    for (int stage = 0; stage <= 3; stage++)
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         expect_same(&first,
                     train(comm,
-                          "communication_data_type=bf16 train.max_steps=8 train.train_batch_size=12 "
-                          "train.gradient_accumulation_steps=1 "
-                          "zero_optimization.stage=%d",
-                          stage),
-                    "gradients in bf16");
+                          "precision.compute=fp16 fp16.initial_scale_power=28 train.max_steps=20 "
+                          "train.train_batch_size=12 train.gradient_accumulation_steps=1 "
+                          "train.overfit_one_batch=true scheduler.warmup_steps=2 %s",
+                          variants[i]),
+                    variants[i]);
+    bool right = comm->rank > 0 || (first.losses[0] == first.losses[3] && first.losses[19] < first.losses[0]);
+    together_true(comm, right);
     outcome_free(&first);
 }
 
@@ -311,7 +337,7 @@ static void test_overflows_are_skipped_everywhere(void **state) {
     const char *format = "train.max_steps=%d train.train_batch_size=12 train.gradient_accumulation_steps=1 "
                          "train.overfit_one_batch=true train.gradient_clipping=0 scheduler.type=constant "
                          "scheduler.warmup_steps=4 zero_optimization.stage=%d %s";
-    const char *scaled = "fp16.loss_scaling=true fp16.initial_scale_power=140 fp16.loss_scale_window=100";
+    const char *scaled = "fp16.loss_scaling=on fp16.initial_scale_power=140 fp16.loss_scale_window=100";
     struct outcome plain = train(comm, format, 8, 0, ""), first = {0};
     for (int stage = 0; stage <= 3; stage++) {
         struct outcome outcome = train(comm, format, 30, stage, scaled);
@@ -416,7 +442,7 @@ static void test_saving_at_once_after_loading(void **state) {
         for (int partition = 0; partition < N_PARTITIONS; partition++) {
             struct rig rig;
             char folder[300];
-            enum dtype type = partition == PARTITION_LAYER ? DTYPE_BF16 : DTYPE_F32;
+            enum dtype type = (enum dtype)(partition % N_COMPUTE_DTYPES);
             rig_init(&rig, stage, partition_name((enum partition_kind)partition), type);
             struct state *states = &rig.parts.state;
             together_ok(
@@ -538,7 +564,8 @@ int main(void) {
         cmocka_unit_test(test_stages_buckets_and_overlap),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_prefetch_and_persistence),
-        cmocka_unit_test(test_gradients_in_bf16),
+        cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_tiny_tensors_and_idle_ranks),
         cmocka_unit_test(test_the_update_shows_the_gradient),
         cmocka_unit_test(test_overflows_are_skipped_everywhere),

@@ -179,13 +179,11 @@ static void test_sum_squares(void **state) {
     assert_true(partial[3] == -1);
 }
 
-// bf16 parameters are their stored fp32 master weights, rounded to nearest even.
-static void test_narrow_parameters(void **state) {
-    (void)state;
-    float master[] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f, 0}, m[5] = {0}, v[5] = {0},
-          grad[5] = {0};
-    static const uint16_t wanted[] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0}; // ties to even
+// Narrow parameters are their stored fp32 master weights, rounded to nearest even.
+static void check_narrow_parameters(enum dtype type, const float *weights, const uint16_t *wanted) {
+    float master[5], m[5] = {0}, v[5] = {0}, grad[5] = {0};
     uint16_t param[5];
+    memcpy(master, weights, sizeof master);
     struct adamw_args args = {.param = param,
                               .master = master,
                               .m = m,
@@ -198,9 +196,19 @@ static void test_narrow_parameters(void **state) {
                               .beta2 = 0.99,
                               .epsilon = 1,
                               .grad_scale = 1,
-                              .type = DTYPE_BF16};
+                              .type = type};
     EXPECT_OK(device->ops->adamw(&stream, &args)); // without gradient and decay the weights stay
-    assert_memory_equal(param, wanted, sizeof wanted);
+    assert_memory_equal(param, wanted, sizeof param);
+}
+
+static void test_narrow_parameters(void **state) {
+    (void)state;
+    static const float for_bf16[] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f, 0},
+                       for_fp16[] = {0x1.002p0f, 0x1.006p0f, 0x1.002002p0f, -0x1.8p-24f, 65520};
+    static const uint16_t bf16[] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0}, // ties to even
+        fp16[] = {0x3c00, 0x3c02, 0x3c01, 0x8002, 0x7c00};
+    check_narrow_parameters(DTYPE_BF16, for_bf16, bf16);
+    check_narrow_parameters(DTYPE_F16, for_fp16, fp16);
 }
 
 int main(void) {

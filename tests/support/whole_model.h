@@ -67,12 +67,19 @@ static inline enum status whole_ready(void *context, struct stream *stream, int 
     return STATUS_OK;
 }
 
-// Fills a float or double array element.
+// Whether weights of this compute type have fp32 master weights beside them.
+static inline bool is_narrow(enum dtype type) {
+    return type == DTYPE_BF16 || type == DTYPE_F16;
+}
+
+// One element of any floating type.
 static inline void state_set(void *data, enum dtype type, size_t i, double value) {
     if (type == DTYPE_F64)
         ((double *)data)[i] = value;
     else if (type == DTYPE_BF16)
         ((uint16_t *)data)[i] = bf16_from_float((float)value);
+    else if (type == DTYPE_F16)
+        ((uint16_t *)data)[i] = f16_from_float((float)value);
     else
         ((float *)data)[i] = (float)value;
 }
@@ -80,6 +87,7 @@ static inline void state_set(void *data, enum dtype type, size_t i, double value
 static inline double state_get(const void *data, enum dtype type, size_t i) {
     return type == DTYPE_F64    ? ((const double *)data)[i]
            : type == DTYPE_BF16 ? (double)bf16_to_float(((const uint16_t *)data)[i])
+           : type == DTYPE_F16  ? (double)f16_to_float(((const uint16_t *)data)[i])
                                 : (double)((const float *)data)[i];
 }
 
@@ -105,7 +113,7 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     region_table_init(table);
     assert_ok(region_add(table, REGION_PARAMS, place, options->type, n, &model->param_region, "params"));
     model->master_region = model->param_region;
-    if (options->type == DTYPE_BF16)
+    if (is_narrow(options->type))
         assert_ok(region_add(table, REGION_MASTER, place, DTYPE_F32, n, &model->master_region, "master"));
     assert_ok(region_add(table, REGION_GRADS, place, model->state, n, &model->grad_region, "grads"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->m_region, "m"));
@@ -140,7 +148,7 @@ static inline void whole_model_free(struct whole_model *model) {
 // Takes fp32 values for a unit's span as master weights, rounded where the compute type is narrower.
 static inline void whole_model_set_unit(struct whole_model *model, int unit, const float *values) {
     const struct param_unit *u = &model->params.units[unit];
-    enum dtype master = model->options.type == DTYPE_BF16 ? DTYPE_F32 : model->options.type;
+    enum dtype master = is_narrow(model->options.type) ? DTYPE_F32 : model->options.type;
     for (size_t i = 0; i < u->elements; i++) {
         state_set(whole_data(model, model->master_region), master, u->offset + i, (double)values[i]);
         state_set(whole_data(model, model->param_region), model->options.type, u->offset + i,
@@ -200,9 +208,9 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
     for (int i = 0; i < model->params.n_params; i++) {
         const struct param *param = &model->params.params[i];
         size_t at = param_position(&model->params, i);
-        bool narrow = model->options.type == DTYPE_BF16;
+        bool narrow = is_narrow(model->options.type);
         struct adamw_args args = {.param = narrow ? (char *)whole_data(model, model->param_region) +
-                                                        at * dtype_size(DTYPE_BF16)
+                                                        at * dtype_size(model->options.type)
                                                   : NULL,
                                   .master = (char *)whole_data(model, model->master_region) + at * size,
                                   .m = (char *)whole_data(model, model->m_region) + at * size,

@@ -105,6 +105,9 @@ static void test_overrides(void **state) {
     assert_string_equal(config.train.sample_prompt, "In the beginning");
     assert_true(config_given(&config, "model.n_layer"));
     config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"fp16.loss_scaling=true", NULL}));
+    assert_string_equal(config.fp16.loss_scaling, "on");
+    config_free(&config);
     EXPECT_OK(override(&config, (const char *const[]){"data.train=7", "data.val=", NULL}));
     assert_string_equal(config.data.train.paths[0], "7");
     assert_int_equal(config.data.val.n_paths, 0);
@@ -189,10 +192,15 @@ static void test_bounds_and_choices(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"seed\": 9007199254740992}}"),
                    "9007199254740992", "9007199254740991");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"precision\": {\"compute\": \"bf61\"}}"),
-                   "precision.compute is the string \"bf61\"", "auto, fp32, bf16", "did you mean bf16?");
+                   "precision.compute is the string \"bf61\"", "auto, fp32, bf16, fp16",
+                   "did you mean bf16?");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("scheduler.type=exponential"), "scheduler.type",
                    "constant, cosine, linear, warmup-stable-decay");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("precision.compute=16"), "precision.compute", "\"16\"");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("precision.compute=true"), "precision.compute is true",
+                   "auto, fp32, bf16, fp16");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"fp16\": {\"loss_scaling\": 1}}"), "fp16.loss_scaling",
+                   "auto, on, off");
 }
 
 static void test_files(void **state) {

@@ -171,6 +171,12 @@ static void test_resuming(void **state) {
     EXPECT_FAILURE(STATUS_INVALID,
                    resume("{\"train\": {\"max_steps\": 100}}", "{\"train\": {\"max_steps\": 99}}"),
                    "now.json", "train.max_steps was 100 and is now 99", "only grow");
+    // What auto comes to may be said in so many words.
+    EXPECT_OK(resume("{\"fp16\": {\"loss_scaling\": false}}", "{}"));
+    EXPECT_OK(resume("{\"precision\": {\"compute\": \"fp16\"}}",
+                     "{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scaling\": true}}"));
+    EXPECT_FAILURE(STATUS_INVALID, resume("{}", "{\"fp16\": {\"loss_scaling\": true}}"),
+                   "fp16.loss_scaling was \"auto\" and is now \"on\"");
     // All that differ, in one message.
     EXPECT_FAILURE(STATUS_INVALID,
                    resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "

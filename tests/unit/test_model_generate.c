@@ -71,7 +71,7 @@ static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
         int n;
     } cuts[] = {{ones, 1}, {chunks, 6}, {whole, 1}, {prompt, 2}};
     struct device *device = device_for_test(*state);
-    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct whole_model model;
         int32_t tokens[N_POSITIONS];
         size_t n_logits = (size_t)N_POSITIONS * VOCAB_SIZE;

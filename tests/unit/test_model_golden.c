@@ -20,6 +20,10 @@ struct tolerances {
 };
 static const struct tolerances fp32_tolerances = {5e-6, 2e-6, 1e-6, 5e-6, 1e-5};
 static const struct tolerances bf16_tolerances = {NAN, NAN, 1e-2, 1e-2, NAN};
+// As many of its epsilons as bf16 may be off.
+static const struct tolerances fp16_tolerances = {NAN, NAN, 1e-2 * 0x1p-10 / 0x1p-7, 1e-2 * 0x1p-10 / 0x1p-7,
+                                                  NAN};
+#define FP16_LOSS_SCALE 65536.0 // as fp16.initial_scale_power has it
 // Double where the model has fp32 arguments left (epsilon, the clipping factor: 3e-8 of them) and where the
 // golden tensors were themselves stored in fp32 (one rounding, 6e-8 of values that may exceed 1).
 static const struct tolerances fp64_tolerances = {NAN, 1.2e-7, 1e-8, 1e-8, 2e-7};
@@ -175,6 +179,7 @@ static double run_micro_batches(struct run *run, int step) {
     int32_t *tokens = malloc(n * sizeof *tokens), *targets = malloc(n * sizeof *targets);
     assert_true(tokens && targets);
     double sum = 0, n_tokens = (double)n * run->accum;
+    double loss_scale = model->options.type == DTYPE_F16 ? FP16_LOSS_SCALE : 1;
     whole_model_zero_grads(model);
     for (int k = 0; k < run->accum; k++) {
         double loss_sum;
@@ -183,9 +188,12 @@ static double run_micro_batches(struct run *run, int step) {
             check_logits(run, tokens);
         whole_model_poison(model);
         assert_ok(gpt_forward_backward(model->gpt, &model->stream, &model->hooks, tokens, targets,
-                                       (float)(1 / n_tokens), &loss_sum));
+                                       (float)(loss_scale / n_tokens), &loss_sum));
         sum += loss_sum;
     }
+    void *grads = whole_data(model, model->grad_region);
+    for (size_t i = 0; loss_scale != 1 && i < model->params.n_elements; i++) // exactly: a power of two
+        state_set(grads, model->state, i, state_get(grads, model->state, i) / loss_scale);
     free(tokens);
     free(targets);
     return sum / n_tokens;
@@ -252,7 +260,9 @@ static void test_golden(void **state) {
     X("gpt2-tiny", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                       \
     X("gpt2-tiny-accum", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                 \
     X("gpt2-tiny", device, DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                      \
-    X("gpt2-tiny-accum", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)
+    X("gpt2-tiny-accum", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                               \
+    X("gpt2-tiny", device, DTYPE_F16, RECOMPUTE_NONE, fp16_tolerances)                                       \
+    X("gpt2-tiny-accum", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
 #define GOLDEN_CASES(X)                                                                                      \
     ON_DEVICE(X, "avx512")                                                                                   \
     ON_DEVICE(X, "avx2")                                                                                     \

@@ -174,7 +174,7 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
 
 static void test_units_are_used_only_while_held(void **state) {
     struct device *device = device_for_test(*state);
-    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         check_lending(device, (enum dtype)type, RECOMPUTE_NONE);
         check_lending(device, (enum dtype)type, RECOMPUTE_BLOCK);
     }
@@ -185,7 +185,7 @@ static void test_units_are_used_only_while_held(void **state) {
 
 static void test_recompute_changes_no_bit(void **state) {
     struct device *device = device_for_test(*state);
-    for (int type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct step_result results[2];
         for (int recompute = 0; recompute < 2; recompute++) {
             struct whole_model model;

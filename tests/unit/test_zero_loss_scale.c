@@ -35,7 +35,7 @@ static struct loss_scale follow(const char *json, const char *script, const doub
 static void test_dynamic(void **state) {
     (void)state;
     static const double scales[] = {256, 256, 256, 512, 512, 256, 128, 128, 128, 128, 256, 256, 128};
-    struct loss_scale end = follow("{\"fp16\": {\"loss_scaling\": true, \"initial_scale_power\": 8, "
+    struct loss_scale end = follow("{\"fp16\": {\"loss_scaling\": \"on\", \"initial_scale_power\": 8, "
                                    "\"loss_scale_window\": 4, \"hysteresis\": 2}}",
                                    "....xxx....xx", scales);
     assert_int_equal(end.skipped, 5);
@@ -46,7 +46,7 @@ static void test_dynamic(void **state) {
 static void test_without_hysteresis(void **state) {
     (void)state;
     static const double scales[] = {4, 2, 2, 4, 4, 2, 1};
-    struct loss_scale end = follow("{\"fp16\": {\"loss_scaling\": true, \"initial_scale_power\": 3, "
+    struct loss_scale end = follow("{\"fp16\": {\"loss_scaling\": \"on\", \"initial_scale_power\": 3, "
                                    "\"loss_scale_window\": 2, \"hysteresis\": 1}}",
                                    "xx...xx", scales);
     assert_int_equal(end.skipped, 4);
@@ -54,7 +54,7 @@ static void test_without_hysteresis(void **state) {
 
 static void test_the_smallest_scale(void **state) {
     (void)state;
-    struct config config = read_config("{\"fp16\": {\"loss_scaling\": true, \"initial_scale_power\": 2, "
+    struct config config = read_config("{\"fp16\": {\"loss_scaling\": \"on\", \"initial_scale_power\": 2, "
                                        "\"hysteresis\": 1, \"min_loss_scale\": 3}}");
     struct loss_scale loss_scale = loss_scale_initial(&config);
     EXPECT_OK(loss_scale_update(&loss_scale, &config, 0, true));
@@ -67,12 +67,36 @@ static void test_the_smallest_scale(void **state) {
 static void test_fixed_and_none(void **state) {
     (void)state;
     static const double fixed[] = {1024, 1024, 1024}, none[] = {0, 0, 0};
-    struct loss_scale end = follow(
-        "{\"fp16\": {\"loss_scaling\": true, \"loss_scale\": 1024, \"loss_scale_window\": 1}}", ".xx", fixed);
+    struct loss_scale end =
+        follow("{\"fp16\": {\"loss_scaling\": \"on\", \"loss_scale\": 1024, \"loss_scale_window\": 1}}",
+               ".xx", fixed);
     assert_int_equal(end.skipped, 2);
     assert_true(loss_scale_factor(&end) == 1024);
     end = follow("{}", "...", none);
     assert_true(loss_scale_factor(&end) == 1);
+}
+
+// With fp16 losses are scaled unless that was asked not to be, with the other types only where asked.
+static void test_where_losses_are_scaled(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        double scale;
+    } cases[] = {
+        {"{\"precision\": {\"compute\": \"fp16\"}}", 65536},
+        {"{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scaling\": \"off\"}}", 0},
+        {"{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scale\": 8}}", 8},
+        {"{\"precision\": {\"compute\": \"bf16\"}}", 0},
+        {"{\"precision\": {\"compute\": \"bf16\"}, \"fp16\": {\"loss_scaling\": true}}", 65536},
+        {"{\"precision\": {\"compute\": \"auto\"}, \"fp16\": {\"loss_scaling\": false}}", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config = read_config(cases[i].json);
+        struct loss_scale loss_scale = loss_scale_initial(&config);
+        if (loss_scale.scale != cases[i].scale)
+            fail_msg("%s: the scale is %g, expected %g", cases[i].json, loss_scale.scale, cases[i].scale);
+        config_free(&config);
+    }
 }
 
 int main(void) {
@@ -81,6 +105,7 @@ int main(void) {
         cmocka_unit_test(test_without_hysteresis),
         cmocka_unit_test(test_the_smallest_scale),
         cmocka_unit_test(test_fixed_and_none),
+        cmocka_unit_test(test_where_losses_are_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 // The optimizer over a whole model's state against the formulas in double, element by element: which tensors
-// decay, clipping as PyTorch's, the global norm, padding, and the rounding of weights to bf16.
+// decay, clipping as PyTorch's, the global norm, padding, and the rounding of weights to bf16 and fp16.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,6 +145,8 @@ static void assert_tensor(const struct rig *rig, int i, const float *start, cons
             assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
         if (rig->state.type == DTYPE_BF16)
             assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], bf16_from_float(master[at]));
+        if (rig->state.type == DTYPE_F16)
+            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], f16_from_float(master[at]));
     }
 }
 
@@ -205,9 +207,10 @@ static void test_adamw_clipped(void **unused) {
                 DTYPE_F32, 3, true);
 }
 
-static void test_adamw_bf16(void **unused) {
+static void test_adamw_narrow(void **unused) {
     (void)unused;
     check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_BF16, 3, false);
+    check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_F16, 3, false);
 }
 
 static void test_sgd_with_momentum(void **unused) {
@@ -258,7 +261,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_clipped),
-        cmocka_unit_test(test_adamw_bf16),
+        cmocka_unit_test(test_adamw_narrow),
         cmocka_unit_test(test_sgd_with_momentum),
         cmocka_unit_test(test_sgd_without_momentum),
         cmocka_unit_test(test_a_norm_that_is_no_number),

@@ -18,9 +18,7 @@
 #define ODD_MODEL                                                                                            \
     "\"model\": {\"n_layer\": 3, \"n_head\": 1, \"n_embd\": 33, \"vocab_size\": 2100, \"n_positions\": 7}, " \
     "\"data\": {\"tokenizer\": \"bytes\"}, "
-#define N_MICRO   3
-#define ALL_TYPES 2
-static const enum dtype types[ALL_TYPES] = {DTYPE_F32, DTYPE_BF16};
+#define N_MICRO 3
 
 struct rig {
     struct config config;
@@ -72,7 +70,7 @@ static size_t persistent_elements(const struct rig *rig) {
 static void check_states(const struct rig *rig, enum dtype type, size_t owned, const struct plan *plan) {
     int stage = (int)rig->config.zero_optimization.stage;
     bool every = rig->config.zero_optimization.reduce_every_micro_batch;
-    size_t P = rig->params.n_elements, size = type == DTYPE_BF16 ? 2 : 4, total = 0;
+    size_t P = rig->params.n_elements, size = dtype_size(type), total = 0;
     assert_int_equal(plan->bytes[REGION_PARAMS], size * (stage < 3 ? P : owned + persistent_elements(rig)));
     assert_int_equal(plan->bytes[REGION_GRADS],
                      4 * (stage < 2 ? P : 0) + 4 * (stage >= 2 || every ? owned : 0));
@@ -90,12 +88,12 @@ static void check_ranks(struct rig *rig, int world) {
     EXPECT_OK(partition_init(&partition, &rig->params, kind, world));
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int rank = 0; rank < world; rank++)
-            for (int t = 0; t < ALL_TYPES; t++) {
+            for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
                 struct plan plan;
-                struct plan_request request = request_of(rig, types[t], rank, world);
+                struct plan_request request = request_of(rig, (enum dtype)type, rank, world);
                 rig->config.zero_optimization.stage = stage;
                 EXPECT_OK(plan_make(&request, &plan));
-                check_states(rig, types[t], partition.rank_elements[rank], &plan);
+                check_states(rig, (enum dtype)type, partition.rank_elements[rank], &plan);
             }
     partition_free(&partition);
 }
@@ -184,23 +182,25 @@ static void test_wire(void **state) {
                          thresholds[k]);
                 rig_init(&rig, world, "", zero);
                 for (int stage = 0; stage < N_STAGES; stage++)
-                    for (int t = 0; t < ALL_TYPES; t++)
-                        check_wire(&rig, types[t], stage, world);
+                    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+                        check_wire(&rig, (enum dtype)type, stage, world);
                 rig_free(&rig);
             }
 }
 
-// Gradients rounded to bf16 on their way are half the bytes.
+// Gradients rounded to bf16 or fp16 on their way are half the bytes.
 static void test_narrow_gradients(void **state) {
     (void)state;
     struct rig rig;
     struct wire_plan wide, narrow;
     rig_init(&rig, 4, "", "");
     sum_wire(&rig, DTYPE_F32, 4, &wide);
-    free(rig.config.top.communication_data_type);
-    rig.config.top.communication_data_type = strdup("bf16");
-    sum_wire(&rig, DTYPE_F32, 4, &narrow);
-    assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
+    for (int type = DTYPE_BF16; type <= DTYPE_F16; type++) {
+        free(rig.config.top.communication_data_type);
+        rig.config.top.communication_data_type = strdup(dtype_name((enum dtype)type));
+        sum_wire(&rig, DTYPE_F32, 4, &narrow);
+        assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
+    }
     rig_free(&rig);
 }
 
@@ -240,7 +240,7 @@ static void test_stages(void **state) {
                 char zero[128];
                 snprintf(zero, sizeof zero, "\"partition\": \"%s\", \"stage\": 1", partitions[i]);
                 rig_init(&rig, worlds[w], trains[k], zero);
-                check_stages(&rig, types[w % ALL_TYPES], worlds[w]);
+                check_stages(&rig, (enum dtype)(w % N_COMPUTE_DTYPES), worlds[w]);
                 rig_free(&rig);
             }
 }

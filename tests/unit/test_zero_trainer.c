@@ -186,8 +186,9 @@ static void test_golden_curve_of_accumulated_micro_batches(void **unused) {
 
 static void test_two_runs_and_one_in_pieces_are_one_run(void **unused) {
     (void)unused;
-    static char *const computes[] = {"precision.compute=fp32", "precision.compute=bf16"};
-    for (int i = 0; i < 2; i++) {
+    static char *const computes[] = {"precision.compute=fp32", "precision.compute=bf16",
+                                     "precision.compute=fp16"};
+    for (int i = 0; i < N_COMPUTE_DTYPES; i++) {
         char runs[3][32];
         for (int k = 0; k < 3; k++)
             snprintf(runs[k], sizeof runs[k], "%s-%d", k == 0 ? "a" : k == 1 ? "b" : "pieces", i);
