@@ -5,7 +5,9 @@
 #include <new>
 #include <stdio.h>
 
+extern "C" {
 #include "base/text.h"
+}
 
 namespace {
 
@@ -203,8 +205,8 @@ enum status open_gpu(cuda_device *cuda) {
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));
-    snprintf(cuda->device.description, sizeof cuda->device.description, "GPU %d, %s, %s, sm_%d, CUDA %d.%d",
-             cuda->index, properties.name,
+    snprintf(cuda->device.description, sizeof cuda->device.description,
+             "GPU %d, %.80s, %s, sm_%d, CUDA %d.%d", cuda->index, properties.name,
              text_bytes(memory, sizeof memory, static_cast<double>(properties.totalGlobalMem)), capability,
              runtime / 1000, runtime % 1000 / 10);
     return matmuls_new(&cuda->matmuls);
