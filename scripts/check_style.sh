@@ -11,7 +11,7 @@ finding() {
 }
 
 sources() {
-  git ls-files --cached --others --exclude-standard '*.c' '*.h'
+  git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'
 }
 
 # ---- formatting, by the one version of clang-format whose output is ours

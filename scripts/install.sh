@@ -27,6 +27,7 @@ test_packages=(
   "git|a clean clone to test in"
   "libcmocka-dev|cmocka: unit tests"
   "python3|tests of the command line"
+  "g++|C++: the simulated GPU"
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"

@@ -30,6 +30,10 @@ step "style, include direction, file length" scripts/check_style.sh
 step "build with gcc, warnings as errors" make -j"$jobs" tests
 step "build with clang, warnings as errors" make -j"$jobs" CC=clang tests
 step "build with the address and undefined-behaviour sanitizers" make -j"$jobs" VARIANT=asan tests
+for variant in cudasim cudasim-asan cudasim-race; do
+  step "build on a simulated GPU: $variant" make -j"$jobs" VARIANT=$variant tests
+done
+step "registers and spills of the CUDA kernels" python3 scripts/cuda_resources.py build/release
 
 echo "== tests, release"
 scripts/run_tests.sh build/release "$results"
@@ -37,6 +41,13 @@ echo "== tests, clang: operations"
 scripts/run_tests.sh build/release-clang "$results" ops
 echo "== tests, sanitizers"
 scripts/run_tests.sh build/asan "$results"
+echo "== the CUDA backend on a simulated GPU"
+simulated=$SECONDS
+for variant in cudasim cudasim-asan cudasim-race; do
+  scripts/run_tests.sh build/$variant "$results"
+done
+python3 tests/cli/run.py --gpu --train build/cudasim/train --results "$results"
+echo "the simulator's tests: $((SECONDS - simulated)) s"
 echo "== command line, release and sanitizers"
 python3 tests/cli/run.py --train build/release/train --results "$results"
 python3 tests/cli/run.py --train build/asan/train --results "$results" --sanitizers
