@@ -24,12 +24,21 @@ namespace {
 
 // ---- what the tests run on
 
+cudaStream_t stream;
+
+int open_stream(void **) {
+    return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess ? 0 : -1;
+}
+
+int close_stream(void **) {
+    return cudaStreamDestroy(stream) == cudaSuccess ? 0 : -1;
+}
+
 template <class T> class device_array {
   public:
     explicit device_array(const std::vector<T> &values) : size(values.size()) {
         assert_int_equal(cudaMalloc(reinterpret_cast<void **>(&at), size * sizeof(T)), cudaSuccess);
-        assert_int_equal(cudaMemcpy(at, values.data(), size * sizeof(T), cudaMemcpyHostToDevice),
-                         cudaSuccess);
+        copy(at, values.data(), cudaMemcpyHostToDevice);
     }
     explicit device_array(size_t n) : device_array(std::vector<T>(n)) {}
     ~device_array() {
@@ -42,12 +51,16 @@ template <class T> class device_array {
     }
     std::vector<T> read() const {
         std::vector<T> values(size);
-        assert_int_equal(cudaMemcpy(values.data(), at, size * sizeof(T), cudaMemcpyDeviceToHost),
-                         cudaSuccess);
+        copy(values.data(), at, cudaMemcpyDeviceToHost);
         return values;
     }
 
   private:
+    void copy(void *to, const void *from, cudaMemcpyKind kind) const {
+        assert_int_equal(cudaMemcpyAsync(to, from, size * sizeof(T), kind, stream), cudaSuccess);
+        assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    }
+
     T *at = nullptr;
     size_t size;
 };
@@ -59,8 +72,9 @@ cudaError_t run(void (*kernel)(Parameters...), unsigned blocks, unsigned threads
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
     const cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-    return error == cudaSuccess ? cudaDeviceSynchronize() : error;
+    return error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
 }
 
 // The kernel has a fault: it is found, and told in these words.
@@ -578,5 +592,5 @@ int main() {
         cmocka_unit_test(test_ldmatrix_addresses),
         cmocka_unit_test(test_all_lanes_take_part),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_stream, close_stream);
 }
