@@ -10,7 +10,8 @@ import time
 import unittest
 
 import harness
-from harness import CommandCase, golden_arguments, golden_expected, pseudo_random_tokens, relative, write_shard
+from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
+                     write_shard)
 
 SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank
 
@@ -74,10 +75,10 @@ class GoldenCurves(RankCase):
                 self.assertLessEqual(norm, 5e-6)
         print(f'ranks 1, 2, 4, stages 0 to 3, fp32: losses within {worst[0]:.1e}, norms within {worst[1]:.1e}')
 
-    def test_bf16(self):
-        for ranks, stage in ((2, 1), (4, 3)):
-            with self.subTest(ranks=ranks, stage=stage):
-                self.assertLessEqual(self.golden('gpt2-tiny', ranks, stage, 'bf16')[0], 1e-2)
+    def test_bf16_and_fp16(self):
+        for ranks, stage, compute in ((2, 1, 'bf16'), (4, 3, 'bf16'), (2, 3, 'fp16'), (4, 2, 'fp16')):
+            with self.subTest(ranks=ranks, stage=stage, compute=compute):
+                self.assertLessEqual(self.golden('gpt2-tiny', ranks, stage, compute)[0], NARROW_TOLERANCES[compute])
 
 
 class Checkpoints(RankCase):

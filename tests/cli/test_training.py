@@ -1,4 +1,5 @@
 """Training from the command line: the golden curves, equality of bits, resuming, signals, metrics."""
+import itertools
 import json
 import math
 import re
@@ -10,7 +11,7 @@ import time
 import unittest
 
 import harness
-from harness import (CommandCase, golden_arguments, golden_expected, pseudo_random_tokens, relative,
+from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
 
 
@@ -33,13 +34,15 @@ class GoldenCurves(CommandCase):
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
 
-    def test_bf16(self):
-        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
-            with self.subTest(name):
+    def test_bf16_and_fp16(self):
+        for name, compute in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum'), NARROW_TOLERANCES):
+            with self.subTest(name=name, compute=compute):
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
-                loss, _ = self.golden(name, 'precision.compute=bf16')
-                print(f'{name} bf16: losses within {loss:.1e}')
-                self.assertLessEqual(loss, 1e-2)
+                loss, _ = self.golden(name, f'precision.compute={compute}')
+                print(f'{name} {compute}: losses within {loss:.1e}')
+                self.assertLessEqual(loss, NARROW_TOLERANCES[compute])
+                self.assertEqual(self.metrics()[-1]['loss_scale'], {'bf16': 1, 'fp16': 65536}[compute])
+                self.assertEqual(self.metrics()[-1]['skipped_steps'], 0)
 
     def test_recomputed_blocks_give_the_same_bits(self):
         self.golden('gpt2-tiny', 'precision.compute=fp32')
@@ -51,7 +54,7 @@ class GoldenCurves(CommandCase):
 
 class SameBits(CommandCase):
     def test_two_runs(self):
-        for compute in 'fp32', 'bf16':
+        for compute in 'fp32', 'bf16', 'fp16':
             with self.subTest(compute):
                 config = self.tiny_config(precision={'compute': compute})
                 self.run_train(config, 'run.dir=a')
@@ -74,26 +77,42 @@ class SameBits(CommandCase):
                 self.assertEqual(self.curve(run.name), whole)
                 self.assertEqual(self.final_state(run.name), state)
 
+    def check_scales(self, entries, power, window, hysteresis):
+        """Each step's scale by DeepSpeed's rules, from which steps were skipped."""
+        scale, left, last, skipped = 2.0 ** power, hysteresis, -1, 0
+        for step, entry in enumerate(entries):
+            self.assertEqual(entry['loss_scale'], scale, f'step {step}')
+            overflow, skipped = entry['skipped_steps'] > skipped, entry['skipped_steps']
+            if overflow:
+                scale, left, last = (scale, left - 1, step) if left > 1 else (scale / 2, left, step)
+            elif (step - last) % window == 0:
+                scale, left = scale * 2, hysteresis
+
     def test_a_loss_scale_resumes_to_the_bit(self):
         """Overflows at the start, then a scale that grows again: stopped among the one and the other."""
-        overrides = ['fp16.loss_scaling=true', 'fp16.initial_scale_power=134', 'fp16.loss_scale_window=3',
-                     'fp16.hysteresis=2', 'train.max_steps=24', 'scheduler.type=constant']
-        config = self.tiny_config(checkpoint={'every': 1, 'keep': 0})
-        self.run_train(config, *overrides, 'run.dir=whole')
-        entries = self.metrics('whole')
-        skipped = [e['skipped_steps'] for e in entries]
-        self.assertGreater(skipped[-1], 2)
-        self.assertLess(skipped[-1], 20)
-        for entry in entries:
-            self.assertEqual(math.log2(entry['loss_scale']) % 1, 0)
-        for step in 2, 12, 20:
-            with self.subTest(step):
-                run = self.copy_until(step, 'whole', f'resumed-{step}')
-                self.run_train(config, *overrides, f'run.dir={run}')
-                self.assertEqual(self.curve(run.name), self.curve('whole'))
-                self.assertEqual([(e['loss_scale'], e['skipped_steps']) for e in self.metrics(run.name)],
-                                 [(e['loss_scale'], e['skipped_steps']) for e in entries])
-                self.assertEqual(self.final_state(run.name), self.final_state('whole'))
+        for compute, power in ('fp32', 134), ('fp16', 32):
+            with self.subTest(compute):
+                overrides = [f'precision.compute={compute}', f'fp16.initial_scale_power={power}',
+                             'fp16.loss_scale_window=3', 'fp16.hysteresis=2', 'train.max_steps=24',
+                             'scheduler.type=constant']
+                if compute != 'fp16':
+                    overrides.append('fp16.loss_scaling=on')
+                whole = f'whole-{compute}'
+                config = self.tiny_config(checkpoint={'every': 1, 'keep': 0})
+                self.run_train(config, *overrides, f'run.dir={whole}')
+                entries = self.metrics(whole)
+                self.check_scales(entries, power, window=3, hysteresis=2)
+                skipped = [e['skipped_steps'] for e in entries]
+                self.assertGreater(skipped[-1], skipped[16])  # it grew until it was too large again
+                self.assertGreater(skipped[-1], 2)
+                self.assertLess(skipped[-1], 20)
+                for step in 2, 12, 20:
+                    run = self.copy_until(step, whole, f'resumed-{compute}-{step}')
+                    self.run_train(config, *overrides, f'run.dir={run}')
+                    self.assertEqual(self.curve(run.name), self.curve(whole))
+                    self.assertEqual([(e['loss_scale'], e['skipped_steps']) for e in self.metrics(run.name)],
+                                     [(e['loss_scale'], e['skipped_steps']) for e in entries])
+                    self.assertEqual(self.final_state(run.name), self.final_state(whole))
 
     def test_sgd_resumes_to_the_bit(self):
         config = self.tiny_config(optimizer={'type': 'sgd', 'lr': 0.1}, checkpoint={'every': 3, 'keep': 0})
@@ -161,6 +180,19 @@ class Running(CommandCase):
         self.run_train(self.tiny_config(), 'train.overfit_one_batch=true', 'train.max_steps=60', 'optimizer.lr=1e-2')
         curve = self.metrics()
         self.assertGreater(curve[0]['loss'], 0.9 * math.log(61))
+        self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
+
+    def test_fp16_finds_its_scale_and_learns(self):
+        """From a scale far too large: nothing changes until gradients are finite, then one batch is learnt."""
+        self.run_train(self.tiny_config(), 'precision.compute=fp16', 'fp16.initial_scale_power=32',
+                       'train.overfit_one_batch=true', 'train.max_steps=70', 'optimizer.lr=1e-2')
+        curve = self.metrics()
+        skipped = curve[-1]['skipped_steps']
+        self.assertGreater(skipped, 5)
+        self.assertEqual([m['skipped_steps'] for m in curve], [min(k + 1, skipped) for k in range(70)])
+        # The first overflow is forgiven (fp16.hysteresis), each further one halves.
+        self.assertEqual([m['loss_scale'] for m in curve], [2.0 ** (32 - min(max(k - 1, 0), skipped - 1)) for k in range(70)])
+        self.assertEqual({m['loss'] for m in curve[:skipped + 1]}, {curve[0]['loss']})
         self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
 
     def test_learning_rate_schedule(self):
