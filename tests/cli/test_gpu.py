@@ -2,7 +2,10 @@
 golden curves, resuming, ZeRO stages over MPI. On the simulator streams may be reordered as far as their rules
 permit: a missing event shows as other bits."""
 import itertools
+import json
+import os
 import shutil
+import subprocess
 import unittest
 
 import harness
@@ -158,3 +161,36 @@ class Faults(GpuCase):
         run = self.refuses(config, code=1, says=('GPU memory', 'available'), environment={'CUDASIM_MEMORY': '1M'})
         self.assertFalse((self.folder / 'run' / 'checkpoints').exists() and list((self.folder / 'run' / 'checkpoints').iterdir()))
         self.assertNotIn('cudasim:', run.error)
+
+    def check(self, *words, **environment):
+        return subprocess.run([harness.ROOT / 'scripts' / 'gpu_check.sh', '--build', harness.TRAIN.parent, '--quick',
+                               '--output', self.folder, *words], env=dict(os.environ, **environment),
+                              capture_output=True, text=True)
+
+    def test_gpu_check_without_a_gpu_says_so_in_one_line(self):
+        process = self.check(CUDASIM_NO_DEVICE='driver')
+        self.assertEqual(process.returncode, 77)
+        self.assertRegex(process.stdout, r'\Agpu_check: no GPU here: .*driver.*\n\Z')
+        self.assertEqual(process.stderr, '')
+
+    def test_gpu_check_writes_its_report(self):
+        process = self.check()
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        report = (self.folder / 'gpu-simulated-gpu.md').read_text()
+        found = json.loads((self.folder / 'gpu-simulated-gpu.json').read_text())
+        self.assertRegex(report, r'(\d+) of \1 right\.')
+        self.assertEqual(set(found['operations'].values()), {'ok'})
+        self.assertGreater(found['figures']['tokens_per_s'], 0)
+        self.assertLess(abs(found['figures']['device_bytes'] - found['figures']['device_planned_bytes']), 64 << 10)
+
+    def test_gpu_check_fails_when_an_operation_is_wrong(self):
+        """A test program that finds a fault, in the place of the build's own."""
+        build = self.folder / 'build'
+        (build / 'tests' / 'ops').mkdir(parents=True)
+        (build / 'train').symlink_to(harness.TRAIN)
+        program = build / 'tests' / 'ops' / 'test_kernels_cuda'
+        program.write_text('#!/bin/sh\necho "ok 1 - cuda: add"\necho "not ok 2 - cuda: cast"\nexit 1\n')
+        program.chmod(0o755)
+        process = self.check('--build', build)
+        self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
+        self.assertIn('1 of 2 right; wrong: cast', process.stdout)

@@ -1,0 +1,64 @@
+"""The record of the CUDA kernels' registers: what scripts/cuda_resources.py finds in what ptxas says."""
+import subprocess
+import sys
+import unittest
+
+import harness
+from harness import ROOT, CommandCase
+
+LOG = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_ZN12_GLOBAL__N_110add_kernelI6__halfLi4EEEvPfPKT_' for 'sm_80'
+ptxas info    : Function properties for _ZN12_GLOBAL__N_110add_kernelI6__halfLi4EEEvPfPKT_
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 24 registers, used 1 barriers, 512 bytes smem, 384 bytes cmem[0]
+ptxas info    : Compiling entry function '_ZN12_GLOBAL__N_110add_kernelI6__halfLi4EEEvPfPKT_' for 'sm_90'
+ptxas info    : Function properties for _ZN12_GLOBAL__N_110add_kernelI6__halfLi4EEEvPfPKT_
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 26 registers, used 1 barriers, 512 bytes smem
+"""
+
+
+@unittest.skipIf(harness.SANITIZERS, 'runs none of the program')
+class Resources(CommandCase):
+    def build(self, log, version='13.0, V13.0.88'):
+        folder = self.folder / 'build' / 'kernels' / 'cuda'
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / 'add.log').write_text(log)
+        (folder / 'nvcc-version').write_text(version + '\n')
+
+    def check(self, *words):
+        process = subprocess.run([sys.executable, ROOT / 'scripts' / 'cuda_resources.py', '--file',
+                                  self.folder / 'RESOURCES.md', *words, self.folder / 'build'],
+                                 capture_output=True, text=True)
+        self.assertEqual(process.stderr, '')
+        return process.returncode, process.stdout
+
+    def test_a_record_is_kept_and_compared(self):
+        self.build(LOG)
+        self.assertEqual(self.check('--update'), (0, ''))
+        self.assertIn('| `add_kernel<half, 4>` | 512 | 24 | 26 |', (self.folder / 'RESOURCES.md').read_text())
+        self.assertEqual(self.check(), (0, ''))
+        self.build(LOG.replace('Used 24', 'Used 25'))
+        code, out = self.check()
+        self.assertEqual(code, 1)
+        self.assertIn('now:  | `add_kernel<half, 4>` | 512 | 25 | 26 |', out)
+
+    def test_a_spill_fails_whatever_the_record(self):
+        self.build(LOG.replace('0 bytes spill stores', '8 bytes spill stores', 1))
+        code, out = self.check('--update')
+        self.assertEqual(code, 1)
+        self.assertIn('add.cu: add_kernel<half, 4> spills 8 bytes on sm_80', out)
+        self.assertEqual(self.check()[0], 1)
+
+    def test_another_compiler_is_not_compared(self):
+        self.build(LOG)
+        self.check('--update')
+        self.build(LOG.replace('Used 24', 'Used 25'), '12.4, V12.4.131')
+        code, out = self.check()
+        self.assertEqual(code, 0)
+        self.assertIn('skip: ', out)
+
+    def test_a_build_without_nvcc_says_so(self):
+        code, out = self.check()
+        self.assertEqual(code, 0)
+        self.assertIn('skip: ', out)
