@@ -1,0 +1,144 @@
+// Cross-entropy of rows of logits with its gradient, a row a block (a warp, where the vocabulary is small).
+// One pass reads the row, keeping each thread's maximum and its sum of exp(logit - maximum); the second goes
+// back from the row's end, where the cache still has it, and writes the gradient. The target's own gradient
+// comes from the loss by expm1, so that both keep their digits near 0.
+#include <float.h>
+
+#include "kernels/cuda/span.cuh"
+
+namespace {
+
+constexpr int ROW_THREADS = 512;           // of a block that has a row to itself
+constexpr int WARPS_THREADS = 256;         // of a block whose warps have a row each
+constexpr int WARP_VOCABULARY = 32 * WARP; // up to this a row is a warp's
+
+// exp of the logits so far, relative to the largest of them. The start is finite, so that logits of -inf add
+// 0.
+struct partial_sum {
+    float maximum, sum;
+};
+
+template <int WIDTH> __device__ inline void add_logits(partial_sum &partial, const float *logits) {
+    floats<WIDTH> value = load<WIDTH>(logits);
+    float maximum = value.x[0];
+    for (int k = 1; k < WIDTH; k++)
+        maximum = fmaxf(maximum, value.x[k]);
+    if (maximum > partial.maximum) {
+        partial.sum *= expf(partial.maximum - maximum);
+        partial.maximum = maximum;
+    }
+    for (int k = 0; k < WIDTH; k++)
+        partial.sum += expf(value.x[k] - partial.maximum);
+}
+
+struct row_gradient {
+    float maximum, factor; // dlogit = exp(logit - maximum) * factor
+    float of_target;       // but for the target
+};
+
+template <int WIDTH, class T>
+__device__ inline void write_gradient(T *dlogits, const float *logits, int c, int target,
+                                      const row_gradient &row) {
+    floats<WIDTH> value = load<WIDTH>(logits + c);
+    for (int k = 0; k < WIDTH; k++)
+        value.x[k] = c + k == target ? row.of_target : expf(value.x[k] - row.maximum) * row.factor;
+    store(dlogits + c, value);
+}
+
+// GROUP threads a row; one of them (`leads`) finishes it in double. Every thread gets the row's gradient.
+template <int GROUP>
+__device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
+                                          float scale) {
+    __shared__ float maxima[GROUP / WARP];
+    __shared__ double sums[GROUP / WARP];
+    __shared__ row_gradient shared_row;
+    row_gradient row;
+    if constexpr (GROUP == WARP)
+        row.maximum = warp_max(partial.maximum);
+    else
+        row.maximum = block_max<GROUP>(partial.maximum, maxima);
+    double sum = warp_sum(static_cast<double>(partial.sum * expf(partial.maximum - row.maximum)));
+    if constexpr (GROUP > WARP) {
+        if (threadIdx.x % WARP == 0)
+            sums[threadIdx.x / WARP] = sum;
+        __syncthreads();
+    }
+    if (threadIdx.x % GROUP == 0) {
+        for (int i = 1; i < GROUP / WARP; i++)
+            sum += sums[i];
+        double exact = log(sum) + (static_cast<double>(row.maximum) - static_cast<double>(target_logit));
+        *loss = static_cast<float>(exact);
+        row.factor = static_cast<float>(static_cast<double>(scale) / sum);
+        row.of_target = static_cast<float>(expm1(-exact) * static_cast<double>(scale));
+        if constexpr (GROUP > WARP)
+            shared_row = row;
+    }
+    if constexpr (GROUP > WARP) {
+        __syncthreads();
+        row = shared_row;
+    } else {
+        row.factor = __shfl_sync(0xffffffff, row.factor, 0);
+        row.of_target = __shfl_sync(0xffffffff, row.of_target, 0);
+    }
+    return row;
+}
+
+template <class T> struct tensors {
+    float *losses;
+    T *dlogits;
+    const float *logits;
+    const int32_t *targets;
+    size_t logits_stride, dlogits_stride;
+};
+
+template <class T, int WIDTH, int GROUP, int THREADS>
+__global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T> all, int N, int V, float scale) {
+    int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
+    if (n >= N)
+        return; // whole warps: a block of one row is never beyond the last
+    const float *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
+    int target = all.targets[n], n_whole = V / WIDTH * WIDTH;
+    int thread = static_cast<int>(threadIdx.x) % GROUP;
+
+    partial_sum partial = {-FLT_MAX, 0.0f};
+#pragma unroll 4
+    for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)
+        add_logits<WIDTH>(partial, logits + c);
+    for (int c = n_whole + thread; c < V; c += GROUP)
+        add_logits<1>(partial, logits + c);
+    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, logits[target], scale);
+    if (!all.dlogits)
+        return;
+
+    T *dlogits = all.dlogits + static_cast<size_t>(n) * all.dlogits_stride;
+    for (int c = n_whole + thread; c < V; c += GROUP)
+        write_gradient<1>(dlogits, logits, c, target, row);
+#pragma unroll 4
+    for (int c = n_whole - (thread + 1) * WIDTH; c >= 0; c -= GROUP * WIDTH)
+        write_gradient<WIDTH>(dlogits, logits, c, target, row);
+}
+
+template <class T, int WIDTH>
+enum status launch_rows(struct stream *stream, const struct cross_entropy_args *args) {
+    tensors<T> all = {static_cast<float *>(args->losses),       static_cast<T *>(args->dlogits),
+                      static_cast<const float *>(args->logits), args->targets,
+                      static_cast<size_t>(args->logits_stride), static_cast<size_t>(args->dlogits_stride)};
+    if (args->V > WARP_VOCABULARY)
+        return LAUNCH(stream, (cross_entropy<T, WIDTH, ROW_THREADS, ROW_THREADS>), args->N, ROW_THREADS, 0,
+                      all, args->N, args->V, args->scale);
+    return LAUNCH(stream, (cross_entropy<T, WIDTH, WARP, WARPS_THREADS>),
+                  ceil_divide(static_cast<size_t>(args->N), WARPS_THREADS / WARP), WARPS_THREADS, 0, all,
+                  args->N, args->V, args->scale);
+}
+
+} // namespace
+
+extern "C" enum status cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *args) {
+    constexpr int width = widest_access<float>();
+    bool aligned = is_aligned(args->logits) && is_aligned(args->dlogits) &&
+                   args->logits_stride % width == 0 && args->dlogits_stride % width == 0;
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        return aligned ? launch_rows<T, width>(stream, args) : launch_rows<T, 1>(stream, args);
+    });
+}
