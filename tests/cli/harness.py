@@ -46,13 +46,13 @@ def golden_expected(name):
     return json.loads((GOLDEN / name / 'expected.json').read_text())
 
 
-def golden_arguments(name, ranks=1):
-    """Options that repeat a golden run on as many ranks; to be followed by run.dir and others."""
+def golden_arguments(name, ranks=1, steps=None):
+    """Options that repeat a golden run, or its first steps, on as many ranks; to be followed by run.dir and others."""
     expected = golden_expected(name)
     return (f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
             f'train.seq_len={expected["seq"]}', f'train.train_batch_size={expected["batch"] * expected["accum"]}',
             f'train.micro_batch_size={max(1, expected["batch"] // ranks)}',
-            f'train.max_steps={len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',
+            f'train.max_steps={steps or len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',
             'optimizer.eps=1e-8', 'optimizer.weight_decay=0.1', 'train.gradient_clipping=1.0',
             'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0')
 
