@@ -1,0 +1,375 @@
+// Attention on the CUDA cores, forward and backward: fp32 in true fp32 and, in every type, heads that are too
+// wide for the tensor-core kernels. A block of threads multiplies tiles of 64 queries and 64 keys in float,
+// the head's width in pieces that pass through shared memory, so that any width up to the accumulators' does.
+// Backward makes keys' and queries' gradients in two kernels, each block its own rows alone: no sum depends
+// on which block comes first.
+#include "kernels/cuda/attention.cuh"
+
+namespace {
+
+// 16 x 16 threads. Of a tile, thread (y, x) has the rows y + 16 r and, of scores, the columns x + 16 c: rows
+// of shared memory that are DEPTH + 4 floats apart are then read 16 bytes at a time from different banks.
+constexpr int TILE = 64;
+constexpr int SIDE = 16;
+constexpr int THREADS = SIDE * SIDE;
+constexpr int OWN = TILE / SIDE;
+
+constexpr int DEPTH = 32; // of the head, at once, in scores
+constexpr int DEPTH_STRIDE = DEPTH + 4;
+constexpr int GROUP = 64; // columns of the head, at once, in sums of rows
+constexpr int WEIGHTS_STRIDE = TILE + 4;
+
+struct shared_tiles {
+    union {
+        struct {
+            float a[TILE * DEPTH_STRIDE], b[TILE * DEPTH_STRIDE];
+        } factors;
+        float rows[TILE * GROUP];
+    };
+    float weights[TILE * WEIGHTS_STRIDE];
+};
+
+// A thread's part of a tile of scores.
+struct scores {
+    float x[OWN][OWN];
+};
+
+// A thread's part of TILE rows of a head: columns 64 g + 4 x ... + 3.
+template <int GROUPS> struct row_sums { float x[OWN][GROUPS][4]; };
+
+__device__ inline int own_row(int r) {
+    return static_cast<int>(threadIdx.x) / SIDE + SIDE * r;
+}
+
+__device__ inline int own_column(int c) {
+    return static_cast<int>(threadIdx.x) % SIDE + SIDE * c;
+}
+
+__device__ inline float4 load_four(const float *from) {
+    return *reinterpret_cast<const float4 *>(from);
+}
+
+// TILE rows, their columns from `column` on, to shared memory; zeros past the last row and past column D.
+template <int COLUMNS, int STRIDE, class T>
+__device__ void load_tile(float *tile, const attention_rows<const T> &from, int column, int D, bool packed) {
+    int thread = static_cast<int>(threadIdx.x);
+    if (packed) {
+        constexpr int size = pack<T>::size;
+#pragma unroll 2
+        for (int i = thread * size; i < TILE * COLUMNS; i += THREADS * size) {
+            int row = i / COLUMNS, at = i % COLUMNS;
+            pack<T> piece = {};
+            if (row < from.n && column + at < D)
+                piece = load_pack(from.x + row * from.stride + column + at);
+            for (int k = 0; k < size; k++)
+                tile[row * STRIDE + at + k] = widen(piece.x[k]);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = thread; i < TILE * COLUMNS; i += THREADS) {
+        int row = i / COLUMNS, at = i % COLUMNS;
+        bool valid = row < from.n && column + at < D;
+        tile[row * STRIDE + at] = valid ? widen(from.x[row * from.stride + column + at]) : 0.0f;
+    }
+}
+
+// The products of every row of a with every row of b.
+template <class T>
+__device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const T> &a,
+                                const attention_rows<const T> &b, int D, bool packed) {
+    scores sums = {};
+    for (int column = 0; column < D; column += DEPTH) {
+        __syncthreads(); // what shared.factors held was read
+        load_tile<DEPTH, DEPTH_STRIDE>(shared.factors.a, a, column, D, packed);
+        load_tile<DEPTH, DEPTH_STRIDE>(shared.factors.b, b, column, D, packed);
+        __syncthreads();
+#pragma unroll 1
+        for (int k = 0; k < DEPTH; k += 4) {
+            float4 left[OWN], right[OWN];
+            for (int i = 0; i < OWN; i++) {
+                left[i] = load_four(shared.factors.a + own_row(i) * DEPTH_STRIDE + k);
+                right[i] = load_four(shared.factors.b + own_column(i) * DEPTH_STRIDE + k);
+            }
+            for (int r = 0; r < OWN; r++)
+                for (int c = 0; c < OWN; c++) {
+                    float sum = fmaf(left[r].x, right[c].x, sums.x[r][c]);
+                    sum = fmaf(left[r].y, right[c].y, sum);
+                    sum = fmaf(left[r].z, right[c].z, sum);
+                    sums.x[r][c] = fmaf(left[r].w, right[c].w, sum);
+                }
+        }
+    }
+    return sums;
+}
+
+// Columns of group g: what shared.weights and shared.rows hold, multiplied.
+template <int GROUPS>
+__device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g) {
+    const float *rows = shared.rows + threadIdx.x % SIDE * 4;
+#pragma unroll 1
+    for (int j = 0; j < TILE; j += 4) {
+        float4 left[OWN], right[4];
+        for (int i = 0; i < OWN; i++)
+            left[i] = load_four(shared.weights + own_row(i) * WEIGHTS_STRIDE + j);
+        for (int i = 0; i < 4; i++)
+            right[i] = load_four(rows + (j + i) * GROUP);
+        for (int r = 0; r < OWN; r++) {
+            const float weight[4] = {left[r].x, left[r].y, left[r].z, left[r].w};
+            for (int i = 0; i < 4; i++) {
+                sums.x[r][g][0] = fmaf(weight[i], right[i].x, sums.x[r][g][0]);
+                sums.x[r][g][1] = fmaf(weight[i], right[i].y, sums.x[r][g][1]);
+                sums.x[r][g][2] = fmaf(weight[i], right[i].z, sums.x[r][g][2]);
+                sums.x[r][g][3] = fmaf(weight[i], right[i].w, sums.x[r][g][3]);
+            }
+        }
+    }
+}
+
+// sums[row] += weights[row][j] * rows[j], over j.
+template <int GROUPS, class T>
+__device__ void add_rows(shared_tiles &shared, row_sums<GROUPS> &sums, const scores &weights,
+                         const attention_rows<const T> &rows, int D, bool packed) {
+    __syncthreads(); // what shared.weights held was read
+    for (int r = 0; r < OWN; r++)
+        for (int c = 0; c < OWN; c++)
+            shared.weights[own_row(r) * WEIGHTS_STRIDE + own_column(c)] = weights.x[r][c];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+        if (g * GROUP < D) {
+            __syncthreads(); // what shared.rows held was read
+            load_tile<GROUP, GROUP>(shared.rows, rows, g * GROUP, D, packed);
+            __syncthreads();
+            add_group(shared, sums, g);
+        }
+    }
+}
+
+template <class T> struct alignas(4 * sizeof(T)) four { T x[4]; };
+
+// Writes sums[r] * factors[r].
+template <int GROUPS, class T>
+__device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &sums,
+                           const float (&factors)[OWN], int D, bool packed) {
+#pragma unroll
+    for (int r = 0; r < OWN; r++) {
+        if (own_row(r) >= to.n)
+            continue;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            int column = g * GROUP + static_cast<int>(threadIdx.x) % SIDE * 4;
+            T *at = to.x + own_row(r) * to.stride + column;
+            four<T> values;
+            for (int k = 0; k < 4; k++)
+                values.x[k] = narrow<T>(sums.x[r][g][k] * factors[r]);
+            if (packed && column < D)
+                *reinterpret_cast<four<T> *>(at) = values;
+            for (int k = 0; k < 4 && !packed; k++)
+                if (column + k < D)
+                    at[k] = values.x[k];
+        }
+    }
+}
+
+// ---- forward
+
+// Sum or maximum over the 16 threads of a row, which are neighbours in a warp.
+__device__ inline float row_sum(float x) {
+    for (int distance = SIDE / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+
+__device__ inline float row_max(float x) {
+    for (int distance = SIDE / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    return x;
+}
+
+// Of a row: the highest score so far, and the sum of exp(score - maximum).
+struct online_softmax {
+    float maximum, sum;
+};
+
+// Scores become exp(scaled score - maximum), and what was summed under a lower maximum is rescaled. Row r of
+// the thread sees the tile's first n_visible[r] columns. The first tile shows a key to every row, so that the
+// maximum is finite from then on.
+template <int GROUPS>
+__device__ void soften(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
+                       const int (&n_visible)[OWN]) {
+#pragma unroll
+    for (int r = 0; r < OWN; r++) {
+        float highest = rows[r].maximum, sum = 0;
+        for (int c = 0; c < OWN; c++) {
+            tile.x[r][c] = own_column(c) < n_visible[r] ? tile.x[r][c] * scale : -INFINITY;
+            highest = fmaxf(highest, tile.x[r][c]);
+        }
+        highest = row_max(highest);
+        for (int c = 0; c < OWN; c++) {
+            tile.x[r][c] = expf(tile.x[r][c] - highest);
+            sum += tile.x[r][c];
+        }
+        float factor = expf(rows[r].maximum - highest);
+        rows[r] = {highest, rows[r].sum * factor + sum};
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            for (int k = 0; k < 4; k++)
+                out.x[r][g][k] *= factor;
+    }
+}
+
+template <class T, int GROUPS>
+__global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1) forward(attention_forward_args args, float scale, bool packed) {
+    __shared__ shared_tiles shared;
+    int D = args.D, first = tile_counted_down() * TILE, cached = args.S - args.T;
+    attention_rows<const T> q =
+        strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T);
+    online_softmax rows[OWN];
+    row_sums<GROUPS> out = {};
+    for (int r = 0; r < OWN; r++)
+        rows[r] = {-INFINITY, 0};
+    for (int key = 0; key < args.S && key < cached + first + TILE; key += TILE) {
+        attention_rows<const T> k =
+            strided_rows<const T>(args.k, args.kv_batch_stride, args.kv_stride, D, key, args.S);
+        attention_rows<const T> v =
+            strided_rows<const T>(args.v, args.kv_batch_stride, args.kv_stride, D, key, args.S);
+        int n_visible[OWN];
+        for (int r = 0; r < OWN; r++)
+            n_visible[r] = cached + first + own_row(r) + 1 - key;
+        scores tile = multiply_rows(shared, q, k, D, packed);
+        soften(tile, rows, out, scale, n_visible);
+        add_rows(shared, out, tile, v, D, packed);
+    }
+    float factors[OWN];
+    for (int r = 0; r < OWN; r++) {
+        float sum = row_sum(rows[r].sum);
+        factors[r] = 1 / sum;
+        if (args.lse && own_column(0) == 0 && first + own_row(r) < args.T)
+            static_cast<float *>(args.lse)[statistics_at(args.T) + first + own_row(r)] =
+                rows[r].maximum + logf(sum);
+    }
+    store_rows(dense_rows<T>(args.out, D, first, args.T), out, factors, D, packed);
+}
+
+// ---- backward
+
+// Scores become p = exp(scaled score - lse), and dscores, which hold dp = dout v^T, become p (dp - delta).
+__device__ inline void differentiate(float &score, float &dscore, float scale, float lse, float delta,
+                                     bool visible) {
+    score = visible ? expf(fmaf(score, scale, -lse)) : 0.0f;
+    dscore = score * (dscore - delta);
+}
+
+__device__ inline attention_rows<const float> tile_statistics(const void *values, int T_positions,
+                                                              int first) {
+    return {static_cast<const float *>(values) + statistics_at(T_positions) + first, 1, T_positions - first};
+}
+
+__device__ inline float statistic(const attention_rows<const float> &values, int row) {
+    return row < values.n ? values.x[row] : 0.0f;
+}
+
+template <class T, int GROUPS>
+__global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
+    queries_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
+    __shared__ shared_tiles shared;
+    int D = args.D, n = args.T, first = tile_counted_down() * TILE;
+    auto rows = [&](const void *tensor, int position) {
+        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
+    };
+    attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
+    attention_rows<const float> lse = tile_statistics(args.lse, n, first);
+    attention_rows<const float> deltas = tile_statistics(delta, n, first);
+    row_sums<GROUPS> dq = {};
+    for (int key = 0; key <= first; key += TILE) {
+        scores p = multiply_rows(shared, rows(args.q, first), rows(args.k, key), D, packed);
+        scores ds = multiply_rows(shared, dout, rows(args.v, key), D, packed);
+        for (int r = 0; r < OWN; r++)
+            for (int c = 0; c < OWN; c++)
+                differentiate(p.x[r][c], ds.x[r][c], scale, statistic(lse, own_row(r)),
+                              statistic(deltas, own_row(r)), key + own_column(c) <= first + own_row(r));
+        add_rows(shared, dq, ds, rows(args.k, key), D, packed);
+    }
+    const float factors[OWN] = {scale, scale, scale, scale};
+    store_rows(strided_rows<T>(args.dq, args.batch_stride, args.stride, D, first, n), dq, factors, D, packed);
+}
+
+// The tiles are transposed: rows are keys, columns are queries.
+template <class T, int GROUPS>
+__global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
+    keys_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
+    __shared__ shared_tiles shared;
+    int D = args.D, n = args.T, first = static_cast<int>(blockIdx.x) * TILE;
+    auto rows = [&](const void *tensor, int position) {
+        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
+    };
+    row_sums<GROUPS> dk = {}, dv = {};
+    for (int query = first; query < n; query += TILE) {
+        attention_rows<const T> dout = dense_rows<const T>(args.dout, D, query, n);
+        attention_rows<const float> lse = tile_statistics(args.lse, n, query);
+        attention_rows<const float> deltas = tile_statistics(delta, n, query);
+        scores p = multiply_rows(shared, rows(args.k, first), rows(args.q, query), D, packed);
+        scores ds = multiply_rows(shared, rows(args.v, first), dout, D, packed);
+        for (int r = 0; r < OWN; r++)
+            for (int c = 0; c < OWN; c++)
+                differentiate(p.x[r][c], ds.x[r][c], scale, statistic(lse, own_column(c)),
+                              statistic(deltas, own_column(c)), first + own_row(r) <= query + own_column(c));
+        add_rows(shared, dv, p, dout, D, packed);
+        add_rows(shared, dk, ds, rows(args.q, query), D, packed);
+    }
+    const float scales[OWN] = {scale, scale, scale, scale}, ones[OWN] = {1, 1, 1, 1};
+    store_rows(strided_rows<T>(args.dk, args.batch_stride, args.stride, D, first, n), dk, scales, D, packed);
+    store_rows(strided_rows<T>(args.dv, args.batch_stride, args.stride, D, first, n), dv, ones, D, packed);
+}
+
+// ---- launching
+
+template <int GROUPS> struct head_groups { static constexpr int value = GROUPS; };
+
+// Calls f(T(), head_groups<GROUPS>()) for what a call needs. In 16 bits only wide heads come here.
+template <class F> enum status with_type_and_groups(enum dtype type, int D, F f) {
+    if (D > ATTENTION_WIDTH)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "device \"cuda\": attention heads of %d elements are too wide, at most %d can be had; "
+                    "use more heads (n_head) or device=cpu",
+                    D, ATTENTION_WIDTH);
+    switch (type) {
+    case DTYPE_BF16:
+        return f(bf16(), head_groups<ATTENTION_WIDTH / GROUP>());
+    case DTYPE_F16:
+        return f(half(), head_groups<ATTENTION_WIDTH / GROUP>());
+    default:
+        return D <= GROUP       ? f(float(), head_groups<1>())
+               : D <= 2 * GROUP ? f(float(), head_groups<2>())
+                                : f(float(), head_groups<ATTENTION_WIDTH / GROUP>());
+    }
+}
+
+dim3 grid_of(int n_positions, int H, int B) {
+    return dim3(ceil_divide(n_positions, TILE), H, B);
+}
+
+} // namespace
+
+enum status attention_forward_on_cores(struct stream *stream, const struct attention_forward_args *args,
+                                       bool packed) {
+    return with_type_and_groups(args->type, args->D, [=](auto type, auto groups) {
+        return LAUNCH(stream, (forward<decltype(type), decltype(groups)::value>),
+                      grid_of(args->T, args->H, args->B), dim3(THREADS), 0, *args, attention_scale(args->D),
+                      packed);
+    });
+}
+
+enum status attention_backward_on_cores(struct stream *stream, const struct attention_backward_args *args,
+                                        const float *delta, bool packed) {
+    return with_type_and_groups(args->type, args->D, [=](auto type, auto groups) {
+        using T = decltype(type);
+        constexpr int n_groups = decltype(groups)::value;
+        dim3 grid = grid_of(args->T, args->H, args->B);
+        float scale = attention_scale(args->D);
+        TRY(LAUNCH(stream, (queries_backward<T, n_groups>), grid, dim3(THREADS), 0, *args, delta, scale,
+                   packed));
+        return LAUNCH(stream, (keys_backward<T, n_groups>), grid, dim3(THREADS), 0, *args, delta, scale,
+                      packed);
+    });
+}
