@@ -114,6 +114,14 @@ template <int N> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
+// 2^x, off by 2^-22 of itself at most: one instruction, where exp2f is five. What is not a normal number
+// comes out as 0; 2^-INFINITY is 0.
+__device__ __forceinline__ float exp2_approximate(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // The block's dynamic shared memory (the launch's shared_bytes), aligned to 128 bytes.
 template <class T> __device__ __forceinline__ T *dynamic_shared() {
     static_assert(alignof(T) <= 128, "dynamic shared memory is aligned to 128 bytes");

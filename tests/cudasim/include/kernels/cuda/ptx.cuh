@@ -10,6 +10,8 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <float.h>
+#include <math.h>
 #include <stdint.h>
 
 #include "cudasim.h"
@@ -45,6 +47,11 @@ void cp_async_wait(size_t n_groups_left);
 template <int N> inline void cp_async_wait() {
     static_assert(N >= 0, "a number of groups");
     cudasim::cp_async_wait(N);
+}
+
+inline float exp2_approximate(float x) {
+    float y = exp2f(x);
+    return y < FLT_MIN ? 0 : y; // a NaN stays
 }
 
 template <class T> inline T *dynamic_shared() {

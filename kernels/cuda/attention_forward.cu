@@ -1,0 +1,149 @@
+// Attention, forward (kernels/ops.h: attention_forward): flash attention (arXiv 2205.14135; 2307.08691) in
+// bf16 and fp16 on tensor cores. A block keeps its queries and meets one tile of keys and values after
+// another. One barrier's wait is for keys, the next for values: while one of the two is multiplied, the other
+// one's next tile is copied, so that a single tile of each is enough. Scores and their softmax stay in
+// registers, in units of log2.
+#include "kernels/cuda/attention_tensor.cuh"
+
+namespace {
+
+constexpr int KEYS = 64;
+
+// How a block is cut: M fragments of 16 queries a warp. Wider heads' sums leave registers to one only.
+template <int WIDTH> struct cut {
+    static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_QUERIES = 16 * M;
+    static constexpr int QUERIES = ATTENTION_WARPS * WARP_QUERIES;
+    static constexpr int SHARED_ELEMENTS = (QUERIES + 2 * KEYS) * TILE_STRIDE<WIDTH>;
+};
+
+// Of a thread's row: `shift`, the highest scaled score so far, and its part of the sum of 2^(score - shift).
+struct online_softmax {
+    float shift, sum;
+};
+
+// Hides what the thread's rows do not see. n_visible: of the tile's keys, by the first row of the warp.
+template <int M> __device__ __forceinline__ void mask(mma_c (&scores)[M][KEYS / 8], int n_visible) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (8 * n + fragment_column() + i % 2 >= n_visible + 16 * m + fragment_row(i / 2))
+                    scores[m][n].x[i] = -INFINITY;
+}
+
+// Scores become 2^(scaled score - shift), and what was summed under a lower shift is rescaled. Each row sees
+// the first key, so that its shift is finite from the first tile on.
+template <int WIDTH, int M>
+__device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
+                                       mma_c (&out)[M][WIDTH / 8], float scale) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            online_softmax &row = rows[m][h];
+            float highest = -INFINITY, sum = 0;
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                highest = fmaxf(highest, fmaxf(scores[m][n].x[2 * h], scores[m][n].x[2 * h + 1]));
+            float shift = fmaxf(row.shift, fragment_row_max(highest) * scale);
+            float factor = exp2_approximate(row.shift - shift);
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int i = 2 * h; i < 2 * h + 2; i++) {
+                    scores[m][n].x[i] = exp2_approximate(fmaf(scores[m][n].x[i], scale, -shift));
+                    sum += scores[m][n].x[i];
+                }
+            row = {shift, row.sum * factor + sum};
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                out[m][n].x[2 * h] *= factor;
+                out[m][n].x[2 * h + 1] *= factor;
+            }
+        }
+}
+
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(ATTENTION_THREADS)
+    forward(attention_forward_args args, float scale, bool packed) {
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = cut<WIDTH>::M;
+    constexpr int QUERIES = cut<WIDTH>::QUERIES, WARP_QUERIES = cut<WIDTH>::WARP_QUERIES;
+    T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
+    int D = args.D, first = tile_counted_down() * QUERIES;
+    int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
+    // Where the block's and the warp's rows end, and the keys that the last of each sees.
+    int cached = args.S - args.T;
+    int n_keys = min(args.S, cached + first + QUERIES);
+    int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
+    auto kv_rows = [&](const void *tensor, int position) {
+        return strided_rows<const T>(tensor, args.kv_batch_stride, args.kv_stride, D, position, args.S);
+    };
+
+    load_tile<QUERIES, WIDTH>(
+        queries, strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T), D,
+        packed);
+    load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, 0), D, packed);
+    cp_async_commit();
+    mma_c out[M][WIDTH / 8] = {};
+    online_softmax rows[M][2];
+    for (int m = 0; m < M; m++)
+        rows[m][0] = rows[m][1] = {-INFINITY, 0};
+    for (int key = 0; key < n_keys; key += KEYS) {
+        mma_c scores[M][KEYS / 8];
+        cp_async_wait<0>();
+        __syncthreads(); // the keys are there, and all have read the values before
+        load_tile<KEYS, WIDTH>(values, kv_rows(args.v, key), D, packed);
+        cp_async_commit();
+        if (key < n_own_keys)
+            multiply_rows<WIDTH, M, KEYS>(scores, queries + own * STRIDE, keys);
+        cp_async_wait<0>();
+        __syncthreads(); // the values are there, and all have read the keys
+        if (key + KEYS < n_keys)
+            load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, key + KEYS), D, packed);
+        cp_async_commit();
+        if (key < n_own_keys) {
+            int n_visible = cached + first + own + 1 - key;
+            if (n_visible < KEYS)
+                mask(scores, n_visible);
+            soften<WIDTH>(scores, rows, out, scale * LOG2_E);
+            add_rows<WIDTH, M, KEYS>(out, scores, values);
+        }
+    }
+
+    float factors[M][2];
+    for (int m = 0; m < M; m++)
+        for (int h = 0; h < 2; h++) {
+            float sum = fragment_row_sum(rows[m][h].sum);
+            int row = first + own + 16 * m + fragment_row(h);
+            factors[m][h] = 1 / sum;
+            if (args.lse && fragment_column() == 0 && row < args.T)
+                static_cast<float *>(args.lse)[statistics_at(args.T) + row] =
+                    (rows[m][h].shift + log2f(sum)) * LN_2;
+        }
+    put_rows<WIDTH, M>(queries + own * STRIDE, out, factors);
+    store_tile<WARP_QUERIES, WIDTH>(dense_rows<T>(args.out, D, first + own, args.T), queries + own * STRIDE,
+                                    D, packed);
+}
+
+} // namespace
+
+extern "C" enum status cuda_attention_forward(struct stream *stream,
+                                              const struct attention_forward_args *args) {
+    int D = args->D;
+    bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
+                  is_aligned(args->v) &&
+                  attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
+                  attention_is_packed(D, args->kv_stride, args->kv_batch_stride, args->type);
+    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
+        return attention_forward_on_cores(stream, args, packed);
+    return with_type_and_width(args->type, D, [=](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int WIDTH = decltype(width)::value;
+        return LAUNCH(stream, (forward<T, WIDTH>),
+                      dim3(ceil_divide(args->T, cut<WIDTH>::QUERIES), args->H, args->B),
+                      dim3(ATTENTION_THREADS), cut<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
+                      attention_scale(D), packed);
+    });
+}

@@ -1,0 +1,221 @@
+// What attention's tensor-core kernels, forward and backward, share: tiles of rows in shared memory, and the
+// products of a warp. A warp has the rows of 16 x M: M fragments of mma's A, so that each fragment of B that
+// it loads is used M times. What one product leaves in registers is, rounded to 16 bits, the next one's A:
+// weights never pass through shared memory.
+#ifndef ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
+#define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
+
+#include "kernels/cuda/attention.cuh"
+
+constexpr int ATTENTION_WARPS = 4;
+constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+
+// Rows of shared memory are this many elements apart: an odd number of 16-byte pieces, so that the eight rows
+// of a matrix that ldmatrix loads are in different banks.
+template <int WIDTH> constexpr int TILE_STRIDE = WIDTH + 8;
+
+// ---- tiles: ROWS x WIDTH elements, stride TILE_STRIDE<WIDTH>
+
+// Begins to copy a head's rows to a tile; zeros past the last row and past column D. Where 16-byte copies are
+// not possible, the copy happens at once: the destination must be free, and a barrier follows, either way.
+template <int ROWS, int WIDTH, class T>
+__device__ __forceinline__ void load_tile(T *tile, const attention_rows<const T> &from, int D, bool packed) {
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>, PIECES = WIDTH / pack<T>::size;
+    constexpr int STEP = ATTENTION_THREADS / PIECES; // rows at once; the threads that are left over rest
+    int thread = static_cast<int>(threadIdx.x);
+    if (packed) {
+        int row = thread / PIECES, column = thread % PIECES * pack<T>::size;
+        const T *x = from.x + row * from.stride + column;
+#pragma unroll
+        for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, row += STEP, x += STEP * from.stride) {
+            if (thread >= STEP * PIECES || row >= ROWS)
+                break;
+            bool valid = row < from.n && column < D;
+            cp_async_16(tile + row * STRIDE + column, valid ? x : from.x, valid);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = thread; i < ROWS * WIDTH; i += ATTENTION_THREADS) {
+        int row = i / WIDTH, column = i % WIDTH;
+        bool valid = row < from.n && column < D;
+        tile[row * STRIDE + column] = valid ? from.x[row * from.stride + column] : narrow<T>(0);
+    }
+}
+
+// Writes a warp's ROWS rows of a tile, which this warp alone wrote, to a head's rows.
+template <int ROWS, int WIDTH, class T>
+__device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T *tile, int D, bool packed) {
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>, PIECES = WIDTH / pack<T>::size;
+    int lane = static_cast<int>(threadIdx.x) % WARP;
+    if (packed) {
+#pragma unroll
+        for (int i = lane; i < ROWS * PIECES; i += WARP) {
+            int row = i / PIECES, column = i % PIECES * pack<T>::size;
+            if (row < to.n && column < D)
+                store_pack(to.x + row * to.stride + column, load_pack(tile + row * STRIDE + column));
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = lane; i < ROWS * WIDTH; i += WARP) {
+        int row = i / WIDTH, column = i % WIDTH;
+        if (row < to.n && column < D)
+            to.x[row * to.stride + column] = tile[row * STRIDE + column];
+    }
+}
+
+// ---- fragments, from their first element in a tile
+
+template <int WIDTH, class T> __device__ __forceinline__ void load_a(mma_a &a, const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) % WARP;
+    ldmatrix_x4(a.x, tile + lane % 16 * TILE_STRIDE<WIDTH> + lane / 16 * 8);
+}
+
+// Two fragments of B side by side, 16 x 16, whose columns are the tile's rows.
+template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma_b (&b)[2], const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) % WARP;
+    uint32_t x[4];
+    ldmatrix_x4(x, tile + (lane % 8 + lane / 16 * 8) * TILE_STRIDE<WIDTH> + lane / 8 % 2 * 8);
+    b[0] = {{x[0], x[1]}};
+    b[1] = {{x[2], x[3]}};
+}
+
+// Likewise, whose rows are the tile's rows.
+template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[2], const T *tile) {
+    int lane = static_cast<int>(threadIdx.x) % WARP;
+    uint32_t x[4];
+    ldmatrix_x4_transposed(x, tile + lane % 16 * TILE_STRIDE<WIDTH> + lane / 16 * 8);
+    b[0] = {{x[0], x[1]}};
+    b[1] = {{x[2], x[3]}};
+}
+
+// ---- a warp's products. A thread has, of each 16 x 8 fragment, two rows and in each two neighbouring
+// columns.
+
+__device__ __forceinline__ int fragment_row(int h) {
+    return static_cast<int>(threadIdx.x) % WARP / 4 + 8 * h;
+}
+
+__device__ __forceinline__ int fragment_column() {
+    return static_cast<int>(threadIdx.x) % 4 * 2;
+}
+
+// Each of the 16 M rows of a with each of N rows of b.
+template <int WIDTH, int M, int N, class T>
+__device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, const T *b) {
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+            c[m][n] = {};
+#pragma unroll
+    for (int k = 0; k < WIDTH; k += 16) {
+        mma_a left[M];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            load_a<WIDTH>(left[m], a + m * 16 * STRIDE + k);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            mma_b right[2];
+            load_b_of_rows<WIDTH>(right, b + n * 16 * STRIDE + k);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16<T>(c[m][2 * n], left[m], right[0]);
+                mma_m16n8k16<T>(c[m][2 * n + 1], left[m], right[1]);
+            }
+        }
+    }
+}
+
+template <class T> __device__ __forceinline__ uint32_t pair(float low, float high);
+template <> __device__ __forceinline__ uint32_t pair<bf16>(float low, float high) {
+    __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &both, sizeof bits);
+    return bits;
+}
+template <> __device__ __forceinline__ uint32_t pair<half>(float low, float high) {
+    __half2 both = __floats2half2_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &both, sizeof bits);
+    return bits;
+}
+
+// sums[row] += weights[row][j] * b[j] over the N rows of b, the weights rounded to T.
+template <int WIDTH, int M, int N, class T>
+__device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_c (&weights)[M][N / 8],
+                                         const T *b) {
+#pragma unroll
+    for (int k = 0; k < N / 16; k++) {
+        mma_a left[M];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            const mma_c &first = weights[m][2 * k], &second = weights[m][2 * k + 1];
+            left[m] = {{pair<T>(first.x[0], first.x[1]), pair<T>(first.x[2], first.x[3]),
+                        pair<T>(second.x[0], second.x[1]), pair<T>(second.x[2], second.x[3])}};
+        }
+#pragma unroll
+        for (int n = 0; n < WIDTH / 16; n++) {
+            mma_b right[2];
+            load_b<WIDTH>(right, b + k * 16 * TILE_STRIDE<WIDTH> + n * 16);
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16<T>(sums[m][2 * n], left[m], right[0]);
+                mma_m16n8k16<T>(sums[m][2 * n + 1], left[m], right[1]);
+            }
+        }
+    }
+}
+
+template <class T> struct alignas(2 * sizeof(T)) two { T x[2]; };
+
+// A warp's sums, row times factor, rounded, to its rows of a tile that no other warp touches.
+template <int WIDTH, int M, class T>
+__device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8],
+                                         const float (&factors)[M][2]) {
+    __syncwarp(); // the warp has read what the tile held
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < WIDTH / 8; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                T *at = tile + (16 * m + fragment_row(h)) * TILE_STRIDE<WIDTH> + 8 * n + fragment_column();
+                two<T> values = {{narrow<T>(sums[m][n].x[2 * h] * factors[m][h]),
+                                  narrow<T>(sums[m][n].x[2 * h + 1] * factors[m][h])}};
+                *reinterpret_cast<two<T> *>(at) = values;
+            }
+    __syncwarp();
+}
+
+// Sum or maximum over the four threads that share a row.
+__device__ __forceinline__ float fragment_row_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+__device__ __forceinline__ float fragment_row_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+
+// ---- launching
+
+template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
+
+// Calls f(T(), head_width<WIDTH>()) for the narrowest kernel that takes heads of D elements.
+template <class F> enum status with_type_and_width(enum dtype type, int D, F f) {
+    auto with_width = [=](auto element) {
+        return D <= 32   ? f(element, head_width<32>())
+               : D <= 64 ? f(element, head_width<64>())
+               : D <= 80 ? f(element, head_width<80>())
+               : D <= 96 ? f(element, head_width<96>())
+                         : f(element, head_width<ATTENTION_TENSOR_WIDTH>());
+    };
+    return type == DTYPE_BF16 ? with_width(bf16()) : with_width(half());
+}
+
+#endif
