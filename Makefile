@@ -125,8 +125,8 @@ else
 endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
-# The products of whole training runs: vectorised, and not every addition checked for overflow.
-$(BUILD)/tests/cudasim/ptx.o: kernel_flags_here = -O3 -fno-sanitize=undefined
+# The products of whole training runs: loops become vectors, and no addition is checked for overflow.
+$(BUILD)/tests/cudasim/ptx.o: kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
 $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	@mkdir -p $(@D)
 	$(say) "compile $@"
