@@ -59,7 +59,6 @@ int take_ready(block_runner &r) {
 void become(block_runner &r, unsigned thread) {
     r.running = thread;
     threadIdx = r.threads[thread].index;
-    race_thread(r, thread);
 }
 
 void leave_kernel(block_runner &r) {
@@ -70,13 +69,17 @@ void leave_kernel(block_runner &r) {
     warp_state &w = r.warps[warp];
     for (uint32_t waiting = w.waiting; waiting; waiting &= waiting - 1) {
         const lane_wait &wait = w.waits[__builtin_ctz(waiting)];
-        if (wait.mask >> lane & 1)
-            kernel_fault(text("leaves the kernel, but %s with mask %08x waits for its lane %u: %s", wait.what,
-                              wait.mask, lane, who_waits(r).c_str()),
-                         nullptr);
+        if (wait.mask >> lane & 1) {
+            kernel_finding("divergent warp",
+                           text("leaves the kernel, but %s with mask %08x waits for its lane %u: %s",
+                                wait.what, wait.mask, lane, who_waits(r).c_str()));
+            give_up_block();
+        }
     }
-    if (r.n_at_barrier)
-        kernel_fault("divergent barrier: leaves the kernel while " + who_waits(r), nullptr);
+    if (r.n_at_barrier) {
+        kernel_finding("divergent barrier", "leaves the kernel while " + who_waits(r));
+        give_up_block();
+    }
     w.live &= ~(1u << lane);
     r.n_exited++;
 }
@@ -89,7 +92,7 @@ void run_another(block_runner &r, fiber *self) {
     int next = take_ready(r);
     if (next < 0) {
         if (r.n_exited < r.n_threads) {
-            report(kernel_place(), "deadlock: " + who_waits(r), nullptr);
+            kernel_finding("deadlock", who_waits(r));
             give_up_block();
         }
         fiber_switch(self, &r.main);
@@ -100,6 +103,7 @@ void run_another(block_runner &r, fiber *self) {
     if (!t.on)
         t.on = take_fiber(r);
     r.current = t.on;
+    race_thread(r);
     if (t.on != self)
         fiber_switch(self, t.on);
 }
@@ -161,8 +165,11 @@ void begin_block(block_runner &r, const grid_launch &launch, uint3 block) {
     gridDim = launch.grid;
 }
 
-// Dynamic shared memory is full of NaN when a block begins, and ends where the launch said.
-void begin_shared(block_runner &r, size_t bytes) {
+// Shared memory is full of NaN when a block begins, and the dynamic part ends where the launch said.
+void begin_shared(block_runner &r, const grid_launch &launch) {
+    for (const thread_variable &variable : launch.facts->shared)
+        memset(r.fixed.begin + variable.offset, 0xff, variable.bytes);
+    size_t bytes = launch.shared_bytes;
     if (!bytes)
         return;
     unpoison(r.shared, shared_limit);
@@ -180,6 +187,7 @@ block_runner &runner() {
         if (memory == MAP_FAILED)
             abort();
         own_runner->shared = static_cast<char *>(memory);
+        own_runner->fixed = thread_local_memory();
     }
     return *own_runner;
 }
@@ -191,11 +199,12 @@ block_runner *running_block() {
 void run_block(grid_launch &launch, uint3 block) {
     block_runner &r = runner();
     begin_block(r, launch, block);
-    begin_shared(r, launch.shared_bytes);
+    begin_shared(r, launch);
     race_block(r);
     r.in_kernel = true;
     run_another(r, &r.main);
     r.in_kernel = false;
+    race_end(r);
     if (!r.given_up_on)
         return;
     // Given up: the threads that were under way are dropped where they stand.
@@ -234,15 +243,19 @@ void give_up_block() {
 int block_barrier(barrier_kind kind, int predicate, const char *file, int line) {
     block_runner &r = runner();
     unsigned warp = r.running / threads_per_warp, lane = r.running % threads_per_warp;
-    if (r.n_exited)
-        kernel_fault(
-            text("divergent barrier: waits at a barrier (%s:%d) that %u threads of the block did not "
-                 "come to before they left the kernel",
-                 file, line, r.n_exited),
-            nullptr);
-    if (r.n_at_barrier && (line != r.barrier_line || kind != r.barrier_kind || strcmp(file, r.barrier_file)))
-        kernel_fault(text("divergent barrier: waits at %s:%d while %s", file, line, who_waits(r).c_str()),
-                     nullptr);
+    if (r.n_exited) {
+        kernel_finding(
+            "divergent barrier",
+            text("waits at %s:%d, where %u threads of the block did not come before they left the kernel",
+                 file, line, r.n_exited));
+        give_up_block();
+    }
+    if (r.n_at_barrier && (line != r.barrier_line || kind != r.barrier_kind ||
+                           (file != r.barrier_file && strcmp(file, r.barrier_file)))) {
+        kernel_finding("divergent barrier",
+                       text("waits at %s:%d while %s", file, line, who_waits(r).c_str()));
+        give_up_block();
+    }
     r.barrier_file = file;
     r.barrier_line = line;
     r.barrier_kind = kind;

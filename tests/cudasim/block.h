@@ -6,17 +6,27 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cudasim/api.h"
 #include "tests/cudasim/fiber.h"
+#include "tests/cudasim/symbols.h"
 
 namespace cudasim {
 
 constexpr unsigned threads_per_warp = 32, max_threads = 1024, max_warps = max_threads / threads_per_warp;
 constexpr size_t default_shared_limit = 48 * 1024, shared_limit = 227 * 1024;
 
+// What is known of a kernel from its first launch on.
+struct kernel_facts {
+    std::vector<thread_variable> shared; // its own __shared__ variables
+    size_t shared_bytes = 0;             // of them together
+    size_t dynamic_limit = 0;            // of dynamic shared memory, 0: the default
+};
+
 // One launch as every block of it sees it.
 struct grid_launch {
+    const kernel_facts *facts;
     const void *kernel;
     thread_call call;
     const void *arguments;
@@ -70,7 +80,8 @@ struct block_runner {
     fiber *current = nullptr;     // the running thread's
     fiber *given_up_on = nullptr; // the one that gave up the block
     fiber *free_fibers = nullptr;
-    char *shared = nullptr; // dynamic shared memory, shared_limit bytes and a guard
+    char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
+    thread_memory fixed = {}; // where static shared memory lies
     warp_state warps[max_warps];
     thread_state threads[max_threads];
 };
@@ -87,10 +98,7 @@ void run_block(grid_launch &launch, uint3 block);
 void wait_until_ready();
 void make_ready(block_runner &r, unsigned warp, uint32_t lanes);
 
-// "kernel, block (0,0,0), thread (1,0,0)" for the running thread.
-std::string kernel_place();
-// Reports a finding about the running thread and gives up the launch; pc as for report.
-[[noreturn]] void kernel_fault(const std::string &what, const void *pc);
+// Leaves the block's threads where they stand. A statement of its own: nothing is destroyed on the way.
 [[noreturn]] void give_up_block();
 // "threads 0-31 wait at ...": everyone who waits, for messages.
 std::string who_waits(const block_runner &r);

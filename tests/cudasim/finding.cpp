@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <execinfo.h>
 #include <mutex>
 #include <set>
 #include <unistd.h>
@@ -49,20 +50,51 @@ std::string text(const char *format, ...) {
     return made;
 }
 
-void report(const std::string &where, const std::string &what, const void *pc) {
-    std::string line = where + ": " + what, place = pc ? source_line(pc) : "";
-    if (!place.empty())
-        line += " (" + place + ")";
+namespace {
+
+bool is_new(const std::string &key) {
+    record &all = findings();
+    std::lock_guard<std::mutex> guard(all.mutex);
+    return all.told.insert(key).second;
+}
+
+void tell(const std::string &line) {
     record &all = findings();
     std::lock_guard<std::mutex> guard(all.mutex);
     all.n++;
     all.last = line;
-    if (all.told.insert(line).second)
-        fprintf(stderr, "cudasim: %s\n", line.c_str());
+    fprintf(stderr, "cudasim: %s\n", line.c_str());
+}
+
+} // namespace
+
+void report(const std::string &where, const std::string &what) {
+    std::string line = where + ": " + what;
+    if (is_new(line))
+        tell(line);
+}
+
+void kernel_finding(const char *kind, const std::string &what) {
+    set_sticky_error(cudaErrorLaunchFailure);
+    void *frames[16];
+    int n = backtrace(frames, int(sizeof frames / sizeof *frames));
+    block_runner &r = runner();
+    std::string kernel = function_name(r.launch->kernel), key = kernel + " " + kind;
+    for (int i = 0; i < n; i++)
+        key += text(" %p", frames[i]);
+    if (!is_new(key))
+        return;
+    std::string place = source_line(frames, n);
+    if (!place.empty() && !is_new(kernel + " " + kind + " " + place))
+        return;
+    const uint3 &b = r.block, &t = r.threads[r.running].index;
+    tell(text("%s, block (%u,%u,%u), thread (%u,%u,%u): %s: %s", kernel.empty() ? "kernel" : kernel.c_str(),
+              b.x, b.y, b.z, t.x, t.y, t.z, kind, what.c_str()) +
+         (place.empty() ? "" : " (" + place + ")"));
 }
 
 cudaError_t refuse(const char *call, cudaError_t error, const std::string &what) {
-    report(call, what, nullptr);
+    report(call, what);
     return remember(error);
 }
 
@@ -81,34 +113,23 @@ cudaError_t remember(cudaError_t error) {
     return error;
 }
 
-std::string kernel_place() {
-    block_runner &r = runner();
-    const uint3 &b = r.block, &t = r.threads[r.running].index;
-    std::string name = function_name(r.launch->kernel);
-    return text("%s, block (%u,%u,%u), thread (%u,%u,%u)", name.empty() ? "kernel" : name.c_str(), b.x, b.y,
-                b.z, t.x, t.y, t.z);
-}
-
-void kernel_fault(const std::string &what, const void *pc) {
-    report(kernel_place(), what, pc);
-    give_up_block();
-}
-
 void finding(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     std::string what = text_list(format, arguments);
     va_end(arguments);
-    report(running_block() ? kernel_place() : "host", what, nullptr);
-    set_sticky_error(cudaErrorLaunchFailure);
+    if (running_block())
+        kernel_finding("instruction", what);
+    else
+        report("host", what);
 }
 
 void fault(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    std::string what = text_list(format, arguments);
+    kernel_finding("instruction", text_list(format, arguments));
     va_end(arguments);
-    kernel_fault(what, nullptr);
+    give_up_block();
 }
 
 namespace {

@@ -12,9 +12,12 @@ namespace cudasim {
 std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 std::string text_list(const char *format, va_list arguments);
 
-// Reports `what`, begun with `where`; the place in the source follows where `pc` is known. The same text
-// is reported once. Makes the process exit with a failure.
-void report(const std::string &where, const std::string &what, const void *pc);
+// Reports `what`, begun with `where`, once for each text. Makes the process exit with a failure.
+void report(const std::string &where, const std::string &what);
+// The same for the running thread of a kernel, with the place in the source; once for each kernel, kind and
+// place, however many threads it befalls. The launch fails; whoever cannot go on calls give_up_block() after
+// it.
+void kernel_finding(const char *kind, const std::string &what);
 // The same for a call of the host: it is refused with `error`.
 cudaError_t refuse(const char *call, cudaError_t error, const std::string &what);
 

@@ -1,4 +1,5 @@
 // Launches: the limits that a device checks, then the blocks of the grid over the threads of OpenMP.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -17,13 +18,26 @@ namespace cudasim {
 
 namespace {
 
-std::mutex attributes_mutex;
-std::map<const void *, int> dynamic_shared_limits;
+std::mutex facts_mutex;
 
-size_t dynamic_shared_limit(const void *kernel) {
-    std::lock_guard<std::mutex> guard(attributes_mutex);
-    auto found = dynamic_shared_limits.find(kernel);
-    return found == dynamic_shared_limits.end() ? default_shared_limit : size_t(found->second);
+// Made on first use, never moved or destroyed.
+kernel_facts &facts_of(const void *kernel) {
+    static auto *known = new std::map<const void *, kernel_facts>;
+    std::lock_guard<std::mutex> guard(facts_mutex);
+    auto made = known->try_emplace(kernel);
+    kernel_facts &facts = made.first->second;
+    if (made.second) {
+        facts.shared = thread_variables_of(kernel);
+        for (const thread_variable &variable : facts.shared)
+            facts.shared_bytes += variable.bytes;
+    }
+    return facts;
+}
+
+size_t dynamic_limit(const kernel_facts &facts) {
+    if (facts.dynamic_limit)
+        return facts.dynamic_limit;
+    return default_shared_limit - std::min(facts.shared_bytes, default_shared_limit);
 }
 
 cudaError_t check_shape(const dim3 &grid, const dim3 &block, unsigned n_attributes) {
@@ -106,16 +120,16 @@ cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_
     cudaError_t error = device_error();
     if (error == cudaSuccess)
         error = check_shape(config->gridDim, config->blockDim, config->numAttrs);
-    if (error == cudaSuccess && config->dynamicSmemBytes > default_shared_limit &&
-        config->dynamicSmemBytes > dynamic_shared_limit(kernel))
+    const kernel_facts &facts = facts_of(kernel);
+    if (error == cudaSuccess && config->dynamicSmemBytes > dynamic_limit(facts))
         error = cudaErrorInvalidValue;
     if (error != cudaSuccess)
         return remember(error);
     dim3 grid = config->gridDim, block = config->blockDim;
     size_t shared_bytes = config->dynamicSmemBytes;
-    auto run = [=](const void *at) -> int {
-        grid_launch launch = {kernel, call,         at,           arguments_bytes, grid,
-                              block,  shared_bytes, order_seed(), {false}};
+    auto run = [=, &facts](const void *at) -> int {
+        grid_launch launch = {&facts, kernel, call,         at,           arguments_bytes,
+                              grid,   block,  shared_bytes, order_seed(), {false}};
         run_grid(launch);
         return launch.failed ? cudaErrorLaunchFailure : cudaSuccess;
     };
@@ -129,18 +143,19 @@ cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_
 cudaError_t set_function_attribute(const void *kernel, cudaFuncAttribute attribute, int value) {
     cudaError_t error = device_error();
     if (error == cudaSuccess && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-        if (value < 0 || size_t(value) > shared_limit)
+        kernel_facts &facts = facts_of(kernel);
+        if (value < 0 || size_t(value) + facts.shared_bytes > shared_limit)
             return remember(cudaErrorInvalidValue);
-        std::lock_guard<std::mutex> guard(attributes_mutex);
-        dynamic_shared_limits[kernel] = value;
+        facts.dynamic_limit = size_t(value);
     }
     return remember(error);
 }
 
 cudaError_t get_function_attributes(cudaFuncAttributes *attributes, const void *kernel) {
     *attributes = {};
+    attributes->sharedSizeBytes = facts_of(kernel).shared_bytes;
     attributes->maxThreadsPerBlock = max_threads;
-    attributes->maxDynamicSharedSizeBytes = int(dynamic_shared_limit(kernel));
+    attributes->maxDynamicSharedSizeBytes = int(dynamic_limit(facts_of(kernel)));
     attributes->binaryVersion = attributes->ptxVersion = device_capability();
     return remember(device_error());
 }

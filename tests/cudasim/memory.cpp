@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <sys/mman.h>
@@ -33,8 +34,9 @@ struct memory_table {
     allocation **by_page = nullptr;
     size_t cursor = 0; // pages
     size_t device_bytes = 0, n = 0;
+    std::deque<allocation> all;          // also those freed, for messages
     std::map<size_t, allocation *> live; // by first page
-    std::vector<allocation *> registered;
+    std::vector<allocation> registered;
 };
 
 memory_table &table() {
@@ -107,7 +109,8 @@ cudaError_t allocate(void **out, size_t bytes, memory_kind kind) {
     if (mprotect(pages, pages_bytes, PROT_READ | PROT_WRITE))
         return cudaErrorMemoryAllocation;
     unpoison(pages, pages_bytes);
-    allocation *made = new allocation{pages + red_zone_bytes, bytes, kind, true, ++t.n, pages, pages_bytes};
+    t.all.push_back({pages + red_zone_bytes, bytes, kind, true, ++t.n, pages, pages_bytes});
+    allocation *made = &t.all.back();
     char *end = made->begin + bytes;
     fill(pages, red_zone_byte, red_zone_bytes);
     memset(made->begin, poison_byte, bytes);
@@ -149,11 +152,9 @@ void check_red_zones(const char *call, const allocation &a) {
     ptrdiff_t at;
     if (!find_damage(a, &at))
         return;
-    report(call,
-           at < 0 ? text("the memory %td bytes before %s was written", -at, name_of(a).c_str())
-                  : text("the memory %td bytes past the end of %s was written", at - ptrdiff_t(a.bytes),
-                         name_of(a).c_str()),
-           nullptr);
+    report(call, at < 0 ? text("the memory %td bytes before %s was written", -at, name_of(a).c_str())
+                        : text("the memory %td bytes past the end of %s was written", at - ptrdiff_t(a.bytes),
+                               name_of(a).c_str()));
     set_sticky_error(cudaErrorIllegalAddress);
 }
 
@@ -192,9 +193,9 @@ const allocation *find_allocation(const void *address) {
 
 static const allocation *find_registered(const void *address) {
     memory_table &t = table();
-    for (const allocation *a : t.registered)
-        if (size_t(static_cast<const char *>(address) - a->begin) < a->bytes)
-            return a;
+    for (const allocation &a : t.registered)
+        if (size_t(static_cast<const char *>(address) - a.begin) < a.bytes)
+            return &a;
     return nullptr;
 }
 
@@ -232,7 +233,7 @@ std::string describe_address(const void *address) {
 bool check_device_memory(const char *what, const void *address, size_t bytes) {
     if (!bytes || memory_is_live(address, bytes))
         return true;
-    report(what, text("%zu bytes at %p: %s", bytes, address, describe_address(address).c_str()), nullptr);
+    report(what, text("%zu bytes at %p: %s", bytes, address, describe_address(address).c_str()));
     set_sticky_error(cudaErrorIllegalAddress);
     return false;
 }
@@ -241,9 +242,9 @@ void report_leaked_memory() {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
     for (auto &entry : t.live)
-        report("exit", name_of(*entry.second) + " was never freed", nullptr);
-    for (const allocation *a : t.registered)
-        report("exit", name_of(*a) + " was never unregistered", nullptr);
+        report("exit", name_of(*entry.second) + " was never freed");
+    for (const allocation &a : t.registered)
+        report("exit", name_of(a) + " was never unregistered");
 }
 
 } // namespace cudasim
@@ -296,10 +297,10 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned) {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
     char *begin = static_cast<char *>(pointer);
-    for (const allocation *a : t.registered)
-        if (begin < a->begin + a->bytes && a->begin < begin + bytes)
+    for (const allocation &a : t.registered)
+        if (begin < a.begin + a.bytes && a.begin < begin + bytes)
             return remember(cudaErrorHostMemoryAlreadyRegistered);
-    t.registered.push_back(new allocation{begin, bytes, MEMORY_REGISTERED, true, ++t.n, begin, bytes});
+    t.registered.push_back({begin, bytes, MEMORY_REGISTERED, true, ++t.n, begin, bytes});
     return remember(cudaSuccess);
 }
 
@@ -307,8 +308,7 @@ cudaError_t cudaHostUnregister(void *pointer) {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
     for (size_t i = 0; i < t.registered.size(); i++)
-        if (t.registered[i]->begin == pointer) {
-            delete t.registered[i];
+        if (t.registered[i].begin == pointer) {
             t.registered.erase(t.registered.begin() + ptrdiff_t(i));
             return remember(device_error());
         }

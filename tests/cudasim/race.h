@@ -10,7 +10,8 @@ namespace cudasim {
 extern bool sees_accesses; // some part of the program was built with its accesses shown
 
 void race_block_begins(block_runner &r);
-void race_thread_runs(block_runner &r, unsigned thread);
+void race_block_ends(block_runner &r);
+void race_thread_runs(block_runner &r);
 void race_block_ordered(block_runner &r);
 void race_lanes_ordered(block_runner &r, unsigned warp, uint32_t lanes);
 
@@ -18,9 +19,13 @@ inline void race_block(block_runner &r) {
     if (sees_accesses)
         race_block_begins(r);
 }
-inline void race_thread(block_runner &r, unsigned thread) {
+inline void race_end(block_runner &r) {
     if (sees_accesses)
-        race_thread_runs(r, thread);
+        race_block_ends(r);
+}
+inline void race_thread(block_runner &r) {
+    if (sees_accesses)
+        race_thread_runs(r);
 }
 inline void race_block_barrier(block_runner &r) {
     if (sees_accesses)

@@ -222,9 +222,9 @@ void report_leaked_streams() {
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
     if (!s.streams.empty())
-        report("exit", text("%zu streams were never destroyed", s.streams.size()), nullptr);
+        report("exit", text("%zu streams were never destroyed", s.streams.size()));
     if (!s.events.empty())
-        report("exit", text("%zu events were never destroyed", s.events.size()), nullptr);
+        report("exit", text("%zu events were never destroyed", s.events.size()));
 }
 
 } // namespace cudasim

@@ -19,24 +19,31 @@ bool all_agree(block_runner &r, const warp_state &w, const lane_wait &mine) {
         const lane_wait &other = w.waits[__builtin_ctz(lanes)];
         if (other.mask != mine.mask)
             return false; // it must meet others first, and may come to this one then
-        if (other.what != mine.what && strcmp(other.what, mine.what))
-            kernel_fault(text("divergent warp: %s meets %s: %s", mine.what, other.what, who_waits(r).c_str()),
-                         __builtin_return_address(0));
-        if (other.apply != mine.apply || other.context != mine.context)
-            kernel_fault(text("divergent warp: the lanes of %s differ in its parameters", mine.what),
-                         __builtin_return_address(0));
+        if (other.what != mine.what && strcmp(other.what, mine.what)) {
+            kernel_finding("divergent warp",
+                           text("%s meets %s: %s", mine.what, other.what, who_waits(r).c_str()));
+            give_up_block();
+        }
+        if (other.apply != mine.apply || other.context != mine.context) {
+            kernel_finding("divergent warp", text("the lanes of %s differ in its parameters", mine.what));
+            give_up_block();
+        }
     }
     return true;
 }
 
 void check_mask(const warp_state &w, unsigned mask, const char *what, unsigned lane) {
-    if (!(mask >> lane & 1))
-        kernel_fault(text("%s with mask %08x, which leaves out the calling lane %u", what, mask, lane),
-                     __builtin_return_address(0));
-    if (mask & ~w.live)
-        kernel_fault(text("%s with mask %08x, of which lanes %08x do not exist or have left the kernel", what,
-                          mask, mask & ~w.live),
-                     __builtin_return_address(0));
+    if (!(mask >> lane & 1)) {
+        kernel_finding("divergent warp",
+                       text("%s with mask %08x, which leaves out the calling lane %u", what, mask, lane));
+        give_up_block();
+    }
+    if (mask & ~w.live) {
+        kernel_finding("divergent warp",
+                       text("%s with mask %08x, of which lanes %08x do not exist or have left the kernel",
+                            what, mask, mask & ~w.live));
+        give_up_block();
+    }
 }
 
 } // namespace
@@ -191,9 +198,11 @@ void warp_barrier(unsigned mask) {
 uint64_t shuffle(shuffle_kind kind, unsigned mask, uint64_t bits, int operand, int width) {
     static const char *const names[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
                                         "__shfl_xor_sync"};
-    if (width < 1 || width > 32 || (width & (width - 1)))
-        kernel_fault(text("%s with width %d, which must be a power of two up to 32", names[kind], width),
-                     __builtin_return_address(0));
+    if (width < 1 || width > 32 || (width & (width - 1))) {
+        kernel_finding("instruction",
+                       text("%s with width %d, which must be a power of two up to 32", names[kind], width));
+        give_up_block();
+    }
     shuffle_record record = {bits, 0, operand, width};
     warp_collective(mask, names[kind], &record, apply_shuffle, kind_context(kind));
     return record.result;
