@@ -96,7 +96,8 @@ ifneq ($(simulated),)
   simulator_objects := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cudasim/test_%,$(wildcard tests/cudasim/*.cpp)))
   CXX := $(if $(filter clang%,$(compiler)),$(subst clang,clang++,$(CC)),g++)
   simulator_flags := -Itests/cudasim/include -I. -D_GNU_SOURCE -std=c++17 -g -O2 $(cxx_warnings) -fopenmp \
-                     -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer $(sanitize)
+                     -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer \
+                     -fno-optimize-sibling-calls $(sanitize)
   # Every access of a kernel is told to tests/cudasim/race.cpp, which takes the place of the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
   cuda_link := -rdynamic -lstdc++ -ldl
