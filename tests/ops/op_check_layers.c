@@ -9,7 +9,11 @@
 static const struct embedding_shape {
     int B, T, C, V, position;
 } embedding_shapes[] = {
-    {1, 1, 1, 1, 0}, {2, 3, 7, 5, 2}, {1, 7, 48, 3, 1}, {3, 5, 257, 100, 0}, {4, 48, 100, 11, 3},
+    {1, 1, 1, 1, 0},      {2, 3, 7, 5, 2},     {1, 7, 48, 3, 1},
+    {3, 5, 257, 100, 0},  {4, 48, 100, 11, 3}, // a token often enough to be looked for
+    {2, 5, 600, 7, 0},                         // several slices of channels
+    {2, 700, 8, 2, 0},                         // a token a thousand times
+    {1, 300, 4, 1000, 0},                      // more tokens than a small GPU has blocks
 };
 #define N_EMBEDDING_SHAPES (sizeof embedding_shapes / sizeof *embedding_shapes)
 
@@ -75,8 +79,10 @@ static const struct layernorm_shape {
     int N, C;
     double mean, deviation; // of x
 } layernorm_shapes[] = {
-    {1, 1, 0, 1},   {1, 3, 0, 1},    {3, 7, 0, 1},     {7, 48, 0, 10},     {5, 257, 0, 1e-3},
-    {3, 96, 50, 1}, {257, 33, 1, 1}, {130, 128, 0, 1}, {3, 1000, -3, 0.1},
+    {1, 1, 0, 1},       {1, 3, 0, 1},    {3, 7, 0, 1},    {7, 48, 0, 10},
+    {5, 257, 0, 1e-3},  {3, 96, 50, 1},  {257, 33, 1, 1}, {130, 128, 0, 1},
+    {3, 1000, -3, 0.1}, {2, 2304, 0, 1}, // more than a warp's row
+    {1, 20992, 0, 1},                    // more than shared memory
 };
 #define N_LAYERNORM_SHAPES (sizeof layernorm_shapes / sizeof *layernorm_shapes)
 #define EPSILON            1e-5
@@ -306,6 +312,7 @@ static const struct cross_entropy_shape {
     {5, 257, 7, 0, 1, 1.0f / 37},
     {4, 999, 0, 9, 30, 65536.0f / 37},
     {70, 300, 20, 20, 2, 1.0f / 37},
+    {3, 4101, 3, 3, 2, 1.0f / 37},
 };
 #define N_CROSS_ENTROPY_SHAPES (sizeof cross_entropy_shapes / sizeof *cross_entropy_shapes)
 

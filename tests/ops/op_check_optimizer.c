@@ -189,18 +189,23 @@ void check_sum_squares(struct op_bench *bench) {
 
 // ---- fill and cast
 
+static void fill_call(struct op_bench *bench, enum dtype type, size_t n, float value) {
+    struct fill_args args = {.n = n, .value = value, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, fill, &args, "n %zu value %g", n, (double)value);
+    op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n))->exact = true;
+    op_call_reference(&call);
+    op_call_judge(&call);
+}
+
 void check_fill(struct op_bench *bench) {
     static const float values[] = {0, 1, -3.14159265f, 0x1p-130f, -0x1.8p-24f, 65519, 65520, INFINITY};
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_SPANS; i++)
-        for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
-            struct fill_args args = {.n = spans[i], .value = values[k], .type = type};
-            struct op_call call;
-            op_call_begin(&call, bench, fill, &args, "n %zu value %g", spans[i], (double)values[k]);
-            op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(spans[i]))->exact = true;
-            op_call_reference(&call);
-            op_call_judge(&call);
-        }
+    FOR_EACH_TYPE(type) {
+        for (size_t i = 0; i < N_SPANS; i++)
+            for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+                fill_call(bench, type, spans[i], values[k]);
+        fill_call(bench, type, 300007, 2); // more than one round of a small GPU's blocks
+    }
 }
 
 // For bf16 and for fp16: ties to even above and below, the last value before infinity and those after,
