@@ -19,7 +19,7 @@ constexpr int DEPTH_STRIDE = DEPTH + 4;
 constexpr int GROUP = 64; // columns of the head, at once, in sums of rows
 constexpr int WEIGHTS_STRIDE = TILE + 4;
 
-struct shared_tiles {
+struct alignas(16) shared_tiles {
     union {
         struct {
             float a[TILE * DEPTH_STRIDE], b[TILE * DEPTH_STRIDE];
