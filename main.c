@@ -13,8 +13,7 @@
 static const struct command *const commands[] = {
     &command_train,    &command_check,      &command_plan,     &command_options,
     &command_generate, &command_eval,       &command_tokenize, &command_tokenizer,
-    &command_inspect,  &command_checkpoint, &command_bench,
-    &command_devices,
+    &command_inspect,  &command_checkpoint, &command_bench,    &command_devices,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
