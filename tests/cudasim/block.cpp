@@ -7,6 +7,7 @@
 
 #include "cudasim.h"
 #include "cudasim/collectives.h"
+#include "tests/cudasim/crash.h"
 #include "tests/cudasim/finding.h"
 #include "tests/cudasim/memory.h"
 #include "tests/cudasim/race.h"
@@ -188,6 +189,7 @@ block_runner &runner() {
             abort();
         own_runner->shared = static_cast<char *>(memory);
         own_runner->fixed = thread_local_memory();
+        catch_crashes();
     }
     return *own_runner;
 }

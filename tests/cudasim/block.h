@@ -79,6 +79,7 @@ struct block_runner {
     fiber main;
     fiber *current = nullptr;     // the running thread's
     fiber *given_up_on = nullptr; // the one that gave up the block
+    fiber *crashed_on = nullptr;  // the one whose thread faulted
     fiber *free_fibers = nullptr;
     char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
     thread_memory fixed = {}; // where static shared memory lies

@@ -75,22 +75,28 @@ void report(const std::string &where, const std::string &what) {
 }
 
 void kernel_finding(const char *kind, const std::string &what) {
-    set_sticky_error(cudaErrorLaunchFailure);
     void *frames[16];
-    int n = backtrace(frames, int(sizeof frames / sizeof *frames));
-    block_runner &r = runner();
-    std::string kernel = function_name(r.launch->kernel), key = kernel + " " + kind;
+    kernel_finding_at(kind, what, frames, backtrace(frames, int(sizeof frames / sizeof *frames)));
+}
+
+void kernel_finding_at(const char *kind, const std::string &what, void *const *frames, int n) {
+    set_sticky_error(cudaErrorLaunchFailure);
+    std::string key = text("%p %s", runner().launch->kernel, kind), place_key = key;
     for (int i = 0; i < n; i++)
         key += text(" %p", frames[i]);
     if (!is_new(key))
         return;
     std::string place = source_line(frames, n);
-    if (!place.empty() && !is_new(kernel + " " + kind + " " + place))
-        return;
+    if (place.empty() || is_new(place_key + " " + place))
+        tell(kernel_place() + ": " + kind + ": " + what + (place.empty() ? "" : " (" + place + ")"));
+}
+
+std::string kernel_place() {
+    const block_runner &r = runner();
     const uint3 &b = r.block, &t = r.threads[r.running].index;
-    tell(text("%s, block (%u,%u,%u), thread (%u,%u,%u): %s: %s", kernel.empty() ? "kernel" : kernel.c_str(),
-              b.x, b.y, b.z, t.x, t.y, t.z, kind, what.c_str()) +
-         (place.empty() ? "" : " (" + place + ")"));
+    std::string name = function_name(r.launch->kernel);
+    return text("%s, block (%u,%u,%u), thread (%u,%u,%u)", name.empty() ? "kernel" : name.c_str(), b.x, b.y,
+                b.z, t.x, t.y, t.z);
 }
 
 cudaError_t refuse(const char *call, cudaError_t error, const std::string &what) {

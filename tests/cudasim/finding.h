@@ -18,6 +18,10 @@ void report(const std::string &where, const std::string &what);
 // place, however many threads it befalls. The launch fails; whoever cannot go on calls give_up_block() after
 // it.
 void kernel_finding(const char *kind, const std::string &what);
+// With the return addresses from the innermost out, where they are not those of the caller.
+void kernel_finding_at(const char *kind, const std::string &what, void *const *frames, int n);
+// "kernel, block (0,0,0), thread (1,0,0)" for the running thread.
+std::string kernel_place();
 // The same for a call of the host: it is refused with `error`.
 cudaError_t refuse(const char *call, cudaError_t error, const std::string &what);
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cudasim.h"
+#include "tests/cudasim/crash.h"
 #include "tests/cudasim/device.h"
 #include "tests/cudasim/finding.h"
 #include "tests/cudasim/sanitizer.h"
@@ -37,6 +38,13 @@ struct memory_table {
     std::deque<allocation> all;          // also those freed, for messages
     std::map<size_t, allocation *> live; // by first page
     std::vector<allocation> registered;
+    bool is_protected = false;
+    int n_open = 0; // pieces of work under way
+
+    memory_table() {
+        const char *value = getenv("CUDASIM_PROTECT");
+        is_protected = value && strcmp(value, "0");
+    }
 };
 
 memory_table &table() {
@@ -56,6 +64,7 @@ void *reserve(size_t bytes, int protection) {
 void open_span(memory_table &t) {
     if (t.span)
         return;
+    catch_crashes();
     t.by_page = static_cast<allocation **>(
         reserve(span_bytes / page_bytes * sizeof(allocation *), PROT_READ | PROT_WRITE));
     t.span = static_cast<char *>(reserve(span_bytes, PROT_NONE));
@@ -84,6 +93,26 @@ bool find_gap(memory_table &t, size_t n, size_t *out) {
     }
     return false;
 }
+
+void set_access(const memory_table &t, int access) {
+    for (auto &entry : t.live)
+        if (entry.second->kind == MEMORY_DEVICE)
+            mprotect(entry.second->pages, entry.second->pages_bytes, access);
+}
+
+// With the table's lock held, for as long as it lives.
+struct opened {
+    memory_table &t;
+
+    explicit opened(memory_table &t_) : t(t_) {
+        if (t.is_protected && t.n_open++ == 0)
+            set_access(t, PROT_READ | PROT_WRITE);
+    }
+    ~opened() {
+        if (t.is_protected && --t.n_open == 0)
+            set_access(t, PROT_NONE);
+    }
+};
 
 CUDASIM_UNCHECKED void fill(char *at, unsigned char value, size_t bytes) {
     volatile unsigned char *p = reinterpret_cast<unsigned char *>(at);
@@ -119,6 +148,8 @@ cudaError_t allocate(void **out, size_t bytes, memory_kind kind) {
     poison(end, size_t(pages + pages_bytes - end));
     for (size_t i = 0; i < n_pages; i++)
         __atomic_store_n(&t.by_page[first + i], made, __ATOMIC_RELEASE);
+    if (kind == MEMORY_DEVICE && t.is_protected && !t.n_open)
+        mprotect(pages, pages_bytes, PROT_NONE);
     t.live[first] = made;
     if (kind == MEMORY_DEVICE)
         t.device_bytes += bytes;
@@ -170,7 +201,10 @@ cudaError_t release(const char *call, void *pointer, memory_kind kind) {
                            describe_address(pointer).c_str()));
     if (!a->live)
         return refuse(call, cudaErrorInvalidValue, name_of(*a) + " is freed twice");
-    check_red_zones(call, *a);
+    {
+        opened all(t);
+        check_red_zones(call, *a);
+    }
     a->live = false;
     t.live.erase(size_t(a->pages - t.span) / page_bytes);
     if (kind == MEMORY_DEVICE)
@@ -238,6 +272,24 @@ bool check_device_memory(const char *what, const void *address, size_t bytes) {
     return false;
 }
 
+void open_device_memory() {
+    memory_table &t = table();
+    if (!t.is_protected)
+        return;
+    std::lock_guard<std::mutex> guard(t.mutex);
+    if (t.n_open++ == 0)
+        set_access(t, PROT_READ | PROT_WRITE);
+}
+
+void close_device_memory() {
+    memory_table &t = table();
+    if (!t.is_protected)
+        return;
+    std::lock_guard<std::mutex> guard(t.mutex);
+    if (--t.n_open == 0)
+        set_access(t, PROT_NONE);
+}
+
 void report_leaked_memory() {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
@@ -256,6 +308,7 @@ extern "C" {
 void cudasim_check_memory(void) {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
+    opened all(t);
     for (auto &entry : t.live)
         check_red_zones("red zones", *entry.second);
 }

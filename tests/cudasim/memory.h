@@ -29,6 +29,10 @@ bool memory_is_live(const void *address, size_t bytes);
 // "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)": what is at an address that was not to be
 // touched.
 std::string describe_address(const void *address);
+// Around everything that may touch memory of the device, which is closed to all else when the environment
+// variable CUDASIM_PROTECT is set: then a host that reads or writes it dies of it.
+void open_device_memory();
+void close_device_memory();
 void report_leaked_memory();
 
 } // namespace cudasim

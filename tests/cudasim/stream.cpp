@@ -14,6 +14,7 @@
 #include "tests/cudasim/block.h"
 #include "tests/cudasim/device.h"
 #include "tests/cudasim/finding.h"
+#include "tests/cudasim/memory.h"
 
 namespace cudasim {
 
@@ -84,7 +85,9 @@ scheduler &streams() {
 void do_work(const work &w) {
     // After a fault the rest is dropped, but what waits must not wait for ever.
     if (w.run && sticky_error() == cudaSuccess) {
+        open_device_memory();
         cudaError_t error = cudaError_t(w.run());
+        close_device_memory();
         if (error != cudaSuccess)
             set_sticky_error(error);
     }

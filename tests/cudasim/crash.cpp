@@ -1,0 +1,149 @@
+#include "tests/cudasim/crash.h"
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "tests/cudasim/block.h"
+#include "tests/cudasim/finding.h"
+#include "tests/cudasim/memory.h"
+#include "tests/cudasim/sanitizer.h"
+
+namespace cudasim {
+
+namespace {
+
+constexpr size_t stack_bytes = 128 * 1024;
+
+// Where a kernel's fault is reported, since the thread's own stack may have run out. It begins anew each
+// time.
+struct crash_state {
+    fiber *reporter = nullptr;
+    const char *address = nullptr;
+    void *frames[16] = {};
+    int n_frames = 0;
+};
+
+thread_local crash_state crash;
+struct sigaction before[2]; // of SIGSEGV and SIGBUS
+
+struct machine_state {
+    uintptr_t pc, frame;
+};
+
+#if defined(__x86_64__)
+machine_state state_of(const ucontext_t *context) {
+    return {uintptr_t(context->uc_mcontext.gregs[REG_RIP]), uintptr_t(context->uc_mcontext.gregs[REG_RBP])};
+}
+#elif defined(__aarch64__)
+machine_state state_of(const ucontext_t *context) {
+    return {uintptr_t(context->uc_mcontext.pc), uintptr_t(context->uc_mcontext.regs[29])};
+}
+#else
+machine_state state_of(const ucontext_t *) {
+    return {0, 0};
+}
+#endif
+
+// The callers of the instruction that faulted, by the chain of frames on the fiber's stack.
+CUDASIM_UNCHECKED int walk(machine_state at, const fiber &on, void **frames, int n) {
+    int found = 0;
+    frames[found++] = reinterpret_cast<void *>(at.pc + 1);
+    uintptr_t low = reinterpret_cast<uintptr_t>(on.stack), frame = at.frame;
+    while (found < n && frame % 8 == 0 && frame >= low && frame - low < on.stack_bytes - 16) {
+        uintptr_t *pair = reinterpret_cast<uintptr_t *>(frame);
+        if (!pair[1])
+            break;
+        frames[found++] = reinterpret_cast<void *>(pair[1]);
+        if (pair[0] <= frame)
+            break;
+        frame = pair[0];
+    }
+    return found;
+}
+
+void report_crash() {
+    {
+        const fiber &on = *runner().crashed_on;
+        std::string what = size_t(crash.address + 4096 - on.stack) < 2 * 4096
+                               ? text("the thread's stack of %zu KiB has run out", on.stack_bytes / 1024)
+                               : text("touches %p: ", crash.address) + describe_address(crash.address);
+        kernel_finding_at("out of bounds", what, crash.frames, crash.n_frames);
+    }
+    give_up_block();
+}
+
+void caught(int signal, siginfo_t *info, void *context) {
+    block_runner *r = running_block();
+    const char *address = static_cast<const char *>(info->si_addr);
+    if (r && r->current != crash.reporter) {
+        crash.address = address;
+        crash.n_frames = walk(state_of(static_cast<ucontext_t *>(context)), *r->current, crash.frames, 16);
+        sigset_t set;
+        sigemptyset(&set);
+        sigaddset(&set, signal);
+        pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+        // Nothing returns here: the handler's frame is dropped with the block.
+        fiber_restart(crash.reporter);
+        r->crashed_on = r->current;
+        r->current = crash.reporter;
+        fiber_switch(r->crashed_on, crash.reporter);
+    }
+    const allocation *a = find_allocation(address);
+    if (a)
+        fprintf(stderr, "cudasim: host: touches %p, which only the device may: %s\n", info->si_addr,
+                describe_address(address).c_str());
+    sigaction(signal, &before[signal == SIGBUS], nullptr);
+}
+
+void install() {
+    struct sigaction action = {};
+    action.sa_sigaction = caught;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigaction(SIGSEGV, &action, &before[0]);
+    sigaction(SIGBUS, &action, &before[1]);
+}
+
+} // namespace
+
+void catch_crashes() {
+    // The address sanitizer tells more than we could, and does not go on.
+    if (__asan_poison_memory_region || crash.reporter)
+        return;
+    static std::once_flag installed;
+    std::call_once(installed, install);
+    void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        return;
+    stack_t stack = {};
+    stack.ss_sp = memory;
+    stack.ss_size = stack_bytes;
+    sigaltstack(&stack, nullptr);
+    crash.reporter = fiber_new(report_crash);
+}
+
+} // namespace cudasim
+
+using namespace cudasim;
+
+extern "C" {
+
+// The sanitizers ask these before they report what they found, and end the process afterwards.
+void __asan_on_error(void) {
+    if (running_block())
+        fprintf(stderr, "cudasim: %s: the address sanitizer found:\n", kernel_place().c_str());
+}
+
+void __ubsan_on_report(void) {
+    if (running_block())
+        fprintf(stderr, "cudasim: %s: the undefined behaviour sanitizer found what stands above\n",
+                kernel_place().c_str());
+}
+
+} // extern "C"
