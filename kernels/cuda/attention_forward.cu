@@ -21,23 +21,11 @@ struct online_softmax {
     float shift, sum;
 };
 
-// Hides what the thread's rows do not see. n_visible: of the tile's keys, by the first row of the warp.
-template <int M> __device__ __forceinline__ void mask(mma_c (&scores)[M][KEYS / 8], int n_visible) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (8 * n + fragment_column() + i % 2 >= n_visible + 16 * m + fragment_row(i / 2))
-                    scores[m][n].x[i] = -INFINITY;
-}
-
 // Scores become 2^(scaled score - shift), and what was summed under a lower shift is rescaled. Each row sees
 // the first key, so that its shift is finite from the first tile on.
 template <int WIDTH, int M>
 __device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
-                                       mma_c (&out)[M][WIDTH / 8], float scale) {
+                                       mma_c (&out)[M][WIDTH / 8], float log2_scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -47,13 +35,13 @@ __device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_soft
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
                 highest = fmaxf(highest, fmaxf(scores[m][n].x[2 * h], scores[m][n].x[2 * h + 1]));
-            float shift = fmaxf(row.shift, fragment_row_max(highest) * scale);
+            float shift = fmaxf(row.shift, fragment_row_max(highest) * log2_scale);
             float factor = exp2_approximate(row.shift - shift);
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
                 for (int i = 2 * h; i < 2 * h + 2; i++) {
-                    scores[m][n].x[i] = exp2_approximate(fmaf(scores[m][n].x[i], scale, -shift));
+                    scores[m][n].x[i] = exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -shift));
                     sum += scores[m][n].x[i];
                 }
             row = {shift, row.sum * factor + sum};
@@ -67,7 +55,7 @@ __device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_soft
 
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
-    forward(attention_forward_args args, float scale, bool packed) {
+    forward(attention_forward_args args, float log2_scale, bool packed) {
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = cut<WIDTH>::M;
     constexpr int QUERIES = cut<WIDTH>::QUERIES, WARP_QUERIES = cut<WIDTH>::WARP_QUERIES;
     T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
@@ -106,23 +94,28 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         if (key < n_own_keys) {
             int n_visible = cached + first + own + 1 - key;
             if (n_visible < KEYS)
-                mask(scores, n_visible);
-            soften<WIDTH>(scores, rows, out, scale * LOG2_E);
+                hide_after(scores, n_visible);
+            soften<WIDTH>(scores, rows, out, log2_scale);
             add_rows<WIDTH, M, KEYS>(out, scores, values);
         }
     }
 
-    float factors[M][2];
+#pragma unroll
     for (int m = 0; m < M; m++)
+#pragma unroll
         for (int h = 0; h < 2; h++) {
-            float sum = fragment_row_sum(rows[m][h].sum);
+            float sum = fragment_row_sum(rows[m][h].sum), factor = 1 / sum;
             int row = first + own + 16 * m + fragment_row(h);
-            factors[m][h] = 1 / sum;
             if (args.lse && fragment_column() == 0 && row < args.T)
                 static_cast<float *>(args.lse)[statistics_at(args.T) + row] =
                     (rows[m][h].shift + log2f(sum)) * LN_2;
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                out[m][n].x[2 * h] *= factor;
+                out[m][n].x[2 * h + 1] *= factor;
+            }
         }
-    put_rows<WIDTH, M>(queries + own * STRIDE, out, factors);
+    put_rows<WIDTH, M>(queries + own * STRIDE, out, 1);
     store_tile<WARP_QUERIES, WIDTH>(dense_rows<T>(args.out, D, first + own, args.T), queries + own * STRIDE,
                                     D, packed);
 }
@@ -144,6 +137,6 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
         return LAUNCH(stream, (forward<T, WIDTH>),
                       dim3(ceil_divide(args->T, cut<WIDTH>::QUERIES), args->H, args->B),
                       dim3(ATTENTION_THREADS), cut<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
-                      attention_scale(D), packed);
+                      attention_log2_scale(D), packed);
     });
 }

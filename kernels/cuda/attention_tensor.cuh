@@ -11,6 +11,11 @@ constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
+// What makes a product of a query and a key the logarithm to base 2 of its weight.
+static inline float attention_log2_scale(int D) {
+    return static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(D)));
+}
+
 // Rows of shared memory are this many elements apart: an odd number of 16-byte pieces, so that the eight rows
 // of a matrix that ldmatrix loads are in different banks.
 template <int WIDTH> constexpr int TILE_STRIDE = WIDTH + 8;
@@ -111,7 +116,7 @@ __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, 
 #pragma unroll
         for (int n = 0; n < N / 8; n++)
             c[m][n] = {};
-#pragma unroll
+#pragma unroll 2
     for (int k = 0; k < WIDTH; k += 16) {
         mma_a left[M];
 #pragma unroll
@@ -128,6 +133,31 @@ __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, 
             }
         }
     }
+}
+
+// Causal masks of a warp's scores: row r sees the columns below n_visible + r, or those from n_hidden + r on.
+template <int M, int TILES>
+__device__ __forceinline__ void hide_after(mma_c (&scores)[M][TILES], int n_visible) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (8 * n + fragment_column() + i % 2 >= n_visible + 16 * m + fragment_row(i / 2))
+                    scores[m][n].x[i] = -INFINITY;
+}
+
+template <int M, int TILES>
+__device__ __forceinline__ void hide_before(mma_c (&scores)[M][TILES], int n_hidden) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (8 * n + fragment_column() + i % 2 < n_hidden + 16 * m + fragment_row(i / 2))
+                    scores[m][n].x[i] = -INFINITY;
 }
 
 template <class T> __device__ __forceinline__ uint32_t pair(float low, float high);
@@ -172,10 +202,9 @@ __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_
 
 template <class T> struct alignas(2 * sizeof(T)) two { T x[2]; };
 
-// A warp's sums, row times factor, rounded, to its rows of a tile that no other warp touches.
+// A warp's sums times factor, rounded, to its rows of a tile that no other warp touches.
 template <int WIDTH, int M, class T>
-__device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8],
-                                         const float (&factors)[M][2]) {
+__device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8], float factor) {
     __syncwarp(); // the warp has read what the tile held
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -184,8 +213,8 @@ __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH /
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 T *at = tile + (16 * m + fragment_row(h)) * TILE_STRIDE<WIDTH> + 8 * n + fragment_column();
-                two<T> values = {{narrow<T>(sums[m][n].x[2 * h] * factors[m][h]),
-                                  narrow<T>(sums[m][n].x[2 * h + 1] * factors[m][h])}};
+                two<T> values = {
+                    {narrow<T>(sums[m][n].x[2 * h] * factor), narrow<T>(sums[m][n].x[2 * h + 1] * factor)}};
                 *reinterpret_cast<two<T> *>(at) = values;
             }
     __syncwarp();

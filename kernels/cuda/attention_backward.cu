@@ -1,0 +1,265 @@
+// Attention, backward (kernels/ops.h: attention_backward), in bf16 and fp16 on tensor cores
+// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Three kernels: delta = the rows' dot
+// products of dout and out; dq, a block for each tile of queries; dk and dv, a block for each tile of keys.
+// The two make the scores twice, seven products in place of five. In exchange each block owns the rows that
+// it sums, whose order is then fixed; p and ds go from one product into the next in registers, where a kernel
+// that makes all three gradients must pass them through shared memory, and keep the sums of dq in global
+// memory besides.
+#include "kernels/cuda/attention_tensor.cuh"
+
+namespace {
+
+// A block keeps its own rows (of q and dout, or of k and v), and STEP rows of the two others pass, the next
+// STEP copied while these are multiplied. M: fragments of 16 own rows a warp; wider heads' sums leave
+// registers to one only.
+constexpr int STEP = 32;
+
+template <int WIDTH> struct cut {
+    static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
+    static constexpr int STRIDE = TILE_STRIDE<WIDTH>;
+    static constexpr int SHARED_ELEMENTS = (2 * ROWS + 4 * STEP) * STRIDE;
+};
+
+// What is kept and what passes: tiles in shared memory.
+template <class T, int WIDTH> struct tiles {
+    T *own[2], *passing;
+
+    __device__ static tiles in_shared_memory() {
+        T *start = dynamic_shared<T>();
+        constexpr int OWN = cut<WIDTH>::ROWS * cut<WIDTH>::STRIDE;
+        return {{start, start + OWN}, start + 2 * OWN};
+    }
+
+    // Of the two others: tile `which` of the even or odd step.
+    __device__ T *step(int odd, int which) const {
+        return passing + (2 * odd + which) * STEP * cut<WIDTH>::STRIDE;
+    }
+};
+
+// ---- delta
+
+constexpr int DELTA_LANES = 8; // threads a row
+constexpr int DELTA_THREADS = 256;
+
+template <class T>
+__global__ void __launch_bounds__(DELTA_THREADS)
+    deltas(float *delta, attention_backward_args args, bool packed) {
+    size_t row = (static_cast<size_t>(blockIdx.x) * DELTA_THREADS + threadIdx.x) / DELTA_LANES;
+    size_t T_positions = args.T, H = args.H;
+    int lane = static_cast<int>(threadIdx.x) % DELTA_LANES, D = args.D;
+    bool valid = row < args.B * T_positions * H;
+    const T *dout = static_cast<const T *>(args.dout) + row * D,
+            *out = static_cast<const T *>(args.out) + row * D;
+    float sum = 0;
+    if (valid && packed)
+        for (int d = lane * pack<T>::size; d < D; d += DELTA_LANES * pack<T>::size) {
+            pack<T> left = load_pack(dout + d), right = load_pack(out + d);
+            for (int k = 0; k < pack<T>::size; k++)
+                sum = fmaf(widen(left.x[k]), widen(right.x[k]), sum);
+        }
+    else if (valid)
+        for (int d = lane; d < D; d += DELTA_LANES)
+            sum = fmaf(widen(dout[d]), widen(out[d]), sum);
+    for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    size_t b = row / (T_positions * H), t = row / H % T_positions, h = row % H;
+    if (valid && lane == 0)
+        delta[(b * H + h) * T_positions + t] = sum;
+}
+
+// ---- dq
+
+// Rows of a tile of scores are queries, columns are keys.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(ATTENTION_THREADS)
+    queries_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
+                     bool packed) {
+    constexpr int M = cut<WIDTH>::M, STRIDE = cut<WIDTH>::STRIDE, WARP_ROWS = cut<WIDTH>::WARP_ROWS;
+    constexpr int ROWS = cut<WIDTH>::ROWS;
+    const auto tile = tiles<T, WIDTH>::in_shared_memory();
+    int D = args.D, first = tile_counted_down() * ROWS;
+    int own = static_cast<int>(threadIdx.x) / WARP * WARP_ROWS; // the warp's first row in the tile
+    int n_keys = min(args.T, first + ROWS);
+    int n_own_keys = first + own < args.T ? first + own + WARP_ROWS : 0;
+    auto rows = [&](const void *tensor, int position) {
+        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
+    };
+    auto load_step = [&](int key, int odd) {
+        load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.k, key), D, packed);
+        load_tile<STEP, WIDTH>(tile.step(odd, 1), rows(args.v, key), D, packed);
+        cp_async_commit();
+    };
+
+    load_tile<ROWS, WIDTH>(tile.own[0], rows(args.q, first), D, packed);
+    load_tile<ROWS, WIDTH>(tile.own[1], dense_rows<const T>(args.dout, D, first, args.T), D, packed);
+    load_step(0, 0);
+    float lse[M][2], deltas[M][2];
+    for (int m = 0; m < M; m++)
+        for (int h = 0; h < 2; h++) {
+            int row = first + own + 16 * m + fragment_row(h);
+            size_t at = statistics_at(args.T) + row;
+            lse[m][h] = row < args.T ? static_cast<const float *>(args.lse)[at] * LOG2_E : 0.0f;
+            deltas[m][h] = row < args.T ? delta[at] : 0.0f;
+        }
+    mma_c dq[M][WIDTH / 8] = {};
+    for (int key = 0, odd = 0; key < n_keys; key += STEP, odd ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads(); // this step is there, and all have read the one before
+        if (key + STEP < n_keys)
+            load_step(key + STEP, odd ^ 1);
+        if (key >= n_own_keys)
+            continue;
+        mma_c p[M][STEP / 8], ds[M][STEP / 8];
+        multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
+        multiply_rows<WIDTH, M, STEP>(ds, tile.own[1] + own * STRIDE, tile.step(odd, 1));
+        int n_visible = first + own + 1 - key; // by the warp's first row
+        if (n_visible < STEP)
+            hide_after(p, n_visible);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float weight = exp2_approximate(fmaf(p[m][n].x[i], log2_scale, -lse[m][i / 2]));
+                    ds[m][n].x[i] = weight * (ds[m][n].x[i] - deltas[m][i / 2]);
+                }
+        add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
+    }
+    put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
+    store_tile<WARP_ROWS, WIDTH>(
+        strided_rows<T>(args.dq, args.batch_stride, args.stride, D, first + own, args.T),
+        tile.own[0] + own * STRIDE, D, packed);
+}
+
+// ---- dk and dv
+
+// lse (in units of log2), then delta, of a step's queries: the calling thread's one of them.
+__device__ __forceinline__ float query_statistic(const attention_backward_args &args, const float *delta,
+                                                 int query) {
+    int thread = static_cast<int>(threadIdx.x), row = query + thread % STEP;
+    if (thread >= 2 * STEP || row >= args.T)
+        return 0;
+    size_t at = statistics_at(args.T) + row;
+    return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
+}
+
+// Rows of a tile of scores are keys, columns are queries.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(ATTENTION_THREADS)
+    keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
+                  bool packed) {
+    constexpr int M = cut<WIDTH>::M, STRIDE = cut<WIDTH>::STRIDE, WARP_ROWS = cut<WIDTH>::WARP_ROWS;
+    constexpr int ROWS = cut<WIDTH>::ROWS;
+    __shared__ float statistics[2][2 * STEP]; // of the even and the odd step
+    const auto tile = tiles<T, WIDTH>::in_shared_memory();
+    int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
+    int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
+    auto rows = [&](const void *tensor, int position) {
+        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
+    };
+    auto load_step = [&](int query, int odd) {
+        load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.q, query), D, packed);
+        load_tile<STEP, WIDTH>(tile.step(odd, 1), dense_rows<const T>(args.dout, D, query, args.T), D,
+                               packed);
+        cp_async_commit();
+    };
+
+    load_tile<ROWS, WIDTH>(tile.own[0], rows(args.k, first), D, packed);
+    load_tile<ROWS, WIDTH>(tile.own[1], rows(args.v, first), D, packed);
+    load_step(first, 0);
+    if (thread < 2 * STEP)
+        statistics[0][thread] = query_statistic(args, delta, first);
+    mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
+    for (int query = first, odd = 0; query < args.T; query += STEP, odd ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads(); // this step is there, and all have read the one before
+        bool more = query + STEP < args.T;
+        if (more)
+            load_step(query + STEP, odd ^ 1);
+        float next_statistic = more ? query_statistic(args, delta, query + STEP) : 0;
+        int n_hidden = first + own - query; // of the step's queries, from the warp's first row
+        if (n_hidden < STEP && first + own < args.T) {
+            const float *lse = statistics[odd] + fragment_column(), *deltas = lse + STEP;
+            mma_c p[M][STEP / 8];
+            multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
+            if (n_hidden + WARP_ROWS > 1)
+                hide_before(p, n_hidden);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        float &score = p[m][n].x[i];
+                        score = exp2_approximate(fmaf(score, log2_scale, -lse[8 * n + i % 2]));
+                    }
+            add_rows<WIDTH, M, STEP>(dv, p, tile.step(odd, 1));
+            // 16 queries at a time: registers are short
+#pragma unroll
+            for (int part = 0; part < STEP; part += 16) {
+                mma_c ds[M][2];
+                multiply_rows<WIDTH, M, 16>(ds, tile.own[1] + own * STRIDE,
+                                            tile.step(odd, 1) + part * STRIDE);
+#pragma unroll
+                for (int m = 0; m < M; m++)
+#pragma unroll
+                    for (int n = 0; n < 2; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            ds[m][n].x[i] =
+                                p[m][part / 8 + n].x[i] * (ds[m][n].x[i] - deltas[part + 8 * n + i % 2]);
+                add_rows<WIDTH, M, 16>(dk, ds, tile.step(odd, 0) + part * STRIDE);
+            }
+        }
+        if (more && thread < 2 * STEP)
+            statistics[odd ^ 1][thread] = next_statistic;
+    }
+    put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
+    put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
+    store_tile<WARP_ROWS, WIDTH>(
+        strided_rows<T>(args.dk, args.batch_stride, args.stride, D, first + own, args.T),
+        tile.own[0] + own * STRIDE, D, packed);
+    store_tile<WARP_ROWS, WIDTH>(
+        strided_rows<T>(args.dv, args.batch_stride, args.stride, D, first + own, args.T),
+        tile.own[1] + own * STRIDE, D, packed);
+}
+
+} // namespace
+
+// ---- launching
+
+extern "C" enum status cuda_attention_backward_workspace(struct device *device,
+                                                         const struct attention_backward_args *args,
+                                                         size_t *bytes) {
+    (void)device;
+    *bytes = static_cast<size_t>(args->B) * args->T * args->H * sizeof(float); // delta
+    return STATUS_OK;
+}
+
+extern "C" enum status cuda_attention_backward(struct stream *stream,
+                                               const struct attention_backward_args *args) {
+    int D = args->D;
+    float *delta = static_cast<float *>(stream->workspace), scale = attention_scale(D);
+    bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
+                  is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
+                  is_aligned(args->k) && is_aligned(args->v) &&
+                  attention_is_packed(D, args->stride, args->batch_stride, args->type);
+    size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
+    TRY(with_type(args->type, [=](auto type) {
+        return LAUNCH(stream, deltas<decltype(type)>, dim3(ceil_divide(n_rows * DELTA_LANES, DELTA_THREADS)),
+                      dim3(DELTA_THREADS), 0, delta, *args, packed);
+    }));
+    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
+        return attention_backward_on_cores(stream, args, delta, packed);
+    return with_type_and_width(args->type, D, [=](auto type, auto width) {
+        using T = decltype(type);
+        constexpr int WIDTH = decltype(width)::value;
+        dim3 grid(ceil_divide(args->T, cut<WIDTH>::ROWS), args->H, args->B), block(ATTENTION_THREADS);
+        size_t shared_bytes = cut<WIDTH>::SHARED_ELEMENTS * sizeof(T);
+        TRY(LAUNCH(stream, (queries_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,
+                   attention_log2_scale(D), packed));
+        return LAUNCH(stream, (keys_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,
+                      attention_log2_scale(D), packed);
+    });
+}
