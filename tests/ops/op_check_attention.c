@@ -9,12 +9,43 @@ static const struct attention_shape {
     int B, T, S, H, D;
     double deviation; // of q and k: large values make sharp distributions
 } shapes[] = {
-    {1, 1, 1, 1, 1, 1},     {2, 3, 3, 2, 7, 1},     {1, 7, 7, 3, 3, 4},     {1, 48, 48, 1, 16, 1},
-    {2, 33, 33, 3, 20, 2},  {1, 130, 130, 2, 8, 1}, {1, 257, 257, 1, 5, 3}, {2, 65, 65, 1, 48, 1},
-    {1, 1, 48, 2, 16, 1},   {2, 1, 257, 1, 7, 2},   {1, 4, 9, 2, 33, 1},    {1, 7, 100, 1, 8, 1},
-    {2, 96, 130, 2, 12, 1}, {1, 40, 40, 1, 64, 1},  {1, 20, 24, 1, 128, 1}, {2, 40, 40, 2, 5, 10},
+    {1, 1, 1, 1, 1, 1},
+    {2, 3, 3, 2, 7, 1},
+    {1, 7, 7, 3, 3, 4},
+    {1, 48, 48, 1, 16, 1},
+    {2, 33, 33, 3, 20, 2},
+    {1, 130, 130, 2, 8, 1},
+    {1, 257, 257, 1, 5, 3},
+    {2, 65, 65, 1, 48, 1},
+    {1, 1, 48, 2, 16, 1},
+    {2, 1, 257, 1, 7, 2},
+    {1, 4, 9, 2, 33, 1},
+    {1, 7, 100, 1, 8, 1},
+    {2, 96, 130, 2, 12, 1},
+    {1, 40, 40, 1, 64, 1},
+    {1, 20, 24, 1, 128, 1},
+    {2, 40, 40, 2, 5, 10},
+    // a GPU's heads, around the edges of its tiles, and the widest
+    {2, 65, 65, 2, 64, 2},
+    {1, 128, 128, 1, 64, 1},
+    {1, 200, 200, 1, 64, 10},
+    {1, 129, 129, 1, 80, 1},
+    {1, 127, 127, 1, 96, 2},
+    {1, 64, 64, 2, 128, 1},
+    {1, 63, 63, 1, 72, 1},
+    {1, 66, 66, 1, 100, 3},
+    {1, 70, 200, 1, 64, 2},
+    {3, 1, 129, 2, 64, 1},
+    {1, 64, 150, 1, 128, 1},
+    {1, 65, 65, 2, 32, 1},
+    {1, 70, 70, 1, 160, 1},
+    {1, 20, 70, 1, 256, 2},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+// Elements between rows, apart from none: odd ones, and such that rows of some heads are aligned to 16 bytes.
+static const int gaps[] = {1, 6, 8, 11};
+#define GAP(i) gaps[(i) % (sizeof gaps / sizeof *gaps)]
 
 // Rows of q, k or v lie in a wider tensor.
 static struct op_layout strided(int B, int positions, int columns, size_t stride, size_t batch_stride) {
@@ -46,6 +77,18 @@ static struct score score_of(const double *q, const double *k, int D) {
     return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
 }
 
+// Tensor cores take both factors in the tensors' type: where weights (p, ds) are a factor, a device with such
+// rounds them to it, by half an epsilon of themselves, or half of the smallest number.
+struct weight_rounding {
+    double relative, absolute;
+};
+
+static struct weight_rounding weight_rounding(const struct op_bench *bench, enum dtype type) {
+    if (bench->device->place != REGION_DEVICE || type == DTYPE_F32)
+        return (struct weight_rounding){0, 0};
+    return (struct weight_rounding){dtype_epsilon(type) / 2, dtype_smallest(type) / 2};
+}
+
 // ---- forward
 
 // A running maximum may lag behind the true one by this much: exp's argument may be so much larger.
@@ -54,9 +97,10 @@ static struct score score_of(const double *q, const double *k, int D) {
 // The weight p_j = exp(s_j - maximum) / sum is relatively off by the score's error, the difference's rounding
 // (twice: a running maximum moves, and what was summed is rescaled), and the eight of two evaluations of exp.
 // Rescaling whenever the maximum moves costs six roundings each, at most once in sixteen keys: within S / 2.
-// The sums of p and of p v add S roundings each, and the division one.
+// The sums of p and of p v add S roundings each, and the division one. What multiplies v is p sum, in [0, 1].
 static void allow_query(const struct attention_forward_args *args, const struct op_tensor *const qkv[3],
-                        struct op_tensor *out, struct op_tensor *lse, const int at[3]) {
+                        struct op_tensor *out, struct op_tensor *lse, struct weight_rounding rounding,
+                        const int at[3]) {
     int b = at[0], h = at[1], i = at[2], D = args->D, n_visible = args->S - args->T + i + 1;
     const double *q = qkv[0]->given + (size_t)b * args->q_batch_stride + (size_t)i * args->q_stride + h * D;
     size_t kv = (size_t)b * args->kv_batch_stride + (size_t)(h * D);
@@ -80,7 +124,9 @@ static void allow_query(const struct attention_forward_args *args, const struct 
         for (int j = 0; j < n_visible; j++) {
             double v = fabs(qkv[2]->given[kv + (size_t)j * args->kv_stride + (size_t)d]);
             // exp may give 0 for what is not a normal number
-            allowed += v * (weights[j] / sum * (off[j] + sum_off + (args->S + 3) * OP_UNIT) + 0x1p-125);
+            allowed +=
+                v * (weights[j] / sum * (off[j] + sum_off + rounding.relative + (args->S + 3) * OP_UNIT) +
+                     rounding.absolute / sum + 0x1p-125);
         }
         size_t row = (size_t)b * (size_t)args->T + (size_t)i;
         out->allowed[(row * (size_t)args->H + (size_t)h) * (size_t)D + (size_t)d] = allowed;
@@ -120,7 +166,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct a
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->H; h++)
             for (int i = 0; i < s->T; i++)
-                allow_query(&args, qkv, out, lse, (const int[3]){b, h, i});
+                allow_query(&args, qkv, out, lse, weight_rounding(bench, type), (const int[3]){b, h, i});
     op_call_judge(&call);
 }
 
@@ -128,7 +174,7 @@ void check_attention_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
         forward_call(bench, type, &shapes[i], true, 0);
-        forward_call(bench, type, &shapes[i], i % 2, 1 + (int)i % 3 * 5);
+        forward_call(bench, type, &shapes[i], i % 2, GAP(i));
     }
 }
 
@@ -164,19 +210,22 @@ static void give_forward(const struct attention_backward_args *args, const struc
 }
 
 // One pair of query i and key j <= i, at their rows. p = exp(s - lse) is relatively off by the score's error,
-// the difference's rounding and exp's four; ds = p (dp - delta) by that and by the errors of its products
-// over D. Each then goes into a sum of at most T products, and is scaled.
+// lse's (two roundings, where exp is a power of 2), the difference's rounding and exp's four; ds = p (dp -
+// delta) by that and by the errors of its products over D. Each then goes into a sum of at most T products,
+// and is scaled.
 static void allow_pair(const struct attention_backward_args *args, const struct backward_tensors *t,
-                       size_t qi, size_t kj, size_t out_i, double lse) {
+                       struct weight_rounding rounding, size_t qi, size_t kj, size_t out_i, double lse) {
     int D = args->D;
     struct score score = score_of(t->q->given + qi, t->k->given + kj, D);
     struct product dp = product(t->dout->given + out_i, t->v->given + kj, D);
     struct product delta = product(t->dout->given + out_i, t->out->given + out_i, D);
     double p = exp(score.value - lse), ds = p * fabs(dp.sum - delta.sum);
     // exp may give 0 for what is not a normal number
-    double p_off = p * (score.off + OP_UNIT * (fabs(score.value - lse) + 4)) + 0x1p-125;
+    double p_off = p * (score.off + OP_UNIT * (fabs(score.value - lse) + 2 * fabs(lse) + 4)) + 0x1p-125;
     double ds_off = p_off * fabs(dp.sum - delta.sum) +
                     p * (D + 2) * OP_UNIT * (dp.magnitude + delta.magnitude) + 2 * OP_UNIT * ds;
+    p_off += p * rounding.relative + rounding.absolute;
+    ds_off += ds * rounding.relative + rounding.absolute;
     double in_sum = (args->T + 4) * OP_UNIT, scale = 1 / sqrt(D);
     for (int d = 0; d < D; d++) {
         t->dq->allowed[qi + (size_t)d] += scale * (ds_off + in_sum * ds) * fabs(t->k->given[kj + (size_t)d]);
@@ -214,8 +263,9 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
             for (size_t i = 0; i < T; i++)
                 for (size_t j = 0; j <= i; j++) {
                     size_t head = b * args.batch_stride + h * D;
-                    allow_pair(&args, &t, head + i * args.stride, head + j * args.stride,
-                               ((b * T + i) * H + h) * D, t.lse->given[(b * H + h) * T + i]);
+                    allow_pair(&args, &t, weight_rounding(bench, type), head + i * args.stride,
+                               head + j * args.stride, ((b * T + i) * H + h) * D,
+                               t.lse->given[(b * H + h) * T + i]);
                 }
     op_call_judge(&call);
 }
@@ -225,6 +275,6 @@ void check_attention_backward(struct op_bench *bench) {
     for (size_t i = 0; i < N_SHAPES; i++)
         if (shapes[i].S == shapes[i].T) {
             backward_call(bench, type, &shapes[i], 0);
-            backward_call(bench, type, &shapes[i], 2 * shapes[i].H * shapes[i].D);
+            backward_call(bench, type, &shapes[i], i % 2 ? GAP(i) : 2 * shapes[i].H * shapes[i].D);
         }
 }
