@@ -6,7 +6,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-struct matmuls; // linear.cu: cuBLASLt and the algorithms that it chose
+struct matmuls; // matmul.cu: cuBLASLt and the algorithms that were chosen
 
 struct cuda_device {
     struct device device; // first: a struct device * of this backend is one of these

@@ -1,0 +1,299 @@
+// Measuring algorithms for one matrix product against each other, on scratch memory that is given back. Only
+// algorithms that give the same bits as the first may win: matmul.cu says why.
+//
+// The data are made to tell algorithms apart. The terms of every sum come in pairs that cancel, far apart in
+// the sum and spread over a wide range of magnitudes: what comes out is the rounding error alone, and that is
+// different for another tree of additions (or accumulators of another width), in its leading digits, whatever
+// type it is rounded to. Half of the rows of D get a bias, an addend and an argument of GELU's derivative
+// that are not zero, which does the same for the epilogue's arithmetic.
+#include "kernels/cuda/matmul.cuh"
+
+namespace {
+
+constexpr int ROUNDS = 3, RUNS_A_ROUND = 4;
+constexpr float MUST_GAIN = 0.98f; // of the time so far: less is the clock's noise
+constexpr int THREADS = 256, BLOCKS = 512;
+
+// ---- the data
+
+// Uniform bits from a place.
+__device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
+    uint32_t x = seed ^ (i * 0x9e3779b9u) ^ (j * 0x85ebca6bu + 0x7f4a7c15u);
+    x = (x ^ (x >> 16)) * 0x21f0aaadu;
+    x = (x ^ (x >> 15)) * 0x735a2d97u;
+    return x ^ (x >> 15);
+}
+
+// Where an element lies along the sum, and along the other dimension, of a factor of k terms.
+struct factor {
+    int64_t rows, columns, stride;
+    bool sums_over_rows; // else over its columns
+    bool has_signs;      // one factor's elements change sign within a pair, the other's do not
+    uint32_t seed;
+    uint64_t k, step; // step: prime to k, about 0.6 k
+};
+
+template <class T> __global__ void __launch_bounds__(THREADS) fill_factor(T *x, const factor f) {
+    int64_t n = f.rows * f.columns;
+    for (int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; at < n;
+         at += static_cast<int64_t>(gridDim.x) * THREADS) {
+        int64_t column = at / f.rows, row = at - column * f.rows;
+        uint64_t term = static_cast<uint64_t>(f.sums_over_rows ? row : column);
+        uint32_t other = static_cast<uint32_t>(f.sums_over_rows ? column : row);
+        uint64_t place = term * f.step % f.k; // places 2 i and 2 i + 1 are a pair
+        uint32_t bits = bits_at(f.seed, other, static_cast<uint32_t>(place / 2));
+        float value = ldexpf(1.0f + static_cast<float>(bits & 0xffff) / 65536.0f,
+                             static_cast<int>((bits >> 16) % 20) - 14);
+        bool negative = ((bits >> 30) & 1) != (f.has_signs ? place % 2 : 0);
+        bool alone = place + 1 == f.k && f.k % 2 == 1;
+        x[column * f.stride + row] = narrow<T>(alone ? 0.0f : negative ? -value : value);
+    }
+}
+
+// Uniform in [-4, 4) in odd rows, zero in even ones.
+template <class T>
+__global__ void __launch_bounds__(THREADS) fill_addend(T *x, int64_t rows, int64_t columns, int64_t stride) {
+    int64_t n = rows * columns;
+    for (int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; at < n;
+         at += static_cast<int64_t>(gridDim.x) * THREADS) {
+        int64_t column = at / rows, row = at - column * rows;
+        uint32_t bits = bits_at(0, static_cast<uint32_t>(row), static_cast<uint32_t>(column));
+        float value = static_cast<float>(bits >> 8) * 0x1p-21f - 4.0f;
+        x[column * stride + row] = narrow<T>(row % 2 ? value : 0.0f);
+    }
+}
+
+// *different = 1 if x and y differ. Every type's size is a multiple of two bytes.
+__global__ void __launch_bounds__(THREADS)
+    compare(int *different, const uint16_t *x, const uint16_t *y, size_t n) {
+    for (size_t i = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
+         i += static_cast<size_t>(gridDim.x) * THREADS)
+        if (x[i] != y[i])
+            *different = 1; // whoever comes last writes the same
+}
+
+uint64_t step_for(uint64_t k) {
+    uint64_t step = k * 5 / 8 | 1;
+    for (;; step += 2) {
+        uint64_t a = step, b = k;
+        while (b) {
+            uint64_t rest = a % b;
+            a = b;
+            b = rest;
+        }
+        if (a == 1)
+            return step;
+    }
+}
+
+// ---- the course
+
+struct output {
+    void *now, *first; // of the algorithm under test, and of the first one
+    size_t bytes;
+};
+
+struct course {
+    struct stream stream;
+    cudaEvent_t begin, end;
+    void *memory;
+    matmul_plan *plan;
+    matmul_operands operands;
+    void *workspace;
+    int *different;
+    output outputs[3]; // D, and what the epilogue writes
+    int n_outputs;
+};
+
+size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type) {
+    return static_cast<size_t>((columns - 1) * stride + rows) * dtype_size(static_cast<enum dtype>(type));
+}
+
+void *take_output(course *c, pieces *scratch, size_t bytes) {
+    output *out = &c->outputs[c->n_outputs++];
+    *out = {scratch->take(bytes), scratch->take(bytes), bytes};
+    return out->now;
+}
+
+// All that a run touches, from one piece of memory. Returns its size.
+size_t lay_out(struct device *device, course *c, char *base) {
+    const matmul &p = c->plan->problem;
+    pieces scratch = {base, 0};
+    c->n_outputs = 0;
+    c->operands = {};
+    c->operands.a =
+        scratch.take(span_bytes(p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride, p.type));
+    c->operands.b =
+        scratch.take(span_bytes(p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride, p.type));
+    c->operands.d = take_output(c, &scratch, span_bytes(p.m, p.n, p.d_stride, p.d_type));
+    if (p.addend == MATMUL_ADDS_C)
+        c->operands.c = scratch.take(span_bytes(p.m, p.n, p.c_stride, p.c_type));
+    if (matmul_has_bias(p)) {
+        size_t bytes = span_bytes(matmul_writes_bias(p) ? p.n : p.m, 1, 0, p.bias_type);
+        c->operands.bias = matmul_writes_bias(p) ? take_output(c, &scratch, bytes) : scratch.take(bytes);
+    }
+    if (matmul_has_aux(p)) {
+        size_t bytes = span_bytes(p.m, p.n, p.aux_stride, p.aux_type);
+        c->operands.aux = matmul_writes_aux(p) ? take_output(c, &scratch, bytes) : scratch.take(bytes);
+    }
+    c->workspace = scratch.take(matmul_workspace_bytes(device, p.m, p.n));
+    c->different = static_cast<int *>(scratch.take(sizeof *c->different));
+    return scratch.used;
+}
+
+enum status fill(struct stream *stream, const void *x, int32_t type, const factor &f) {
+    return with_type(static_cast<enum dtype>(type), [&](auto element) {
+        using T = decltype(element);
+        return LAUNCH(stream, fill_factor<T>, BLOCKS, THREADS, 0, static_cast<T *>(const_cast<void *>(x)), f);
+    });
+}
+
+enum status fill(struct stream *stream, const void *x, int32_t type, int64_t rows, int64_t columns,
+                 int64_t stride) {
+    return with_type(static_cast<enum dtype>(type), [&](auto element) {
+        using T = decltype(element);
+        return LAUNCH(stream, fill_addend<T>, BLOCKS, THREADS, 0, static_cast<T *>(const_cast<void *>(x)),
+                      rows, columns, stride);
+    });
+}
+
+enum status fill_inputs(course *c) {
+    const matmul &p = c->plan->problem;
+    factor f = {};
+    f.k = static_cast<uint64_t>(p.k);
+    f.step = step_for(f.k);
+    factor a = f, b = f;
+    a.rows = p.transpose_a ? p.k : p.m;
+    a.columns = p.transpose_a ? p.m : p.k;
+    a.stride = p.a_stride;
+    a.sums_over_rows = p.transpose_a;
+    a.has_signs = true;
+    a.seed = 1;
+    b.rows = p.transpose_b ? p.n : p.k;
+    b.columns = p.transpose_b ? p.k : p.n;
+    b.stride = p.b_stride;
+    b.sums_over_rows = !p.transpose_b;
+    b.seed = 2;
+    TRY(fill(&c->stream, c->operands.a, p.type, a));
+    TRY(fill(&c->stream, c->operands.b, p.type, b));
+    if (c->operands.c)
+        TRY(fill(&c->stream, c->operands.c, p.c_type, p.m, p.n, p.c_stride));
+    if (matmul_has_bias(p) && !matmul_writes_bias(p))
+        TRY(fill(&c->stream, c->operands.bias, p.bias_type, p.m, 1, p.m));
+    if (matmul_has_aux(p) && !matmul_writes_aux(p))
+        TRY(fill(&c->stream, c->operands.aux, p.aux_type, p.m, p.n, p.aux_stride));
+    return STATUS_OK;
+}
+
+cudaStream_t queue_of(course *c) {
+    return static_cast<cudaStream_t>(c->stream.queue);
+}
+
+enum status run(course *c, const cublasLtMatmulAlgo_t &algorithm) {
+    return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
+}
+
+// One run on outputs that are as they were before the first one's.
+enum status run_afresh(course *c, const cublasLtMatmulAlgo_t &algorithm) {
+    const matmul &p = c->plan->problem;
+    for (int i = 0; i < c->n_outputs; i++)
+        TRY_CUDA(cudaMemsetAsync(c->outputs[i].now, 0, c->outputs[i].bytes, queue_of(c)));
+    if (p.addend == MATMUL_ADDS_D)
+        TRY(fill(&c->stream, c->operands.d, p.d_type, p.m, p.n, p.d_stride));
+    return run(c, algorithm);
+}
+
+enum status keep_as_first(course *c) {
+    for (int i = 0; i < c->n_outputs; i++)
+        TRY_CUDA(cudaMemcpyAsync(c->outputs[i].first, c->outputs[i].now, c->outputs[i].bytes,
+                                 cudaMemcpyDeviceToDevice, queue_of(c)));
+    return STATUS_OK;
+}
+
+enum status equals_first(course *c, bool *equal) {
+    int different = 0;
+    TRY_CUDA(cudaMemsetAsync(c->different, 0, sizeof *c->different, queue_of(c)));
+    for (int i = 0; i < c->n_outputs; i++)
+        TRY(LAUNCH(&c->stream, compare, BLOCKS, THREADS, 0, c->different,
+                   static_cast<const uint16_t *>(c->outputs[i].now),
+                   static_cast<const uint16_t *>(c->outputs[i].first), c->outputs[i].bytes / 2));
+    TRY_CUDA(
+        cudaMemcpyAsync(&different, c->different, sizeof different, cudaMemcpyDeviceToHost, queue_of(c)));
+    TRY_CUDA(cudaStreamSynchronize(queue_of(c)));
+    *equal = different == 0;
+    return STATUS_OK;
+}
+
+enum status time_of(course *c, const cublasLtMatmulAlgo_t &algorithm, float *ms) {
+    TRY_CUDA(cudaEventRecord(c->begin, queue_of(c)));
+    for (int i = 0; i < RUNS_A_ROUND; i++)
+        TRY(run(c, algorithm));
+    TRY_CUDA(cudaEventRecord(c->end, queue_of(c)));
+    TRY_CUDA(cudaEventSynchronize(c->end));
+    TRY_CUDA(cudaEventElapsedTime(ms, c->begin, c->end));
+    return STATUS_OK;
+}
+
+enum status race(course *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates, int *chosen) {
+    bool equal[MATMUL_CANDIDATES] = {true};
+    float best[MATMUL_CANDIDATES];
+    TRY(fill_inputs(c));
+    TRY(run_afresh(c, candidates[0]));
+    TRY(keep_as_first(c));
+    for (int i = 1; i < n_candidates; i++) {
+        TRY(run_afresh(c, candidates[i]));
+        TRY(equals_first(c, &equal[i]));
+    }
+    for (int round = 0; round < ROUNDS; round++) // in turn, so that what else goes on slows all alike
+        for (int i = 0; i < n_candidates; i++) {
+            float ms = 0;
+            if (equal[i])
+                TRY(time_of(c, candidates[i], &ms));
+            if (round == 0 || ms < best[i])
+                best[i] = ms;
+        }
+    *chosen = 0;
+    for (int i = 1; i < n_candidates; i++)
+        if (equal[i] && best[i] < MUST_GAIN * best[*chosen])
+            *chosen = i;
+    return STATUS_OK;
+}
+
+enum status course_init(course *c, struct device *device, size_t bytes) {
+    TRY(stream_init(&c->stream, device));
+    TRY_CUDA(cudaEventCreate(&c->begin));
+    TRY_CUDA(cudaEventCreate(&c->end));
+    cudaError_t error = cudaMalloc(&c->memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError(); // then nothing is measured
+        c->memory = nullptr;
+        return STATUS_OK;
+    }
+    TRY_CUDA(error);
+    return STATUS_OK;
+}
+
+void course_free(course *c) {
+    if (c->begin)
+        (void)cudaEventDestroy(c->begin);
+    if (c->end)
+        (void)cudaEventDestroy(c->end);
+    (void)cudaFree(c->memory);
+    stream_free(&c->stream);
+}
+
+} // namespace
+
+enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
+                           int n_candidates, int *chosen) {
+    course c = {};
+    c.plan = plan;
+    *chosen = 0;
+    enum status status = course_init(&c, device, lay_out(device, &c, nullptr));
+    if (status == STATUS_OK && c.memory) {
+        lay_out(device, &c, static_cast<char *>(c.memory));
+        status = race(&c, candidates, n_candidates, chosen);
+    }
+    course_free(&c);
+    return status;
+}
