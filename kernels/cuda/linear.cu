@@ -1,0 +1,435 @@
+// Fully connected layers. The products are cuBLASLt's (matmul.cuh), with bias, GELU, residual and the bias's
+// gradient fused into them where it has that fusion; where it has not, the product alone is followed by one
+// pass here that does the rest. Row-major (rows, columns) is column-major (columns, rows), so each product is
+// asked for with its operands exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
+#include "kernels/cuda/gelu.cuh"
+#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/span.cuh"
+
+#include <assert.h>
+
+namespace {
+
+// Rows of fp32 sums that wait for their pass, where the output cannot hold them: so much at a time.
+constexpr size_t SUMS_BYTES = 4 << 20;
+
+size_t times(int rows, int columns) {
+    return static_cast<size_t>(rows) * static_cast<size_t>(columns);
+}
+
+// A problem without an epilogue, and with no alignment lost yet.
+matmul product_of(int m, int n, int k, enum dtype type, enum dtype d_type) {
+    matmul problem = {};
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.type = type;
+    problem.c_type = problem.d_type = problem.bias_type = problem.aux_type = d_type;
+    problem.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    problem.alignment = MATMUL_ALIGNMENT;
+    return problem;
+}
+
+void align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
+    problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
+}
+
+// The fused problem where it may be and cuBLASLt has it, else the plain one. In both cases one is prepared.
+enum status choose(struct device *device, const matmul &plain, const matmul &fused, bool may_fuse,
+                   bool measure, matmul *problem, bool *is_fused) {
+    *is_fused = false;
+    if (may_fuse)
+        TRY(matmul_find(device, fused, measure, is_fused));
+    *problem = *is_fused ? fused : plain;
+    bool supported; // if not, running it will say so
+    return *is_fused ? STATUS_OK : matmul_find(device, plain, measure, &supported);
+}
+
+// cuBLASLt is not told how the epilogue's tensors are aligned, and its kernels read 16 bytes of them at once.
+bool suits_epilogue(const void *bias, const void *aux) {
+    return is_aligned(bias) && is_aligned(aux);
+}
+
+// How good GELU is inside a product is not documented; a result of 16 bits hides it, one of fp32 would not.
+bool gelu_fuses(enum dtype type) {
+    return type != DTYPE_F32;
+}
+
+// ---- forward
+
+// All that follows the sums of products: out = gelu?(sums + bias) + residual.
+template <class T, class Out> struct finish_step {
+    Out *out;          // rows out_stride apart; may be `sums`
+    const float *sums; // rows sums_stride apart
+    T *pre_gelu;       // dense as residual; NULL as in the call
+    const T *bias, *residual;
+    size_t columns, sums_stride, out_stride;
+    bool applies_gelu;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        size_t row = i / columns, column = i - row * columns;
+        floats<WIDTH> value = load<WIDTH>(sums + row * sums_stride + column);
+        if (bias)
+            add(&value, load<WIDTH>(bias + column));
+        if (pre_gelu)
+            store(pre_gelu + i, value);
+        for (int k = 0; k < WIDTH && applies_gelu; k++)
+            value.x[k] = gelu(value.x[k]);
+        if (residual)
+            add(&value, load<WIDTH>(residual + i));
+        store(out + row * out_stride + column, value);
+    }
+
+    template <int WIDTH> static __device__ void add(floats<WIDTH> *sum, const floats<WIDTH> &x) {
+        for (int k = 0; k < WIDTH; k++)
+            sum->x[k] += x.x[k];
+    }
+};
+
+// Rows [row, row + rows) of the output from their sums.
+enum status finish(struct stream *stream, const struct linear_forward_args *args, const float *sums,
+                   size_t sums_stride, int row, int rows) {
+    return with_type(args->type, [&](auto element) {
+        return with_type(args->out_type, [&](auto out_element) {
+            using T = decltype(element);
+            using Out = decltype(out_element);
+            constexpr int width = widest_access<float>();
+            size_t columns = static_cast<size_t>(args->OC),
+                   out_stride = static_cast<size_t>(args->out_stride);
+            size_t dense = times(row, args->OC);
+            finish_step<T, Out> step = {};
+            step.out = static_cast<Out *>(args->out) + static_cast<size_t>(row) * out_stride;
+            step.sums = sums;
+            step.pre_gelu = args->pre_gelu ? static_cast<T *>(args->pre_gelu) + dense : nullptr;
+            step.bias = static_cast<const T *>(args->bias);
+            step.residual = args->residual ? static_cast<const T *>(args->residual) + dense : nullptr;
+            step.columns = columns;
+            step.sums_stride = sums_stride;
+            step.out_stride = out_stride;
+            step.applies_gelu = args->gelu;
+            bool aligned = is_aligned(step.out) && is_aligned(sums) && is_aligned(step.pre_gelu) &&
+                           is_aligned(step.bias) && is_aligned(step.residual) &&
+                           (columns | out_stride | sums_stride) % width == 0;
+            return over_span<width>("finish", stream, step, times(rows, args->OC), aligned);
+        });
+    });
+}
+
+// fp32 results hold their own sums until they are finished.
+bool sums_lie_in_out(const struct linear_forward_args *args) {
+    return args->out_type == DTYPE_F32;
+}
+
+int rows_at_a_time(const struct linear_forward_args *args) {
+    size_t rows = SUMS_BYTES / (sizeof(float) * static_cast<size_t>(args->OC));
+    if (sums_lie_in_out(args) || rows >= static_cast<size_t>(args->N))
+        return args->N;
+    return rows > 0 ? static_cast<int>(rows) : 1;
+}
+
+// x weight^T by itself, `rows` rows of it, in fp32.
+matmul sums_product(const struct linear_forward_args *args, int rows, const void *sums) {
+    matmul problem = product_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
+    problem.transpose_a = 1;
+    problem.a_stride = problem.b_stride = args->IC;
+    problem.c_stride = problem.d_stride = sums_lie_in_out(args) ? args->out_stride : args->OC;
+    align(&problem, args->weight, problem.a_stride, args->type);
+    align(&problem, args->x, problem.b_stride, args->type);
+    align(&problem, sums, problem.d_stride, DTYPE_F32);
+    return problem;
+}
+
+matmul forward_product(const struct linear_forward_args *args) {
+    matmul problem = product_of(args->OC, args->N, args->IC, args->type, args->out_type);
+    problem.transpose_a = 1;
+    problem.a_stride = problem.b_stride = args->IC;
+    problem.c_stride = problem.d_stride = args->out_stride;
+    align(&problem, args->weight, problem.a_stride, args->type);
+    align(&problem, args->x, problem.b_stride, args->type);
+    align(&problem, args->out, problem.d_stride, args->out_type);
+    int epilogue = args->gelu ? args->pre_gelu ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU : 0;
+    if (args->bias)
+        epilogue |= CUBLASLT_EPILOGUE_BIAS;
+    problem.epilogue = epilogue ? epilogue : CUBLASLT_EPILOGUE_DEFAULT;
+    if (args->bias)
+        problem.bias_type = args->type;
+    if (args->pre_gelu) {
+        problem.aux_type = args->type;
+        problem.aux_stride = args->OC;
+    }
+    if (args->residual) {
+        problem.addend = MATMUL_ADDS_C;
+        problem.c_type = args->type;
+        problem.c_stride = args->OC;
+        align(&problem, args->residual, problem.c_stride, args->type);
+    }
+    return problem;
+}
+
+struct forward_scratch {
+    pieces taken;
+    void *workspace;
+    float *sums; // NULL where they lie in the output
+};
+
+forward_scratch take_forward(struct device *device, const struct linear_forward_args *args, void *base) {
+    forward_scratch scratch = {};
+    scratch.taken.base = static_cast<char *>(base);
+    scratch.workspace = scratch.taken.take(matmul_workspace_bytes(device, args->OC, args->N));
+    if (!sums_lie_in_out(args))
+        scratch.sums =
+            static_cast<float *>(scratch.taken.take(sizeof(float) * times(rows_at_a_time(args), args->OC)));
+    return scratch;
+}
+
+enum status choose_forward(struct device *device, const struct linear_forward_args *args, const float *sums,
+                           bool measure, matmul *problem, bool *is_fused) {
+    bool may_fuse = suits_epilogue(args->bias, args->pre_gelu) && (!args->gelu || gelu_fuses(args->type));
+    return choose(device, sums_product(args, rows_at_a_time(args), sums), forward_product(args), may_fuse,
+                  measure, problem, is_fused);
+}
+
+// The product and then its pass, so many rows at a time.
+enum status forward_in_parts(struct stream *stream, const struct linear_forward_args *args,
+                             const forward_scratch &scratch) {
+    int step = rows_at_a_time(args);
+    for (int row = 0; row < args->N; row += step) {
+        int rows = args->N - row < step ? args->N - row : step;
+        float *sums = scratch.sums ? scratch.sums : static_cast<float *>(args->out);
+        matmul problem = sums_product(args, rows, sums);
+        matmul_operands operands = {};
+        operands.a = args->weight;
+        operands.b = static_cast<const char *>(args->x) + times(row, args->IC) * dtype_size(args->type);
+        operands.d = sums;
+        TRY(matmul_run(stream, problem, operands, scratch.workspace));
+        TRY(finish(stream, args, sums, static_cast<size_t>(problem.d_stride), row, rows));
+    }
+    return STATUS_OK;
+}
+
+} // namespace
+
+extern "C" enum status cuda_linear_forward_workspace(struct device *device,
+                                                     const struct linear_forward_args *args, size_t *bytes) {
+    matmul problem;
+    bool is_fused;
+    forward_scratch scratch = take_forward(device, args, nullptr);
+    *bytes = scratch.taken.used;
+    return choose_forward(device, args, sums_lie_in_out(args) ? static_cast<float *>(args->out) : nullptr,
+                          true, &problem, &is_fused);
+}
+
+extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
+    assert(!args->residual || (!args->gelu && args->out_stride == args->OC));
+    assert(!args->gelu || args->out_stride == args->OC);
+    assert(!args->pre_gelu || (args->gelu && args->out_type == args->type));
+    forward_scratch scratch = take_forward(stream->device, args, stream->workspace);
+    assert(scratch.taken.used <= stream->workspace_bytes);
+    matmul problem;
+    bool is_fused;
+    TRY(choose_forward(stream->device, args, scratch.sums ? scratch.sums : static_cast<float *>(args->out),
+                       false, &problem, &is_fused));
+    if (!is_fused)
+        return forward_in_parts(stream, args, scratch);
+    matmul_operands operands = {};
+    operands.a = args->weight;
+    operands.b = args->x;
+    operands.c = args->residual;
+    operands.d = args->out;
+    operands.bias = const_cast<void *>(args->bias);
+    operands.aux = args->pre_gelu;
+    return matmul_run(stream, problem, operands, scratch.workspace);
+}
+
+// ---- backward
+
+namespace {
+
+// Sums of columns: a block takes so many rows of 32 accesses, its warps one row each in turn, and leaves
+// their sums; a second kernel adds those up. The order is a function of the sizes.
+constexpr int SUMMED_ROWS = 256;
+constexpr int SUMMING_WARPS = 8;
+
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(WARP *SUMMING_WARPS)
+    column_sums(float *partial, const T *x, int rows, int columns, size_t stride) {
+    constexpr int block_columns = WARP * WIDTH;
+    static_assert(block_columns <= WARP * SUMMING_WARPS, "a thread for each column in the end");
+    __shared__ float sums[SUMMING_WARPS][block_columns];
+    int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
+    int first = static_cast<int>(blockIdx.x) * block_columns, column = first + lane * WIDTH;
+    int begin = static_cast<int>(blockIdx.y) * SUMMED_ROWS;
+    int end = rows - begin < SUMMED_ROWS ? rows : begin + SUMMED_ROWS;
+    floats<WIDTH> sum = {};
+    if (column < columns)
+        for (int row = begin + warp; row < end; row += SUMMING_WARPS) {
+            floats<WIDTH> value = load<WIDTH>(x + static_cast<size_t>(row) * stride + column);
+            for (int k = 0; k < WIDTH; k++)
+                sum.x[k] += value.x[k];
+        }
+    for (int k = 0; k < WIDTH; k++)
+        sums[warp][lane * WIDTH + k] = sum.x[k];
+    __syncthreads();
+    int mine = warp * WARP + lane;
+    if (mine >= block_columns || first + mine >= columns)
+        return;
+    float total = 0;
+    for (int i = 0; i < SUMMING_WARPS; i++)
+        total += sums[i][mine];
+    partial[static_cast<size_t>(blockIdx.y) * static_cast<size_t>(columns) + first + mine] = total;
+}
+
+constexpr int ADDING_THREADS = 256;
+
+__global__ void __launch_bounds__(ADDING_THREADS)
+    add_partial_sums(float *out, const float *partial, int n_partial, int columns) {
+    int column = static_cast<int>(blockIdx.x) * ADDING_THREADS + static_cast<int>(threadIdx.x);
+    if (column >= columns)
+        return;
+    float total = 0;
+    for (int i = 0; i < n_partial; i++)
+        total += partial[static_cast<size_t>(i) * static_cast<size_t>(columns) + column];
+    out[column] += total;
+}
+
+enum status add_to_dbias(struct stream *stream, const struct linear_backward_args *args, const float *partial,
+                         int n_partial) {
+    return LAUNCH(stream, add_partial_sums, ceil_divide(static_cast<size_t>(args->OC), ADDING_THREADS),
+                  ADDING_THREADS, 0, static_cast<float *>(args->dbias), partial, n_partial, args->OC);
+}
+
+int n_partial_sums(const struct linear_backward_args *args) {
+    return ceil_divide(static_cast<size_t>(args->N), SUMMED_ROWS);
+}
+
+enum status sum_columns(struct stream *stream, const struct linear_backward_args *args, float *partial) {
+    TRY(with_type(args->type, [&](auto element) {
+        using T = decltype(element);
+        constexpr int widest = widest_access<T>();
+        bool aligned = is_aligned(args->dout) && (args->dout_stride | args->OC) % widest == 0;
+        size_t block_columns = static_cast<size_t>(WARP) * (aligned ? widest : 1);
+        dim3 grid(static_cast<unsigned>(ceil_divide(static_cast<size_t>(args->OC), block_columns)),
+                  static_cast<unsigned>(n_partial_sums(args)));
+        return LAUNCH(stream, (aligned ? column_sums<T, widest> : column_sums<T, 1>), grid,
+                      dim3(WARP, SUMMING_WARPS), 0, partial, static_cast<const T *>(args->dout), args->N,
+                      args->OC, static_cast<size_t>(args->dout_stride));
+    }));
+    return add_to_dbias(stream, args, partial, n_partial_sums(args));
+}
+
+matmul dx_product(const struct linear_backward_args *args) {
+    matmul problem = product_of(args->IC, args->N, args->OC, args->type, args->type);
+    problem.a_stride = args->IC;
+    problem.b_stride = args->dout_stride;
+    problem.c_stride = problem.d_stride = args->IC;
+    align(&problem, args->weight, problem.a_stride, args->type);
+    align(&problem, args->dout, problem.b_stride, args->type);
+    align(&problem, args->dx, problem.d_stride, args->type);
+    return problem;
+}
+
+matmul dweight_product(const struct linear_backward_args *args) {
+    matmul problem = product_of(args->IC, args->OC, args->N, args->type, DTYPE_F32);
+    problem.transpose_b = 1;
+    problem.a_stride = args->IC;
+    problem.b_stride = args->dout_stride;
+    problem.c_stride = problem.d_stride = args->IC;
+    problem.addend = MATMUL_ADDS_D;
+    align(&problem, args->x, problem.a_stride, args->type);
+    align(&problem, args->dout, problem.b_stride, args->type);
+    align(&problem, args->dweight, problem.d_stride, DTYPE_F32);
+    return problem;
+}
+
+enum status choose_dx(struct device *device, const struct linear_backward_args *args, bool measure,
+                      matmul *problem, bool *is_fused) {
+    matmul plain = dx_product(args), fused = plain;
+    fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+    fused.aux_stride = args->IC;
+    bool may_fuse = args->pre_gelu && gelu_fuses(args->type) && suits_epilogue(nullptr, args->pre_gelu);
+    return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
+}
+
+enum status choose_dweight(struct device *device, const struct linear_backward_args *args, bool measure,
+                           matmul *problem, bool *is_fused) {
+    matmul plain = dweight_product(args), fused = plain;
+    fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    return choose(device, plain, fused, args->dbias != nullptr, measure, problem, is_fused);
+}
+
+struct backward_scratch {
+    pieces taken;
+    void *workspace;
+    float *partial; // sums of columns: one, from a product, or n_partial_sums
+};
+
+backward_scratch take_backward(struct device *device, const struct linear_backward_args *args, void *base) {
+    backward_scratch scratch = {};
+    scratch.taken.base = static_cast<char *>(base);
+    size_t dx = args->dx ? matmul_workspace_bytes(device, args->IC, args->N) : 0;
+    size_t dweight = args->dweight ? matmul_workspace_bytes(device, args->IC, args->OC) : 0;
+    scratch.workspace = scratch.taken.take(dx > dweight ? dx : dweight);
+    if (args->dbias)
+        scratch.partial =
+            static_cast<float *>(scratch.taken.take(sizeof(float) * times(n_partial_sums(args), args->OC)));
+    return scratch;
+}
+
+enum status backward_dx(struct stream *stream, const struct linear_backward_args *args, void *workspace) {
+    matmul problem;
+    bool is_fused;
+    TRY(choose_dx(stream->device, args, false, &problem, &is_fused));
+    matmul_operands operands = {};
+    operands.a = args->weight;
+    operands.b = args->dout;
+    operands.d = args->dx;
+    operands.aux = const_cast<void *>(args->pre_gelu);
+    TRY(matmul_run(stream, problem, operands, workspace));
+    if (is_fused || !args->pre_gelu)
+        return STATUS_OK;
+    struct gelu_backward_args gelu = {};
+    gelu.dx = args->dx;
+    gelu.dout = args->dx;
+    gelu.x = args->pre_gelu;
+    gelu.n = times(args->N, args->IC);
+    gelu.type = args->type;
+    return cuda_gelu_backward(stream, &gelu);
+}
+
+// *has_dbias: whether the bias's gradient came with it.
+enum status backward_dweight(struct stream *stream, const struct linear_backward_args *args,
+                             const backward_scratch &scratch, bool *has_dbias) {
+    matmul problem;
+    TRY(choose_dweight(stream->device, args, false, &problem, has_dbias));
+    matmul_operands operands = {};
+    operands.a = args->x;
+    operands.b = args->dout;
+    operands.d = args->dweight;
+    operands.bias = scratch.partial;
+    TRY(matmul_run(stream, problem, operands, scratch.workspace));
+    return *has_dbias ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
+}
+
+} // namespace
+
+extern "C" enum status cuda_linear_backward_workspace(struct device *device,
+                                                      const struct linear_backward_args *args,
+                                                      size_t *bytes) {
+    matmul problem;
+    bool is_fused;
+    *bytes = take_backward(device, args, nullptr).taken.used;
+    if (args->dx)
+        TRY(choose_dx(device, args, true, &problem, &is_fused));
+    return args->dweight ? choose_dweight(device, args, true, &problem, &is_fused) : STATUS_OK;
+}
+
+extern "C" enum status cuda_linear_backward(struct stream *stream, const struct linear_backward_args *args) {
+    backward_scratch scratch = take_backward(stream->device, args, stream->workspace);
+    assert(scratch.taken.used <= stream->workspace_bytes);
+    bool has_dbias = false;
+    if (args->dx)
+        TRY(backward_dx(stream, args, scratch.workspace));
+    if (args->dweight)
+        TRY(backward_dweight(stream, args, scratch, &has_dbias));
+    return args->dbias && !has_dbias ? sum_columns(stream, args, scratch.partial) : STATUS_OK;
+}
