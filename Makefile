@@ -100,7 +100,8 @@ ifneq ($(simulated),)
                      -fno-optimize-sibling-calls $(sanitize)
   # Every access of a kernel is told to tests/cudasim/race.cpp, which takes the place of the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
-  cuda_link := -rdynamic -lstdc++ -ldl
+  # The program looks for cuBLASLt by name, as it would on a machine: nothing else makes the linker take it.
+  cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -lstdc++ -ldl
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
   cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -127,7 +128,8 @@ endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
 # The products of whole training runs: loops become vectors, and no addition is checked for overflow.
-$(BUILD)/tests/cudasim/ptx.o: kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
+$(BUILD)/tests/cudasim/ptx.o $(BUILD)/tests/cudasim/cublaslt_product.o: \
+  kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
 $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	@mkdir -p $(@D)
 	$(say) "compile $@"

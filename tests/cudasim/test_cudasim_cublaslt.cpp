@@ -1,0 +1,597 @@
+// The simulated cuBLASLt: its products against plain sums in double, in every layout, type and epilogue; what
+// its heuristic refuses; that its algorithms differ in bits where they should; and that each misuse is found.
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+#include <cublasLt.h>
+
+extern "C" {
+#include "base/dtype.h"
+#include "base/rng.h"
+}
+#include "cudasim.h"
+#include "cudasim_cublaslt.h"
+
+namespace {
+
+cudaStream_t stream;
+cublasLtHandle_t handle;
+
+void require(cublasStatus_t status) {
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fail_msg("%s", cublasLtGetStatusString(status));
+}
+
+void require(cudaError_t error) {
+    if (error != cudaSuccess)
+        fail_msg("%s", cudaGetErrorString(error));
+}
+
+int begin(void **) {
+    return cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess &&
+                   cublasLtCreate(&handle) == CUBLAS_STATUS_SUCCESS
+               ? 0
+               : -1;
+}
+
+int end(void **) {
+    return cublasLtDestroy(handle) == CUBLAS_STATUS_SUCCESS && cudaStreamDestroy(stream) == cudaSuccess ? 0
+                                                                                                        : -1;
+}
+
+// ---- a matrix on the device, with the values that are in it
+
+dtype dtype_of(cudaDataType_t type) {
+    return type == CUDA_R_16F ? DTYPE_F16 : type == CUDA_R_16BF ? DTYPE_BF16 : DTYPE_F32;
+}
+
+uint32_t bits_of(cudaDataType_t type, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return type == CUDA_R_16F ? f16_from_float(value) : type == CUDA_R_16BF ? bf16_from_float(value) : bits;
+}
+
+float value_of(cudaDataType_t type, uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return type == CUDA_R_16F    ? f16_to_float(uint16_t(bits))
+           : type == CUDA_R_16BF ? bf16_to_float(uint16_t(bits))
+                                 : value;
+}
+
+struct matrix {
+    cudaDataType_t type;
+    int64_t rows, columns, stride;
+    char *memory = nullptr;
+
+    void init(cudaDataType_t element_type, int64_t n_rows, int64_t n_columns, int64_t gap, uint32_t seed) {
+        type = element_type;
+        rows = n_rows;
+        columns = n_columns;
+        stride = rows + gap;
+        require(cudaMalloc(&memory, bytes()));
+        std::vector<float> values(size_t(columns * stride));
+        for (size_t i = 0; i < values.size(); i++)
+            values[i] = float(rng_normal(1, seed, i));
+        write(values);
+    }
+    void free() {
+        require(cudaFree(memory));
+    }
+    size_t size() const {
+        return dtype_size(dtype_of(type));
+    }
+    size_t bytes() const {
+        return size_t(columns * stride) * size();
+    }
+    void write(const std::vector<float> &values) {
+        std::vector<char> image(bytes());
+        for (size_t i = 0; i < values.size(); i++) {
+            uint32_t bits = bits_of(type, values[i]);
+            memcpy(&image[i * size()], &bits, size());
+        }
+        require(cudaMemcpyAsync(memory, image.data(), bytes(), cudaMemcpyHostToDevice, stream));
+        require(cudaStreamSynchronize(stream));
+    }
+    std::vector<double> read() const {
+        std::vector<char> image(bytes());
+        require(cudaMemcpyAsync(image.data(), memory, bytes(), cudaMemcpyDeviceToHost, stream));
+        require(cudaStreamSynchronize(stream));
+        std::vector<double> values(size_t(columns * stride));
+        for (size_t i = 0; i < values.size(); i++) {
+            uint32_t bits = 0;
+            memcpy(&bits, &image[i * size()], size());
+            values[i] = value_of(type, bits);
+        }
+        return values;
+    }
+};
+
+// ---- a product: everything that its call takes, made right, for tests to make wrong
+
+struct problem {
+    int64_t m = 24, n = 20, k = 40, gap = 0;
+    bool transpose_a = false, transpose_b = false;
+    cudaDataType_t type = CUDA_R_32F, d_type = CUDA_R_32F;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    float alpha = 1, beta = 0;
+    bool in_place = false; // C is D
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+};
+
+bool reads_bias(int epilogue) {
+    return epilogue & CUBLASLT_EPILOGUE_BIAS;
+}
+bool has_bias(int epilogue) {
+    return epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
+}
+bool has_aux(int epilogue) {
+    return epilogue >= 128 && epilogue < 256;
+}
+
+struct product {
+    problem p;
+    matrix a, b, c, d, bias, aux;
+    cublasLtMatmulDesc_t description;
+    cublasLtMatrixLayout_t a_layout, b_layout, c_layout, d_layout;
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t results[CUDASIM_ALGORITHMS];
+    int n_results = 0;
+    const void *a_at, *b_at, *c_at;
+    void *d_at, *bias_at, *aux_at;
+    char *workspace, *workspace_at;
+    size_t workspace_bytes = 1 << 16;
+
+    explicit product(const problem &given) : p(given) {
+        a.init(p.type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.gap, 1);
+        b.init(p.type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.gap, 2);
+        c.init(p.d_type, p.m, p.n, p.gap, 3);
+        d.init(p.d_type, p.m, p.n, p.gap, 4);
+        bias.init(p.d_type, p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? p.n : p.m, 1, 0, 5);
+        aux.init(p.d_type, p.m, p.n, 8, 6);
+        require(cudaMalloc(&workspace, workspace_bytes));
+        a_at = a.memory;
+        b_at = b.memory;
+        c_at = p.in_place ? d.memory : c.memory;
+        d_at = d.memory;
+        bias_at = bias.memory;
+        aux_at = aux.memory;
+        workspace_at = workspace;
+        describe();
+    }
+    ~product() {
+        for (matrix *x : {&a, &b, &c, &d, &bias, &aux})
+            x->free();
+        require(cudaFree(workspace));
+        require(cublasLtMatmulDescDestroy(description));
+        for (cublasLtMatrixLayout_t layout : {a_layout, b_layout, c_layout, d_layout})
+            require(cublasLtMatrixLayoutDestroy(layout));
+        require(cublasLtMatmulPreferenceDestroy(preference));
+    }
+    product(const product &) = delete;
+    product &operator=(const product &) = delete;
+
+    template <class T> void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+        require(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof value));
+    }
+    template <class T> void prefer(cublasLtMatmulPreferenceAttributes_t attribute, T value) {
+        require(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value));
+    }
+    static cublasLtMatrixLayout_t layout_of(const matrix &x) {
+        cublasLtMatrixLayout_t layout;
+        require(cublasLtMatrixLayoutCreate(&layout, x.type, uint64_t(x.rows), uint64_t(x.columns), x.stride));
+        return layout;
+    }
+    void describe() {
+        require(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        set(CUBLASLT_MATMUL_DESC_TRANSA, int32_t(p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N));
+        set(CUBLASLT_MATMUL_DESC_TRANSB, int32_t(p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N));
+        set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t(p.epilogue));
+        a_layout = layout_of(a);
+        b_layout = layout_of(b);
+        c_layout = layout_of(c);
+        d_layout = layout_of(d);
+        if (has_bias(p.epilogue))
+            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias_at);
+        if (has_aux(p.epilogue)) {
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux_at);
+            set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, aux.stride);
+        }
+        require(cublasLtMatmulPreferenceCreate(&preference));
+        prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspace_bytes));
+        prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, p.reductions);
+    }
+    cublasStatus_t ask() {
+        return cublasLtMatmulAlgoGetHeuristic(handle, description, a_layout, b_layout, c_layout, d_layout,
+                                              preference, CUDASIM_ALGORITHMS, results, &n_results);
+    }
+    cublasStatus_t run(const cublasLtMatmulAlgo_t *algorithm) {
+        return cublasLtMatmul(handle, description, &p.alpha, a_at, a_layout, b_at, b_layout, &p.beta, c_at,
+                              c_layout, d_at, d_layout, algorithm, workspace_at, workspace_bytes, stream);
+    }
+};
+
+// ---- results
+
+double gelu(double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+double gelu_slope(double x) {
+    double root = std::sqrt(2 / M_PI), t = std::tanh(root * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+void expect_near(const char *what, cudaDataType_t type, double got, double wanted, double magnitude,
+                 int64_t roundings) {
+    double allowed = double(roundings) * 0x1p-24 * magnitude +
+                     dtype_epsilon(dtype_of(type)) / 2 * fabs(wanted) + dtype_smallest(dtype_of(type));
+    if (!(fabs(got - wanted) <= allowed * (1 + dtype_epsilon(dtype_of(type)))))
+        fail_msg("%s: %.9g, expected %.9g to within %.3g", what, got, wanted, allowed);
+}
+
+void expect_result(const problem &p) {
+    product x(p);
+    std::vector<double> a = x.a.read(), b = x.b.read(), c = p.in_place ? x.d.read() : x.c.read();
+    std::vector<double> d_before = x.d.read(), bias = x.bias.read(), aux = x.aux.read();
+    require(x.ask());
+    assert_true(x.n_results > 0);
+    require(x.run(&x.results[0].algo));
+    std::vector<double> d = x.d.read(), bias_after = x.bias.read(), aux_after = x.aux.read();
+    for (int64_t j = 0; j < p.n; j++) {
+        double column = 0, column_magnitude = 0;
+        for (int64_t l = 0; l < p.k; l++) {
+            double term = b[size_t(p.transpose_b ? l * x.b.stride + j : j * x.b.stride + l)];
+            column += term;
+            column_magnitude += fabs(term);
+        }
+        if (p.epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            expect_near("bias gradient", p.d_type, bias_after[size_t(j)], column, column_magnitude, p.k);
+        for (int64_t i = 0; i < p.m; i++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t l = 0; l < p.k; l++) {
+                double term = a[size_t(p.transpose_a ? i * x.a.stride + l : l * x.a.stride + i)] *
+                              b[size_t(p.transpose_b ? l * x.b.stride + j : j * x.b.stride + l)];
+                sum += term;
+                magnitude += fabs(term);
+            }
+            size_t at = size_t(j * x.d.stride + i), aux_at = size_t(j * x.aux.stride + i);
+            double value = p.alpha * sum + p.beta * c[at] + (reads_bias(p.epilogue) ? bias[size_t(i)] : 0);
+            magnitude =
+                fabs(p.alpha) * magnitude + fabs(p.beta * c[at]) + fabs(bias[size_t(i % x.bias.rows)]);
+            if (p.epilogue == CUBLASLT_EPILOGUE_DGELU)
+                value *= gelu_slope(aux[aux_at]);
+            else if (has_aux(p.epilogue))
+                expect_near("aux", p.d_type, aux_after[aux_at], value, magnitude, p.k + 4);
+            if (p.epilogue != CUBLASLT_EPILOGUE_DGELU && p.epilogue & CUBLASLT_EPILOGUE_GELU)
+                value = gelu(value);
+            expect_near("D", p.d_type, d[at], value, 1.13 * magnitude, p.k + 6);
+        }
+        for (int64_t i = p.m; i < x.d.stride; i++)
+            assert_true(d[size_t(j * x.d.stride + i)] == d_before[size_t(j * x.d.stride + i)]);
+    }
+    assert_int_equal(cudasim_findings(), 0);
+}
+
+void test_layouts(void **) {
+    const struct {
+        int64_t m, n, k, gap;
+    } shapes[] = {{1, 1, 1, 0}, {24, 20, 40, 0}, {17, 5, 33, 3}, {8, 64, 1, 8}, {65, 33, 129, 0}};
+    for (auto &shape : shapes)
+        for (cudaDataType_t type : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F})
+            for (int transposes = 0; transposes < 4; transposes++) {
+                problem p;
+                p.m = shape.m;
+                p.n = shape.n;
+                p.k = shape.k;
+                p.gap = shape.gap;
+                p.transpose_a = transposes & 1;
+                p.transpose_b = transposes & 2;
+                p.type = p.d_type = type;
+                p.beta = shape.k == 129;
+                expect_result(p);
+                p.d_type = CUDA_R_32F;
+                p.alpha = -0.5f;
+                p.beta = p.in_place = true;
+                expect_result(p);
+            }
+}
+
+void test_epilogues(void **) {
+    for (cudaDataType_t type : {CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F})
+        for (cublasLtEpilogue_t epilogue :
+             {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS,
+              CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
+              CUBLASLT_EPILOGUE_BGRADB}) {
+            problem p;
+            p.type = p.d_type = type;
+            p.epilogue = epilogue;
+            p.gap = 8;
+            int before = cudasim_cublaslt_runs(epilogue, -1);
+            expect_result(p);
+            assert_int_equal(cudasim_cublaslt_runs(epilogue, -1), before + 1);
+            p.beta = 1;
+            p.transpose_b = true;
+            expect_result(p);
+        }
+}
+
+// ---- what the heuristic answers
+
+void test_algorithms(void **) {
+    problem p;
+    p.k = 300;
+    product x(p);
+    require(x.ask());
+    assert_int_equal(x.n_results, CUDASIM_ALGORITHMS);
+    std::vector<double> results[CUDASIM_ALGORITHMS];
+    for (int i = 0; i < CUDASIM_ALGORITHMS; i++) {
+        assert_int_equal(x.results[i].algo.data[0], i);
+        require(x.run(&x.results[i].algo));
+        results[i] = x.d.read();
+        require(x.run(&x.results[i].algo)); // and again
+        assert_true(results[i] == x.d.read());
+    }
+    assert_true(results[CUDASIM_IN_ORDER] == results[CUDASIM_IN_BLOCKS]);
+    assert_false(results[CUDASIM_IN_ORDER] == results[CUDASIM_INTERLEAVED]);
+    assert_false(results[CUDASIM_IN_ORDER] == results[CUDASIM_SPLIT]);
+    assert_false(results[CUDASIM_INTERLEAVED] == results[CUDASIM_SPLIT]);
+
+    x.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE));
+    require(x.ask());
+    assert_int_equal(x.n_results, CUDASIM_SPLIT);
+    x.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_MASK));
+    x.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(p.m * p.n * 4 - 1));
+    require(x.ask());
+    assert_int_equal(x.n_results, CUDASIM_SPLIT);
+}
+
+// A fair question, answered no: no finding.
+template <class Change> void expect_refusal(const problem &p, cublasStatus_t status, Change change) {
+    product x(p);
+    change(x);
+    assert_int_equal(x.ask(), status);
+    assert_int_equal(x.n_results, 0);
+    assert_int_equal(cudasim_findings(), 0);
+}
+
+void test_refusals(void **) {
+    auto as_it_is = [](product &) {};
+    problem p;
+    p.type = CUDA_R_16BF;
+    p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; // from 16 bits to fp32
+    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, as_it_is);
+    p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED,
+                   [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(CUDA_R_16BF)); });
+    p.type = CUDA_R_32F;
+    p.d_type = CUDA_R_16F;
+    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, as_it_is);
+    p.d_type = CUDA_R_32F;
+    p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+    for (int64_t stride : {p.m + 4, p.m - 8}) // no multiple of 8, and too small
+        expect_refusal(p, CUBLAS_STATUS_INVALID_VALUE,
+                       [=](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride); });
+    p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    expect_refusal(p, CUBLAS_STATUS_SUCCESS, [](product &x) { // floats at any even address
+        x.prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(2));
+    });
+}
+
+// ---- faults
+
+void expect_finding(const char *text) {
+    if (cudasim_findings() != 1 || !strstr(cudasim_last_finding(), text))
+        fail_msg("%d findings, the last \"%s\", expected one with \"%s\"", cudasim_findings(),
+                 cudasim_last_finding(), text);
+    cudasim_reset();
+}
+
+// The right product, made wrong by `change` after the heuristic was asked.
+template <class Change> void expect_fault(const problem &p, const char *text, Change change) {
+    product x(p);
+    require(x.ask());
+    change(x);
+    assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding(text);
+}
+
+template <class T> T *moved(T *pointer, ptrdiff_t bytes) {
+    return reinterpret_cast<T *>(reinterpret_cast<uintptr_t>(pointer) + uintptr_t(bytes));
+}
+
+void test_pointers(void **) {
+    problem p;
+    expect_fault(p, "A is NULL", [](product &x) { x.a_at = nullptr; });
+    expect_fault(p, "B is not aligned to the 16 bytes", [](product &x) { x.b_at = moved(x.b_at, 4); });
+    expect_fault(p, "D is not aligned to the 16 bytes", [](product &x) { x.d_at = moved(x.d_at, 8); });
+    expect_fault(p, "A and D overlap", [](product &x) { x.d_at = const_cast<void *>(x.a_at); });
+    expect_fault(p, "the workspace is not aligned",
+                 [](product &x) { x.workspace_at++, x.workspace_bytes--; });
+    p.beta = 1;
+    expect_fault(p, "D and C overlap", [](product &x) { x.c_at = moved(x.d_at, 16); });
+    expect_fault(p, "C is NULL", [](product &x) { x.c_at = nullptr; });
+    p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    expect_fault(p, "the bias is NULL",
+                 [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void *>(nullptr)); });
+    expect_fault(p, "the bias is not aligned",
+                 [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, moved(x.bias_at, 4)); });
+    p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
+    expect_fault(p, "the auxiliary matrix is not aligned",
+                 [](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, moved(x.aux_at, 8)); });
+    p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
+    expect_fault(p, "D and the bias gradient overlap",
+                 [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.d_at); });
+}
+
+// A promise of less is kept by pointers that are aligned to less.
+void test_promised_alignment(void **) {
+    problem p;
+    p.type = p.d_type = CUDA_R_16BF;
+    product x(p);
+    for (int attribute = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
+         attribute <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; attribute++)
+        x.prefer(static_cast<cublasLtMatmulPreferenceAttributes_t>(attribute), uint32_t(2));
+    require(x.ask());
+    x.b_at = moved(x.b_at, 2);
+    assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_SUCCESS); // and reads past B's end
+    expect_finding("cublasLtMatmul, B: ");
+}
+
+void test_algorithm_and_workspace(void **) {
+    problem p, other;
+    other.n++;
+    product x(p), y(other);
+    require(x.ask());
+    require(y.ask());
+    assert_int_equal(x.run(nullptr), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding("NULL");
+    assert_int_equal(x.run(&y.results[0].algo), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding("chosen for another problem");
+    x.workspace_bytes = 100;
+    assert_int_equal(x.run(&x.results[CUDASIM_SPLIT].algo), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding("needs a workspace of");
+    x.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(CUDA_R_16F));
+    assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_NOT_SUPPORTED);
+    expect_finding("does not offer");
+}
+
+template <class Change> void expect_wrong_question(const char *text, Change change) {
+    product x{problem()};
+    change(x);
+    assert_int_equal(x.ask(), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding(text);
+}
+
+void replace(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, int64_t stride) {
+    require(cublasLtMatrixLayoutDestroy(*layout));
+    require(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, rows, columns, stride));
+}
+
+void test_layouts_that_contradict(void **) {
+    expect_wrong_question("not as many columns as op(B) has rows",
+                          [](product &x) { replace(&x.a_layout, 24, 41, 24); });
+    expect_wrong_question("not as many rows as D", [](product &x) { replace(&x.a_layout, 25, 40, 25); });
+    expect_wrong_question("not as many columns as D", [](product &x) { replace(&x.b_layout, 40, 21, 40); });
+    expect_wrong_question("C has not the shape", [](product &x) { replace(&x.c_layout, 24, 21, 24); });
+    expect_wrong_question("leading dimension", [](product &x) { replace(&x.d_layout, 24, 20, 23); });
+    expect_wrong_question("is not simulated",
+                          [](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t(2)); });
+    problem p;
+    product x(p);
+    int64_t wide = CUBLAS_OP_T; // int32_t in truth
+    (void)cublasLtMatmulDescSetAttribute(x.description, CUBLASLT_MATMUL_DESC_TRANSA, &wide, sizeof wide);
+    expect_finding("has 4 bytes, not 8");
+}
+
+// Memory is looked at when the product happens, not when it is asked for.
+void test_memory(void **) {
+    problem p;
+    for (unsigned seed : {0u, 1u}) {
+        cudasim_reorder(seed);
+        {
+            product x(p);
+            require(x.ask());
+            x.a_at = moved(x.a_at, 16); // so that its end is outside
+            (void)x.run(&x.results[0].algo);
+            (void)cudaStreamSynchronize(stream);
+            expect_finding("cublasLtMatmul, A: ");
+        }
+        product x(p);
+        require(x.ask());
+        if (seed)
+            require(x.run(&x.results[0].algo));
+        require(cudaFree(x.b.memory));
+        x.b.memory = nullptr;
+        if (!seed)
+            (void)x.run(&x.results[0].algo);
+        (void)cudaStreamSynchronize(stream);
+        expect_finding("which was freed");
+    }
+    cudasim_reorder(0);
+}
+
+// Copies on the same stream come before and after the product, however late everything happens.
+void test_stream_order(void **) {
+    for (unsigned seed = 1; seed <= 4; seed++) {
+        cudasim_reorder(seed);
+        problem p;
+        expect_result(p);
+        product x(p);
+        std::vector<float> zeros(size_t(x.a.stride * x.a.columns)), d(size_t(p.m * p.n), 1.0f);
+        require(x.ask());
+        require(cudaMemcpyAsync(x.a.memory, zeros.data(), x.a.bytes(), cudaMemcpyHostToDevice, stream));
+        require(x.run(&x.results[0].algo));
+        require(cudaMemcpyAsync(d.data(), x.d.memory, x.d.bytes(), cudaMemcpyDeviceToHost, stream));
+        require(cudaStreamSynchronize(stream));
+        for (float value : d)
+            assert_true(value == 0);
+    }
+    cudasim_reorder(0);
+}
+
+void test_objects(void **) {
+    problem p;
+    product x(p);
+    cublasLtMatrixLayout_t gone;
+    require(cublasLtMatrixLayoutCreate(&gone, CUDA_R_32F, 1, 1, 1));
+    require(cublasLtMatrixLayoutDestroy(gone));
+    assert_int_equal(cublasLtMatrixLayoutDestroy(gone), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding("the layout does not exist");
+    std::swap(x.c_layout, gone);
+    assert_int_equal(x.ask(), CUBLAS_STATUS_INVALID_VALUE);
+    expect_finding("the layout of C does not exist");
+    std::swap(x.c_layout, gone);
+
+    // What is left behind is told when the process ends, which then fails.
+    int ends[2], status;
+    assert_int_equal(pipe(ends), 0);
+    fflush(nullptr);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        exit(0);
+    }
+    close(ends[1]);
+    FILE *output = fdopen(ends[0], "r");
+    std::string told(1 << 16, '\0');
+    told.resize(fread(&told[0], 1, told.size(), output));
+    fclose(output);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 0);
+    assert_true(told.find("7 objects of cuBLASLt were never destroyed") != std::string::npos);
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts),
+        cmocka_unit_test(test_epilogues),
+        cmocka_unit_test(test_algorithms),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_promised_alignment),
+        cmocka_unit_test(test_algorithm_and_workspace),
+        cmocka_unit_test(test_layouts_that_contradict),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_stream_order),
+        cmocka_unit_test(test_objects),
+    };
+    return cmocka_run_group_tests_name("cuBLASLt on the host", tests, begin, end);
+}
