@@ -1,0 +1,312 @@
+// What kernels/cuda/linear.cu asks cuBLASLt for: which fusions run, that everything comes out the same
+// without them, and that measuring algorithms against each other changes no bit.
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/ops.h"
+}
+
+#include <cublasLt.h>
+
+#include "cudasim.h"
+#include "cudasim_cublaslt.h"
+
+namespace {
+
+struct device *gpu;
+
+void require(enum status status) {
+    if (status != STATUS_OK)
+        fail_msg("%s", status_message());
+}
+
+int open_gpu(void **) {
+    return cuda_device_open(0, &gpu) == STATUS_OK ? 0 : -1;
+}
+
+int close_gpu(void **) {
+    device_close(gpu);
+    return 0;
+}
+
+// A tensor on the device, `offset` elements past an address that is aligned to 256 bytes.
+class tensor {
+  public:
+    tensor(enum dtype type, size_t n, uint32_t seed, size_t offset = 0)
+        : bytes((n + offset) * dtype_size(type)), first(offset * dtype_size(type)) {
+        require(gpu->memory_new(gpu, bytes, "the test", &memory));
+        std::vector<char> image(bytes);
+        for (size_t i = 0; i < n; i++) {
+            float value = float(rng_normal(7, seed, i));
+            uint16_t half = type == DTYPE_BF16 ? bf16_from_float(value) : f16_from_float(value);
+            const void *from = &half;
+            if (type == DTYPE_F32)
+                from = &value;
+            memcpy(&image[first + i * dtype_size(type)], from, dtype_size(type));
+        }
+        copy(memory, image.data());
+    }
+    ~tensor() {
+        gpu->memory_delete(gpu, memory, bytes);
+    }
+    tensor(const tensor &) = delete;
+    tensor &operator=(const tensor &) = delete;
+    void *at() const {
+        return static_cast<char *>(memory) + first;
+    }
+    std::vector<char> read() const {
+        std::vector<char> image(bytes);
+        copy(image.data(), memory);
+        return std::vector<char>(image.begin() + ptrdiff_t(first), image.end());
+    }
+
+  private:
+    void copy(void *to, const void *from) const {
+        struct stream stream;
+        require(stream_init(&stream, gpu));
+        require(gpu->copy(&stream, to, from, bytes));
+        require(gpu->synchronize(&stream));
+        stream_free(&stream);
+    }
+
+    void *memory;
+    size_t bytes, first;
+};
+
+template <class Args>
+void run(enum operation operation, enum status (*call)(struct stream *, const Args *), const Args &args) {
+    struct stream stream;
+    require(stream_init(&stream, gpu));
+    require(gpu->ops->workspace_bytes(gpu, operation, &args, &stream.workspace_bytes));
+    require(gpu->memory_new(gpu, stream.workspace_bytes, "the test", &stream.workspace));
+    require(call(&stream, &args));
+    require(gpu->synchronize(&stream));
+    gpu->memory_delete(gpu, stream.workspace, stream.workspace_bytes);
+    stream_free(&stream);
+}
+
+void forward(const struct linear_forward_args &args) {
+    run(OP_linear_forward, gpu->ops->linear_forward, args);
+}
+
+void backward(const struct linear_backward_args &args) {
+    run(OP_linear_backward, gpu->ops->linear_backward, args);
+}
+
+// ---- fusions
+
+enum { N = 64, IC = 48, OC = 80 };
+
+class runs {
+  public:
+    explicit runs(int epilogue_of_interest)
+        : epilogue(epilogue_of_interest), before(count()), all(count_all()) {}
+    // Since it was made: so many with this epilogue, so many with any.
+    void expect(int with_it, int with_any) const {
+        assert_int_equal(count() - before, with_it);
+        assert_int_equal(count_all() - all, with_any);
+        assert_int_equal(cudasim_findings(), 0);
+    }
+
+  private:
+    int count() const {
+        return cudasim_cublaslt_runs(epilogue, -1);
+    }
+    static int count_all() {
+        return cudasim_cublaslt_runs(0, -1);
+    }
+    int epilogue, before, all;
+};
+
+struct forward_args_of {
+    bool bias, gelu, pre_gelu, residual;
+    int epilogue; // where GELU is fused
+};
+
+void test_forward_fusions(void **) {
+    const forward_args_of calls[] = {
+        {false, false, false, false, CUBLASLT_EPILOGUE_DEFAULT},
+        {true, false, false, false, CUBLASLT_EPILOGUE_BIAS},
+        {true, false, false, true, CUBLASLT_EPILOGUE_BIAS},
+        {false, false, false, true, CUBLASLT_EPILOGUE_DEFAULT},
+        {true, true, false, false, CUBLASLT_EPILOGUE_GELU_BIAS},
+        {false, true, false, false, CUBLASLT_EPILOGUE_GELU},
+        {true, true, true, false, CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+        {false, true, true, false, CUBLASLT_EPILOGUE_GELU_AUX},
+    };
+    for (enum dtype type : {DTYPE_F32, DTYPE_BF16, DTYPE_F16})
+        for (const forward_args_of &call : calls) {
+            tensor out(type, N * OC, 1), pre_gelu(type, N * OC, 2), x(type, N * IC, 3),
+                weight(type, OC * IC, 4);
+            tensor bias(type, OC, 5), residual(type, N * OC, 6);
+            struct linear_forward_args args = {};
+            args.out = out.at();
+            args.pre_gelu = call.pre_gelu ? pre_gelu.at() : nullptr;
+            args.x = x.at();
+            args.weight = weight.at();
+            args.bias = call.bias ? bias.at() : nullptr;
+            args.residual = call.residual ? residual.at() : nullptr;
+            args.N = N;
+            args.IC = IC;
+            args.OC = args.out_stride = OC;
+            args.gelu = call.gelu;
+            args.type = args.out_type = type;
+            // In fp32 the library's GELU is not good enough.
+            bool fuses = type != DTYPE_F32 || !call.gelu;
+            runs counted(fuses ? call.epilogue : int(CUBLASLT_EPILOGUE_DEFAULT));
+            forward(args);
+            counted.expect(1, 1);
+        }
+}
+
+void test_backward_fusions(void **) {
+    for (enum dtype type : {DTYPE_F32, DTYPE_BF16, DTYPE_F16}) {
+        tensor dx(type, N * IC, 1), dweight(DTYPE_F32, OC * IC, 2), dbias(DTYPE_F32, OC, 3);
+        tensor dout(type, N * OC, 4), x(type, N * IC, 5), weight(type, OC * IC, 6), pre_gelu(type, N * IC, 7);
+        struct linear_backward_args args = {};
+        args.dx = dx.at();
+        args.dweight = dweight.at();
+        args.dbias = dbias.at();
+        args.dout = dout.at();
+        args.x = x.at();
+        args.weight = weight.at();
+        args.pre_gelu = pre_gelu.at();
+        args.N = N;
+        args.IC = IC;
+        args.OC = args.dout_stride = OC;
+        args.type = type;
+        runs bias_gradients(CUBLASLT_EPILOGUE_BGRADB), gelu_gradients(CUBLASLT_EPILOGUE_DGELU);
+        backward(args);
+        bias_gradients.expect(1, 2);
+        gelu_gradients.expect(type != DTYPE_F32, 2);
+        args.dx = args.dweight = nullptr; // then it is summed by itself
+        runs none(CUBLASLT_EPILOGUE_BGRADB);
+        backward(args);
+        none.expect(0, 0);
+    }
+}
+
+// Many rows, so that they are done in parts, the last one shorter: bit for bit what the fusion gives.
+void test_parts(void **) {
+    constexpr int rows = 1100, inputs = 8, outputs = 1024;
+    for (enum dtype type : {DTYPE_BF16, DTYPE_F16}) {
+        tensor fused(type, size_t(rows) * outputs, 1), parts(type, size_t(rows) * outputs, 2);
+        tensor x(type, size_t(rows) * inputs, 3), weight(type, size_t(outputs) * inputs, 4);
+        tensor bias(type, outputs, 5), moved_bias(type, outputs, 5, 1);
+        struct linear_forward_args args = {};
+        args.out = fused.at();
+        args.x = x.at();
+        args.weight = weight.at();
+        args.bias = bias.at();
+        args.N = rows;
+        args.IC = inputs;
+        args.OC = args.out_stride = outputs;
+        args.type = args.out_type = type;
+        runs once(CUBLASLT_EPILOGUE_BIAS);
+        forward(args);
+        once.expect(1, 1);
+        args.out = parts.at();
+        args.bias = moved_bias.at();
+        runs twice(CUBLASLT_EPILOGUE_DEFAULT);
+        forward(args);
+        twice.expect(2, 2);
+        assert_true(fused.read() == parts.read());
+    }
+}
+
+// ---- measuring
+
+enum { LARGE = 512 }; // its cube is worth measuring
+
+// What a product of that type gives on a device that was opened for it, and the algorithm that made it.
+std::vector<char> large_product(enum dtype type, bool backwards, int *algorithm) {
+    device_close(gpu);
+    require(cuda_device_open(0, &gpu));
+    constexpr size_t n = size_t(LARGE) * LARGE;
+    tensor x(type, n, 1), y(type, n, 2), bias(type, LARGE, 3), dbias(DTYPE_F32, LARGE, 4);
+    tensor out(backwards ? DTYPE_F32 : type, n, 5);
+    struct linear_forward_args forward_args = {};
+    forward_args.out = out.at();
+    forward_args.x = x.at();
+    forward_args.weight = y.at();
+    forward_args.bias = bias.at();
+    forward_args.N = forward_args.IC = forward_args.OC = forward_args.out_stride = LARGE;
+    forward_args.type = forward_args.out_type = type;
+    struct linear_backward_args backward_args = {};
+    backward_args.dweight = out.at();
+    backward_args.dbias = dbias.at();
+    backward_args.dout = x.at();
+    backward_args.x = y.at();
+    backward_args.N = backward_args.IC = backward_args.OC = backward_args.dout_stride = LARGE;
+    backward_args.type = type;
+    size_t bytes;
+    require(backwards ? gpu->ops->workspace_bytes(gpu, OP_linear_backward, &backward_args, &bytes)
+                      : gpu->ops->workspace_bytes(gpu, OP_linear_forward, &forward_args, &bytes));
+    int before[CUDASIM_ALGORITHMS];
+    for (int i = 0; i < CUDASIM_ALGORITHMS; i++)
+        before[i] = cudasim_cublaslt_runs(0, i);
+    backwards ? backward(backward_args) : forward(forward_args);
+    *algorithm = -1;
+    for (int i = 0; i < CUDASIM_ALGORITHMS; i++)
+        if (cudasim_cublaslt_runs(0, i) != before[i]) {
+            assert_int_equal(*algorithm, -1); // one call, one product
+            assert_int_equal(cudasim_cublaslt_runs(0, i), before[i] + 1);
+            *algorithm = i;
+        }
+    assert_int_equal(cudasim_findings(), 0);
+    return out.read();
+}
+
+void delay(unsigned in_order, unsigned in_blocks) {
+    cudasim_cublaslt_delay(CUDASIM_IN_ORDER, in_order);
+    cudasim_cublaslt_delay(CUDASIM_IN_BLOCKS, in_blocks);
+}
+
+std::vector<char> expect_chosen(enum dtype type, bool backwards, unsigned in_order, unsigned in_blocks,
+                                int expected) {
+    int algorithm;
+    delay(in_order, in_blocks);
+    std::vector<char> result = large_product(type, backwards, &algorithm);
+    delay(0, 0);
+    assert_int_equal(algorithm, expected);
+    return result;
+}
+
+// The fastest one wins among those of the first one's bits; those of other bits, faster still, do not.
+void test_measuring(void **) {
+    constexpr unsigned slow = 40000, slower = 80000;
+    std::vector<char> first = expect_chosen(DTYPE_BF16, false, slow, slower, CUDASIM_IN_ORDER);
+    assert_true(first == expect_chosen(DTYPE_BF16, false, slower, slow, CUDASIM_IN_BLOCKS));
+    expect_chosen(DTYPE_F32, false, slower, slow, CUDASIM_IN_BLOCKS);
+    expect_chosen(DTYPE_F16, false, slower, slow, CUDASIM_IN_BLOCKS);
+    expect_chosen(DTYPE_BF16, true, slower, slow, CUDASIM_IN_BLOCKS); // a split sum is among the candidates
+}
+
+// Without memory to measure in, the first one it is.
+void test_no_memory_for_measuring(void **) {
+    setenv("CUDASIM_MEMORY", "19M", 1); // enough for the tensors and the workspace, once
+    expect_chosen(DTYPE_BF16, false, 1000, 0, CUDASIM_IN_ORDER);
+    unsetenv("CUDASIM_MEMORY");
+}
+
+} // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_forward_fusions),
+        cmocka_unit_test(test_backward_fusions),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_no_memory_for_measuring),
+    };
+    return cmocka_run_group_tests_name("linear layers on a simulated GPU", tests, open_gpu, close_gpu);
+}
