@@ -39,7 +39,8 @@
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
-    OP(add)
+    OP(add)                                                                                                  \
+    OP(sample)
 
 // out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
 struct embedding_forward_args {
@@ -249,6 +250,27 @@ struct add_args {
     const void *y; // [r] (n) type
     size_t n;
     enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
+};
+
+// tokens[n] is drawn from softmax(logits[n,:] / temperature), cut to the top_k likeliest and, of those, to
+// the fewest that together reach the probability top_p, one at least (nucleus sampling, Holtzman et al.,
+// arXiv 1904.09751). The likelier comes first, of equals the lower token; at temperature 0 the first is
+// taken. A token's weight is exp((logit - the row's largest) / temperature) in double, in whole units of
+// SAMPLE_WEIGHT_UNIT: sums of weights are exact, in any order, and every device draws the same. It draws the
+// first token whose running sum exceeds uniform * total, rounded down and below total; the sum runs in order
+// of likelihood where top_k or top_p cuts, else in order of the tokens. Reached is top_p * total, rounded up.
+// V at most 2^23.
+#define SAMPLE_WEIGHT_UNIT 0x1p-40
+struct sample_args {
+    int32_t *tokens;        // [w] (N)
+    const void *logits;     // [r] (N, V) type, rows logits_stride apart
+    const double *uniforms; // [r] (N), each in [0, 1); not read at temperature 0
+    int N, V;
+    int logits_stride; // >= V
+    double temperature;
+    int top_k;       // 0: all
+    double top_p;    // 1: all
+    enum dtype type; // fp32 (or F64 in ref)
 };
 
 // One pointer an operation, and the question how much workspace a call will need (only sizes, types, strides

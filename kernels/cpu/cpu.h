@@ -47,7 +47,7 @@ static inline struct cpu_range cpu_thread_range(size_t n, size_t grain, int thre
     return (struct cpu_range){begin < n ? begin : n, end < n ? end : n};
 }
 
-// ---- once for all instruction sets (linear.c)
+// ---- once for all instruction sets (linear.c, sample.c)
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
@@ -55,6 +55,9 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
                                          size_t *bytes) MUST_CHECK;
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
                                           size_t *bytes) MUST_CHECK;
+
+enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
+size_t cpu_sample_workspace(const struct sample_args *args);
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa;
 

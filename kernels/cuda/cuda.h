@@ -26,7 +26,8 @@ OPERATIONS(CUDA_PROTOTYPE)
     OP(layernorm_backward)                                                                                   \
     OP(linear_forward)                                                                                       \
     OP(linear_backward)                                                                                      \
-    OP(attention_backward)
+    OP(attention_backward)                                                                                   \
+    OP(sample)
 
 #define CUDA_WORKSPACE_PROTOTYPE(name)                                                                       \
     enum status cuda_##name##_workspace(struct device *device, const struct name##_args *args,               \

@@ -141,7 +141,7 @@ static void image_set(void *image, enum dtype type, size_t i, double value) {
     char *at = (char *)image + i * dtype_size(type);
     float narrow = (float)value;
     uint16_t half = type == DTYPE_F16 ? f16_from_float(narrow) : bf16_from_float(narrow);
-    int32_t integer = type == DTYPE_I32 ? (int32_t)value : 0;
+    int32_t integer = type == DTYPE_I32 && !isnan(value) ? (int32_t)value : -1;
     const void *from = type == DTYPE_F64   ? (const void *)&value
                        : type == DTYPE_I32 ? (const void *)&integer
                        : type == DTYPE_F32 ? (const void *)&narrow
@@ -220,8 +220,9 @@ static void run_reference(struct op_call *call, bool magnitudes) {
         *call->out_type = out_type;
     for (int k = 0; k < call->n_tensors; k++) {
         struct op_tensor *tensor = &call->tensors[k];
-        if (tensor->type != DTYPE_I32)
-            memcpy(magnitudes ? tensor->magnitude : tensor->truth, memory[k], tensor->span * sizeof(double));
+        double *results = magnitudes ? tensor->magnitude : tensor->truth;
+        for (size_t i = 0; i < tensor->span; i++)
+            results[i] = image_get(memory[k], tensor->type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F64, i);
         free(memory[k]);
     }
 }

@@ -1,5 +1,5 @@
-// One instruction set's table of operations. Matrix products are oneDNN's, which chooses instructions itself:
-// those entries hand over to linear.c.
+// One instruction set's table of operations. Matrix products are oneDNN's, which chooses instructions itself,
+// and drawing tokens gains nothing from vectors: those entries hand over to linear.c and sample.c.
 #include "kernels/cpu/cpu.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
@@ -8,6 +8,10 @@ enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_fo
 
 enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_backward_args *args) {
     return cpu_linear_backward(stream, args);
+}
+
+enum status CPU_OP(sample)(struct stream *stream, const struct sample_args *args) {
+    return cpu_sample(stream, args);
 }
 
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
@@ -29,6 +33,9 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         return STATUS_OK;
     case OP_cross_entropy:
         *bytes = CPU_OP(cross_entropy_workspace)(device, args);
+        return STATUS_OK;
+    case OP_sample:
+        *bytes = cpu_sample_workspace(args);
         return STATUS_OK;
     default:
         return STATUS_OK; // the others work in place
