@@ -1,8 +1,7 @@
-// The key-value cache and the choice of tokens. A prompt is taken in chunks of a few fixed lengths, so that
-// few shapes occur and the workspace for each is known before the first token.
+// The key-value cache, and draws from the logits behind it. A prompt is taken in chunks of a few fixed
+// lengths, so that few shapes occur and the workspace for each is known before the first token.
 #include "model/generate.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/rng.h"
@@ -22,7 +21,8 @@ struct generator {
     struct block_regions block_regions;
     struct block_buffers block;
     int residual_regions[2], tokens_region, lnf_region, logits_region, workspace_region;
-    void *residuals[2], *tokens, *lnf, *logits;
+    int uniform_region, drawn_region; // of a draw
+    void *residuals[2], *tokens, *lnf, *logits, *uniform, *drawn;
 };
 
 // One chunk of n tokens through the model, writing its keys and values to the cache; logits of the last
@@ -72,6 +72,15 @@ static enum status run_chunk(struct generator *generator, struct runner *runner,
     return hooks->params_release(hooks->context, runner->stream, 0, GPT_FORWARD);
 }
 
+static enum status sample(struct generator *generator, struct runner *runner, const struct sampling *sampling,
+                          int n_drawable) {
+    RUN(runner, sample, .tokens = generator->drawn, .logits = generator->logits,
+        .uniforms = generator->uniform, .N = 1, .V = n_drawable,
+        .logits_stride = generator->params->config.vocab_size, .temperature = sampling->temperature,
+        .top_k = sampling->top_k, .top_p = sampling->top_p, .type = DTYPE_F32);
+    return STATUS_OK;
+}
+
 // table NULL: buffers of a rehearsal.
 static void find_buffers(struct generator *generator, const struct region_table *table) {
     for (int i = 0; i < generator->params->config.n_layer; i++)
@@ -82,6 +91,8 @@ static void find_buffers(struct generator *generator, const struct region_table 
     generator->tokens = buffer_find(table, generator->tokens_region);
     generator->lnf = buffer_find(table, generator->lnf_region);
     generator->logits = buffer_find(table, generator->logits_region);
+    generator->uniform = buffer_find(table, generator->uniform_region);
+    generator->drawn = buffer_find(table, generator->drawn_region);
 }
 
 static int longest_chunk(int n) {
@@ -108,6 +119,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, C, &generator->lnf_region, "generate.lnf"));
     TRY(region_add(table, REGION_LOGITS, place, DTYPE_F32, (size_t)config->vocab_size,
                    &generator->logits_region, "generate.logits"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 1, &generator->uniform_region, "generate.uniform"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, 1, &generator->drawn_region, "generate.drawn"));
 
     struct runner runner = {.device = generator->device};
     find_buffers(generator, NULL);
@@ -117,6 +130,7 @@ static enum status add_regions(struct generator *generator, struct region_table 
         TRY(run_chunk(generator, &runner, &rehearsal_hooks, n));
     }
     generator->length = 0;
+    TRY(sample(generator, &runner, &(struct sampling){.temperature = 1}, config->vocab_size));
     generator->workspace_bytes = runner.workspace_bytes;
     return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, runner.workspace_bytes,
                       &generator->workspace_region, "generate.operations");
@@ -183,59 +197,20 @@ enum status generator_append(struct generator *generator, struct stream *stream,
         tokens += chunk;
         n -= chunk;
     }
+    if (!logits)
+        return STATUS_OK;
     TRY(generator->device->copy(stream, logits, generator->logits,
                                 (size_t)generator->params->config.vocab_size * sizeof *logits));
     return generator->device->synchronize(stream);
 }
 
-// ------------------------------------------------------------------------------------------------------
-// sampling
-
-static int by_logit_descending(const void *a, const void *b) {
-    const struct sampling_candidate *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit < y->logit ? 1 : -1;
-    return x->token < y->token ? -1 : x->token > y->token;
-}
-
-static int32_t likeliest(const float *logits, int vocab_size) {
-    int32_t best = 0;
-    for (int32_t i = 1; i < vocab_size; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return best;
-}
-
-int32_t sampling_draw(const struct sampling *sampling, const float *logits, int vocab_size, uint64_t counter,
-                      struct sampling_candidate *scratch) {
-    if (sampling->temperature <= 0)
-        return likeliest(logits, vocab_size);
-    for (int32_t i = 0; i < vocab_size; i++)
-        scratch[i] = (struct sampling_candidate){logits[i], i};
-    int n = vocab_size;
-    bool ordered = (sampling->top_k > 0 && sampling->top_k < n) || sampling->top_p < 1;
-    if (ordered)
-        qsort(scratch, (size_t)n, sizeof *scratch, by_logit_descending);
-    if (sampling->top_k > 0 && sampling->top_k < n)
-        n = sampling->top_k;
-
-    double highest = ordered ? (double)scratch[0].logit : (double)logits[likeliest(logits, vocab_size)];
-    double total = 0;
-    for (int i = 0; i < n; i++)
-        total += exp(((double)scratch[i].logit - highest) / sampling->temperature);
-    if (sampling->top_p < 1) { // the fewest that together reach top_p
-        double kept = 0;
-        int i = 0;
-        while (i < n && kept < sampling->top_p * total)
-            kept += exp(((double)scratch[i++].logit - highest) / sampling->temperature);
-        n = i > 0 ? i : 1;
-        total = kept;
-    }
-    double left = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counter) * total;
-    for (int i = 0; i < n - 1; i++) {
-        left -= exp(((double)scratch[i].logit - highest) / sampling->temperature);
-        if (left < 0)
-            return scratch[i].token;
-    }
-    return scratch[n - 1].token;
+enum status generator_draw(struct generator *generator, struct stream *stream,
+                           const struct sampling *sampling, int n_drawable, uint64_t counter,
+                           int32_t *token) {
+    struct runner runner = {.device = generator->device, .stream = stream};
+    double uniform = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counter);
+    TRY(generator->device->copy(stream, generator->uniform, &uniform, sizeof uniform));
+    TRY(sample(generator, &runner, sampling, n_drawable));
+    TRY(generator->device->copy(stream, token, generator->drawn, sizeof *token));
+    return generator->device->synchronize(stream);
 }

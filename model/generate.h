@@ -17,8 +17,8 @@ void generator_bind(struct generator *generator, const struct region_table *tabl
 
 void generator_reset(struct generator *generator); // forgets the context
 int generator_length(const struct generator *generator);
-// Appends n tokens to the context (length + n <= positions, else STATUS_INVALID) and gives the logits,
-// (vocab_size) host fp32, that follow the last of them.
+// Appends n tokens to the context (length + n <= positions, else STATUS_INVALID). logits gets those that
+// follow the last of them, (vocab_size) host fp32, or is NULL where generator_draw takes them on the device.
 enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, const int32_t *tokens, int n,
                              float *logits) MUST_CHECK;
@@ -29,13 +29,10 @@ struct sampling {
     double top_p;       // 1: all (nucleus sampling, Holtzman et al., arXiv 1904.09751)
     uint64_t seed;
 };
-// Draws a token: a pure function of the logits, the settings and the counter. scratch: vocab_size pairs of
-// work space.
-struct sampling_candidate {
-    float logit;
-    int32_t token;
-};
-int32_t sampling_draw(const struct sampling *sampling, const float *logits, int vocab_size, uint64_t counter,
-                      struct sampling_candidate *scratch);
+// Draws the token that follows the context from the first n_drawable of the vocabulary: a pure function of
+// the logits, the settings and the counter (kernels/ops.h: sample). Only the token leaves the device.
+enum status generator_draw(struct generator *generator, struct stream *stream,
+                           const struct sampling *sampling, int n_drawable, uint64_t counter,
+                           int32_t *token) MUST_CHECK;
 
 #endif

@@ -12,9 +12,7 @@ struct sampler {
     struct generator *generator;
     struct stream *stream;
     const struct unit_hooks *hooks;
-    struct token_list context; // everything so far
-    float *logits;
-    struct sampling_candidate *scratch;
+    struct token_list context;    // everything so far
     char held[LONGEST_CHARACTER]; // the start of a character
     size_t n_held;
 };
@@ -64,7 +62,7 @@ static enum status advance(struct sampler *sampler, size_t n_new) {
         n_new = sampler->context.n < half ? sampler->context.n : half;
     }
     return generator_append(sampler->generator, sampler->stream, sampler->hooks,
-                            sampler->context.ids + sampler->context.n - n_new, (int)n_new, sampler->logits);
+                            sampler->context.ids + sampler->context.n - n_new, (int)n_new, NULL);
 }
 
 static enum status generate(struct sampler *sampler, int64_t *n_made) {
@@ -75,8 +73,9 @@ static enum status generate(struct sampler *sampler, int64_t *n_made) {
     size_t n_new = sampler->context.n;
     for (int64_t i = 0; i < request->n_tokens; i++) {
         TRY(advance(sampler, n_new));
-        int32_t id = sampling_draw(&request->sampling, sampler->logits, drawable,
-                                   request->first_counter + (uint64_t)i, sampler->scratch);
+        int32_t id;
+        TRY(generator_draw(sampler->generator, sampler->stream, &request->sampling, drawable,
+                           request->first_counter + (uint64_t)i, &id));
         ++*n_made;
         if (id == end_of_text)
             break;
@@ -91,11 +90,6 @@ static enum status generate(struct sampler *sampler, int64_t *n_made) {
 
 static enum status prepare(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
-    size_t vocab_size = (size_t)request->vocab_size;
-    sampler->logits = malloc(vocab_size * sizeof *sampler->logits);
-    sampler->scratch = malloc(vocab_size * sizeof *sampler->scratch);
-    if (!sampler->logits || !sampler->scratch)
-        return FAIL(STATUS_FAILED, "out of memory for a sample");
     if (!request->prompt[0])
         return add_token(&sampler->context, tokenizer_end_of_text(request->tokenizer));
     TRY(tokenizer_encode(request->tokenizer, request->prompt, strlen(request->prompt), &sampler->context));
@@ -119,7 +113,5 @@ enum status sample_run(struct generator *generator, struct stream *stream, const
     if (n_made)
         *n_made = made;
     token_list_free(&sampler.context);
-    free(sampler.logits);
-    free(sampler.scratch);
     return status;
 }

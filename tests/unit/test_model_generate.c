@@ -1,5 +1,5 @@
-// Generation: the key-value cache against whole passes, however the prompt is cut, and the choice of tokens
-// against its definition.
+// Generation: the key-value cache against whole passes, however the prompt is cut, and draws against their
+// definition.
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
@@ -145,9 +145,71 @@ static void test_context_is_bounded(void **state) {
     device_close(device);
 }
 
+// What is drawn on the device is what its logits say.
+static void test_draws_are_of_the_context(void **state) {
+    struct device *device = device_for_test(*state);
+    struct whole_model model;
+    model_init(&model, device, DTYPE_F32);
+    struct generator *generator = model.generator;
+    const struct sampling likeliest = {.top_p = 1}, ordinary = {.temperature = 1, .top_p = 1, .seed = 3};
+    int32_t token = 7, again;
+    for (int i = 0; i < 10; i++) {
+        float logits[VOCAB_SIZE];
+        assert_ok(generator_append(generator, &model.stream, &model.hooks, &token, 1, i % 2 ? logits : NULL));
+        assert_ok(generator_draw(generator, &model.stream, &likeliest, VOCAB_SIZE, 0, &token));
+        for (int v = 0; i % 2 && v < VOCAB_SIZE; v++)
+            assert_true(logits[v] <= logits[token]);
+        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, (uint64_t)i, &token));
+        assert_in_range(token, 0, 4); // the others are padding
+        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, (uint64_t)i, &again));
+        assert_int_equal(token, again);
+    }
+    whole_model_free(&model);
+    device_close(device);
+}
+
 // ------------------------------------------------------------------------------------------------ sampling
 
 #define N_DRAWS 40000
+
+static struct device *sampling_device;
+
+static int open_device(void **state) {
+    (void)state;
+    return cpu_device_open("portable", 1, &sampling_device) == STATUS_OK ? 0 : -1;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    device_close(sampling_device);
+    return 0;
+}
+
+// What generator_draw does with logits in its memory.
+static int32_t draw(const struct sampling *sampling, const float *logits, int n, uint64_t counter) {
+    double uniform = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counter);
+    uint64_t workspace[3 * VOCAB_SIZE];
+    int32_t token = -1;
+    struct stream stream = {
+        .device = sampling_device, .workspace = workspace, .workspace_bytes = sizeof workspace};
+    struct sample_args args = {.tokens = &token,
+                               .logits = logits,
+                               .uniforms = &uniform,
+                               .N = 1,
+                               .V = n,
+                               .logits_stride = n,
+                               .temperature = sampling->temperature,
+                               .top_k = sampling->top_k,
+                               .top_p = sampling->top_p,
+                               .type = DTYPE_F32};
+    size_t bytes;
+    memset(workspace, 0x55, sizeof workspace);
+    assert_ok(sampling_device->ops->workspace_bytes(sampling_device, OP_sample, &args, &bytes));
+    assert_true(bytes <= sizeof workspace);
+    assert_ok(sampling_device->ops->sample(&stream, &args));
+    assert_in_range(token, 0, n - 1);
+    return token;
+}
 
 static void make_logits(float *logits, int n) {
     for (int i = 0; i < n; i++)
@@ -203,14 +265,10 @@ static void check_frequencies(const struct sampling *sampling) {
     float logits[VOCAB_SIZE];
     double expected[VOCAB_SIZE], chi_square = 0, rest_expected = 0, rest_seen = 0;
     int seen[VOCAB_SIZE] = {0}, n_cells = 0;
-    struct sampling_candidate scratch[VOCAB_SIZE];
     make_logits(logits, VOCAB_SIZE);
     expected_probabilities(sampling, logits, VOCAB_SIZE, expected);
-    for (uint64_t counter = 0; counter < N_DRAWS; counter++) {
-        int32_t token = sampling_draw(sampling, logits, VOCAB_SIZE, counter, scratch);
-        assert_in_range(token, 0, VOCAB_SIZE - 1);
-        seen[token]++;
-    }
+    for (uint64_t counter = 0; counter < N_DRAWS; counter++)
+        seen[draw(sampling, logits, VOCAB_SIZE, counter)]++;
     for (int i = 0; i < VOCAB_SIZE; i++) {
         double mean = expected[i] * N_DRAWS;
         if (expected[i] == 0) {
@@ -245,36 +303,30 @@ static void test_frequencies_follow_the_definition(void **state) {
 static void test_temperature_zero_is_the_likeliest(void **state) {
     (void)state;
     float logits[VOCAB_SIZE];
-    struct sampling_candidate scratch[VOCAB_SIZE];
     make_logits(logits, VOCAB_SIZE);
     int best = 0;
     for (int i = 1; i < VOCAB_SIZE; i++)
         best = logits[i] > logits[best] ? i : best;
     for (uint64_t counter = 0; counter < 50; counter++) {
-        assert_int_equal(
-            sampling_draw(&(struct sampling){0, 0, 1, counter}, logits, VOCAB_SIZE, counter, scratch), best);
-        assert_int_equal(
-            sampling_draw(&(struct sampling){0, 7, 0.5, counter}, logits, VOCAB_SIZE, counter, scratch),
-            best);
+        assert_int_equal(draw(&(struct sampling){0, 0, 1, counter}, logits, VOCAB_SIZE, counter), best);
+        assert_int_equal(draw(&(struct sampling){0, 7, 0.5, counter}, logits, VOCAB_SIZE, counter), best);
     }
     logits[best] = logits[(best + 1) % VOCAB_SIZE] = 50; // of equals the first
     int first = best < (best + 1) % VOCAB_SIZE ? best : (best + 1) % VOCAB_SIZE;
-    assert_int_equal(sampling_draw(&(struct sampling){0, 0, 1, 0}, logits, VOCAB_SIZE, 0, scratch), first);
+    assert_int_equal(draw(&(struct sampling){0, 0, 1, 0}, logits, VOCAB_SIZE, 0), first);
 }
 
 static void test_draws_are_pure(void **state) {
     (void)state;
     float logits[VOCAB_SIZE];
-    struct sampling_candidate scratch[VOCAB_SIZE], other[VOCAB_SIZE];
     make_logits(logits, VOCAB_SIZE);
-    memset(other, 0x55, sizeof other);
     int differ_by_seed = 0, differ_by_counter = 0;
     for (uint64_t counter = 0; counter < 200; counter++) {
         struct sampling a = {1, 0, 1, 42}, b = {1, 0, 1, 43};
-        int32_t token = sampling_draw(&a, logits, VOCAB_SIZE, counter, scratch);
-        assert_int_equal(token, sampling_draw(&a, logits, VOCAB_SIZE, counter, other));
-        differ_by_seed += token != sampling_draw(&b, logits, VOCAB_SIZE, counter, scratch);
-        differ_by_counter += token != sampling_draw(&a, logits, VOCAB_SIZE, counter + 1, scratch);
+        int32_t token = draw(&a, logits, VOCAB_SIZE, counter);
+        assert_int_equal(token, draw(&a, logits, VOCAB_SIZE, counter));
+        differ_by_seed += token != draw(&b, logits, VOCAB_SIZE, counter);
+        differ_by_counter += token != draw(&a, logits, VOCAB_SIZE, counter + 1);
     }
     assert_true(differ_by_seed > 50 && differ_by_counter > 50);
 }
@@ -282,17 +334,16 @@ static void test_draws_are_pure(void **state) {
 // Logits that overflow a careless exp, and ties at the edge of top_k.
 static void test_extreme_logits(void **state) {
     (void)state;
-    struct sampling_candidate scratch[4];
     const float huge[4] = {-3e38f, 3e38f, 0, -INFINITY}, equal[4] = {1, 1, 1, 1};
     int seen[4] = {0};
     for (uint64_t counter = 0; counter < 400; counter++) {
-        assert_int_equal(sampling_draw(&(struct sampling){1, 0, 1, 1}, huge, 4, counter, scratch), 1);
-        assert_int_equal(sampling_draw(&(struct sampling){1, 3, 0.9, 1}, huge, 4, counter, scratch), 1);
-        seen[sampling_draw(&(struct sampling){1, 2, 1, 1}, equal, 4, counter, scratch)]++;
+        assert_int_equal(draw(&(struct sampling){1, 0, 1, 1}, huge, 4, counter), 1);
+        assert_int_equal(draw(&(struct sampling){1, 3, 0.9, 1}, huge, 4, counter), 1);
+        seen[draw(&(struct sampling){1, 2, 1, 1}, equal, 4, counter)]++;
     }
     assert_true(seen[0] > 120 && seen[1] > 120 && seen[2] == 0 && seen[3] == 0);
     const float one[1] = {0.5f};
-    assert_int_equal(sampling_draw(&(struct sampling){1, 0, 0.5, 1}, one, 1, 0, scratch), 0);
+    assert_int_equal(draw(&(struct sampling){1, 0, 0.5, 1}, one, 1, 0), 0);
 }
 
 #define ON(device, test)                                                                                     \
@@ -306,10 +357,11 @@ int main(void) {
         ON("ref", test_cache_gives_the_logits_of_a_whole_pass),
         ON("portable", test_reset_forgets),
         ON("portable", test_context_is_bounded),
+        ON("portable", test_draws_are_of_the_context),
         cmocka_unit_test(test_frequencies_follow_the_definition),
         cmocka_unit_test(test_temperature_zero_is_the_likeliest),
         cmocka_unit_test(test_draws_are_pure),
         cmocka_unit_test(test_extreme_logits),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_device, close_device);
 }
