@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "kernels/ops.h"
@@ -22,7 +23,7 @@ static const struct arg flags[] = {
 };
 
 // A GPT-2 124M's sizes.
-enum { C = 768, H = 12, V = 50257, LOGITS_ROWS = 256 };
+enum { C = 768, H = 12, V = 50257, LOGITS_STRIDE = 50304, LOGITS_ROWS = 256 };
 
 struct bench {
     struct device *device;
@@ -32,7 +33,7 @@ struct bench {
     enum dtype type;
     void *buffers[6];    // each of (B T, 4 C) fp32, or of the classifier's size where that is larger
     size_t buffer_bytes; // of each
-    int32_t *tokens;     // (B T), all 0
+    int32_t *tokens;     // (B T), 0 to T - 1 again and again
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s of a += b
     bool rehearsing;
@@ -143,8 +144,14 @@ static enum status embedding_backward(struct bench *b, struct work *work) {
 static enum status cross_entropy(struct bench *b, struct work *work) {
     *work = (struct work){.bytes = (double)LOGITS_ROWS * V * (double)(sizeof(float) + dtype_size(b->type))};
     CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
-         .targets = b->tokens, .N = LOGITS_ROWS, .V = V, .logits_stride = V, .dlogits_stride = V, .scale = 1,
-         .type = b->type);
+         .targets = b->tokens, .N = LOGITS_ROWS, .V = V, .logits_stride = LOGITS_STRIDE,
+         .dlogits_stride = LOGITS_STRIDE, .scale = 1, .type = b->type);
+}
+
+static enum status sample(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = V * (double)sizeof(float)};
+    CALL(b, sample, .tokens = b->buffers[1], .logits = b->buffers[0], .uniforms = b->buffers[2], .N = 1,
+         .V = V, .logits_stride = V, .temperature = 1, .top_k = 50, .top_p = 1, .type = DTYPE_F32);
 }
 
 static enum status adamw(struct bench *b, struct work *work) {
@@ -195,6 +202,7 @@ static const struct bench_case {
     {"sum_squares", sum_squares},
     {"cast", cast},
     {"add", add},
+    {"sample, top_k", sample},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -247,9 +255,23 @@ static enum status measure_limits(struct bench *bench) {
     return STATUS_OK;
 }
 
+static enum status give_tokens(struct bench *bench) {
+    size_t n = (size_t)bench->B * (size_t)bench->T;
+    int32_t *tokens = malloc(n * sizeof *tokens);
+    if (!tokens)
+        return FAIL(STATUS_FAILED, "out of memory for %zu tokens", n);
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)(i % (size_t)bench->T);
+    enum status status = bench->device->copy(&bench->stream, bench->tokens, tokens, n * sizeof *tokens);
+    if (status == STATUS_OK)
+        status = bench->device->synchronize(&bench->stream);
+    free(tokens);
+    return status;
+}
+
 static enum status prepare(struct bench *bench) {
     size_t rows = (size_t)bench->B * (size_t)bench->T;
-    size_t wide = rows * 4 * C * sizeof(float), logits = (size_t)LOGITS_ROWS * V * sizeof(float);
+    size_t wide = rows * 4 * C * sizeof(float), logits = (size_t)LOGITS_ROWS * LOGITS_STRIDE * sizeof(float);
     size_t bytes = wide > logits ? wide : logits;
     bench->buffer_bytes = bytes;
     int regions[6], tokens, workspace;
@@ -278,7 +300,7 @@ static enum status prepare(struct bench *bench) {
     bench->tokens = region_data(table, tokens);
     bench->stream.workspace = region_data(table, workspace);
     bench->stream.workspace_bytes = bench->workspace_bytes;
-    return STATUS_OK;
+    return give_tokens(bench);
 }
 
 static void report_case(const struct bench *bench, const struct bench_case *one, const struct work *work,
