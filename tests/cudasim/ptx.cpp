@@ -98,10 +98,10 @@ void check_alignment(const char *what, const char *side, const void *address) {
 // Each lane answers for the row that it names, before it waits for the others: only what was ordered before
 // this lane's arrival may be read through its address.
 template <unsigned n_matrices, bool transposed>
-void ldmatrix(const char *what, uint32_t (&r)[n_matrices], const void *row) {
+void ldmatrix(const char *what, uint32_t (&r)[n_matrices], const void *row, const void *place) {
     if (cudasim::lane() < n_matrices * 8) {
         check_alignment(what, "row's address", row);
-        cudasim::shared_read(row, 16);
+        cudasim::shared_read(row, 16, place);
     }
     ldmatrix_operands operands = {row, r};
     cudasim::warp_collective(all_lanes, what, &operands, load_matrices<n_matrices, transposed>, nullptr);
@@ -154,12 +154,12 @@ copies_under_way &copies_of_thread() {
     return *static_cast<copies_under_way *>(slot);
 }
 
-void finish(const copy &copy) {
-    cudasim::shared_written(copy.shared, 16);
+void finish(const copy &copy, const void *place) {
+    cudasim::shared_write_ends(copy.shared, 16, place);
     if (copy.global == nullptr) {
         std::memset(copy.shared, 0, 16);
     } else {
-        cudasim::global_read(copy.global, 16);
+        cudasim::global_read(copy.global, 16, place);
         std::memcpy(copy.shared, copy.global, 16);
     }
 }
@@ -179,27 +179,25 @@ template <> void mma_m16n8k16<__half>(mma_c &d, const mma_a &a, const mma_b &b) 
 }
 
 void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
-    ldmatrix<4, false>("ldmatrix.x4", r, row);
+    ldmatrix<4, false>("ldmatrix.x4", r, row, __builtin_return_address(0));
 }
 
 void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row) {
-    ldmatrix<4, true>("ldmatrix.x4.trans", r, row);
+    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, __builtin_return_address(0));
 }
 
 void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
-    ldmatrix<2, false>("ldmatrix.x2", r, row);
+    ldmatrix<2, false>("ldmatrix.x2", r, row, __builtin_return_address(0));
 }
 
 void ldmatrix_x2_transposed(uint32_t (&r)[2], const void *row) {
-    ldmatrix<2, true>("ldmatrix.x2.trans", r, row);
+    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, __builtin_return_address(0));
 }
 
-// The write counts as made twice, now and when it is finished, for it may happen at any time between: whoever
-// reads or writes the place at either end without a barrier races with it.
 void cp_async_16(void *shared, const void *global, bool valid) {
     check_alignment("cp.async", "destination", shared);
     check_alignment("cp.async", "source", global);
-    cudasim::shared_written(shared, 16);
+    cudasim::shared_write_begins(shared, 16);
     if (valid)
         cudasim::global_read(global, 16);
     std::memset(shared, 0xff, 16);
@@ -218,7 +216,7 @@ void cudasim::cp_async_wait(size_t n_groups_left) {
     const size_t n_groups = list.group_ends.size() - n_groups_left;
     const size_t n_copies = list.group_ends[n_groups - 1];
     for (size_t i = 0; i < n_copies; i++)
-        finish(list.copies[i]);
+        finish(list.copies[i], __builtin_return_address(0));
     list.copies.erase(list.copies.begin(), list.copies.begin() + static_cast<ptrdiff_t>(n_copies));
     list.group_ends.erase(list.group_ends.begin(),
                           list.group_ends.begin() + static_cast<ptrdiff_t>(n_groups));

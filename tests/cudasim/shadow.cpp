@@ -52,7 +52,7 @@ void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint
     if (!fresh && !list.many_warps && list.warp == warp && list.time != time)
         fresh = !conflicts(list, warp, lane, false);
     if (fresh) {
-        list = {epoch, time, 1u << lane, place, uint8_t(warp), false, atomic};
+        list = {epoch, time, 1u << lane, place, uint8_t(warp), false, atomic, false};
         return;
     }
     list.many_warps |= list.warp != warp;
@@ -65,10 +65,14 @@ void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint
 shadow_verdict shadow::access(shadow_byte &byte, unsigned thread, access_kind kind, uint32_t place,
                               accesses *other) {
     unsigned warp = thread / threads_per_warp, lane = thread % threads_per_warp;
-    bool atomic = kind == ACCESS_ATOMIC || kind == ACCESS_ATOMIC_READ, reads = kind != ACCESS_WRITE;
+    bool atomic = kind == ACCESS_ATOMIC || kind == ACCESS_ATOMIC_READ;
+    bool reads = atomic || kind == ACCESS_READ;
     shadow_verdict verdict = SHADOW_FINE;
     if (reads && byte.written.epoch < first_epoch) {
         verdict = SHADOW_UNINITIALISED;
+    } else if (byte.written.under_way && byte.written.epoch >= first_epoch && kind != ACCESS_WRITE_ENDS) {
+        verdict = SHADOW_UNDER_WAY;
+        *other = byte.written;
     } else if (conflicts(byte.written, warp, lane, atomic)) {
         verdict = SHADOW_AFTER_WRITE;
         *other = byte.written;
@@ -85,7 +89,8 @@ shadow_verdict shadow::access(shadow_byte &byte, unsigned thread, access_kind ki
     if (atomic && byte.written.epoch == epoch && byte.written.atomic)
         add(byte.written, warp, lane, true, place);
     else
-        byte.written = {epoch, warp_time[warp], 1u << lane, place, uint8_t(warp), false, atomic};
+        byte.written = {epoch,         warp_time[warp], 1u << lane, place,
+                        uint8_t(warp), false,           atomic,     kind == ACCESS_WRITE_BEGINS};
     byte.read.epoch = 0;
     return verdict;
 }

@@ -24,15 +24,29 @@ struct accesses {
     uint8_t warp;
     bool many_warps; // lanes of other warps too, which nothing but a barrier of the block can order
     bool atomic;     // all of them
+    bool under_way;  // a write that has begun and not ended
 };
 
 struct shadow_byte {
     accesses written, read;
 };
 
-enum access_kind { ACCESS_READ, ACCESS_WRITE, ACCESS_ATOMIC, ACCESS_ATOMIC_READ };
+enum access_kind {
+    ACCESS_READ,
+    ACCESS_WRITE,
+    ACCESS_WRITE_BEGINS,
+    ACCESS_WRITE_ENDS,
+    ACCESS_ATOMIC,
+    ACCESS_ATOMIC_READ
+};
 
-enum shadow_verdict { SHADOW_FINE, SHADOW_UNINITIALISED, SHADOW_AFTER_WRITE, SHADOW_AFTER_READ };
+enum shadow_verdict {
+    SHADOW_FINE,
+    SHADOW_UNINITIALISED,
+    SHADOW_UNDER_WAY,
+    SHADOW_AFTER_WRITE,
+    SHADOW_AFTER_READ
+};
 
 struct shadow {
     uint32_t epoch = 1;       // now

@@ -463,16 +463,29 @@ __global__ void read_before_wait(const uint4 *from, uint4 *to) {
     cp_async_wait<0>();
 }
 
+// A barrier orders what has happened; the copy has not.
+__global__ void barrier_before_wait(const uint4 *from, uint4 *to) {
+    uint4 *shared = dynamic_shared<uint4>();
+    shared[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    cp_async_16(&shared[threadIdx.x], &from[threadIdx.x], true);
+    cp_async_commit();
+    __syncthreads();
+    to[threadIdx.x] = shared[threadIdx.x ^ 1];
+    cp_async_wait<0>();
+}
+
 // Neither what was there nor what comes can be had; and where accesses are seen, it is told.
 void test_read_before_wait(void **) {
-    const device_array<uint4> from(numbered(32)), to(32);
-    run(read_before_wait, 1, 32, 32 * 16, from, to);
-    if (cudasim_sees_accesses()) {
-        assert_found("uninitialised");
-        return;
+    for (auto kernel : {read_before_wait, barrier_before_wait}) {
+        const device_array<uint4> from(numbered(32)), to(32);
+        run(kernel, 1, 32, 32 * 16, from, to);
+        if (cudasim_sees_accesses()) {
+            assert_found("under way");
+            continue;
+        }
+        for (const uint4 &got : to.read())
+            assert_words(got, not_yet, not_yet, not_yet, not_yet);
     }
-    for (const uint4 &got : to.read())
-        assert_words(got, not_yet, not_yet, not_yet, not_yet);
 }
 
 __global__ void read_without_barrier(const uint4 *from, uint4 *to) {
@@ -513,11 +526,11 @@ void test_cp_async_addresses(void **) {
     run(copy_from, 1, 1, 64, from, 4);
     assert_found("cp.async: the destination");
     run(copy_from, 1, 1, 64, from, 64);
-    assert_found("shared");
+    assert_found("byte 64 of dynamic shared memory");
     run(copy_from, 1, 1, 64, from + 64, 0);
-    assert_found("global");
+    assert_found("past the end");
     run(copy_to_global, 1, 1, 64, reinterpret_cast<uint4 *>(static_cast<char *>(from)), to);
-    assert_found("shared");
+    assert_found("not shared memory");
 }
 
 __global__ void load_from(const char *elsewhere, unsigned offset) {
@@ -535,9 +548,9 @@ void test_ldmatrix_addresses(void **) {
     run(load_from, 1, 32, 512, none, 8);
     assert_found("ldmatrix.x4: the row's address");
     run(load_from, 1, 32, 512, none, 512 - 9 * 16);
-    assert_found("shared");
+    assert_found("byte 512 of dynamic shared memory");
     run(load_from, 1, 32, 512, static_cast<const char *>(elsewhere), 0);
-    assert_found("shared");
+    assert_found("not shared memory");
 }
 
 enum absence { lane_left, lane_elsewhere, lane_with_another, warp_too_small };

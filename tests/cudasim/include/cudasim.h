@@ -51,10 +51,16 @@ size_t dynamic_shared_bytes();
 
 // The running thread's accesses that the compiler does not show, because an instruction makes them: each is
 // checked as if the kernel had made it (bounds in every build; races and initialisation in the race build).
-void shared_read(const void *address, size_t bytes);
-void shared_written(const void *address, size_t bytes);
-void global_read(const void *address, size_t bytes);
-void global_written(const void *address, size_t bytes);
+// What may not be accessed ends the launch. `place` is what findings give as the access's line: by itself,
+// the line that called the calling function.
+void shared_read(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
+void shared_written(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
+// A write that takes its time: from its begin to its end, which the same thread declares, nobody may read or
+// write there.
+void shared_write_begins(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
+void shared_write_ends(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
+void global_read(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
+void global_written(const void *address, size_t bytes, const void *place = __builtin_return_address(0));
 
 // One pointer a thread for what an instruction must remember (NULL at the thread's start). Where it is not
 // NULL when the thread leaves the kernel, at_end(pointer) is called, still as that thread.
