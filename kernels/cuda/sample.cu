@@ -190,14 +190,17 @@ struct place {
 
 // Where the running sum first exceeds the threshold, below the total of `sums`; place 0 where it never does.
 __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
-    __shared__ place found;
+    __shared__ int found;
+    __shared__ uint64_t found_sum;
     int warp = 0;
     uint64_t before = 0;
     while (warp < WARPS && before + sums[warp] <= threshold)
         before += sums[warp++];
     __syncthreads(); // what was found last has been read
-    if (threadIdx.x == 0)
-        found = {0, 0};
+    if (threadIdx.x == 0) {
+        found = 0;
+        found_sum = 0;
+    }
     __syncthreads();
     stretch stretch = stretch_of(warp, choice.n);
     bool searching = warp == this_warp();
@@ -209,13 +212,15 @@ __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t t
         }
         sum += before;
         unsigned exceeds = __ballot_sync(ALL_LANES, sum > threshold);
-        if (exceeds && this_lane() == __ffs(static_cast<int>(exceeds)) - 1)
-            found = {i + this_lane(), sum};
+        if (exceeds && this_lane() == __ffs(static_cast<int>(exceeds)) - 1) {
+            found = i + this_lane();
+            found_sum = sum;
+        }
         searching = exceeds == 0;
         before = __shfl_sync(ALL_LANES, sum, WARP - 1);
     }
     __syncthreads();
-    return found;
+    return {found, found_sum};
 }
 
 struct settings {
