@@ -86,8 +86,7 @@ cuda_library := $(BUILD)/libcuda.a
 NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
                     $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 # Sanitizers and second compilers look at C; nvcc brings its own host compiler.
-CUDA ?= no
-CUDA_WHEN_COMPLETE ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
+CUDA ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
 CXX ?= g++
 cxx_warnings := -Wall -Wextra -Wshadow -Wpointer-arith -Werror
 

@@ -229,7 +229,7 @@ struct settings {
     double temperature, top_p;
 };
 
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
            candidate *workspace) {
     __shared__ uint64_t sums[WARPS];
