@@ -13,33 +13,44 @@ static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t
     return sum;
 }
 
+// One query of a head: sets sum to what v comes to, and gives lse.
+static double query_forward(const struct attention_forward_args *a, size_t q, size_t kv, size_t seen,
+                            double *sum) {
+    size_t D = (size_t)a->D;
+    double scale = 1 / sqrt((double)D), highest = -HUGE_VAL, total = 0;
+    for (size_t s = 0; s < seen; s++)
+        highest = fmax(highest, scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type));
+    for (size_t s = 0; s < seen; s++)
+        total += exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - highest);
+    double lse = highest + log(total);
+    for (size_t d = 0; d < D; d++)
+        sum[d] = 0;
+    for (size_t s = 0; s < seen; s++) {
+        double p = exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - lse);
+        for (size_t d = 0; d < D; d++)
+            sum[d] += p * ref_load(a->v, a->type, kv + s * a->kv_stride + d);
+    }
+    return lse;
+}
+
 enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *a) {
     (void)stream;
     size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
-    double scale = 1 / sqrt((double)D);
+    double *sum = malloc(D * sizeof *sum);
+    if (!sum)
+        return FAIL(STATUS_FAILED, "out of memory for a row of attention");
     for (size_t b = 0; b < (size_t)a->B; b++)
         for (size_t h = 0; h < H; h++)
             for (size_t t = 0; t < T; t++) {
                 size_t q = b * a->q_batch_stride + t * a->q_stride + h * D;
                 size_t kv = b * a->kv_batch_stride + h * D;
-                size_t seen = (size_t)a->S - T + t + 1;
-                double highest = -HUGE_VAL, total = 0;
-                for (size_t s = 0; s < seen; s++)
-                    highest = fmax(highest, scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type));
-                for (size_t s = 0; s < seen; s++)
-                    total += exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - highest);
-                double lse = highest + log(total);
-                for (size_t d = 0; d < D; d++) {
-                    double sum = 0;
-                    for (size_t s = 0; s < seen; s++) {
-                        double p = exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - lse);
-                        sum += p * ref_load(a->v, a->type, kv + s * a->kv_stride + d);
-                    }
-                    ref_store(a->out, a->type, (b * T + t) * H * D + h * D + d, sum);
-                }
+                double lse = query_forward(a, q, kv, (size_t)a->S - T + t + 1, sum);
+                for (size_t d = 0; d < D; d++)
+                    ref_store(a->out, a->type, (b * T + t) * H * D + h * D + d, sum[d]);
                 if (a->lse)
                     ref_store(a->lse, ref_wide(a->type), (b * H + h) * T + t, lse);
             }
+    free(sum);
     return STATUS_OK;
 }
 
