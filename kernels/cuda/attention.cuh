@@ -44,6 +44,15 @@ __device__ inline int tile_counted_down() {
     return static_cast<int>(gridDim.x - 1 - blockIdx.x);
 }
 
+static inline enum status attention_check_width(int D) {
+    if (D > ATTENTION_WIDTH)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "device \"cuda\": attention heads of %d elements are too wide, at most %d can be had; "
+                    "use more heads (n_head) or device=cpu",
+                    D, ATTENTION_WIDTH);
+    return STATUS_OK;
+}
+
 static inline float attention_scale(int D) {
     return static_cast<float>(1 / sqrt(static_cast<double>(D)));
 }

@@ -240,6 +240,7 @@ extern "C" enum status cuda_attention_backward_workspace(struct device *device,
 extern "C" enum status cuda_attention_backward(struct stream *stream,
                                                const struct attention_backward_args *args) {
     int D = args->D;
+    TRY(attention_check_width(D));
     float *delta = static_cast<float *>(stream->workspace), scale = attention_scale(D);
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&

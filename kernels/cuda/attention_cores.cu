@@ -85,7 +85,7 @@ __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const
         load_tile<DEPTH, DEPTH_STRIDE>(shared.factors.b, b, column, D, packed);
         __syncthreads();
 #pragma unroll 1
-        for (int k = 0; k < DEPTH; k += 4) {
+        for (int k = 0; k < DEPTH && column + k < D; k += 4) {
             float4 left[OWN], right[OWN];
             for (int i = 0; i < OWN; i++) {
                 left[i] = load_four(shared.factors.a + own_row(i) * DEPTH_STRIDE + k);
@@ -93,22 +93,26 @@ __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const
             }
             for (int r = 0; r < OWN; r++)
                 for (int c = 0; c < OWN; c++) {
-                    float sum = fmaf(left[r].x, right[c].x, sums.x[r][c]);
-                    sum = fmaf(left[r].y, right[c].y, sum);
-                    sum = fmaf(left[r].z, right[c].z, sum);
-                    sums.x[r][c] = fmaf(left[r].w, right[c].w, sum);
+                    float &sum = sums.x[r][c];
+                    sum += left[r].x * right[c].x;
+                    sum += left[r].y * right[c].y;
+                    sum += left[r].z * right[c].z;
+                    sum += left[r].w * right[c].w;
                 }
         }
     }
     return sums;
 }
 
-// Columns of group g: what shared.weights and shared.rows hold, multiplied.
+// Columns of group g: what shared.weights and the n rows in shared.rows hold, multiplied.
 template <int GROUPS>
-__device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g) {
-    const float *rows = shared.rows + threadIdx.x % SIDE * 4;
+__device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g, int n, int D) {
+    int column = static_cast<int>(threadIdx.x) % SIDE * 4;
+    const float *rows = shared.rows + column;
+    if (g * GROUP + column >= D)
+        return;
 #pragma unroll 1
-    for (int j = 0; j < TILE; j += 4) {
+    for (int j = 0; j < TILE && j < n; j += 4) {
         float4 left[OWN], right[4];
         for (int i = 0; i < OWN; i++)
             left[i] = load_four(shared.weights + own_row(i) * WEIGHTS_STRIDE + j);
@@ -117,10 +121,11 @@ __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &s
         for (int r = 0; r < OWN; r++) {
             const float weight[4] = {left[r].x, left[r].y, left[r].z, left[r].w};
             for (int i = 0; i < 4; i++) {
-                sums.x[r][g][0] = fmaf(weight[i], right[i].x, sums.x[r][g][0]);
-                sums.x[r][g][1] = fmaf(weight[i], right[i].y, sums.x[r][g][1]);
-                sums.x[r][g][2] = fmaf(weight[i], right[i].z, sums.x[r][g][2]);
-                sums.x[r][g][3] = fmaf(weight[i], right[i].w, sums.x[r][g][3]);
+                float(&sum)[4] = sums.x[r][g];
+                sum[0] += weight[i] * right[i].x;
+                sum[1] += weight[i] * right[i].y;
+                sum[2] += weight[i] * right[i].z;
+                sum[3] += weight[i] * right[i].w;
             }
         }
     }
@@ -140,7 +145,7 @@ __device__ void add_rows(shared_tiles &shared, row_sums<GROUPS> &sums, const sco
             __syncthreads(); // what shared.rows held was read
             load_tile<GROUP, GROUP>(shared.rows, rows, g * GROUP, D, packed);
             __syncthreads();
-            add_group(shared, sums, g);
+            add_group(shared, sums, g, rows.n, D);
         }
     }
 }
@@ -329,11 +334,6 @@ template <int GROUPS> struct head_groups { static constexpr int value = GROUPS; 
 
 // Calls f(T(), head_groups<GROUPS>()) for what a call needs. In 16 bits only wide heads come here.
 template <class F> enum status with_type_and_groups(enum dtype type, int D, F f) {
-    if (D > ATTENTION_WIDTH)
-        return FAIL(STATUS_UNSUPPORTED,
-                    "device \"cuda\": attention heads of %d elements are too wide, at most %d can be had; "
-                    "use more heads (n_head) or device=cpu",
-                    D, ATTENTION_WIDTH);
     switch (type) {
     case DTYPE_BF16:
         return f(bf16(), head_groups<ATTENTION_WIDTH / GROUP>());

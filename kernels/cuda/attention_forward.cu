@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 extern "C" enum status cuda_attention_forward(struct stream *stream,
                                               const struct attention_forward_args *args) {
     int D = args->D;
+    TRY(attention_check_width(D));
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
                   is_aligned(args->v) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&

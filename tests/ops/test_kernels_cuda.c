@@ -1,6 +1,6 @@
 // Every operation of the CUDA backend against the reference: on the simulated GPU of tests/cudasim, or on a
 // real one. Skipped where there is neither. And what must be the same to the bit on the CPU, because a shard
-// may be held on either: optimizer steps and sums of squares.
+// may be held on either: optimizer steps and sums of squares. And what the backend refuses.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -193,11 +193,28 @@ static void test_sums_of_squares_have_the_bits_of_the_cpu(void **state) {
     assert_memory_equal(partial[0], partial[0] + N_BLOCKS, sizeof partial[0] / 2);
 }
 
+// Attention's sums must fit in registers. What is refused is refused before anything is launched.
+static void test_wide_heads_are_refused(void **state) {
+    (void)state;
+    struct device *device = op_device_or_skip("cuda", 1);
+    struct stream stream = {.device = device};
+    struct attention_forward_args forward = {.B = 1, .T = 1, .S = 1, .H = 1, .D = 257};
+    assert_int_equal(device->ops->attention_forward(&stream, &forward), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "heads of 257 elements are too wide, at most 256"));
+    status_clear();
+    struct attention_backward_args backward = {.B = 1, .T = 1, .H = 1, .D = 300};
+    assert_int_equal(device->ops->attention_backward(&stream, &backward), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "heads of 300 elements are too wide, at most 256"));
+    status_clear();
+    device_close(device);
+}
+
 #define CASE_CUDA(name) OP_CASE("cuda", 1, name)
 
 static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
                                               cmocka_unit_test(test_updates_have_the_bits_of_the_cpu),
-                                          cmocka_unit_test(test_sums_of_squares_have_the_bits_of_the_cpu)};
+                                          cmocka_unit_test(test_sums_of_squares_have_the_bits_of_the_cpu),
+                                          cmocka_unit_test(test_wide_heads_are_refused)};
 
 int main(void) {
     return cmocka_run_group_tests_name("operations on a GPU", tests, NULL, NULL);
