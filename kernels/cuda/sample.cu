@@ -6,8 +6,8 @@
 
 namespace {
 
-constexpr int THREADS = 1024;
-constexpr int WARPS = THREADS / WARP;
+constexpr int MOST_WARPS = 32, FEW_WARPS = 4;               // of a row's block
+constexpr int FEW_WARPS_VOCABULARY = 16 * FEW_WARPS * WARP; // up to which few suffice
 constexpr int DIGIT_BITS = 8;
 constexpr int DIGITS = 1 << DIGIT_BITS;
 constexpr int PASSES = 32 / DIGIT_BITS;
@@ -29,8 +29,8 @@ struct stretch {
     int begin, end;
 };
 
-__device__ inline stretch stretch_of(int warp, int n) {
-    int each = (n + THREADS - 1) / THREADS * WARP;
+template <int WARPS> __device__ inline stretch stretch_of(int warp, int n) {
+    int each = (n + WARPS * WARP - 1) / (WARPS * WARP) * WARP;
     int begin = warp * each;
     return {begin < n ? begin : n, begin + each < n ? begin + each : n};
 }
@@ -45,7 +45,7 @@ __device__ inline int this_lane() {
 // ---- the likeliest
 
 // The smallest of the block's values, to every thread.
-__device__ uint64_t block_minimum(uint64_t x, uint64_t *scratch) {
+template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scratch) {
     for (int distance = WARP / 2; distance > 0; distance /= 2) {
         uint64_t other = __shfl_xor_sync(ALL_LANES, x, distance);
         x = other < x ? other : x;
@@ -60,30 +60,27 @@ __device__ uint64_t block_minimum(uint64_t x, uint64_t *scratch) {
 }
 
 // Keys above, tokens below: of equals the lower token.
-__device__ int likeliest(const float *logits, int V, uint64_t *scratch) {
+template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64_t *scratch) {
     uint64_t best = UINT64_MAX;
-    for (int token = static_cast<int>(threadIdx.x); token < V; token += THREADS) {
+    for (int token = static_cast<int>(threadIdx.x); token < V; token += WARPS * WARP) {
         uint64_t one = static_cast<uint64_t>(key_of(logits[token])) << 32 | static_cast<uint32_t>(token);
         best = one < best ? one : best;
     }
-    return static_cast<int>(block_minimum(best, scratch) & UINT32_MAX);
+    return static_cast<int>(block_minimum<WARPS>(best, scratch) & UINT32_MAX);
 }
 
 // ---- order of likelihood
 
 // Where each warp's next candidate of a digit goes.
-struct counters {
-    uint32_t at[WARPS][DIGITS];
-};
+template <int WARPS> struct counters { uint32_t at[WARPS][DIGITS]; };
 
 // Turns counts into the places where they begin, in order of digit, then warp.
-__device__ void counts_to_places(counters &counters, uint32_t *warp_sums) {
-    constexpr int each = WARPS * DIGITS / THREADS, threads_a_digit = WARPS / each;
-    int digit = static_cast<int>(threadIdx.x) / threads_a_digit;
-    int first_warp = static_cast<int>(threadIdx.x) % threads_a_digit * each;
+template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters, uint32_t *warp_sums) {
+    constexpr int each = DIGITS / WARP;
+    int first = static_cast<int>(threadIdx.x) * each;
     uint32_t sum = 0;
-    for (int i = 0; i < each; i++)
-        sum += counters.at[first_warp + i][digit];
+    for (int i = first; i < first + each; i++)
+        sum += counters.at[i % WARPS][i / WARPS];
     uint32_t up_to = sum; // with this thread's
     for (int distance = 1; distance < WARP; distance *= 2) {
         uint32_t lower = __shfl_up_sync(ALL_LANES, up_to, distance);
@@ -95,19 +92,19 @@ __device__ void counts_to_places(counters &counters, uint32_t *warp_sums) {
     uint32_t place = up_to - sum;
     for (int i = 0; i < this_warp(); i++)
         place += warp_sums[i];
-    for (int i = 0; i < each; i++) {
-        uint32_t count = counters.at[first_warp + i][digit];
-        counters.at[first_warp + i][digit] = place;
+    for (int i = first; i < first + each; i++) {
+        uint32_t count = counters.at[i % WARPS][i / WARPS];
+        counters.at[i % WARPS][i / WARPS] = place;
         place += count;
     }
     __syncthreads();
 }
 
 // One stable pass, by the digit at `shift`. candidate_at(i): the i-th of n before it.
-template <class At>
-__device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, counters &counters,
+template <int WARPS, class At>
+__device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, counters<WARPS> &counters,
                           uint32_t *warp_sums) {
-    stretch mine = stretch_of(this_warp(), n);
+    stretch mine = stretch_of<WARPS>(this_warp(), n);
     uint32_t *at = counters.at[this_warp()];
     for (int digit = this_lane(); digit < DIGITS; digit += WARP)
         at[digit] = 0;
@@ -135,8 +132,9 @@ __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, coun
 }
 
 // Gives the row in order, in one of the two buffers.
+template <int WARPS>
 __device__ const candidate *sort_by_likelihood(const float *logits, int V, candidate *to, candidate *other) {
-    __shared__ counters counters;
+    __shared__ counters<WARPS> counters;
     __shared__ uint32_t warp_sums[WARPS];
     auto from_logits = [=](int i) { return candidate{key_of(logits[i]), i}; };
     sort_pass(to, from_logits, V, 0, counters, warp_sums);
@@ -169,8 +167,8 @@ struct choice {
 };
 
 // sums[w]: the weights of warp w's stretch. The total to every thread.
-__device__ uint64_t sum_weights(const choice &choice, uint64_t *sums) {
-    stretch mine = stretch_of(this_warp(), choice.n);
+template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint64_t *sums) {
+    stretch mine = stretch_of<WARPS>(this_warp(), choice.n);
     uint64_t sum = 0, total = 0;
     for (int i = mine.begin + this_lane(); i < mine.end; i += WARP)
         sum += choice.weight(i);
@@ -189,6 +187,7 @@ struct place {
 };
 
 // Where the running sum first exceeds the threshold, below the total of `sums`; place 0 where it never does.
+template <int WARPS>
 __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
     __shared__ int found;
     __shared__ uint64_t found_sum;
@@ -202,7 +201,7 @@ __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t t
         found_sum = 0;
     }
     __syncthreads();
-    stretch stretch = stretch_of(warp, choice.n);
+    stretch stretch = stretch_of<WARPS>(warp, choice.n);
     bool searching = warp == this_warp();
     for (int i = stretch.begin; searching && i < stretch.end; i += WARP) {
         uint64_t weight = i + this_lane() < stretch.end ? choice.weight(i + this_lane()) : 0, sum = weight;
@@ -229,13 +228,14 @@ struct settings {
     double temperature, top_p;
 };
 
-__global__ void __launch_bounds__(THREADS, 1)
+template <int WARPS>
+__global__ void __launch_bounds__(WARPS *WARP)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
            candidate *workspace) {
     __shared__ uint64_t sums[WARPS];
     size_t row = blockIdx.x, V = static_cast<size_t>(settings.V);
     logits += row * settings.logits_stride;
-    int first = likeliest(logits, settings.V, sums);
+    int first = likeliest<WARPS>(logits, settings.V, sums);
     if (settings.temperature <= 0) {
         if (threadIdx.x == 0)
             tokens[row] = first;
@@ -245,18 +245,18 @@ __global__ void __launch_bounds__(THREADS, 1)
     bool cut_to_k = settings.top_k > 0 && settings.top_k < settings.V;
     if (cut_to_k || settings.top_p < 1) {
         workspace += 2 * row * V;
-        choice.sorted = sort_by_likelihood(logits, settings.V, workspace, workspace + V);
+        choice.sorted = sort_by_likelihood<WARPS>(logits, settings.V, workspace, workspace + V);
     }
     if (cut_to_k)
         choice.n = settings.top_k;
-    uint64_t total = sum_weights(choice, sums);
+    uint64_t total = sum_weights<WARPS>(choice, sums);
     if (settings.top_p < 1) {
         uint64_t wanted = static_cast<uint64_t>(ceil(settings.top_p * static_cast<double>(total)));
-        total = place_of(choice, sums, wanted > 0 ? wanted - 1 : 0).sum;
+        total = place_of<WARPS>(choice, sums, wanted > 0 ? wanted - 1 : 0).sum;
     }
     uint64_t threshold = static_cast<uint64_t>(uniforms[row] * static_cast<double>(total));
     threshold = threshold < total ? threshold : total - 1; // where the total was rounded up
-    int i = place_of(choice, sums, threshold).i;
+    int i = place_of<WARPS>(choice, sums, threshold).i;
     if (threadIdx.x == 0)
         tokens[row] = choice.token(i);
 }
@@ -273,6 +273,9 @@ extern "C" enum status cuda_sample_workspace(struct device *device, const struct
 extern "C" enum status cuda_sample(struct stream *stream, const struct sample_args *args) {
     settings settings = {args->V, args->top_k, static_cast<size_t>(args->logits_stride), args->temperature,
                          args->top_p};
-    return LAUNCH(stream, sample, args->N, THREADS, 0, args->tokens, static_cast<const float *>(args->logits),
-                  args->uniforms, settings, static_cast<candidate *>(stream->workspace));
+    bool few = args->V <= FEW_WARPS_VOCABULARY;
+    return LAUNCH(stream, (few ? sample<FEW_WARPS> : sample<MOST_WARPS>), args->N,
+                  (few ? FEW_WARPS : MOST_WARPS) * WARP, 0, args->tokens,
+                  static_cast<const float *>(args->logits), args->uniforms, settings,
+                  static_cast<candidate *>(stream->workspace));
 }
