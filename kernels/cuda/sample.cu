@@ -229,7 +229,7 @@ struct settings {
 };
 
 template <int WARPS>
-__global__ void __launch_bounds__(WARPS *WARP)
+__global__ void __launch_bounds__(WARPS *WARP, 1)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
            candidate *workspace) {
     __shared__ uint64_t sums[WARPS];
