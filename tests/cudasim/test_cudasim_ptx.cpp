@@ -245,28 +245,17 @@ __device__ const uint16_t *row_of_lane(const uint16_t *shared, unsigned n_rows) 
     return shared + (lane < n_rows ? 5 * lane % 32 : 32 + lane) * row_stride + 8;
 }
 
-__global__ void load_four(uint32_t *out, bool transposed) {
+template <unsigned n> __global__ void load_matrices(uint32_t *out, bool transposed) {
     uint16_t *shared = dynamic_shared<uint16_t>();
     fill_shared(shared, 64 * row_stride);
-    uint32_t r[4] = {};
-    if (transposed)
-        ldmatrix_x4_transposed(r, row_of_lane(shared, 32));
+    const uint16_t *row = row_of_lane(shared, n * 8);
+    uint32_t r[n] = {};
+    if constexpr (n == 4)
+        transposed ? ldmatrix_x4_transposed(r, row) : ldmatrix_x4(r, row);
     else
-        ldmatrix_x4(r, row_of_lane(shared, 32));
-    for (unsigned i = 0; i < 4; i++)
-        out[threadIdx.x * 4 + i] = r[i];
-}
-
-__global__ void load_two(uint32_t *out, bool transposed) {
-    uint16_t *shared = dynamic_shared<uint16_t>();
-    fill_shared(shared, 64 * row_stride);
-    uint32_t r[2] = {};
-    if (transposed)
-        ldmatrix_x2_transposed(r, row_of_lane(shared, 16));
-    else
-        ldmatrix_x2(r, row_of_lane(shared, 16));
-    for (unsigned i = 0; i < 2; i++)
-        out[threadIdx.x * 2 + i] = r[i];
+        transposed ? ldmatrix_x2_transposed(r, row) : ldmatrix_x2(r, row);
+    for (unsigned i = 0; i < n; i++)
+        out[threadIdx.x * n + i] = r[i];
 }
 
 unsigned element(unsigned matrix, unsigned row, unsigned column) {
@@ -279,8 +268,8 @@ void test_ldmatrix(void **) {
     for (unsigned n_matrices = 2; n_matrices <= 4; n_matrices += 2)
         for (int transposed = 0; transposed < 2; transposed++) {
             const device_array<uint32_t> out(32 * n_matrices);
-            assert_int_equal(run(n_matrices == 4 ? load_four : load_two, 1, 32, 64 * row_stride * 2 + 16, out,
-                                 transposed != 0),
+            assert_int_equal(run(n_matrices == 4 ? load_matrices<4> : load_matrices<2>, 1, 32,
+                                 64 * row_stride * 2 + 16, out, transposed != 0),
                              cudaSuccess);
             const std::vector<uint32_t> r = out.read();
             for (unsigned lane = 0; lane < 32; lane++)
@@ -471,21 +460,20 @@ __global__ void barrier_before_wait(const uint4 *from, uint4 *to) {
     cp_async_commit();
     __syncthreads();
     to[threadIdx.x] = shared[threadIdx.x ^ 1];
+    __syncthreads();
     cp_async_wait<0>();
 }
 
 // Neither what was there nor what comes can be had; and where accesses are seen, it is told.
 void test_read_before_wait(void **) {
     const device_array<uint4> from(numbered(32)), to(32);
-    run(read_before_wait, 1, 32, 32 * 16, from, to);
-    if (cudasim_sees_accesses()) {
-        assert_found("under way");
-        run(barrier_before_wait, 1, 32, 32 * 16, from, to);
-        assert_found("under way");
-        return;
+    for (auto kernel : {read_before_wait, barrier_before_wait}) {
+        run(kernel, 1, 32, 32 * 16, from, to);
+        if (cudasim_sees_accesses())
+            assert_found("under way");
+        for (const uint4 &got : to.read())
+            assert_words(got, not_yet, not_yet, not_yet, not_yet);
     }
-    for (const uint4 &got : to.read())
-        assert_words(got, not_yet, not_yet, not_yet, not_yet);
 }
 
 __global__ void read_without_barrier(const uint4 *from, uint4 *to) {
