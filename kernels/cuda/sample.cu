@@ -228,6 +228,7 @@ struct settings {
     double temperature, top_p;
 };
 
+// One block a processor is enough to ask for: rows are few, and fewer registers would spill.
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP, 1)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
