@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <sys/mman.h>
 
 #include "cudasim.h"
@@ -23,7 +24,45 @@ namespace cudasim {
 
 namespace {
 
-thread_local block_runner *own_runner;
+__thread block_runner *own_runner;
+
+std::mutex spare_mutex;
+std::vector<block_runner *> &spare_runners() {
+    static auto *spare = new std::vector<block_runner *>;
+    return *spare;
+}
+
+// Gives the runner back when its thread ends.
+struct runner_holder {
+    ~runner_holder() {
+        uncatch_crashes();
+        std::lock_guard<std::mutex> guard(spare_mutex);
+        spare_runners().push_back(own_runner);
+        own_runner = nullptr;
+    }
+};
+
+block_runner *make_runner() {
+    block_runner *made = new block_runner;
+    void *memory = mmap(nullptr, shared_limit + 4096, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        abort();
+    made->shared = static_cast<char *>(memory);
+    return made;
+}
+
+block_runner *take_runner() {
+    static thread_local runner_holder holder;
+    (void)holder;
+    std::lock_guard<std::mutex> guard(spare_mutex);
+    std::vector<block_runner *> &spare = spare_runners();
+    if (spare.empty())
+        return make_runner();
+    block_runner *taken = spare.back();
+    spare.pop_back();
+    return taken;
+}
 
 uint64_t next_random(block_runner &r) {
     // xorshift64* (Vigna, arXiv 1402.6246)
@@ -182,12 +221,7 @@ void begin_shared(block_runner &r, const grid_launch &launch) {
 
 block_runner &runner() {
     if (!own_runner) {
-        own_runner = new block_runner;
-        void *memory = mmap(nullptr, shared_limit + 4096, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED)
-            abort();
-        own_runner->shared = static_cast<char *>(memory);
+        own_runner = take_runner();
         own_runner->fixed = thread_local_memory();
         catch_crashes();
     }

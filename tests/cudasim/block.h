@@ -60,6 +60,8 @@ struct thread_state {
     void (*slot_end)(void *);
 };
 
+// All that a thread of the operating system needs to run blocks. It outlives the thread: the next one to come
+// takes it over.
 struct block_runner {
     const grid_launch *launch = nullptr;
     uint3 block = {};
@@ -77,9 +79,11 @@ struct block_runner {
     int barrier_line = 0, barrier_kind = 0;
     uint32_t at_barrier[max_warps] = {};
     fiber main;
-    fiber *current = nullptr;     // the running thread's
-    fiber *given_up_on = nullptr; // the one that gave up the block
-    fiber *crashed_on = nullptr;  // the one whose thread faulted
+    fiber *crash_reporter = nullptr;   // crash.cpp
+    struct race_state *race = nullptr; // race.cpp
+    fiber *current = nullptr;          // the running thread's
+    fiber *given_up_on = nullptr;      // the one that gave up the block
+    fiber *crashed_on = nullptr;       // the one whose thread faulted
     fiber *free_fibers = nullptr;
     char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
     thread_memory fixed = {}; // where static shared memory lies

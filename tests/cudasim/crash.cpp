@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -23,7 +22,7 @@ constexpr size_t stack_bytes = 128 * 1024;
 // Where a kernel's fault is reported, since the thread's own stack may have run out. It begins anew each
 // time.
 struct crash_state {
-    fiber *reporter = nullptr;
+    void *signal_stack = nullptr;
     const char *address = nullptr;
     void *frames[16] = {};
     int n_frames = 0;
@@ -81,7 +80,7 @@ void report_crash() {
 void caught(int signal, siginfo_t *info, void *context) {
     block_runner *r = running_block();
     const char *address = static_cast<const char *>(info->si_addr);
-    if (r && r->current != crash.reporter) {
+    if (r && r->current != r->crash_reporter) {
         crash.address = address;
         crash.n_frames = walk(state_of(static_cast<ucontext_t *>(context)), *r->current, crash.frames, 16);
         sigset_t set;
@@ -89,10 +88,10 @@ void caught(int signal, siginfo_t *info, void *context) {
         sigaddset(&set, signal);
         pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
         // Nothing returns here: the handler's frame is dropped with the block.
-        fiber_restart(crash.reporter);
+        fiber_restart(r->crash_reporter);
         r->crashed_on = r->current;
-        r->current = crash.reporter;
-        fiber_switch(r->crashed_on, crash.reporter);
+        r->current = r->crash_reporter;
+        fiber_switch(r->crashed_on, r->crash_reporter);
     }
     const allocation *a = find_allocation(address);
     if (a)
@@ -101,7 +100,11 @@ void caught(int signal, siginfo_t *info, void *context) {
     sigaction(signal, &before[signal == SIGBUS], nullptr);
 }
 
+// Whoever else wanted these signals meanwhile is asked after us.
 void install() {
+    struct sigaction now;
+    if (sigaction(SIGSEGV, nullptr, &now) || now.sa_sigaction == caught)
+        return;
     struct sigaction action = {};
     action.sa_sigaction = caught;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -109,14 +112,7 @@ void install() {
     sigaction(SIGBUS, &action, &before[1]);
 }
 
-} // namespace
-
-void catch_crashes() {
-    // The address sanitizer tells more than we could, and does not go on.
-    if (__asan_poison_memory_region || crash.reporter)
-        return;
-    static std::once_flag installed;
-    std::call_once(installed, install);
+void give_stack() {
     void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -125,7 +121,30 @@ void catch_crashes() {
     stack.ss_sp = memory;
     stack.ss_size = stack_bytes;
     sigaltstack(&stack, nullptr);
-    crash.reporter = fiber_new(report_crash);
+    crash.signal_stack = memory;
+}
+
+} // namespace
+
+void catch_crashes() {
+    // The address sanitizer tells more than we could, and does not go on.
+    if (__asan_poison_memory_region)
+        return;
+    install();
+    if (!crash.signal_stack)
+        give_stack();
+    block_runner &r = runner();
+    if (!r.crash_reporter)
+        r.crash_reporter = fiber_new(report_crash);
+}
+
+void uncatch_crashes() {
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    if (!crash.signal_stack || sigaltstack(&none, nullptr))
+        return;
+    munmap(crash.signal_stack, stack_bytes);
+    crash.signal_stack = nullptr;
 }
 
 } // namespace cudasim

@@ -5,8 +5,11 @@
 
 namespace cudasim {
 
-// From now on, on the calling thread: signals get a stack of their own, since a kernel's may have run out.
+// On the calling thread: signals get a stack of their own, since a kernel's may have run out. Called again
+// before each launch, since test frameworks and MPI like to have these signals too.
 void catch_crashes();
+// When the calling thread ends.
+void uncatch_crashes();
 
 } // namespace cudasim
 

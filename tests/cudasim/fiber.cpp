@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <new>
+#include <mutex>
 #include <sys/mman.h>
 
 #include "tests/cudasim/sanitizer.h"
@@ -164,8 +164,10 @@ void enter() {
 } // namespace
 
 fiber *fiber_new(void (*run)()) {
-    static __thread char *mapping;
-    static __thread size_t left;
+    static std::mutex mutex;
+    static char *mapping;
+    static size_t left;
+    std::lock_guard<std::mutex> guard(mutex);
     constexpr size_t stride = page_bytes + stack_bytes;
     if (!left) {
         void *memory = mmap(nullptr, stride * stacks_per_mapping, PROT_READ | PROT_WRITE,

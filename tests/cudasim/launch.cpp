@@ -9,6 +9,7 @@
 
 #include "cudasim.h"
 #include "tests/cudasim/block.h"
+#include "tests/cudasim/crash.h"
 #include "tests/cudasim/device.h"
 #include "tests/cudasim/finding.h"
 #include "tests/cudasim/stream.h"
@@ -128,6 +129,7 @@ cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_
     dim3 grid = config->gridDim, block = config->blockDim;
     size_t shared_bytes = config->dynamicSmemBytes;
     auto run = [=, &facts](const void *at) -> int {
+        catch_crashes();
         grid_launch launch = {&facts, kernel, call,         at,           arguments_bytes,
                               grid,   block,  shared_bytes, order_seed(), {false}};
         run_grid(launch);

@@ -40,11 +40,6 @@ struct memory_table {
     std::vector<allocation> registered;
     bool is_protected = false;
     int n_open = 0; // pieces of work under way
-
-    memory_table() {
-        const char *value = getenv("CUDASIM_PROTECT");
-        is_protected = value && strcmp(value, "0");
-    }
 };
 
 memory_table &table() {
@@ -65,6 +60,8 @@ void open_span(memory_table &t) {
     if (t.span)
         return;
     catch_crashes();
+    const char *value = getenv("CUDASIM_PROTECT");
+    t.is_protected = value && strcmp(value, "0");
     t.by_page = static_cast<allocation **>(
         reserve(span_bytes / page_bytes * sizeof(allocation *), PROT_READ | PROT_WRITE));
     t.span = static_cast<char *>(reserve(span_bytes, PROT_NONE));

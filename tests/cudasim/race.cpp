@@ -14,17 +14,11 @@
 #include "tests/cudasim/shadow.h"
 #include "tests/cudasim/symbols.h"
 
-extern "C" {
-extern __thread uint3 threadIdx, blockIdx;
-extern __thread dim3 blockDim, gridDim;
-}
-
 namespace cudasim {
 
 bool sees_accesses;
 
-namespace {
-
+// A stretch of memory.
 struct span {
     const char *begin = nullptr;
     size_t bytes = 0;
@@ -34,7 +28,7 @@ struct span {
     }
 };
 
-// Of one thread of the operating system.
+// Of one runner.
 struct race_state {
     block_runner *runner = nullptr;
     span stack; // of the running thread
@@ -43,8 +37,9 @@ struct race_state {
     shadow clock;
 };
 
-thread_local race_state *own_state;
-__thread race_state *running; // own_state while a kernel runs
+namespace {
+
+__thread race_state *running; // the runner's while a kernel runs
 
 shadow_byte *new_shadow(size_t bytes) {
     void *memory = mmap(nullptr, bytes * sizeof(shadow_byte) + 1, PROT_READ | PROT_WRITE,
@@ -125,22 +120,11 @@ void out_of_bounds(const void *address, size_t n, access_kind kind, const std::s
     kernel_finding("out of bounds", text("%s %zu bytes at %p: ", verb(kind), n, address) + what);
 }
 
-bool is_builtin(const void *address) {
-    const char *p = static_cast<const char *>(address);
-    auto inside = [&](const void *variable) {
-        return size_t(p - static_cast<const char *>(variable)) < sizeof(uint3);
-    };
-    return inside(&threadIdx) || inside(&blockIdx) || inside(&blockDim) || inside(&gridDim);
-}
-
 void access_static(race_state &s, const char *address, size_t n, access_kind kind, const void *pc) {
-    if (is_builtin(address))
-        return;
     size_t offset = size_t(address - s.fixed.begin);
     const thread_variable *variable = find_thread_variable(offset);
-    // GCC's own, which says that the constructors of an array of classes have run.
-    if (variable && variable->name.compare(0, 4, "_ZGV") == 0)
-        return;
+    if (variable && !is_local_static(*variable))
+        return; // threadIdx and the like, or a guard that GCC makes for arrays of classes
     if (variable && offset + n > variable->offset + variable->bytes) {
         out_of_bounds(address, n, kind,
                       text("past the end of the shared variable %s (%zu bytes)",
@@ -210,15 +194,15 @@ void check_alignment(const void *address, size_t n, access_kind kind) {
 // ---- what the scheduler tells
 
 void race_block_begins(block_runner &r) {
-    if (!own_state) {
-        own_state = new race_state;
-        own_state->runner = &r;
-        own_state->fixed.begin = r.fixed.begin;
-        own_state->fixed.bytes = r.fixed.bytes;
-        own_state->fixed_shadow = new_shadow(own_state->fixed.bytes);
-        own_state->dynamic_shadow = new_shadow(shared_limit);
+    if (!r.race) {
+        r.race = new race_state;
+        r.race->runner = &r;
+        r.race->fixed_shadow = new_shadow(r.fixed.bytes);
+        r.race->dynamic_shadow = new_shadow(shared_limit);
     }
-    own_state->clock.begin_block();
+    r.race->fixed.begin = r.fixed.begin;
+    r.race->fixed.bytes = r.fixed.bytes;
+    r.race->clock.begin_block();
 }
 
 void race_block_ends(block_runner &) {
@@ -226,17 +210,17 @@ void race_block_ends(block_runner &) {
 }
 
 void race_thread_runs(block_runner &r) {
-    running = own_state;
+    running = r.race;
     running->stack.begin = r.current->stack;
     running->stack.bytes = r.current->stack_bytes;
 }
 
-void race_block_ordered(block_runner &) {
-    own_state->clock.order_block();
+void race_block_ordered(block_runner &r) {
+    r.race->clock.order_block();
 }
 
-void race_lanes_ordered(block_runner &, unsigned warp, uint32_t lanes) {
-    own_state->clock.order_lanes(warp, lanes);
+void race_lanes_ordered(block_runner &r, unsigned warp, uint32_t lanes) {
+    r.race->clock.order_lanes(warp, lanes);
 }
 
 // ---- accesses that instructions declare: seen in every build, but only checked for bounds where no shadow

@@ -225,9 +225,9 @@ void report_leaked_streams() {
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
     if (!s.streams.empty())
-        report("exit", text("%zu streams were never destroyed", s.streams.size()));
+        report("exit", text("streams never destroyed: %zu", s.streams.size()));
     if (!s.events.empty())
-        report("exit", text("%zu events were never destroyed", s.events.size()));
+        report("exit", text("events never destroyed: %zu", s.events.size()));
 }
 
 } // namespace cudasim

@@ -52,7 +52,8 @@ const image &program() {
 
 struct symbol_table {
     std::map<uintptr_t, const char *> functions;    // by address in the file
-    std::map<uintptr_t, thread_variable> variables; // by offset in thread-local memory; mangled names
+    std::map<uintptr_t, thread_variable> variables; // by offset in thread-local memory
+    std::vector<const thread_variable *> at_offset; // the one that has this byte
 };
 
 // The file stays mapped, since the names lie in it.
@@ -83,6 +84,10 @@ symbol_table *read_symbols() {
                 table->variables[symbol.st_value] = {name, symbol.st_value, symbol.st_size};
         }
     }
+    table->at_offset.resize(program().thread_bytes);
+    for (auto &entry : table->variables)
+        for (size_t i = 0; i < entry.second.bytes; i++)
+            table->at_offset[entry.second.offset + i] = &entry.second;
     return table;
 }
 
@@ -184,12 +189,8 @@ thread_memory thread_local_memory() {
 }
 
 const thread_variable *find_thread_variable(size_t offset) {
-    const auto &variables = symbols().variables;
-    auto after = variables.upper_bound(offset);
-    if (after == variables.begin())
-        return nullptr;
-    const thread_variable &found = std::prev(after)->second;
-    return offset - found.offset < found.bytes ? &found : nullptr;
+    const auto &variables = symbols().at_offset;
+    return offset < variables.size() ? variables[offset] : nullptr;
 }
 
 std::vector<thread_variable> thread_variables_of(const void *function) {
@@ -212,6 +213,10 @@ const char *program_begin() {
 bool in_program(const void *address) {
     uintptr_t at = reinterpret_cast<uintptr_t>(address);
     return at >= program().begin && at < program().end;
+}
+
+bool is_local_static(const thread_variable &variable) {
+    return variable.name.compare(0, 3, "_ZZ") == 0;
 }
 
 std::string variable_name(const thread_variable &variable) {

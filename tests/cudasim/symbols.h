@@ -30,6 +30,9 @@ struct thread_variable {
 const thread_variable *find_thread_variable(size_t offset);
 // Those declared in the function at an address: a kernel's own __shared__ variables.
 std::vector<thread_variable> thread_variables_of(const void *function);
+// Whether it was declared in a function, as __shared__ variables are, and not by the compiler for one (a
+// guard).
+bool is_local_static(const thread_variable &variable);
 // Its name in the source.
 std::string variable_name(const thread_variable &variable);
 
