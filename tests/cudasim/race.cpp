@@ -33,7 +33,8 @@ struct race_state {
     block_runner *runner = nullptr;
     span stack; // of the running thread
     span fixed; // static shared memory, among the program's other thread-local memory
-    shadow_byte *fixed_shadow = nullptr, *dynamic_shadow = nullptr;
+    const thread_variable *const *variables = nullptr; // at each byte of `fixed`; NULL in a stripped program
+    shadow_word *fixed_shadow = nullptr, *dynamic_shadow = nullptr;
     shadow clock;
 };
 
@@ -41,16 +42,18 @@ namespace {
 
 __thread race_state *running; // the runner's while a kernel runs
 
-shadow_byte *new_shadow(size_t bytes) {
-    void *memory = mmap(nullptr, bytes * sizeof(shadow_byte) + 1, PROT_READ | PROT_WRITE,
+shadow_word *new_shadow(size_t bytes) {
+    void *memory = mmap(nullptr, (bytes / 4 + 1) * sizeof(shadow_word), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
         abort();
-    return static_cast<shadow_byte *>(memory);
+    return static_cast<shadow_word *>(memory);
 }
 
+const char *const program_first = program_begin();
+
 uint32_t relative(const void *return_address) {
-    return uint32_t(static_cast<const char *>(return_address) - program_begin());
+    return uint32_t(static_cast<const char *>(return_address) - program_first);
 }
 
 std::string place_of(uint32_t place) {
@@ -69,7 +72,7 @@ std::string name_of_shared(const race_state &s, const char *address) {
     if (!s.fixed.has(address))
         return text("dynamic shared memory at byte %td", address - s.runner->shared);
     size_t offset = size_t(address - s.fixed.begin);
-    const thread_variable *variable = find_thread_variable(offset);
+    const thread_variable *variable = s.variables ? s.variables[offset] : nullptr;
     return variable ? text("%s at byte %zu", variable_name(*variable).c_str(), offset - variable->offset)
                     : "shared memory";
 }
@@ -101,17 +104,15 @@ void report_shared(const race_state &s, const char *address, access_kind kind, s
                         verdict == SHADOW_AFTER_WRITE ? "wrote" : "read", place_of(other.place).c_str()));
 }
 
-void access_shared(race_state &s, shadow_byte *bytes, const char *address, size_t n, access_kind kind,
-                   const void *pc) {
-    bool told = false;
-    for (size_t i = 0; i < n; i++) {
-        accesses other;
-        shadow_verdict verdict = s.clock.access(bytes[i], s.runner->running, kind, relative(pc), &other);
-        if (verdict != SHADOW_FINE && !told) {
-            report_shared(s, address + i, kind, verdict, other);
-            told = true;
-        }
-    }
+// `offset`, within the memory that begins at `begin`.
+void access_shared(race_state &s, shadow_word *words, const char *begin, size_t offset, size_t n,
+                   access_kind kind, const void *pc) {
+    accesses other;
+    size_t at;
+    shadow_verdict verdict =
+        s.clock.access(words, offset, n, s.runner->running, kind, relative(pc), &at, &other);
+    if (verdict != SHADOW_FINE)
+        report_shared(s, begin + at, kind, verdict, other);
 }
 
 // Callers give the block up then: in a statement of their own, since a thread that is left for good destroys
@@ -122,8 +123,8 @@ void out_of_bounds(const void *address, size_t n, access_kind kind, const std::s
 
 void access_static(race_state &s, const char *address, size_t n, access_kind kind, const void *pc) {
     size_t offset = size_t(address - s.fixed.begin);
-    const thread_variable *variable = find_thread_variable(offset);
-    if (variable && !is_local_static(*variable))
+    const thread_variable *variable = s.variables ? s.variables[offset] : nullptr;
+    if (variable && !variable->local)
         return; // threadIdx and the like, or a guard that GCC makes for arrays of classes
     if (variable && offset + n > variable->offset + variable->bytes) {
         out_of_bounds(address, n, kind,
@@ -131,7 +132,7 @@ void access_static(race_state &s, const char *address, size_t n, access_kind kin
                            variable_name(*variable).c_str(), variable->bytes));
         give_up_block();
     }
-    access_shared(s, s.fixed_shadow + offset, address, n, kind, pc);
+    access_shared(s, s.fixed_shadow, s.fixed.begin, offset, n, kind, pc);
 }
 
 void check_dynamic(const block_runner &r, const char *address, size_t n, access_kind kind) {
@@ -146,7 +147,7 @@ void check_dynamic(const block_runner &r, const char *address, size_t n, access_
 
 void access_dynamic(race_state &s, const char *address, size_t n, access_kind kind, const void *pc) {
     check_dynamic(*s.runner, address, n, kind);
-    access_shared(s, s.dynamic_shadow + (address - s.runner->shared), address, n, kind, pc);
+    access_shared(s, s.dynamic_shadow, s.runner->shared, size_t(address - s.runner->shared), n, kind, pc);
 }
 
 void access_other(race_state &s, const char *address, size_t n, access_kind kind) {
@@ -182,11 +183,16 @@ inline void access(const void *at, size_t n, access_kind kind, const void *pc) {
         access_other(*s, address, n, kind);
 }
 
-void check_alignment(const void *address, size_t n, access_kind kind) {
-    if (reinterpret_cast<uintptr_t>(address) % n && running) {
-        kernel_finding("misaligned address", text("%s %zu bytes at %p", verb(kind), n, address));
-        give_up_block();
-    }
+void misaligned(const void *address, size_t n, access_kind kind) {
+    if (!running)
+        return;
+    kernel_finding("misaligned address", text("%s %zu bytes at %p", verb(kind), n, address));
+    give_up_block();
+}
+
+inline void check_alignment(const void *address, size_t n, access_kind kind) {
+    if (__builtin_expect(reinterpret_cast<uintptr_t>(address) & (n - 1), 0))
+        misaligned(address, n, kind);
 }
 
 } // namespace
@@ -197,6 +203,7 @@ void race_block_begins(block_runner &r) {
     if (!r.race) {
         r.race = new race_state;
         r.race->runner = &r;
+        r.race->variables = thread_variables().empty() ? nullptr : thread_variables().data();
         r.race->fixed_shadow = new_shadow(r.fixed.bytes);
         r.race->dynamic_shadow = new_shadow(shared_limit);
     }

@@ -32,7 +32,7 @@ void shadow::order_lanes(unsigned warp, uint32_t lanes) {
 }
 
 // Whether the running lane does not know of one of these accesses.
-bool shadow::conflicts(const accesses &earlier, unsigned warp, unsigned lane, bool atomic) const {
+inline bool shadow::conflicts(const accesses &earlier, unsigned warp, unsigned lane, bool atomic) const {
     if (earlier.epoch != epoch || (atomic && earlier.atomic))
         return false;
     if (earlier.many_warps || earlier.warp != warp)
@@ -46,7 +46,7 @@ bool shadow::conflicts(const accesses &earlier, unsigned warp, unsigned lane, bo
 }
 
 // Joins those that were there, or takes their place where the lane knows of them all.
-void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint32_t place) const {
+inline void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint32_t place) const {
     uint32_t time = warp_time[warp];
     bool fresh = list.epoch != epoch;
     if (!fresh && !list.many_warps && list.warp == warp && list.time != time)
@@ -55,44 +55,98 @@ void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint
         list = {epoch, time, 1u << lane, place, uint8_t(warp), false, atomic, false};
         return;
     }
-    list.many_warps |= list.warp != warp;
+    if (list.warp == warp) {
+        list.lanes |= 1u << lane;
+    } else {
+        list.many_warps = true;
+        list.warp = uint8_t(warp);
+        list.lanes = 1u << lane;
+    }
     list.atomic &= atomic;
-    list.lanes |= 1u << lane;
     list.time = time;
     list.place = place;
 }
 
-shadow_verdict shadow::access(shadow_byte &byte, unsigned thread, access_kind kind, uint32_t place,
-                              accesses *other) {
+inline shadow_verdict shadow::access_record(shadow_record &record, unsigned thread, access_kind kind,
+                                            uint32_t place, accesses *other) const {
     unsigned warp = thread / threads_per_warp, lane = thread % threads_per_warp;
     bool atomic = kind == ACCESS_ATOMIC || kind == ACCESS_ATOMIC_READ;
     bool reads = atomic || kind == ACCESS_READ;
     shadow_verdict verdict = SHADOW_FINE;
-    if (reads && byte.written.epoch < first_epoch) {
+    if (reads && record.written.epoch < first_epoch) {
         verdict = SHADOW_UNINITIALISED;
-    } else if (byte.written.under_way && byte.written.epoch >= first_epoch && kind != ACCESS_WRITE_ENDS) {
+    } else if (record.written.under_way && record.written.epoch >= first_epoch && kind != ACCESS_WRITE_ENDS) {
         verdict = SHADOW_UNDER_WAY;
-        *other = byte.written;
-    } else if (conflicts(byte.written, warp, lane, atomic)) {
+        *other = record.written;
+    } else if (conflicts(record.written, warp, lane, atomic)) {
         verdict = SHADOW_AFTER_WRITE;
-        *other = byte.written;
+        *other = record.written;
     }
     if (kind == ACCESS_READ || kind == ACCESS_ATOMIC_READ) {
-        add(byte.read, warp, lane, atomic, place);
+        add(record.read, warp, lane, atomic, place);
         return verdict;
     }
-    if (verdict == SHADOW_FINE && conflicts(byte.read, warp, lane, atomic)) {
+    if (verdict == SHADOW_FINE && conflicts(record.read, warp, lane, atomic)) {
         verdict = SHADOW_AFTER_READ;
-        *other = byte.read;
+        *other = record.read;
     }
     // Atomics of several threads stand side by side; any other write stands for all that it knows of.
-    if (atomic && byte.written.epoch == epoch && byte.written.atomic)
-        add(byte.written, warp, lane, true, place);
+    if (atomic && record.written.epoch == epoch && record.written.atomic)
+        add(record.written, warp, lane, true, place);
     else
-        byte.written = {epoch,         warp_time[warp], 1u << lane, place,
-                        uint8_t(warp), false,           atomic,     kind == ACCESS_WRITE_BEGINS};
-    byte.read.epoch = 0;
+        record.written = {epoch,         warp_time[warp], 1u << lane, place,
+                          uint8_t(warp), false,           atomic,     kind == ACCESS_WRITE_BEGINS};
+    record.read.epoch = 0;
     return verdict;
+}
+
+void shadow::split_word(shadow_word &word) {
+    if (unused.empty()) {
+        split.emplace_back();
+        unused.push_back(uint32_t(split.size()));
+    }
+    word.parts = unused.back();
+    unused.pop_back();
+    for (shadow_record &part : split[word.parts - 1].of)
+        part = word.whole;
+}
+
+// After a write of all four.
+void shadow::join_word(shadow_word &word) {
+    word.whole = split[word.parts - 1].of[0];
+    unused.push_back(word.parts);
+    word.parts = 0;
+}
+
+shadow_verdict shadow::access(shadow_word *words, size_t offset, size_t n, unsigned thread, access_kind kind,
+                              uint32_t place, size_t *at, accesses *other) {
+    shadow_verdict first = SHADOW_FINE;
+    accesses conflicting;
+    auto record = [&](shadow_record &of, size_t i) {
+        shadow_verdict verdict = access_record(of, thread, kind, place, &conflicting);
+        if (verdict == SHADOW_FINE || first != SHADOW_FINE)
+            return;
+        first = verdict;
+        *at = i;
+        *other = conflicting;
+    };
+    for (size_t i = offset, end = offset + n; i < end;) {
+        shadow_word &word = words[i / 4];
+        size_t last = std::min(end, i / 4 * 4 + 4);
+        bool all = last - i == 4;
+        if (all && !word.parts) {
+            record(word.whole, i);
+            i = last;
+            continue;
+        }
+        if (!word.parts)
+            split_word(word);
+        for (; i < last; i++)
+            record(split[word.parts - 1].of[i % 4], i);
+        if (all && kind == ACCESS_WRITE)
+            join_word(word);
+    }
+    return first;
 }
 
 } // namespace cudasim

@@ -1,5 +1,6 @@
 // What is known about each byte of a block's shared memory: who wrote it last and who has read it since, and
-// which of the block's threads know of that through barriers.
+// which of the block's threads know of that through barriers. Four bytes share one record for as long as they
+// are accessed together.
 //
 // Time within a block is an epoch, which each __syncthreads advances and which orders everything, and within
 // an epoch a time of each warp, which each __syncwarp advances and which orders what its lanes did. Atomics
@@ -10,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tests/cudasim/block.h"
 
@@ -27,8 +29,13 @@ struct accesses {
     bool under_way;  // a write that has begun and not ended
 };
 
-struct shadow_byte {
+struct shadow_record {
     accesses written, read;
+};
+
+struct shadow_word {
+    shadow_record whole;
+    uint32_t parts; // where its bytes have records of their own: their number, from 1
 };
 
 enum access_kind {
@@ -60,13 +67,24 @@ struct shadow {
     void begin_block();
     void order_block();
     void order_lanes(unsigned warp, uint32_t lanes);
-    // Records one access by the running thread; `other` is what it conflicts with.
-    shadow_verdict access(shadow_byte &byte, unsigned thread, access_kind kind, uint32_t place,
-                          accesses *other);
+    // Records an access by the running thread to n bytes from `offset` of the memory that `words` describes.
+    // The first byte that it may not be made to is *at, and `other` what it conflicts with.
+    shadow_verdict access(shadow_word *words, size_t offset, size_t n, unsigned thread, access_kind kind,
+                          uint32_t place, size_t *at, accesses *other);
 
   private:
+    struct bytes {
+        shadow_record of[4];
+    };
+    std::vector<bytes> split; // words' parts
+    std::vector<uint32_t> unused;
+
     bool conflicts(const accesses &earlier, unsigned warp, unsigned lane, bool atomic) const;
     void add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint32_t place) const;
+    shadow_verdict access_record(shadow_record &record, unsigned thread, access_kind kind, uint32_t place,
+                                 accesses *other) const;
+    void split_word(shadow_word &word);
+    void join_word(shadow_word &word);
 };
 
 } // namespace cudasim

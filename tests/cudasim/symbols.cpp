@@ -81,7 +81,8 @@ symbol_table *read_symbols() {
             if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value)
                 table->functions[symbol.st_value] = name;
             if (ELF64_ST_TYPE(symbol.st_info) == STT_TLS && symbol.st_shndx != SHN_UNDEF)
-                table->variables[symbol.st_value] = {name, symbol.st_value, symbol.st_size};
+                table->variables[symbol.st_value] = {name, symbol.st_value, symbol.st_size,
+                                                     !strncmp(name, "_ZZ", 3)};
         }
     }
     table->at_offset.resize(program().thread_bytes);
@@ -188,9 +189,8 @@ thread_memory thread_local_memory() {
     return memory;
 }
 
-const thread_variable *find_thread_variable(size_t offset) {
-    const auto &variables = symbols().at_offset;
-    return offset < variables.size() ? variables[offset] : nullptr;
+const std::vector<const thread_variable *> &thread_variables() {
+    return symbols().at_offset;
 }
 
 std::vector<thread_variable> thread_variables_of(const void *function) {
@@ -213,10 +213,6 @@ const char *program_begin() {
 bool in_program(const void *address) {
     uintptr_t at = reinterpret_cast<uintptr_t>(address);
     return at >= program().begin && at < program().end;
-}
-
-bool is_local_static(const thread_variable &variable) {
-    return variable.name.compare(0, 3, "_ZZ") == 0;
 }
 
 std::string variable_name(const thread_variable &variable) {

@@ -25,14 +25,12 @@ thread_memory thread_local_memory();
 struct thread_variable {
     std::string name;     // mangled
     size_t offset, bytes; // within the thread-local memory
+    bool local; // declared in a function, as __shared__ ones are; not the compiler's guards for them
 };
-// The variable at an offset, or NULL.
-const thread_variable *find_thread_variable(size_t offset);
+// For each byte of the thread-local memory the variable there, or NULL; nothing for a stripped program.
+const std::vector<const thread_variable *> &thread_variables();
 // Those declared in the function at an address: a kernel's own __shared__ variables.
 std::vector<thread_variable> thread_variables_of(const void *function);
-// Whether it was declared in a function, as __shared__ variables are, and not by the compiler for one (a
-// guard).
-bool is_local_static(const thread_variable &variable);
 // Its name in the source.
 std::string variable_name(const thread_variable &variable);
 
