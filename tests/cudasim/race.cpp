@@ -151,12 +151,10 @@ void access_dynamic(race_state &s, const char *address, size_t n, access_kind ki
 }
 
 void access_other(race_state &s, const char *address, size_t n, access_kind kind) {
-    if (memory_is_live(address, n))
-        return;
     const grid_launch &launch = *s.runner->launch;
     if (size_t(address - static_cast<const char *>(launch.arguments)) < launch.arguments_bytes)
         return;
-    if (!find_allocation(address) && in_program(address))
+    if (in_program(address) || memory_is_live(address, n))
         return;
     out_of_bounds(address, n, kind, describe_address(address));
     give_up_block();
