@@ -159,7 +159,7 @@ class Faults(GpuCase):
     def test_too_little_memory_on_the_gpu(self):
         config = self.tiny_config(device='cuda')
         run = self.refuses(config, code=1, says=('GPU memory', 'available', 'recompute=block'),
-                           environment={'CUDASIM_MEMORY': '800K'})
+                           environment={'CUDASIM_MEMORY': '1300K'})
         self.assertFalse((self.folder / 'run' / 'checkpoints').exists() and list((self.folder / 'run' / 'checkpoints').iterdir()))
         self.assertNotIn('cudasim:', run.error)
 
