@@ -69,6 +69,22 @@ __global__ void __launch_bounds__(DELTA_THREADS)
 
 // ---- dq
 
+// ds, which holds dp = dout v^T, becomes p (dp - delta), with p = 2^(scaled score - lse).
+template <int M>
+__device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mma_c (&scores)[M][STEP / 8],
+                                              float log2_scale, const float (&lse)[M][2],
+                                              const float (&deltas)[M][2]) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float p = exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -lse[m][i / 2]));
+                ds[m][n].x[i] = p * (ds[m][n].x[i] - deltas[m][i / 2]);
+            }
+}
+
 // Rows of a tile of scores are queries, columns are keys.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
@@ -109,21 +125,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             load_step(key + STEP, odd ^ 1);
         if (key >= n_own_keys)
             continue;
-        mma_c p[M][STEP / 8], ds[M][STEP / 8];
-        multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
+        mma_c scores[M][STEP / 8], ds[M][STEP / 8];
+        multiply_rows<WIDTH, M, STEP>(scores, tile.own[0] + own * STRIDE, tile.step(odd, 0));
         multiply_rows<WIDTH, M, STEP>(ds, tile.own[1] + own * STRIDE, tile.step(odd, 1));
         int n_visible = first + own + 1 - key; // by the warp's first row
         if (n_visible < STEP)
-            hide_after(p, n_visible);
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int n = 0; n < STEP / 8; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float weight = exp2_approximate(fmaf(p[m][n].x[i], log2_scale, -lse[m][i / 2]));
-                    ds[m][n].x[i] = weight * (ds[m][n].x[i] - deltas[m][i / 2]);
-                }
+            hide_after(scores, n_visible);
+        differentiate(ds, scores, log2_scale, lse, deltas);
         add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
@@ -142,6 +150,32 @@ __device__ __forceinline__ float query_statistic(const attention_backward_args &
         return 0;
     size_t at = statistics_at(args.T) + row;
     return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
+}
+
+// Scores become p = 2^(scaled score - lse). lse: of the queries from the thread's first column on.
+template <int M>
+__device__ __forceinline__ void weigh(mma_c (&scores)[M][STEP / 8], float log2_scale, const float *lse) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                scores[m][n].x[i] =
+                    exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -lse[8 * n + i % 2]));
+}
+
+// ds, which holds dp^T of 16 queries, becomes p (dp - delta). Theirs are p's fragments from `first` on.
+template <int M>
+__device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p)[M][STEP / 8], int first,
+                                              const float *deltas) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
 // Rows of a tile of scores are keys, columns are queries.
@@ -185,15 +219,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
             if (n_hidden + WARP_ROWS > 1)
                 hide_before(p, n_hidden);
-#pragma unroll
-            for (int m = 0; m < M; m++)
-#pragma unroll
-                for (int n = 0; n < STEP / 8; n++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        float &score = p[m][n].x[i];
-                        score = exp2_approximate(fmaf(score, log2_scale, -lse[8 * n + i % 2]));
-                    }
+            weigh(p, log2_scale, lse);
             add_rows<WIDTH, M, STEP>(dv, p, tile.step(odd, 1));
             // 16 queries at a time: registers are short
 #pragma unroll
@@ -201,14 +227,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
                 mma_c ds[M][2];
                 multiply_rows<WIDTH, M, 16>(ds, tile.own[1] + own * STRIDE,
                                             tile.step(odd, 1) + part * STRIDE);
-#pragma unroll
-                for (int m = 0; m < M; m++)
-#pragma unroll
-                    for (int n = 0; n < 2; n++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            ds[m][n].x[i] =
-                                p[m][part / 8 + n].x[i] * (ds[m][n].x[i] - deltas[part + 8 * n + i % 2]);
+                differentiate(ds, p, part / 8, deltas + part);
                 add_rows<WIDTH, M, 16>(dk, ds, tile.step(odd, 0) + part * STRIDE);
             }
         }

@@ -53,6 +53,27 @@ __device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_soft
         }
 }
 
+// Divides the sums of the warp's rows, from position `first` on, and gives their lse.
+template <int WIDTH, int M>
+__device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_softmax (&rows)[M][2],
+                                       const attention_forward_args &args, int first) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = fragment_row_sum(rows[m][h].sum), factor = 1 / sum;
+            int row = first + 16 * m + fragment_row(h);
+            if (args.lse && fragment_column() == 0 && row < args.T)
+                static_cast<float *>(args.lse)[statistics_at(args.T) + row] =
+                    (rows[m][h].shift + log2f(sum)) * LN_2;
+#pragma unroll
+            for (int n = 0; n < WIDTH / 8; n++) {
+                out[m][n].x[2 * h] *= factor;
+                out[m][n].x[2 * h + 1] *= factor;
+            }
+        }
+}
+
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward(attention_forward_args args, float log2_scale, bool packed) {
@@ -100,21 +121,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         }
     }
 
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = fragment_row_sum(rows[m][h].sum), factor = 1 / sum;
-            int row = first + own + 16 * m + fragment_row(h);
-            if (args.lse && fragment_column() == 0 && row < args.T)
-                static_cast<float *>(args.lse)[statistics_at(args.T) + row] =
-                    (rows[m][h].shift + log2f(sum)) * LN_2;
-#pragma unroll
-            for (int n = 0; n < WIDTH / 8; n++) {
-                out[m][n].x[2 * h] *= factor;
-                out[m][n].x[2 * h + 1] *= factor;
-            }
-        }
+    finish<WIDTH>(out, rows, args, first + own);
     put_rows<WIDTH, M>(queries + own * STRIDE, out, 1);
     store_tile<WARP_QUERIES, WIDTH>(dense_rows<T>(args.out, D, first + own, args.T), queries + own * STRIDE,
                                     D, packed);
