@@ -144,6 +144,8 @@ struct gelu_backward_args {
 // out[b,i,h] = sum over j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
 // Blockwise with an online softmax (FlashAttention, arXiv 2205.14135; 2307.08691): T x S is never stored.
 // q, k and v may be three column ranges of one (B, T, 3C) tensor, or k and v a key-value cache (S > T).
+// Devices of 16-bit products round softmax's numerators to type. Forward and backward give
+// STATUS_UNSUPPORTED, with the widest that can be had, for heads that a device has no kernel for.
 struct attention_forward_args {
     void *out;              // [w] (B, T, H * D) type, dense
     void *lse;              // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
