@@ -1,10 +1,13 @@
 // What a kernel computes in the simulator against the same thing computed plainly: its place in the grid,
-// barriers, shuffles, votes, atomics, shared memory; in order and with threads and blocks permuted.
+// barriers, shuffles, votes, atomics, shared memory; in order and with threads and blocks permuted. And the
+// one approximation that kernels ask for by name.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
 
+#include "kernels/cuda/ptx.cuh"
 #include "tests/cudasim/kernel_test.h"
 
 namespace {
@@ -400,6 +403,20 @@ void arithmetic_is_the_devices(void **) {
     assert_int_equal(alignof(ushort4), 8);
 }
 
+// ---- approximations
+
+// ex2.approx.ftz.f32's table of special values, and its largest error.
+void exp2_is_as_good_as_the_manual_says(void **) {
+    assert_true(exp2_approximate(-INFINITY) == 0 && exp2_approximate(INFINITY) == INFINITY);
+    assert_true(exp2_approximate(0x1p-130f) == 1 && exp2_approximate(-0.0f) == 1);
+    assert_true(exp2_approximate(-126) == 0x1p-126f && exp2_approximate(-126.5f) == 0);
+    assert_true(std::isnan(exp2_approximate(NAN)));
+    for (float x = -125; x < 128; x += 0.37f) {
+        double exact = std::exp2(static_cast<double>(x));
+        assert_true(std::fabs(exp2_approximate(x) - exact) <= 0x1p-22 * exact);
+    }
+}
+
 } // namespace
 
 int main() {
@@ -407,6 +424,7 @@ int main() {
         cmocka_unit_test(every_thread_runs_once),
         cmocka_unit_test(arguments_are_copied_at_launch),
         cmocka_unit_test(barriers_combine_predicates),
+        cmocka_unit_test(exp2_is_as_good_as_the_manual_says),
         cmocka_unit_test(barriers_order_shared_memory),
         cmocka_unit_test(shuffles_read_the_right_lane),
         cmocka_unit_test(votes_are_counted),
