@@ -134,9 +134,18 @@ $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	$(say) "compile $@"
 	$(quiet)$(CXX) $(simulator_flags) $(kernel_flags_here) -MMD -MP -c -o $@ $<
 
-$(cuda_library): $(cuda_objects) $(simulator_objects)
+# With or without CUDA, and for which GPUs: when that changes, what was built otherwise is out of date.
+empty :=
+cuda_choice := $(BUILD)/cuda-$(CUDA)$(if $(filter yes,$(CUDA)),-$(subst $(empty) ,-,$(strip $(CUDA_ARCH))))
+$(cuda_choice):
+	@mkdir -p $(@D)
+	@rm -f $(BUILD)/cuda-*
+	@touch $@
+$(cuda_objects): $(cuda_choice)
+
+$(cuda_library): $(cuda_objects) $(simulator_objects) $(cuda_choice)
 	@rm -f $@
-	$(quiet)$(AR) rcs $@ $^
+	$(quiet)$(AR) rcs $@ $(filter %.o,$^)
 
 # A link to the variant built last by name; tests go to their own $(BUILD)/train.
 train: $(BUILD)/train

@@ -16,7 +16,13 @@ scripts/install.sh --corpus
 echo "all there"
 
 step "build"
-make -j"$(nproc)" train
+# For the GPUs that are here, if any: kernels for all kinds take minutes to build.
+gpus=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu | xargs) || gpus=
+if [ -n "$gpus" ]; then
+  make -j"$(nproc)" CUDA_ARCH="$gpus" train
+else
+  make -j"$(nproc)" CUDA=no train
+fi
 
 step "corpus: the King James text"
 scripts/corpus_kjv.sh corpus/kjv
