@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/memory.h"
 #include "kernels/ops.h"
 
 const char *operation_name(enum operation operation) {
@@ -36,10 +35,8 @@ void device_close(struct device *device) {
 // ---- what a device on the host has no need of
 
 enum status device_memory_available(struct device *device, size_t *bytes) {
-    if (device->memory_available)
-        return device->memory_available(device, bytes);
-    *bytes = memory_available_bytes();
-    return STATUS_OK;
+    *bytes = 0;
+    return device->memory_available ? device->memory_available(device, bytes) : STATUS_OK;
 }
 
 enum status device_pin(struct device *device, void *memory, size_t bytes) {

@@ -64,7 +64,7 @@ struct device {
 enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
 
-// Bytes of the device's memory that can still be allocated.
+// Bytes of memory of its own that the device can still give; 0 where its memory is the host's.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;
 // Makes host memory one that copies reach without a detour and behind the caller's back; bytes 0 does
 // nothing.

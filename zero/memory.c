@@ -63,8 +63,7 @@ enum status memory_allocate(struct memory *memory) {
         memory->taken[kind] = count_bound(table, kind);
     }
     TRY(device_memory_available(memory->device, &after));
-    if (memory->device->place == REGION_DEVICE)
-        memory->device_measured = before > after ? before - after : 0;
+    memory->device_measured = before > after ? before - after : 0;
     return STATUS_OK;
 }
 

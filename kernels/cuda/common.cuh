@@ -36,14 +36,22 @@ constexpr int WARP = 32;
 
 // ---- launching
 
-// The GPU of a stream, made the calling thread's.
-static inline enum status cuda_enter(const struct stream *stream) {
-    TRY_CUDA(cudaSetDevice(reinterpret_cast<const cuda_device *>(stream->device)->index));
-    return STATUS_OK;
+static inline const cuda_device *cuda_of(const struct device *device) {
+    return reinterpret_cast<const cuda_device *>(device);
 }
 
 static inline int processors_of(const struct stream *stream) {
-    return reinterpret_cast<const cuda_device *>(stream->device)->n_processors;
+    return cuda_of(stream->device)->n_processors;
+}
+
+static inline cudaStream_t queue_of(const struct stream *stream) {
+    return static_cast<cudaStream_t>(stream->queue);
+}
+
+// Makes the device's GPU the calling thread's.
+static inline enum status cuda_enter(const struct device *device) {
+    TRY_CUDA(cudaSetDevice(cuda_of(device)->index));
+    return STATUS_OK;
 }
 
 constexpr size_t SHARED_BYTES_WITHOUT_ASKING = 48 << 10;
@@ -51,7 +59,7 @@ constexpr size_t SHARED_BYTES_WITHOUT_ASKING = 48 << 10;
 template <class... Parameters, class... Arguments>
 enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
                    dim3 block, size_t shared_bytes, const Arguments &...arguments) {
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     if (shared_bytes > SHARED_BYTES_WITHOUT_ASKING)
         TRY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shared_bytes)));
@@ -59,7 +67,7 @@ enum status launch(const char *name, const struct stream *stream, void (*kernel)
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
-    config.stream = static_cast<cudaStream_t>(stream->queue);
+    config.stream = queue_of(stream);
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
     if (error != cudaSuccess)
         return FAIL(STATUS_FAILED, "CUDA: launching %s: %s", name, cudaGetErrorString(error));

@@ -14,22 +14,13 @@ namespace {
 // Mixed-precision products need mma.sync on bf16 and cp.async.
 constexpr int LOWEST_CAPABILITY = 80;
 
-enum status enter(const struct device *device) {
-    TRY_CUDA(cudaSetDevice(reinterpret_cast<const cuda_device *>(device)->index));
-    return STATUS_OK;
-}
-
-cudaStream_t queue_of(const struct stream *stream) {
-    return static_cast<cudaStream_t>(stream->queue);
-}
-
 // ---- memory
 
 enum status memory_new(struct device *device, size_t bytes, const char *purpose, void **out) {
     *out = nullptr;
     if (bytes == 0)
         return STATUS_OK;
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     cudaError_t error = cudaMalloc(out, bytes);
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
@@ -54,25 +45,25 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
 
 void memory_delete(struct device *device, void *memory, size_t bytes) {
     (void)bytes;
-    if (memory && enter(device) == STATUS_OK)
+    if (memory && cuda_enter(device) == STATUS_OK)
         (void)cudaFree(memory); // nothing to be done about a failure, and the run's own was told
 }
 
 enum status memory_available(struct device *device, size_t *bytes) {
     size_t total;
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     TRY_CUDA(cudaMemGetInfo(bytes, &total));
     return STATUS_OK;
 }
 
 enum status pin(struct device *device, void *memory, size_t bytes) {
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     TRY_CUDA(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
     return STATUS_OK;
 }
 
 void unpin(struct device *device, void *memory) {
-    if (enter(device) == STATUS_OK)
+    if (cuda_enter(device) == STATUS_OK)
         (void)cudaHostUnregister(memory);
 }
 
@@ -81,47 +72,47 @@ void unpin(struct device *device, void *memory) {
 enum status copy(struct stream *stream, void *to, const void *from, size_t bytes) {
     if (bytes == 0)
         return STATUS_OK;
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, queue_of(stream)));
     return STATUS_OK;
 }
 
 enum status synchronize(struct stream *stream) {
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaStreamSynchronize(queue_of(stream)));
     return STATUS_OK;
 }
 
 enum status stream_open(struct device *device, void **queue) {
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     TRY_CUDA(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t *>(queue), cudaStreamNonBlocking));
     return STATUS_OK;
 }
 
 void stream_close(struct device *device, void *queue) {
-    if (enter(device) == STATUS_OK)
+    if (cuda_enter(device) == STATUS_OK)
         (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
 }
 
 enum status event_open(struct device *device, void **mark) {
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     TRY_CUDA(cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t *>(mark), cudaEventDisableTiming));
     return STATUS_OK;
 }
 
 void event_close(struct device *device, void *mark) {
-    if (enter(device) == STATUS_OK)
+    if (cuda_enter(device) == STATUS_OK)
         (void)cudaEventDestroy(static_cast<cudaEvent_t>(mark));
 }
 
 enum status event_record_on(struct event *event, struct stream *stream) {
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event->mark), queue_of(stream)));
     return STATUS_OK;
 }
 
 enum status event_wait_on(struct event *event, struct stream *stream) {
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaStreamWaitEvent(queue_of(stream), static_cast<cudaEvent_t>(event->mark), 0));
     return STATUS_OK;
 }
@@ -131,7 +122,7 @@ enum status event_wait_on(struct event *event, struct stream *stream) {
 enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                             size_t *bytes) {
     *bytes = 0;
-    TRY(enter(device));
+    TRY(cuda_enter(device));
     switch (operation) {
 #define WORKSPACE_CASE(name)                                                                                 \
     case OP_##name:                                                                                          \
@@ -184,8 +175,8 @@ enum status count_gpus(int *count) {
 }
 
 void close_device(struct device *device) {
-    cuda_device *cuda = reinterpret_cast<cuda_device *>(device);
-    if (enter(device) == STATUS_OK)
+    const cuda_device *cuda = cuda_of(device);
+    if (cuda_enter(device) == STATUS_OK)
         matmuls_delete(cuda->matmuls);
     delete cuda;
 }

@@ -185,8 +185,7 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
     int *workspace = static_cast<int *>(stream->workspace);
     occurrences found = {workspace, workspace + 1,
                          reinterpret_cast<struct occurrence *>(workspace + 1 + args->V)};
-    TRY_CUDA(
-        cudaMemsetAsync(workspace, 0, occurrences_bytes(args->V), static_cast<cudaStream_t>(stream->queue)));
+    TRY_CUDA(cudaMemsetAsync(workspace, 0, occurrences_bytes(args->V), queue_of(stream)));
     TRY(LAUNCH(stream, count_tokens, ceil_divide(static_cast<size_t>(N), COUNT_THREADS), COUNT_THREADS, 0,
                found, args->tokens, N));
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);

@@ -249,7 +249,7 @@ struct backward_shape shape_of(const struct device *device, const struct layerno
     shape.rows = BACKWARD_THREADS / shape.row_threads;
     if (static_cast<size_t>(shape.rows) * row_bytes > SHARED_BYTES)
         shape.rows = shape.staged ? static_cast<int>(SHARED_BYTES / row_bytes) : 1;
-    int most = BACKWARD_BLOCKS_PER_PROCESSOR * reinterpret_cast<const cuda_device *>(device)->n_processors;
+    int most = BACKWARD_BLOCKS_PER_PROCESSOR * cuda_of(device)->n_processors;
     shape.blocks = ceil_divide(static_cast<size_t>(args->N), static_cast<size_t>(shape.rows));
     shape.blocks = shape.blocks < most ? shape.blocks : most;
     return shape;

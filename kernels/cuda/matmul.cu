@@ -26,10 +26,6 @@ namespace {
 // Below this many multiplications a product takes about as long as starting it, whatever the algorithm.
 constexpr double MEASURED_FROM = 1 << 27;
 
-cuda_device *cuda_of(struct device *device) {
-    return reinterpret_cast<cuda_device *>(device);
-}
-
 cudaDataType_t data_type(int32_t type) {
     return type == DTYPE_F16 ? CUDA_R_16F : type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
@@ -204,7 +200,7 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
     const cublaslt &lt = matmuls->lt;
     const float one = 1, beta = problem.addend == MATMUL_ADDS_NOTHING ? 0 : 1;
     const void *c = problem.addend == MATMUL_ADDS_C ? operands.c : operands.d;
-    TRY(cuda_enter(stream));
+    TRY(cuda_enter(stream->device));
     if (matmul_has_bias(problem))
         TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias,
                 sizeof operands.bias));
@@ -213,8 +209,7 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
                 sizeof operands.aux));
     TRY_CUBLASLT(lt, Matmul(matmuls->handle, plan->description, &one, operands.a, plan->a, operands.b,
                             plan->b, &beta, c, plan->c, operands.d, plan->d, &algorithm, workspace,
-                            matmul_workspace_bytes(stream->device, problem.m, problem.n),
-                            static_cast<cudaStream_t>(stream->queue)));
+                            matmul_workspace_bytes(stream->device, problem.m, problem.n), queue_of(stream)));
     return STATUS_OK;
 }
 

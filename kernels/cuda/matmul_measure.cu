@@ -185,10 +185,6 @@ enum status fill_inputs(course *c) {
     return STATUS_OK;
 }
 
-cudaStream_t queue_of(course *c) {
-    return static_cast<cudaStream_t>(c->stream.queue);
-}
-
 enum status run(course *c, const cublasLtMatmulAlgo_t &algorithm) {
     return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
 }
@@ -197,7 +193,7 @@ enum status run(course *c, const cublasLtMatmulAlgo_t &algorithm) {
 enum status run_afresh(course *c, const cublasLtMatmulAlgo_t &algorithm) {
     const matmul &p = c->plan->problem;
     for (int i = 0; i < c->n_outputs; i++)
-        TRY_CUDA(cudaMemsetAsync(c->outputs[i].now, 0, c->outputs[i].bytes, queue_of(c)));
+        TRY_CUDA(cudaMemsetAsync(c->outputs[i].now, 0, c->outputs[i].bytes, queue_of(&c->stream)));
     if (p.addend == MATMUL_ADDS_D)
         TRY(fill(&c->stream, c->operands.d, p.d_type, p.m, p.n, p.d_stride));
     return run(c, algorithm);
@@ -206,29 +202,29 @@ enum status run_afresh(course *c, const cublasLtMatmulAlgo_t &algorithm) {
 enum status keep_as_first(course *c) {
     for (int i = 0; i < c->n_outputs; i++)
         TRY_CUDA(cudaMemcpyAsync(c->outputs[i].first, c->outputs[i].now, c->outputs[i].bytes,
-                                 cudaMemcpyDeviceToDevice, queue_of(c)));
+                                 cudaMemcpyDeviceToDevice, queue_of(&c->stream)));
     return STATUS_OK;
 }
 
 enum status equals_first(course *c, bool *equal) {
     int different = 0;
-    TRY_CUDA(cudaMemsetAsync(c->different, 0, sizeof *c->different, queue_of(c)));
+    TRY_CUDA(cudaMemsetAsync(c->different, 0, sizeof *c->different, queue_of(&c->stream)));
     for (int i = 0; i < c->n_outputs; i++)
         TRY(LAUNCH(&c->stream, compare, BLOCKS, THREADS, 0, c->different,
                    static_cast<const uint16_t *>(c->outputs[i].now),
                    static_cast<const uint16_t *>(c->outputs[i].first), c->outputs[i].bytes / 2));
-    TRY_CUDA(
-        cudaMemcpyAsync(&different, c->different, sizeof different, cudaMemcpyDeviceToHost, queue_of(c)));
-    TRY_CUDA(cudaStreamSynchronize(queue_of(c)));
+    TRY_CUDA(cudaMemcpyAsync(&different, c->different, sizeof different, cudaMemcpyDeviceToHost,
+                             queue_of(&c->stream)));
+    TRY_CUDA(cudaStreamSynchronize(queue_of(&c->stream)));
     *equal = different == 0;
     return STATUS_OK;
 }
 
 enum status time_of(course *c, const cublasLtMatmulAlgo_t &algorithm, float *ms) {
-    TRY_CUDA(cudaEventRecord(c->begin, queue_of(c)));
+    TRY_CUDA(cudaEventRecord(c->begin, queue_of(&c->stream)));
     for (int i = 0; i < RUNS_A_ROUND; i++)
         TRY(run(c, algorithm));
-    TRY_CUDA(cudaEventRecord(c->end, queue_of(c)));
+    TRY_CUDA(cudaEventRecord(c->end, queue_of(&c->stream)));
     TRY_CUDA(cudaEventSynchronize(c->end));
     TRY_CUDA(cudaEventElapsedTime(ms, c->begin, c->end));
     return STATUS_OK;
