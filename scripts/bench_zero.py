@@ -10,15 +10,14 @@ import json
 import math
 import os
 import pathlib
-import random
 import shlex
 import shutil
 import statistics
-import struct
 import subprocess
 import sys
 
 from bench_zero_report import STATES, figure, plural, table
+from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MOST_TOKENS = 4_000_000  # of the random shard; a longer run goes through it again
@@ -135,12 +134,6 @@ def batch_of(config, ranks):
     share = batch // ranks
     micro = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
     return micro, share // micro
-
-
-def write_random_tokens(path, n, vocab_size):
-    """A token shard, llm.c's format. Any tokens do: neither memory nor time depends on them."""
-    tokens = random.Random(1337).choices(range(vocab_size), k=n)
-    path.write_bytes(struct.pack('<256i', 20240520, 1, n, *[0] * 253) + struct.pack(f'<{n}H', *tokens))
 
 
 def prepare(arguments, notes):

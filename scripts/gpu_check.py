@@ -9,13 +9,13 @@ import argparse
 import json
 import os
 import pathlib
-import random
 import re
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
+
+from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NO_GPU = 77  # what test runners take for "skipped"
@@ -81,12 +81,6 @@ def check_runs(build):
 
 
 # ---- fast?
-
-def write_random_tokens(path, n, vocabulary):
-    numbers = random.Random(1)
-    header = struct.pack('<256i', 20240520, 1, n, *([0] * 253))
-    path.write_bytes(header + struct.pack(f'<{n}H', *(numbers.randrange(vocabulary) for _ in range(n))))
-
 
 def measure(train, model, folder):
     shard = folder / 'tokens.bin'
