@@ -7,6 +7,8 @@
 # Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built where nvcc is found (PATH or CUDA_HOME).
 
+.DEFAULT_GOAL := train
+
 CC ?= gcc
 ifeq ($(origin CC),default)
   CC := gcc
