@@ -155,6 +155,13 @@ static bool is_section(const char *name, size_t length) {
     return false;
 }
 
+static const struct option *first_option(const char *section) {
+    const struct option *option = options;
+    while (strcmp(option->section, section) != 0)
+        option++;
+    return option;
+}
+
 // The option whose own name is nearest to `key`, among those of a section (NULL: of all); NULL when none is
 // near.
 static const struct option *nearest_option(const char *key, const char *section, size_t section_length) {
@@ -177,15 +184,21 @@ static const struct option *nearest_option(const char *key, const char *section,
 static const char *nearest_section(const char *name) {
     const char *names[MAX_OPTIONS];
     int n = 0;
-    for (int i = 0; i < section_count(); i++)
+    for (int i = 0; i < section_count(); i++) {
         if (!section_is_top(section_name(i)))
             names[n++] = section_name(i);
+        if (strcmp(section_own_name(i), name) == 0) // right, but not in its section
+            return section_name(i);
+    }
     return text_nearest(name, names, n);
 }
 
 // The message for a key that no option has: where that key does stand, or what it was probably meant to be.
 static enum status unknown_key(const char *source, const char *full_name) {
     const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
+    if (is_section(full_name, strlen(full_name)))
+        return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source,
+                    full_name, option_full_name(first_option(full_name)));
     for (int i = 0; i < n_options; i++)
         if (strcmp(options[i].name, key) == 0)
             return FAIL(STATUS_INVALID, "%s: unknown option %s: %s stands %s%s; did you mean %s?", source,
@@ -211,21 +224,6 @@ static enum status set_option(struct config *config, const char *source, const c
     return read_value(config, option, source, value);
 }
 
-static enum status read_section(struct config *config, const char *source, const cJSON *section) {
-    const cJSON *item;
-    if (!cJSON_IsObject(section)) {
-        char found[96];
-        return FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object", source, section->string,
-                    what_is(section, found, sizeof found));
-    }
-    cJSON_ArrayForEach(item, section) {
-        char full_name[128];
-        snprintf(full_name, sizeof full_name, "%s.%s", section->string, item->string);
-        TRY(set_option(config, source, full_name, item));
-    }
-    return STATUS_OK;
-}
-
 static enum status unknown_section(const char *source, const char *name) {
     const char *nearest = nearest_section(name);
     if (nearest)
@@ -241,6 +239,48 @@ static enum status unknown_section(const char *source, const char *name) {
     return status;
 }
 
+// `name`: with that of the section around it, if there is one.
+static enum status read_section(struct config *config, const char *source, const char *name,
+                                const cJSON *section) {
+    const cJSON *item;
+    if (!cJSON_IsObject(section)) {
+        char found[96];
+        return FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object", source, name,
+                    what_is(section, found, sizeof found));
+    }
+    cJSON_ArrayForEach(item, section) {
+        char full_name[160];
+        snprintf(full_name, sizeof full_name, "%s.%s", name, item->string);
+        if (is_section(full_name, strlen(full_name)))
+            TRY(read_section(config, source, full_name, item));
+        else if (cJSON_IsObject(item) && !option_find(full_name))
+            return unknown_section(source, full_name);
+        else
+            TRY(set_option(config, source, full_name, item));
+    }
+    return STATUS_OK;
+}
+
+// "model.n_layer" as a key of the file.
+static enum status name_for_command_line(const char *source, const char *name) {
+    struct text nested = {0};
+    int depth = 1;
+    for (const char *part = name; *part; depth++) {
+        size_t length = strcspn(part, ".");
+        text_add(&nested, "{\"%.*s\": ", (int)length, part);
+        part += length + (part[length] == '.');
+    }
+    text_add(&nested, "...");
+    while (--depth > 0)
+        text_add(&nested, "}");
+    enum status status = text_status(&nested);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID, "%s: \"%s\" is a name for the command line; in a file write %s", source,
+                      name, nested.data);
+    text_free(&nested);
+    return status;
+}
+
 static enum status read_tree(struct config *config, const char *source, const cJSON *tree) {
     if (!cJSON_IsObject(tree)) {
         char found[96];
@@ -250,13 +290,10 @@ static enum status read_tree(struct config *config, const char *source, const cJ
     const cJSON *item;
     cJSON_ArrayForEach(item, tree) {
         const char *name = item->string, *dot = strchr(name, '.');
-        if (is_section(name, strlen(name)))
-            TRY(read_section(config, source, item));
+        if (!dot && is_section(name, strlen(name)))
+            TRY(read_section(config, source, name, item));
         else if (dot && option_find(name))
-            return FAIL(
-                STATUS_INVALID,
-                "%s: \"%s\" is a name for the command line; in a file write {\"%.*s\": {\"%s\": ...}}",
-                source, name, (int)(dot - name), name, dot + 1);
+            return name_for_command_line(source, name);
         else if (cJSON_IsObject(item) && !option_find(name))
             return unknown_section(source, name);
         else
@@ -303,6 +340,7 @@ static enum status set_defaults(struct config *config, const char *source) {
     if (!config->source || !config->given)
         return FAIL(STATUS_FAILED, "out of memory reading the configuration");
 #define SECTION(name, help)
+#define SUBSECTION(section, name, help)
 #define BOOL(section, name, initial, resume, help)               config->section.name = initial;
 #define INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
 #define NUMBER(section, name, initial, low, high, resume, help)  config->section.name = initial;

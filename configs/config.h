@@ -18,6 +18,7 @@ struct config_pair {
 };
 struct config {
 #define SECTION(name, help)                                         struct {
+#define SUBSECTION(section, name, help)                             struct {
 #define BOOL(section, name, initial, resume, help)                  bool name;
 #define INTEGER(section, name, initial, low, high, resume, help)    int64_t name;
 #define NUMBER(section, name, initial, low, high, resume, help)     double name;

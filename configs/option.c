@@ -21,6 +21,7 @@
      help},
 const struct option options[] = {
 #define SECTION(name, help)
+#define SUBSECTION(section, name, help)
 #define BOOL(section, name, initial, resume, help)                                                           \
     ROW(OPTION_BOOL, section, name, 0, 0, #initial, NULL, resume, help)
 #define INTEGER(section, name, initial, low, high, resume, help)                                             \
@@ -41,9 +42,10 @@ const struct option options[] = {
 const int n_options = sizeof options / sizeof *options;
 _Static_assert(sizeof options / sizeof *options <= MAX_OPTIONS, "raise MAX_OPTIONS");
 
-// The first row is the top, which is no section of the file.
+// The first row is the top, which is no section of the file. Subsections follow their section.
 static const char *const all_sections[][2] = {
-#define SECTION(name, help) {#name, help},
+#define SECTION(name, help)             {#name, help},
+#define SUBSECTION(section, name, help) {#section "." #name, help},
 #define BOOL(section, name, initial, resume, help)
 #define INTEGER(section, name, initial, low, high, resume, help)
 #define NUMBER(section, name, initial, low, high, resume, help)
@@ -62,6 +64,11 @@ int section_count(void) {
 
 const char *section_name(int i) {
     return all_sections[i][0];
+}
+
+const char *section_own_name(int i) {
+    const char *dot = strrchr(all_sections[i][0], '.');
+    return dot ? dot + 1 : all_sections[i][0];
 }
 
 bool section_is_top(const char *name) {
@@ -137,25 +144,33 @@ void option_print(const struct option *option, const struct config *config, stru
     }
 }
 
-void config_print(const struct config *config, struct text *out) {
+// The options of a section, then its subsections.
+static void print_section(const struct config *config, struct text *out, const char *name, int indent) {
+    size_t length = strlen(name);
     const char *separator = "{";
-    for (int s = 0; s < section_count(); s++) {
-        bool top = section_is_top(section_name(s));
-        if (!top)
-            text_add(out, "%s\n  \"%s\": ", separator, section_name(s));
-        const char *inner = top ? separator : "{";
-        for (int i = 0; i < n_options; i++) {
-            if (strcmp(options[i].section, section_name(s)) != 0)
-                continue;
-            text_add(out, "%s\n%s\"%s\": ", inner, top ? "  " : "    ", options[i].name);
-            option_print(&options[i], config, out);
-            inner = ",";
-        }
-        if (!top)
-            text_add(out, "\n  }");
+    for (int i = 0; i < n_options; i++) {
+        if (strcmp(options[i].section, name) != 0)
+            continue;
+        text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", options[i].name);
+        option_print(&options[i], config, out);
         separator = ",";
     }
-    text_add(out, "\n}\n");
+    for (int s = 0; s < section_count(); s++) {
+        const char *other = section_name(s), *own = section_own_name(s);
+        bool inside = section_is_top(name) ? own == other && !section_is_top(other)
+                                           : own == other + length + 1 && memcmp(other, name, length) == 0;
+        if (!inside)
+            continue;
+        text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", own);
+        print_section(config, out, other, indent + 2);
+        separator = ",";
+    }
+    text_add(out, "\n%*s}", indent - 2, "");
+}
+
+void config_print(const struct config *config, struct text *out) {
+    print_section(config, out, "top", 2);
+    text_add(out, "\n");
 }
 
 static const char *bounds_of(const struct option *option, char *buffer, size_t size) {

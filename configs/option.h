@@ -16,7 +16,7 @@ enum option_type {
 enum option_resume { FREE, RAISE, FIXED };
 
 struct option {
-    const char *section;          // "top" at the top
+    const char *section;          // "top" at the top; "zero_optimization.offload_param" in a subsection
     const char *name, *qualified; // "n_layer", "model.n_layer"
     enum option_type type;
     size_t offset; // in struct config
@@ -35,7 +35,8 @@ extern const struct option options[];
 extern const int n_options;
 // Sections in order; the top, whose options stand at the top of the file, is one of them.
 int section_count(void);
-const char *section_name(int i);
+const char *section_name(int i);     // "zero_optimization", "zero_optimization.offload_param"
+const char *section_own_name(int i); // its last part
 bool section_is_top(const char *name);
 
 // "model.n_layer"; "device".

@@ -131,8 +131,54 @@ static enum status check_samples(const struct config *c) {
                 c->source, (long long)c->train.sample_every);
 }
 
-static enum status (*const rules[])(const struct config *) = {check_heads, check_sequence, check_warmup,
-                                                              check_samples};
+static enum status check_offload_activations(const struct config *c) {
+    if (strcmp(c->top.offload_activations, "none") == 0 || strcmp(c->top.recompute, "block") == 0)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: offload_activations=cpu moves the blocks' inputs, which only recompute=block keeps alone "
+        "(DeepSpeed's cpu_checkpointing needs activation checkpointing likewise), and recompute is %s; "
+        "set recompute=block, or offload_activations=none",
+        c->source, c->top.recompute);
+}
+
+// DeepSpeed: "offload_param ... is valid only with stage 3"; its partial offload likewise needs whole
+// parameters where the device steps.
+static enum status check_offload_param(const struct config *c) {
+    if (strcmp(c->zero_optimization.offload_param.device, "none") == 0)
+        return STATUS_OK;
+    if (c->zero_optimization.stage != 3)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: zero_optimization.offload_param.device is cpu, which is valid only with ZeRO stage 3, "
+            "and zero_optimization.stage is %lld: below it every rank keeps all parameters where it "
+            "computes; set stage=3, or offload_param.device=none",
+            c->source, (long long)c->zero_optimization.stage);
+    if (strcmp(c->zero_optimization.offload_optimizer.device, "cpu") == 0 &&
+        c->zero_optimization.offload_optimizer.ratio == 1)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: zero_optimization.offload_param.device is cpu, so the host must update all parameters, but "
+        "offload_optimizer.device is %s with ratio %g; set offload_optimizer.device=cpu and ratio=1",
+        c->source, c->zero_optimization.offload_optimizer.device,
+        c->zero_optimization.offload_optimizer.ratio);
+}
+
+static enum status check_speculative(const struct config *c) {
+    if (!c->zero_optimization.offload_optimizer.speculative ||
+        strcmp(c->zero_optimization.offload_optimizer.device, "cpu") == 0)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: zero_optimization.offload_optimizer.speculative steps on the host, and "
+                "offload_optimizer.device is none; set it to cpu, or speculative to false",
+                c->source);
+}
+
+static enum status (*const rules[])(const struct config *) = {
+    check_heads,         check_sequence,    check_warmup, check_samples, check_offload_activations,
+    check_offload_param, check_speculative,
+};
 
 enum status config_resolve(struct config *config, int world) {
     TRY(derive_batch_sizes(config, world));

@@ -133,7 +133,38 @@ static void test_unknown_keys(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"\": 2}}"), "unknown option model.");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_heads=2"), "override", "did you mean model.n_head?");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("optimiser.lr=2"), "did you mean optimizer.lr?");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "unknown option model");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "model is a section", "model.n_layer");
+}
+
+// Sections inside sections, by file and by override.
+static void test_subsections(void **state) {
+    (void)state;
+    static const char json[] = "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": "
+                               "\"cpu\", \"ratio\": 0.25}, \"offload_param\": {}}}";
+    struct config config;
+    EXPECT_OK(config_parse(&config, json, strlen(json), "c.json"));
+    assert_string_equal(config.zero_optimization.offload_optimizer.device, "cpu");
+    assert_true(config.zero_optimization.offload_optimizer.ratio == 0.25);
+    assert_string_equal(config.zero_optimization.offload_param.device, "none");
+    assert_true(config_given(&config, "zero_optimization.offload_optimizer.ratio"));
+    config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"zero_optimization.offload_param.device=cpu", NULL}));
+    assert_string_equal(config.zero_optimization.offload_param.device, "cpu");
+    config_free(&config);
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization\": {\"offload_optimiser\": {}}}"),
+                   "unknown section zero_optimization.offload_optimiser",
+                   "did you mean zero_optimization.offload_optimizer?");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"rato\": 1}}}"),
+                   "did you mean zero_optimization.offload_optimizer.ratio?");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization\": {\"offload_optimizer\": \"cpu\"}}"),
+                   "the section zero_optimization.offload_optimizer", "the string \"cpu\"");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"offload_optimizer\": {\"device\": \"cpu\"}}"),
+                   "unknown section offload_optimizer", "did you mean zero_optimization.offload_optimizer?");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("zero_optimization.offload_optimizer=cpu"), "is a section",
+                   "zero_optimization.offload_optimizer.device");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization.offload_param.device\": \"cpu\"}"),
+                   "{\"zero_optimization\": {\"offload_param\": {\"device\": ...}}}");
 }
 
 // A key that exists elsewhere: the message says where.
@@ -237,6 +268,7 @@ int main(void) {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_subsections),
         cmocka_unit_test(test_wrong_section),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_bounds_and_choices),

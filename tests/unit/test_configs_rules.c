@@ -116,6 +116,29 @@ static void test_other_rules(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"sample_every\": 5}}", 1),
                    "train.sample_every is 5", "data.tokenizer");
     EXPECT_OK(resolve("{\"train\": {\"sample_every\": 5}, \"data\": {\"tokenizer\": \"bytes\"}}", 1));
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"offload_activations\": \"cpu\"}", 1), "recompute=block");
+    EXPECT_OK(resolve("{\"offload_activations\": \"cpu\", \"recompute\": \"block\"}", 1));
+}
+
+// Sentences as DeepSpeed's users know them.
+static void test_offload_rules(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"zero_optimization\": {\"stage\": 2, \"offload_param\": {\"device\": \"cpu\"}, "
+                           "\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+                           1),
+                   "valid only with ZeRO stage 3");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}, "
+                           "\"offload_optimizer\": {\"device\": \"cpu\", \"ratio\": 0.5}}}",
+                           1),
+                   "ratio 0.5", "ratio=1");
+    EXPECT_OK(resolve("{\"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}, "
+                      "\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+                      1));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"zero_optimization\": {\"offload_optimizer\": {\"speculative\": true}}}", 1),
+                   "offload_optimizer.device is none");
 }
 
 static void test_training_needs_data(void **state) {
@@ -196,6 +219,7 @@ int main(void) {
         cmocka_unit_test(test_batch_refusals),
         cmocka_unit_test(test_sequence_and_heads),
         cmocka_unit_test(test_other_rules),
+        cmocka_unit_test(test_offload_rules),
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
