@@ -17,17 +17,19 @@ enum dtype {
     DTYPE_I32,
     DTYPE_U16,
     DTYPE_U8,
+    DTYPE_I8, // codes of optimizer state: kernels/moments.h
     N_DTYPES,
 };
 #define N_COMPUTE_DTYPES (DTYPE_F16 + 1)
 
 static inline size_t dtype_size(enum dtype type) {
-    static const unsigned char sizes[N_DTYPES] = {4, 2, 2, 8, 4, 2, 1};
+    static const unsigned char sizes[N_DTYPES] = {4, 2, 2, 8, 4, 2, 1, 1};
     return sizes[type];
 }
 
 static inline const char *dtype_name(enum dtype type) {
-    static const char *const names[N_DTYPES] = {"fp32", "bf16", "fp16", "fp64", "int32", "uint16", "uint8"};
+    static const char *const names[N_DTYPES] = {"fp32",  "bf16",   "fp16",  "fp64",
+                                                "int32", "uint16", "uint8", "int8"};
     return names[type];
 }
 

@@ -34,8 +34,7 @@
     OP(attention_forward)                                                                                    \
     OP(attention_backward)                                                                                   \
     OP(cross_entropy)                                                                                        \
-    OP(adamw)                                                                                                \
-    OP(sgd)                                                                                                  \
+    OP(optimizer_step)                                                                                       \
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
@@ -186,33 +185,46 @@ struct cross_entropy_args {
     enum dtype type;
 };
 
-// AdamW (Loshchilov and Hutter, arXiv 1711.05101) on a span, in one pass. With g = grad * grad_scale:
-// m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; mhat = m / (1 - beta1^step); vhat likewise;
-// master -= lr (mhat / (sqrt(vhat) + epsilon) + weight_decay master); param = rounded master.
-struct adamw_args {
-    void *param;      // [w] (n) param_type, or NULL when master is the parameter (fp32 compute)
-    void *master;     // [rw] (n) fp32
-    void *m, *v;      // [rw] (n) fp32
-    const void *grad; // [r] (n) fp32
-    size_t n;
-    int64_t step; // from 1
-    double lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale; // clipping (and unscaling) folded in
-    enum dtype type;  // of param; DTYPE_F64 makes all double (ref)
+// One step of an elementwise optimizer on a span, in one pass: the gradient is unscaled and clipped, the
+// moments and the master weights are updated, and the parameter is rounded to its type. With g = grad *
+// grad_scale, and with lr, beta1 and the rest as below:
+//   AdamW (Loshchilov and Hutter, arXiv 1711.05101)
+//       m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; mhat = m / (1 - beta1^step); vhat
+//       likewise; master -= lr (mhat / (sqrt(vhat) + epsilon) + weight_decay master)
+//   Adam (Kingma and Ba, arXiv 1412.6980), as PyTorch has it
+//       g += weight_decay master; then as AdamW without decay
+//   SGD with momentum beta1, as PyTorch has it
+//       g += weight_decay master; m = beta1 m + g (m = g on the first step); master -= lr m
+//   Lion (Chen et al., arXiv 2302.06675), with sign(0) = 0
+//       master -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay master); m = beta2 m + (1 - beta2) g
+// An element's step depends on nothing but the element (in int8, its block), its number and the arguments:
+// how a span is cut into calls changes no bit, nor does the device: CPUs with fused multiply-add and GPUs
+// agree to the bit, but for the payload of a NaN.
+enum optimizer_rule { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD, OPTIMIZER_LION, N_OPTIMIZER_RULES };
+
+// The state of a span. In int8 the moments are codes, and each block of MOMENT_BLOCK elements has a scale;
+// kernels/moments.h has the encodings and how moments are rounded to them.
+struct optimizer_state {
+    void *master;              // (n) fp32
+    void *m, *v;               // (n) state_type; v for Adam and AdamW only; m NULL for SGD without momentum
+    void *m_scales, *v_scales; // (ceil(n / MOMENT_BLOCK)) fp32, for int8 only
 };
 
-// SGD with momentum, as PyTorch has it: g = grad * grad_scale + weight_decay master; m = momentum m + g (m =
-// g on the first step); master -= lr m; param = rounded master.
-struct sgd_args {
-    void *param;      // [w] (n) type, or NULL
-    void *master;     // [rw] (n) fp32
-    void *m;          // [rw] (n) fp32, or NULL when momentum is 0
-    const void *grad; // [r] (n) fp32
+struct optimizer_step_args {
+    enum optimizer_rule rule;
+    struct optimizer_state from; // [r] the state before
+    struct optimizer_state to;   // [w] the state after: `from` itself, pointer by pointer, or elsewhere, with
+                                 // no overlap: then the step can be undone exactly by going back to `from`
+    void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute)
+    const void *grad;            // [r] (n) grad_type
     size_t n;
-    int64_t step; // from 1
-    double lr, momentum, weight_decay;
-    float grad_scale;
-    enum dtype type;
+    uint64_t first; // number of the span's first element in the model, for the noise that moments are rounded
+                    // with; in int8 a multiple of MOMENT_BLOCK
+    int64_t step;   // from 1
+    double lr, beta1, beta2, epsilon, weight_decay;
+    float grad_scale;                       // clipping and unscaling folded in
+    enum dtype type, grad_type, state_type; // type, grad_type: fp32, bf16 or fp16; state_type: fp32, bf16 or
+                                            // int8. `type` DTYPE_F64 makes all double (ref)
 };
 
 // partial[i] = sum of squares of x[i * SUM_SQUARES_BLOCK ...], in double and in a fixed order, so that the

@@ -6,39 +6,41 @@
 
 #include <math.h>
 
+#include "kernels/moments.h"
 #include "kernels/ops.h"
 
 // The moments move towards their targets, m += (1 - beta) (g - m): beta itself, rounded to float, would move
 // the small factor 1 - beta by far more than a rounding.
-struct adamw_constants {
+struct optimizer_constants {
     float take1, take2;   // 1 - beta1, 1 - beta2
+    float momentum;       // beta1, as SGD uses it
+    float lr;             //
     float step_size;      // lr / (1 - beta1^step)
     float root_scale;     // 1 / sqrt(1 - beta2^step)
-    float epsilon, decay; // decay: lr * weight_decay
+    float epsilon, decay; // decay: lr * weight_decay, of the weight itself (AdamW, Lion)
+    float coupled_decay;  // weight_decay, joining the gradient (Adam, SGD)
+    uint32_t noise_key;
 };
 
-static inline struct adamw_constants adamw_constants_of(const struct adamw_args *args) {
+static inline struct optimizer_constants optimizer_constants_of(const struct optimizer_step_args *args) {
     double step = (double)args->step;
-    struct adamw_constants constants;
+    struct optimizer_constants constants;
     constants.take1 = (float)(1.0 - args->beta1);
     constants.take2 = (float)(1.0 - args->beta2);
+    constants.momentum = (float)args->beta1;
+    constants.lr = (float)args->lr;
     constants.step_size = (float)(args->lr / (1.0 - pow(args->beta1, step)));
     constants.root_scale = (float)(1.0 / sqrt(1.0 - pow(args->beta2, step)));
     constants.epsilon = (float)args->epsilon;
     constants.decay = (float)(args->lr * args->weight_decay);
+    constants.coupled_decay = (float)args->weight_decay;
+    constants.noise_key = moment_noise_key(args->step);
     return constants;
 }
 
-struct sgd_constants {
-    float lr, momentum, decay;
-};
-
-static inline struct sgd_constants sgd_constants_of(const struct sgd_args *args) {
-    struct sgd_constants constants;
-    constants.lr = (float)args->lr;
-    constants.momentum = (float)args->momentum;
-    constants.decay = (float)args->weight_decay;
-    return constants;
+// Whether the moments hold something: SGD's first step finds nothing in them.
+static inline bool optimizer_reads_moments(const struct optimizer_step_args *args) {
+    return args->rule != OPTIMIZER_SGD || (args->from.m && args->step > 1);
 }
 
 #endif

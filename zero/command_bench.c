@@ -158,9 +158,10 @@ static enum status adamw(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     bool narrow = b->type != DTYPE_F32;
     *work = (struct work){.bytes = (double)n * (28 + (narrow ? 2 : 0))};
-    CALL(b, adamw, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[0], .m = b->buffers[1],
-         .v = b->buffers[2], .grad = b->buffers[3], .n = n, .step = 1, .lr = 1e-4, .beta1 = 0.9,
-         .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
+    struct optimizer_state state = {.master = b->buffers[0], .m = b->buffers[1], .v = b->buffers[2]};
+    CALL(b, optimizer_step, .rule = OPTIMIZER_ADAMW, .from = state, .to = state,
+         .param = narrow ? b->buffers[4] : NULL, .grad = b->buffers[3], .n = n, .step = 1, .lr = 1e-4,
+         .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
 }
 
 static enum status sum_squares(struct bench *b, struct work *work) {
@@ -237,16 +238,18 @@ static enum status measure_limits(struct bench *bench) {
         TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type,
                                      &bench->gemm_rate[type]));
     // sgd without momentum is master += factor * grad: two reads and a write, nothing to compute.
-    const struct sgd_args triad = {.master = bench->buffers[0],
-                                   .grad = bench->buffers[1],
-                                   .n = (size_t)bench->B * (size_t)bench->T * 4 * C,
-                                   .step = 1,
-                                   .lr = 1e-9,
-                                   .grad_scale = 1,
-                                   .type = DTYPE_F32};
+    const struct optimizer_step_args triad = {.rule = OPTIMIZER_SGD,
+                                              .from = {.master = bench->buffers[0]},
+                                              .to = {.master = bench->buffers[0]},
+                                              .grad = bench->buffers[1],
+                                              .n = (size_t)bench->B * (size_t)bench->T * 4 * C,
+                                              .step = 1,
+                                              .lr = 1e-9,
+                                              .grad_scale = 1,
+                                              .type = DTYPE_F32};
     for (int i = 0; i < 6; i++) {
         double began = clock_monotonic_s();
-        TRY(bench->device->ops->sgd(&bench->stream, &triad));
+        TRY(bench->device->ops->optimizer_step(&bench->stream, &triad));
         TRY(bench->device->synchronize(&bench->stream));
         double elapsed = clock_monotonic_s() - began;
         seconds = elapsed < seconds ? elapsed : seconds;

@@ -73,33 +73,25 @@ static enum status update_stretch(const struct optimizer *optimizer, struct stre
         kinds[kind] = state_at(state, kind, stretch->span) + stretch->offset;
     double decay = stretch->decay ? config->optimizer.weight_decay : 0;
     const float *grad = gradients_at(&state->gradients, stretch->span) + stretch->offset;
-    if (strcmp(config->optimizer.type, "adamw") == 0)
-        return state->device->ops->adamw(stream,
-                                         &(struct adamw_args){.param = param,
-                                                              .master = kinds[CHECKPOINT_MASTER],
-                                                              .m = kinds[CHECKPOINT_M],
-                                                              .v = kinds[CHECKPOINT_V],
-                                                              .grad = grad,
-                                                              .n = stretch->n,
-                                                              .step = step,
-                                                              .lr = lr,
-                                                              .beta1 = config->optimizer.betas.value[0],
-                                                              .beta2 = config->optimizer.betas.value[1],
-                                                              .epsilon = config->optimizer.eps,
-                                                              .weight_decay = decay,
-                                                              .grad_scale = grad_scale,
-                                                              .type = state->type});
-    return state->device->ops->sgd(stream, &(struct sgd_args){.param = param,
-                                                              .master = kinds[CHECKPOINT_MASTER],
-                                                              .m = kinds[CHECKPOINT_M],
-                                                              .grad = grad,
-                                                              .n = stretch->n,
-                                                              .step = step,
-                                                              .lr = lr,
-                                                              .momentum = config->optimizer.momentum,
-                                                              .weight_decay = decay,
-                                                              .grad_scale = grad_scale,
-                                                              .type = state->type});
+    bool adamw = strcmp(config->optimizer.type, "adamw") == 0;
+    struct optimizer_state kept = {
+        .master = kinds[CHECKPOINT_MASTER], .m = kinds[CHECKPOINT_M], .v = kinds[CHECKPOINT_V]};
+    return state->device->ops->optimizer_step(
+        stream, &(struct optimizer_step_args){.rule = adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+                                              .from = kept,
+                                              .to = kept,
+                                              .param = param,
+                                              .grad = grad,
+                                              .n = stretch->n,
+                                              .step = step,
+                                              .lr = lr,
+                                              .beta1 = adamw ? config->optimizer.betas.value[0]
+                                                             : config->optimizer.momentum,
+                                              .beta2 = adamw ? config->optimizer.betas.value[1] : 0,
+                                              .epsilon = config->optimizer.eps,
+                                              .weight_decay = decay,
+                                              .grad_scale = grad_scale,
+                                              .type = state->type});
 }
 
 // The tensors that the span touches, cut to it. Padding between tensors is zero and stays so.

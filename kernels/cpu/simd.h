@@ -33,6 +33,7 @@ typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of as many bf16 or fp16 numbers
+typedef uint8_t vb __attribute__((vector_size(VF_WIDTH)));
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
 // its first parameter becomes a constant, so that one source serves every type. Call it inside a parallel
@@ -126,6 +127,28 @@ VF_INLINE vf vf_sqrt(vf x) {
     for (int i = 0; i < VF_WIDTH; i++)
         root[i] = sqrtf(x[i]);
     return root;
+#endif
+}
+
+VF_INLINE vi vi_max(vi a, vi b) {
+#if defined(VF_AVX512)
+    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
+#elif defined(VF_AVX2)
+    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
+#else
+    vi above = a > b;
+    return (above & a) | (~above & b);
+#endif
+}
+
+VF_INLINE int32_t vi_reduce_max(vi x) {
+#if defined(VF_AVX512)
+    return _mm512_reduce_max_epi32((__m512i)x);
+#else
+    int32_t largest = x[0];
+    for (int i = 1; i < VF_WIDTH; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    return largest;
 #endif
 }
 
@@ -236,7 +259,64 @@ VF_INLINE void vf_store_part(float *to, vf x, int n) {
 #endif
 }
 
+// ---- bytes, as the integers that they are in; x holds no others. Any alignment, and _part as above.
+
+VF_INLINE vu vu_load_bytes(const uint8_t *from) {
+#if defined(VF_AVX512)
+    return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+#elif defined(VF_AVX2)
+    return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+#else
+    vb bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, vu);
+#endif
+}
+
+VF_INLINE void vu_store_bytes(uint8_t *to, vu x) {
+#if defined(VF_AVX512)
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8((__m512i)x));
+#elif defined(VF_AVX2)
+    __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
+    _mm_storel_epi64((__m128i *)(void *)to, _mm_packus_epi16(words, words));
+#else
+    vb bytes = __builtin_convertvector(x, vb);
+    memcpy(to, &bytes, sizeof bytes);
+#endif
+}
+
+VF_INLINE vu vu_load_bytes_part(const uint8_t *from, int n) {
+    uint8_t bytes[VF_WIDTH] = {0};
+    if (n == VF_WIDTH)
+        return vu_load_bytes(from);
+    memcpy(bytes, from, (size_t)n);
+    return vu_load_bytes(bytes);
+}
+
+VF_INLINE void vu_store_bytes_part(uint8_t *to, vu x, int n) {
+    uint8_t bytes[VF_WIDTH];
+    if (n == VF_WIDTH) {
+        vu_store_bytes(to, x);
+    } else {
+        vu_store_bytes(bytes, x);
+        memcpy(to, bytes, (size_t)n);
+    }
+}
+
 // ---- bf16 and fp16
+
+// The lower halves, where the upper ones are 0.
+VF_INLINE vh vh_from_vu(vu x) {
+#if defined(VF_AVX512)
+    return (vh)_mm512_cvtepi32_epi16((__m512i)x);
+#elif defined(VF_AVX2)
+    __m256i packed = _mm256_packus_epi32((__m256i)x, (__m256i)x);
+    return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+#else
+    return __builtin_convertvector(x, vh);
+#endif
+}
 
 VF_INLINE vf vf_widen_bf16(vh half) {
 #if defined(VF_AVX512)
@@ -255,16 +335,10 @@ VF_INLINE vh vf_narrow_bf16(vf x) {
 #if defined(VF_AVX512)
     __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     __m512i quiet = _mm512_or_si512(_mm512_srli_epi32((__m512i)bits, 16), _mm512_set1_epi32(0x40));
-    return (vh)_mm512_cvtepi32_epi16(_mm512_mask_mov_epi32((__m512i)rounded, nan, quiet));
+    return vh_from_vu((vu)_mm512_mask_mov_epi32((__m512i)rounded, nan, quiet));
 #else
     vu nan = (vu)(x != x);
-    rounded = (nan & ((bits >> 16) | 0x40u)) | (~nan & rounded);
-#    if defined(VF_AVX2)
-    __m256i packed = _mm256_packus_epi32((__m256i)rounded, (__m256i)rounded);
-    return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
-#    else
-    return __builtin_convertvector(rounded, vh);
-#    endif
+    return vh_from_vu((nan & ((bits >> 16) | 0x40u)) | (~nan & rounded));
 #endif
 }
 
@@ -322,6 +396,10 @@ VF_INLINE vh vh_load_part(const uint16_t *from, int n) {
 }
 
 VF_INLINE void vh_store_part(uint16_t *to, vh half, int n) {
+    if (n == VF_WIDTH) {
+        memcpy(to, &half, sizeof half);
+        return;
+    }
 #if defined(VF_AVX512)
     _mm256_mask_storeu_epi16(to, (__mmask16)((1u << n) - 1), (__m256i)half);
 #else

@@ -1,99 +1,251 @@
-// Optimizer steps in one pass: each element's state is read once, the gradient unscaled, the state updated in
-// float, and the parameter rounded to its type. The arithmetic is that of kernels/cpu/isa/optimizer.c,
-// rounding for rounding: every operation is named, so that no compiler fuses others than those that it fuses,
-// and the CPU with FMA gives the same bits (a shard may be updated on either).
+// An optimizer's step in one pass: each element's state is read once, the gradient unscaled, the state
+// updated in float, and the parameter rounded to its type. The arithmetic is that of
+// kernels/cpu/isa/optimizer.c, rounding for rounding: every operation is named, so that no compiler fuses
+// others than those that it fuses, and the CPU with FMA gives the same bits (a shard may be updated on
+// either). Templates are made for the rule and the moments' type; types of gradients and parameters are asked
+// for at run time, where every thread has the same answer.
+#define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/span.cuh"
 #include "kernels/optimizer_constants.h"
 
 namespace {
 
-template <class T> struct adamw_step {
-    T *param;
-    float *master, *m, *v;
-    const float *grad;
+template <enum optimizer_rule RULE, int MOMENTS> struct rule_of {
+    static constexpr enum optimizer_rule rule = RULE;
+    static constexpr int n_moments = MOMENTS;
+};
+
+// What every kernel of this file is given.
+struct call {
+    struct optimizer_state from, to;
+    void *param;
+    const void *grad;
+    enum dtype type, grad_type;
     float grad_scale;
-    struct adamw_constants constants;
+    bool reads_moments;
+    uint64_t first;
+    struct optimizer_constants constants;
+};
+
+// ---- arithmetic
+
+// The new weight, from the old one and the unscaled gradient; m and v are updated.
+template <class Rule> __device__ float update(const call &call, float g, float weight, float &m, float &v) {
+    const struct optimizer_constants &c = call.constants;
+    if (Rule::rule == OPTIMIZER_ADAM || Rule::rule == OPTIMIZER_SGD)
+        g = __fmaf_rn(weight, c.coupled_decay, g);
+    if (Rule::rule == OPTIMIZER_SGD) {
+        m = call.reads_moments ? __fmaf_rn(m, c.momentum, g) : g;
+        return __fmaf_rn(-m, c.lr, weight);
+    }
+    float towards = __fsub_rn(g, m);
+    if (Rule::rule == OPTIMIZER_LION) {
+        float mixed = __fmaf_rn(towards, c.take1, m);
+        float direction = mixed > 0 ? c.lr : mixed < 0 ? -c.lr : mixed; // NaN stays
+        m = __fmaf_rn(towards, c.take2, m);
+        return __fsub_rn(weight, __fmaf_rn(weight, c.decay, direction));
+    }
+    m = __fmaf_rn(towards, c.take1, m);
+    v = __fmaf_rn(__fmaf_rn(g, g, -v), c.take2, v);
+    float denominator = __fmaf_rn(__fsqrt_rn(v), c.root_scale, c.epsilon);
+    float direction = __fdiv_rn(__fmul_rn(m, c.step_size), denominator);
+    return __fsub_rn(weight,
+                     Rule::rule == OPTIMIZER_ADAMW ? __fmaf_rn(weight, c.decay, direction) : direction);
+}
+
+template <int WIDTH> __device__ floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
+    if (type == DTYPE_BF16)
+        return load<WIDTH>(static_cast<const bf16 *>(from) + i);
+    if (type == DTYPE_F16)
+        return load<WIDTH>(static_cast<const half *>(from) + i);
+    return load<WIDTH>(static_cast<const float *>(from) + i);
+}
+
+template <int WIDTH>
+__device__ void store_as(enum dtype type, void *to, size_t i, const floats<WIDTH> &value) {
+    if (type == DTYPE_BF16)
+        store(static_cast<bf16 *>(to) + i, value);
+    else if (type == DTYPE_F16)
+        store(static_cast<half *>(to) + i, value);
+    else
+        store(static_cast<float *>(to) + i, value);
+}
+
+// Reads gradients and weights of elements [i, i + WIDTH), and writes the new weights.
+template <class Rule, int WIDTH>
+__device__ void update_weights(const call &call, size_t i, floats<WIDTH> &m, floats<WIDTH> &v) {
+    floats<WIDTH> gradients = load_as<WIDTH>(call.grad_type, call.grad, i);
+    floats<WIDTH> weights = load<WIDTH>(static_cast<const float *>(call.from.master) + i);
+    for (int k = 0; k < WIDTH; k++)
+        weights.x[k] =
+            update<Rule>(call, __fmul_rn(gradients.x[k], call.grad_scale), weights.x[k], m.x[k], v.x[k]);
+    store(static_cast<float *>(call.to.master) + i, weights);
+    if (call.param)
+        store_as(call.type, call.param, i, weights);
+}
+
+// ---- fp32 and bf16 moments: element by element
+
+template <int WIDTH>
+__device__ void store_moments(const call &, enum moment, float *to, size_t i, const floats<WIDTH> &value) {
+    store(to + i, value);
+}
+
+template <int WIDTH>
+__device__ void store_moments(const call &call, enum moment moment, bf16 *to, size_t i,
+                              const floats<WIDTH> &value) {
+    elements<uint16_t, WIDTH> rounded;
+    for (int k = 0; k < WIDTH; k++)
+        rounded.x[k] =
+            moment_to_bf16(value.x[k], moment, moment_noise(call.constants.noise_key, call.first + i + k));
+    *reinterpret_cast<elements<uint16_t, WIDTH> *>(to + i) = rounded;
+}
+
+template <class Rule, class M> struct span_step {
+    struct call call;
 
     template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> gradients = load<WIDTH>(grad + i), weights = load<WIDTH>(master + i);
-        floats<WIDTH> means = load<WIDTH>(m + i), squares = load<WIDTH>(v + i);
+        floats<WIDTH> m = {}, v = {};
+        if (Rule::n_moments > 0 && call.reads_moments)
+            m = load<WIDTH>(static_cast<const M *>(call.from.m) + i);
+        if (Rule::n_moments > 1)
+            v = load<WIDTH>(static_cast<const M *>(call.from.v) + i);
+        update_weights<Rule>(call, i, m, v);
+        if (Rule::n_moments > 0)
+            store_moments(call, FIRST_MOMENT, static_cast<M *>(call.to.m), i, m);
+        if (Rule::n_moments > 1)
+            store_moments(call, SECOND_MOMENT, static_cast<M *>(call.to.v), i, v);
+    }
+};
+
+// ---- int8 moments: a warp takes a block of them, and holds the new ones until their scale is known
+
+constexpr int LANE_ELEMENTS = MOMENT_BLOCK / WARP;
+
+// A lane's elements lie side by side where one access reads them, else a warp apart. Those beyond the span's
+// end are left out, and count as zeros.
+template <int WIDTH> struct lane_elements {
+    static constexpr int accesses = LANE_ELEMENTS / WIDTH;
+    size_t begin, n;
+
+    __device__ size_t at(int access) const {
+        return begin + (static_cast<size_t>(access) * WARP + threadIdx.x % WARP) * WIDTH;
+    }
+    __device__ bool has(int access) const {
+        return at(access) < n;
+    }
+};
+
+template <int WIDTH>
+__device__ floats<WIDTH> load_codes(enum moment moment, const void *codes, size_t i, float scale) {
+    elements<uint8_t, WIDTH> code =
+        *reinterpret_cast<const elements<uint8_t, WIDTH> *>(static_cast<const uint8_t *>(codes) + i);
+    floats<WIDTH> value;
+    for (int k = 0; k < WIDTH; k++)
+        value.x[k] = moment_decode(code.x[k], moment, scale);
+    return value;
+}
+
+// The scale and the codes of a block whose values the warp holds.
+template <int WIDTH>
+__device__ void store_codes(const call &call, enum moment moment, const lane_elements<WIDTH> &lane,
+                            void *codes, void *scales, const floats<WIDTH> *values) {
+    uint32_t largest = 0;
+    for (int access = 0; access < lane.accesses; access++)
         for (int k = 0; k < WIDTH; k++) {
-            float g = __fmul_rn(gradients.x[k], grad_scale);
-            float mean = __fmaf_rn(__fsub_rn(g, means.x[k]), constants.take1, means.x[k]);
-            float square = __fmaf_rn(__fmaf_rn(g, g, -squares.x[k]), constants.take2, squares.x[k]);
-            float denominator = __fmaf_rn(__fsqrt_rn(square), constants.root_scale, constants.epsilon);
-            float direction = __fdiv_rn(__fmul_rn(mean, constants.step_size), denominator);
-            float change = __fmaf_rn(weights.x[k], constants.decay, direction);
-            weights.x[k] = __fsub_rn(weights.x[k], change);
-            means.x[k] = mean;
-            squares.x[k] = square;
+            uint32_t magnitude = moment_bits(values[access].x[k]) & 0x7fffffffu;
+            largest = magnitude > largest ? magnitude : largest;
         }
-        store(m + i, means);
-        store(v + i, squares);
-        store(master + i, weights);
-        if (param)
-            store(param + i, weights);
-    }
-};
-
-template <class T> struct sgd_step {
-    T *param;
-    float *master, *m;
-    const float *grad;
-    float grad_scale;
-    bool first; // m holds nothing yet
-    struct sgd_constants constants;
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> directions = load<WIDTH>(grad + i), weights = load<WIDTH>(master + i);
-        for (int k = 0; k < WIDTH; k++)
-            directions.x[k] =
-                __fmaf_rn(weights.x[k], constants.decay, __fmul_rn(directions.x[k], grad_scale));
-        if (m && !first) {
-            floats<WIDTH> before = load<WIDTH>(m + i);
-            for (int k = 0; k < WIDTH; k++)
-                directions.x[k] = __fmaf_rn(before.x[k], constants.momentum, directions.x[k]);
+    float scale = moment_scale(__reduce_max_sync(0xffffffff, largest));
+    float inverse = moment_inverse(scale);
+    if (threadIdx.x % WARP == 0)
+        static_cast<float *>(scales)[lane.begin / MOMENT_BLOCK] = scale;
+    for (int access = 0; access < lane.accesses; access++) {
+        if (!lane.has(access))
+            continue;
+        size_t i = lane.at(access);
+        elements<uint8_t, WIDTH> code;
+        for (int k = 0; k < WIDTH; k++) {
+            uint32_t noise = moment_noise(call.constants.noise_key, call.first + i + k);
+            code.x[k] = moment_encode(values[access].x[k], moment, inverse, moment_code_noise(moment, noise));
         }
-        if (m)
-            store(m + i, directions);
-        for (int k = 0; k < WIDTH; k++)
-            weights.x[k] = __fmaf_rn(-directions.x[k], constants.lr, weights.x[k]);
-        store(master + i, weights);
-        if (param)
-            store(param + i, weights);
+        *reinterpret_cast<elements<uint8_t, WIDTH> *>(static_cast<uint8_t *>(codes) + i) = code;
     }
-};
+}
+
+constexpr int BLOCK_THREADS = 256;
+
+// WIDTH divides n: the wide form is for whole accesses.
+template <class Rule, int WIDTH>
+__global__ void __launch_bounds__(BLOCK_THREADS) step_blocks(const call call, size_t n) {
+    size_t warp = (static_cast<size_t>(blockIdx.x) * BLOCK_THREADS + threadIdx.x) / WARP;
+    size_t n_warps = static_cast<size_t>(gridDim.x) * (BLOCK_THREADS / WARP);
+    for (size_t block = warp; block < (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK; block += n_warps) {
+        lane_elements<WIDTH> lane = {block * MOMENT_BLOCK, n};
+        floats<WIDTH> m[lane.accesses] = {}, v[lane.accesses] = {};
+        float m_scale = call.reads_moments ? static_cast<const float *>(call.from.m_scales)[block] : 0;
+        float v_scale = Rule::n_moments > 1 ? static_cast<const float *>(call.from.v_scales)[block] : 0;
+        for (int access = 0; access < lane.accesses; access++) {
+            if (!lane.has(access))
+                continue;
+            size_t i = lane.at(access);
+            if (call.reads_moments)
+                m[access] = load_codes<WIDTH>(FIRST_MOMENT, call.from.m, i, m_scale);
+            if (Rule::n_moments > 1)
+                v[access] = load_codes<WIDTH>(SECOND_MOMENT, call.from.v, i, v_scale);
+            update_weights<Rule>(call, i, m[access], v[access]);
+        }
+        __syncwarp(); // every lane has read the scales that are now replaced
+        store_codes(call, FIRST_MOMENT, lane, call.to.m, call.to.m_scales, m);
+        if (Rule::n_moments > 1)
+            store_codes(call, SECOND_MOMENT, lane, call.to.v, call.to.v_scales, v);
+    }
+}
+
+template <class Rule>
+enum status step_int8(const struct stream *stream, const call &call, size_t n, bool aligned) {
+    if (n == 0)
+        return STATUS_OK;
+    int most = SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream);
+    int blocks = ceil_divide(n, static_cast<size_t>(MOMENT_BLOCK) * (BLOCK_THREADS / WARP));
+    bool wide = aligned && n % LANE_ELEMENTS == 0;
+    return launch("optimizer_step", stream, wide ? step_blocks<Rule, LANE_ELEMENTS> : step_blocks<Rule, 1>,
+                  blocks < most ? blocks : most, BLOCK_THREADS, 0, call, n);
+}
+
+// ---- the operation
+
+template <class Rule>
+enum status step(const struct stream *stream, const struct optimizer_step_args *args, const call &call) {
+    const struct optimizer_state &from = args->from, &to = args->to;
+    bool aligned = is_aligned(args->param) && is_aligned(args->grad) && is_aligned(from.master) &&
+                   is_aligned(from.m) && is_aligned(from.v) && is_aligned(to.master) && is_aligned(to.m) &&
+                   is_aligned(to.v);
+    constexpr int width = widest_access<float>();
+    if (Rule::n_moments == 0 || args->state_type == DTYPE_F32)
+        return over_span<width>("optimizer_step", stream, span_step<Rule, float>{call}, args->n, aligned);
+    if (args->state_type == DTYPE_BF16)
+        return over_span<width>("optimizer_step", stream, span_step<Rule, bf16>{call}, args->n, aligned);
+    return step_int8<Rule>(stream, call, args->n, aligned);
+}
 
 } // namespace
 
-extern "C" enum status cuda_adamw(struct stream *stream, const struct adamw_args *args) {
-    bool aligned = is_aligned(args->param) && is_aligned(args->master) && is_aligned(args->m) &&
-                   is_aligned(args->v) && is_aligned(args->grad);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        adamw_step<T> step = {static_cast<T *>(args->param),
-                              static_cast<float *>(args->master),
-                              static_cast<float *>(args->m),
-                              static_cast<float *>(args->v),
-                              static_cast<const float *>(args->grad),
-                              args->grad_scale,
-                              adamw_constants_of(args)};
-        return over_span<widest_access<float>()>("adamw", stream, step, args->n, aligned);
-    });
-}
-
-extern "C" enum status cuda_sgd(struct stream *stream, const struct sgd_args *args) {
-    bool aligned =
-        is_aligned(args->param) && is_aligned(args->master) && is_aligned(args->m) && is_aligned(args->grad);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        sgd_step<T> step = {static_cast<T *>(args->param),
-                            static_cast<float *>(args->master),
-                            static_cast<float *>(args->m),
-                            static_cast<const float *>(args->grad),
-                            args->grad_scale,
-                            args->step == 1,
-                            sgd_constants_of(args)};
-        return over_span<widest_access<float>()>("sgd", stream, step, args->n, aligned);
-    });
+extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct optimizer_step_args *args) {
+    call call = {args->from,       args->to,
+                 args->param,      args->grad,
+                 args->type,       args->grad_type,
+                 args->grad_scale, optimizer_reads_moments(args),
+                 args->first,      optimizer_constants_of(args)};
+    switch (args->rule) {
+    case OPTIMIZER_ADAMW:
+        return step<rule_of<OPTIMIZER_ADAMW, 2>>(stream, args, call);
+    case OPTIMIZER_ADAM:
+        return step<rule_of<OPTIMIZER_ADAM, 2>>(stream, args, call);
+    case OPTIMIZER_SGD:
+        return args->from.m ? step<rule_of<OPTIMIZER_SGD, 1>>(stream, args, call)
+                            : step<rule_of<OPTIMIZER_SGD, 0>>(stream, args, call);
+    default:
+        return step<rule_of<OPTIMIZER_LION, 1>>(stream, args, call);
+    }
 }

@@ -1,40 +1,85 @@
-// AdamW and SGD with momentum, element by element; formulas in kernels/ops.h.
+// The optimizers' step, element by element in double; formulas in kernels/ops.h. A block of moments at a
+// time, since in int8 they share a scale.
 #include <math.h>
 
+#include "kernels/moments.h"
 #include "kernels/ref/ref.h"
 
-enum status ref_adamw(struct stream *stream, const struct adamw_args *a) {
-    enum dtype wide = ref_wide(a->type);
-    (void)stream;
-    double correction1 = 1 - pow(a->beta1, (double)a->step), correction2 = 1 - pow(a->beta2, (double)a->step);
-    for (size_t i = 0; i < a->n; i++) {
-        double g = ref_load(a->grad, wide, i) * (double)a->grad_scale;
-        double m = a->beta1 * ref_load(a->m, wide, i) + (1 - a->beta1) * g;
-        double v = a->beta2 * ref_load(a->v, wide, i) + (1 - a->beta2) * g * g;
-        double master = ref_load(a->master, wide, i);
-        master -= a->lr * (m / correction1 / (sqrt(v / correction2) + a->epsilon) + a->weight_decay * master);
-        ref_store(a->m, wide, i, m);
-        ref_store(a->v, wide, i, v);
-        ref_store(a->master, wide, i, master);
-        if (a->param)
-            ref_store(a->param, a->type, i, ref_load(a->master, wide, i));
-    }
-    return STATUS_OK;
+static void load_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
+                         double *values) {
+    const void *state = moment == FIRST_MOMENT ? a->from.m : a->from.v;
+    const float *scales = moment == FIRST_MOMENT ? a->from.m_scales : a->from.v_scales;
+    float narrow[MOMENT_BLOCK];
+    if (a->type != DTYPE_F64)
+        moments_load(a->state_type, moment, (const char *)state + i * dtype_size(a->state_type),
+                     scales ? scales + i / MOMENT_BLOCK : NULL, n, narrow);
+    for (size_t k = 0; k < n; k++)
+        values[k] = a->type == DTYPE_F64 ? ref_load(state, DTYPE_F64, i + k) : (double)narrow[k];
 }
 
-enum status ref_sgd(struct stream *stream, const struct sgd_args *a) {
-    enum dtype wide = ref_wide(a->type);
+static void store_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
+                          const double *values) {
+    void *state = moment == FIRST_MOMENT ? a->to.m : a->to.v;
+    float *scales = moment == FIRST_MOMENT ? a->to.m_scales : a->to.v_scales;
+    float narrow[MOMENT_BLOCK];
+    for (size_t k = 0; k < n; k++)
+        if (a->type == DTYPE_F64)
+            ref_store(state, DTYPE_F64, i + k, values[k]);
+        else
+            narrow[k] = (float)values[k];
+    if (a->type != DTYPE_F64)
+        moments_store_step(a->state_type, moment, narrow, n, moment_noise_key(a->step), a->first + i,
+                           (char *)state + i * dtype_size(a->state_type),
+                           scales ? scales + i / MOMENT_BLOCK : NULL);
+}
+
+static double sign(double x) {
+    return x > 0 ? 1 : x < 0 ? -1 : x; // zero, and NaN
+}
+
+// The new weight, from the old one and the unscaled gradient; m and v are updated.
+static double step(const struct optimizer_step_args *a, double g, double weight, double *m, double *v) {
+    double correction1 = 1 - pow(a->beta1, (double)a->step), correction2 = 1 - pow(a->beta2, (double)a->step);
+    if (a->rule == OPTIMIZER_ADAM || a->rule == OPTIMIZER_SGD)
+        g += a->weight_decay * weight;
+    double decay = a->rule == OPTIMIZER_ADAMW || a->rule == OPTIMIZER_LION ? a->weight_decay * weight : 0;
+    switch (a->rule) {
+    case OPTIMIZER_SGD:
+        *m = a->from.m && a->step > 1 ? a->beta1 * *m + g : g;
+        return weight - a->lr * *m;
+    case OPTIMIZER_LION: {
+        double direction = sign(a->beta1 * *m + (1 - a->beta1) * g);
+        *m = a->beta2 * *m + (1 - a->beta2) * g;
+        return weight - a->lr * (direction + decay);
+    }
+    default:
+        *m = a->beta1 * *m + (1 - a->beta1) * g;
+        *v = a->beta2 * *v + (1 - a->beta2) * g * g;
+        return weight - a->lr * (*m / correction1 / (sqrt(*v / correction2) + a->epsilon) + decay);
+    }
+}
+
+enum status ref_optimizer_step(struct stream *stream, const struct optimizer_step_args *a) {
+    enum dtype wide = ref_wide(a->type), grad_type = a->type == DTYPE_F64 ? DTYPE_F64 : a->grad_type;
     (void)stream;
-    for (size_t i = 0; i < a->n; i++) {
-        double master = ref_load(a->master, wide, i);
-        double g = ref_load(a->grad, wide, i) * (double)a->grad_scale + a->weight_decay * master;
-        if (a->m) {
-            g = a->step == 1 ? g : a->momentum * ref_load(a->m, wide, i) + g;
-            ref_store(a->m, wide, i, g);
+    for (size_t begin = 0; begin < a->n; begin += MOMENT_BLOCK) {
+        size_t n = a->n - begin < MOMENT_BLOCK ? a->n - begin : MOMENT_BLOCK;
+        double m[MOMENT_BLOCK] = {0}, v[MOMENT_BLOCK] = {0};
+        if (a->from.m)
+            load_moments(a, FIRST_MOMENT, begin, n, m);
+        if (a->from.v)
+            load_moments(a, SECOND_MOMENT, begin, n, v);
+        for (size_t k = 0; k < n; k++) {
+            size_t i = begin + k;
+            double g = ref_load(a->grad, grad_type, i) * (double)a->grad_scale;
+            ref_store(a->to.master, wide, i, step(a, g, ref_load(a->from.master, wide, i), &m[k], &v[k]));
+            if (a->param)
+                ref_store(a->param, a->type, i, ref_load(a->to.master, wide, i));
         }
-        ref_store(a->master, wide, i, master - a->lr * g);
-        if (a->param)
-            ref_store(a->param, a->type, i, ref_load(a->master, wide, i));
+        if (a->to.m)
+            store_moments(a, FIRST_MOMENT, begin, n, m);
+        if (a->to.v)
+            store_moments(a, SECOND_MOMENT, begin, n, v);
     }
     return STATUS_OK;
 }

@@ -74,6 +74,9 @@ struct op_tensor *op_tensor(struct op_call *call, const char *name, void *field,
 void op_alias(struct op_tensor *tensor, void *field);
 // Puts a value, rounded to the tensor's type.
 void op_give(struct op_tensor *tensor, size_t i, double value);
+// Gives a third of the elements zeros of both signs, numbers at and below the smallest normal one, and one
+// beyond fp16.
+void op_give_extremes(struct op_tensor *tensor);
 // given = mean + deviation * given
 void op_scale(struct op_tensor *tensor, double mean, double deviation);
 

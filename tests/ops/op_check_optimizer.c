@@ -1,264 +1,218 @@
-// Checks of adamw, sgd, sum_squares, fill, cast and add.
+// Checks of optimizer_step: every rule with fp32 moments against the reference's double, element by element.
+// Narrower moments are op_check_moments.c's.
 #include <math.h>
 
 #include "tests/ops/op_check.h"
-
-static const size_t spans[] = {1, 3, 7, 48, 257, 20011};
-#define N_SPANS (sizeof spans / sizeof *spans)
-
-// Zeros of both signs, numbers at and below the smallest normal one, and one beyond fp16 among ordinary
-// values.
-static void give_extremes(struct op_tensor *tensor) {
-    static const double extremes[] = {0, -0.0, 0x1p-126, -0x1p-130, 0x1p-149, 1e-20, -1e-8, 7e4, -0x1.8p-24};
-    for (size_t i = 0; i < tensor->span; i++)
-        if (i % 3 == 2)
-            op_give(tensor, i, extremes[i / 3 % (sizeof extremes / sizeof *extremes)]);
-}
+#include "tests/ops/op_check_optimizer.h"
 
 // The smallest difference between fp32 numbers: what a result below the normal ones may be off.
 #define TINY 0x1p-149
 
-// ---- AdamW
+const struct op_optimizer op_optimizers[N_OP_OPTIMIZERS] = {
+    {"adamw", OPTIMIZER_ADAMW, 2},           {"adam", OPTIMIZER_ADAM, 2}, {"sgd", OPTIMIZER_SGD, 0},
+    {"sgd with momentum", OPTIMIZER_SGD, 1}, {"lion", OPTIMIZER_LION, 1},
+};
 
-static const struct adamw_setting {
-    int64_t step;
-    double lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale;
-} adamw_settings[] = {
+const struct op_optimizer_setting op_optimizer_settings[N_OP_OPTIMIZER_SETTINGS] = {
     {1, 6e-4, 0.9, 0.95, 1e-8, 0.1, 1.0f},
     {3, 1e-3, 0.9, 0.999, 1e-8, 0, 0.37f},
     {100000, 1e-2, 0.8, 0.99, 1e-6, 0.01, 1e-3f},
 };
-#define N_ADAMW_SETTINGS (sizeof adamw_settings / sizeof *adamw_settings)
 
-struct adamw_tensors {
-    struct op_tensor *grad, *m, *v, *master;
+struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimizer,
+                                             const struct op_optimizer_setting *setting, size_t n) {
+    return (struct optimizer_step_args){.rule = optimizer->rule,
+                                        .n = n,
+                                        .step = setting->step,
+                                        .lr = setting->lr,
+                                        .beta1 = setting->beta1,
+                                        .beta2 = setting->beta2,
+                                        .epsilon = setting->epsilon,
+                                        .weight_decay = setting->weight_decay,
+                                        .grad_scale = setting->grad_scale};
+}
+
+// ---- how far a result may be off
+
+// One element: what the step began with, as magnitudes, and what it should have become.
+struct element {
+    double g, weight, m, v;                    // g: unscaled, with a coupled decay's part
+    double new_weight, new_m, new_v;           // in double
+    double weight_off, m_off, v_off, g_rounds; // g_rounds: of the gradient, before the moments
 };
 
-// The moments are weighted sums whose paths have at most five roundings (g's, g^2's, the weight's, product,
-// sum). The direction mhat / (sqrt(vhat) + epsilon) is off by mhat's error, by the denominator's, which
-// follows from the range of v, and by eight roundings; the update adds four more. Below the normal numbers a
-// rounding is TINY / 2 at most, which the division by the denominator enlarges where it comes before it.
-static void allow_adamw(const struct adamw_args *args, const struct adamw_tensors *t, size_t i) {
-    double g = fabs(t->grad->given[i] * (double)args->grad_scale), master = fabs(t->master->given[i]);
-    double m_off = 5 * OP_UNIT * (fabs(t->m->given[i]) + (1 - args->beta1) * g) + 4 * TINY;
-    double v_off = 5 * OP_UNIT * (t->v->given[i] + (1 - args->beta2) * g * g) + 4 * TINY;
+// A moment is a weighted sum whose paths have at most four roundings after the gradient's (the difference,
+// the weight 1 - beta, the fused sum; g^2's). The direction mhat / (sqrt(vhat) + epsilon) is off by mhat's
+// error, by the denominator's, which follows from the range of v, and by eight roundings; the update adds
+// four more. Below the normal numbers a rounding is TINY / 2 at most, which the division by the denominator
+// enlarges where it comes before it.
+static void allow_adam(const struct optimizer_step_args *args, struct element *e) {
     double correction1 = 1 - pow(args->beta1, (double)args->step);
     double correction2 = 1 - pow(args->beta2, (double)args->step);
-    double v = t->v->truth[i], root = sqrt(v / correction2);
-    double lowest = sqrt(fmax(v - v_off, 0) / correction2), highest = sqrt((v + v_off) / correction2);
-    double mhat = fabs(t->m->truth[i]) / correction1;
-    double direction = mhat / (root + args->epsilon);
-    double direction_off = m_off / correction1 / (lowest + args->epsilon) +
+    e->m_off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta1) * e->g) + 4 * TINY;
+    e->v_off = (3 + 2 * e->g_rounds) * OP_UNIT * (e->v + (1 - args->beta2) * e->g * e->g) + 4 * TINY;
+    double root = sqrt(e->new_v / correction2);
+    double lowest = sqrt(fmax(e->new_v - e->v_off, 0) / correction2);
+    double highest = sqrt((e->new_v + e->v_off) / correction2);
+    double mhat = fabs(e->new_m) / correction1, direction = mhat / (root + args->epsilon);
+    double direction_off = e->m_off / correction1 / (lowest + args->epsilon) +
                            direction * (highest - lowest) / (lowest + args->epsilon) +
                            8 * OP_UNIT * direction;
-    t->m->allowed[i] = m_off;
-    t->v->allowed[i] = v_off;
-    t->master->allowed[i] =
-        args->lr * direction_off +
-        4 * OP_UNIT * (args->lr * (direction + args->weight_decay * master) + fabs(t->master->truth[i])) +
-        TINY / (lowest + args->epsilon) + 4 * TINY;
+    double decay = args->rule == OPTIMIZER_ADAMW ? args->weight_decay * e->weight : 0;
+    e->weight_off = args->lr * direction_off +
+                    4 * OP_UNIT * (args->lr * (direction + decay) + fabs(e->new_weight)) +
+                    TINY / (lowest + args->epsilon) + 4 * TINY;
+}
+
+static void allow_sgd(const struct optimizer_step_args *args, bool with_momentum, struct element *e) {
+    double direction = e->g + (with_momentum && args->step > 1 ? args->beta1 * e->m : 0);
+    e->m_off = (2 + e->g_rounds) * OP_UNIT * direction + 4 * TINY;
+    e->weight_off = (4 + e->g_rounds) * OP_UNIT * args->lr * direction + OP_UNIT * e->weight + 4 * TINY;
+}
+
+// Where the sum's sign is within its error, either sign and none is right.
+static void allow_lion(const struct optimizer_step_args *args, double g, double m, struct element *e) {
+    double mixed = args->beta1 * m + (1 - args->beta1) * g;
+    double off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta1) * (e->g + e->m)) + 4 * TINY;
+    e->m_off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta2) * (e->g + e->m)) + 4 * TINY;
+    bool either = isfinite(off) && fabs(mixed) <= off && (g != 0 || m != 0);
+    e->weight_off = 4 * OP_UNIT * (args->lr * (1 + args->weight_decay * e->weight) + fabs(e->new_weight)) +
+                    4 * TINY + (either ? 2 * args->lr : 0);
+}
+
+struct tensors {
+    struct op_tensor *grad, *master, *m, *v;      // before
+    struct op_tensor *new_master, *new_m, *new_v; // after: the same ones in place
+    struct op_tensor *param;
+};
+
+static void allow_element(const struct optimizer_step_args *args, const struct tensors *t, size_t i) {
+    double scaled = t->grad->given[i] * (double)args->grad_scale, weight = t->master->given[i];
+    bool coupled = args->rule == OPTIMIZER_ADAM || args->rule == OPTIMIZER_SGD;
+    struct element e = {.g = fabs(scaled) + (coupled ? args->weight_decay * fabs(weight) : 0),
+                        .weight = fabs(weight),
+                        .m = t->m ? fabs(t->m->given[i]) : 0,
+                        .v = t->v ? t->v->given[i] : 0,
+                        .new_weight = t->new_master->truth[i],
+                        .new_m = t->m ? t->new_m->truth[i] : 0,
+                        .new_v = t->v ? t->new_v->truth[i] : 0,
+                        .g_rounds = coupled ? 3 : 1};
+    if (args->rule == OPTIMIZER_SGD)
+        allow_sgd(args, t->m != NULL, &e);
+    else if (args->rule == OPTIMIZER_LION)
+        allow_lion(args, scaled, t->m->given[i], &e);
+    else
+        allow_adam(args, &e);
+    t->new_master->allowed[i] = e.weight_off;
+    if (t->m)
+        t->new_m->allowed[i] = e.m_off;
+    if (t->v)
+        t->new_v->allowed[i] = e.v_off;
+    if (t->param)
+        t->param->allowed[i] = e.weight_off + OP_UNIT * fabs(e.new_weight);
+}
+
+// ---- calls
+
+// What of a call may be one way or another.
+struct variant {
+    const struct op_optimizer *optimizer;
+    const struct op_optimizer_setting *setting;
+    enum dtype type, grad_type;
+    bool with_param, in_place, infinite; // infinite: some gradients are infinities and NaN
+};
+
+static struct op_tensor *state_tensor(struct op_call *call, const char *name, const char *new_name,
+                                      void *from, void *to, const struct variant *variant, size_t n,
+                                      struct op_tensor **after) {
+    struct op_tensor *before =
+        op_tensor(call, name, from, DTYPE_F32, variant->in_place ? OP_UPDATE : OP_READ, op_span(n));
+    if (variant->in_place)
+        op_alias(before, to);
+    *after = variant->in_place ? before : op_tensor(call, new_name, to, DTYPE_F32, OP_WRITE, op_span(n));
+    return before;
+}
+
+static void describe(struct op_call *call, const struct variant *variant, struct optimizer_step_args *args,
+                     struct tensors *t) {
+    size_t n = args->n;
+    t->grad = op_tensor(call, "grad", &args->grad, variant->grad_type, OP_READ, op_span(n));
+    t->master = state_tensor(call, "master", "new master", &args->from.master, &args->to.master, variant, n,
+                             &t->new_master);
+    if (variant->optimizer->n_moments > 0)
+        t->m = state_tensor(call, "m", "new m", &args->from.m, &args->to.m, variant, n, &t->new_m);
+    if (variant->optimizer->n_moments > 1)
+        t->v = state_tensor(call, "v", "new v", &args->from.v, &args->to.v, variant, n, &t->new_v);
+    if (variant->with_param)
+        t->param = op_tensor(call, "param", &args->param, variant->type, OP_WRITE, op_span(n));
+}
+
+static void give(const struct variant *variant, const struct optimizer_step_args *args,
+                 const struct tensors *t) {
+    static const double infinite[] = {INFINITY, -INFINITY, (double)NAN};
+    op_give_extremes(t->grad);
+    op_give_extremes(t->master);
+    for (size_t i = 0; variant->infinite && i < args->n; i += 5)
+        op_give(t->grad, i, infinite[i % 3]);
+    if (t->m) {
+        op_scale(t->m, 0, 0.1);
+        op_give_extremes(t->m);
+        for (size_t i = 0; i < args->n; i += 7)
+            op_give(t->m, i, 0); // some elements are new: nothing in either moment
+        for (size_t i = 0; args->rule == OPTIMIZER_SGD && args->step == 1 && i < args->n; i++)
+            op_give(t->m, i, (double)NAN); // not to be read
+    }
+    for (size_t i = 0; t->v && i < args->n; i++)
+        op_give(t->v, i, i % 7 == 0 ? 0 : 0.1 * t->v->given[i] * t->v->given[i]);
 }
 
 // Parameters may be bf16 or fp16, of the compute type fp32, or the master weights themselves.
-static void adamw_call(struct op_bench *bench, enum dtype type, size_t n, const struct adamw_setting *s,
-                       bool with_param) {
-    struct adamw_args args = {.n = n,
-                              .step = s->step,
-                              .lr = s->lr,
-                              .beta1 = s->beta1,
-                              .beta2 = s->beta2,
-                              .epsilon = s->epsilon,
-                              .weight_decay = s->weight_decay,
-                              .grad_scale = s->grad_scale,
-                              .type = type};
+static void step_call(struct op_bench *bench, size_t n, const struct variant *variant) {
+    struct optimizer_step_args args = op_optimizer_args(variant->optimizer, variant->setting, n);
+    args.type = variant->type;
+    args.grad_type = variant->grad_type;
     struct op_call call;
-    op_call_begin(&call, bench, adamw, &args, "n %zu step %lld%s", n, (long long)s->step,
-                  with_param ? " with param" : "");
-    struct adamw_tensors t = {.grad = op_tensor(&call, "grad", &args.grad, DTYPE_F32, OP_READ, op_span(n)),
-                              .m = op_tensor(&call, "m", &args.m, DTYPE_F32, OP_UPDATE, op_span(n)),
-                              .v = op_tensor(&call, "v", &args.v, DTYPE_F32, OP_UPDATE, op_span(n)),
-                              .master =
-                                  op_tensor(&call, "master", &args.master, DTYPE_F32, OP_UPDATE, op_span(n))};
-    struct op_tensor *param = NULL;
-    if (with_param)
-        param = op_tensor(&call, "param", &args.param, type, OP_WRITE, op_span(n));
-    op_scale(t.m, 0, 0.1);
-    give_extremes(t.grad);
-    give_extremes(t.m);
-    for (size_t i = 0; i < n; i++) // some elements are new: nothing in either moment
-        op_give(t.v, i, i % 7 == 0 ? 0 : 0.1 * t.v->given[i] * t.v->given[i]);
-    for (size_t i = 0; i < n; i += 7)
-        op_give(t.m, i, 0);
-    give_extremes(t.master);
+    op_call_begin(&call, bench, optimizer_step, &args, "%s n %zu step %lld, %s gradients%s%s%s",
+                  variant->optimizer->name, n, (long long)args.step, dtype_name(args.grad_type),
+                  variant->with_param ? ", param" : "", variant->in_place ? ", in place" : "",
+                  variant->infinite ? ", infinities" : "");
+    struct tensors t = {0};
+    describe(&call, variant, &args, &t);
+    give(variant, &args, &t);
     op_call_reference(&call);
-    for (size_t i = 0; i < n; i++) {
-        allow_adamw(&args, &t, i);
-        if (with_param)
-            param->allowed[i] = t.master->allowed[i] + OP_UNIT * fabs(t.master->truth[i]);
-    }
-    if (with_param)
-        op_same_when_rounded(param, t.master);
+    for (size_t i = 0; i < n; i++)
+        allow_element(&args, &t, i);
+    if (t.param)
+        op_same_when_rounded(t.param, t.new_master);
     op_call_judge(&call);
 }
 
-void check_adamw(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_SPANS; i++)
-        for (size_t k = 0; k < N_ADAMW_SETTINGS; k++) {
-            adamw_call(bench, type, spans[i], &adamw_settings[k], true);
-            adamw_call(bench, type, spans[i], &adamw_settings[k], false);
+static struct variant variant_of(size_t k, const struct op_optimizer *optimizer) {
+    return (struct variant){.optimizer = optimizer,
+                            .type = (enum dtype)(k % N_COMPUTE_DTYPES),
+                            .grad_type = (enum dtype)(k / 3 % N_COMPUTE_DTYPES),
+                            .with_param = k / 9 % 4 < 3,
+                            .in_place = k / 36 % 2 == 0,
+                            .setting = &op_optimizer_settings[(k + k / 9) % N_OP_OPTIMIZER_SETTINGS],
+                            .infinite = k / 2 % 2 == 0};
+}
+
+void check_optimizer_step(struct op_bench *bench) {
+    for (size_t rule = 0; rule < N_OP_OPTIMIZERS; rule++) {
+        // Everything that may differ, at a length with whole vectors and a tail.
+        for (size_t k = 0; k < 72; k++)
+            for (size_t setting = 0; setting < N_OP_OPTIMIZER_SETTINGS; setting++) {
+                struct variant variant = variant_of(k, &op_optimizers[rule]);
+                variant.setting = &op_optimizer_settings[setting];
+                step_call(bench, 77, &variant);
+            }
+        for (size_t n = 1; n <= 257; n++) { // every tail that a shard may end with
+            struct variant variant = variant_of(n, &op_optimizers[rule]);
+            step_call(bench, n, &variant);
         }
-    for (size_t n = 1; n <= 257; n++) // every tail that a shard may end with
-        adamw_call(bench, (enum dtype)(n % N_COMPUTE_DTYPES), n, &adamw_settings[1], true);
-}
-
-// ---- SGD
-
-static void sgd_call(struct op_bench *bench, enum dtype type, size_t n, int64_t step, bool with_momentum,
-                     bool with_param) {
-    struct sgd_args args = {.n = n,
-                            .step = step,
-                            .lr = 0.05,
-                            .momentum = with_momentum ? 0.9 : 0,
-                            .weight_decay = step == 2 ? 0.01 : 0,
-                            .grad_scale = 0.7f,
-                            .type = type};
-    struct op_call call;
-    op_call_begin(&call, bench, sgd, &args, "n %zu step %lld%s%s", n, (long long)step,
-                  with_momentum ? " with momentum" : "", with_param ? " with param" : "");
-    struct op_tensor *grad = op_tensor(&call, "grad", &args.grad, DTYPE_F32, OP_READ, op_span(n));
-    struct op_tensor *master = op_tensor(&call, "master", &args.master, DTYPE_F32, OP_UPDATE, op_span(n));
-    struct op_tensor *m = NULL, *param = NULL;
-    give_extremes(grad);
-    give_extremes(master);
-    if (with_momentum) {
-        m = op_tensor(&call, "m", &args.m, DTYPE_F32, OP_UPDATE, op_span(n));
-        for (size_t i = 0; step == 1 && i < n; i++)
-            op_give(m, i, (double)NAN); // not to be read
-    }
-    if (with_param)
-        param = op_tensor(&call, "param", &args.param, type, OP_WRITE, op_span(n));
-    op_call_reference(&call);
-    for (size_t i = 0; i < n; i++) {
-        // The longest path: grad, scaled, decay's sum, momentum's sum, lr and its product, the subtraction.
-        double before = with_momentum && step > 1 ? fabs(m->given[i]) : 0, w = fabs(master->given[i]);
-        double direction =
-            fabs(grad->given[i] * (double)args.grad_scale) + args.weight_decay * w + args.momentum * before;
-        if (with_momentum)
-            m->allowed[i] = 5 * OP_UNIT * direction + 4 * TINY;
-        master->allowed[i] = 7 * OP_UNIT * args.lr * direction + OP_UNIT * w + 4 * TINY;
-        if (with_param)
-            param->allowed[i] = master->allowed[i] + OP_UNIT * fabs(master->truth[i]);
-    }
-    if (with_param)
-        op_same_when_rounded(param, master);
-    op_call_judge(&call);
-}
-
-void check_sgd(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_SPANS; i++)
-        for (int variant = 0; variant < 8; variant++)
-            sgd_call(bench, type, spans[i], 1 + variant % 2, variant & 2, variant & 4);
-}
-
-// ---- sum_squares
-
-void check_sum_squares(struct op_bench *bench) {
-    static const size_t lengths[] = {
-        1, 3, 257, SUM_SQUARES_BLOCK, SUM_SQUARES_BLOCK + 1, 2 * SUM_SQUARES_BLOCK + 77};
-    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
-        size_t n = lengths[k], n_blocks = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-        struct sum_squares_args args = {.n = n, .type = DTYPE_F32};
-        struct op_call call;
-        op_call_begin(&call, bench, sum_squares, &args, "n %zu", n);
-        struct op_tensor *x = op_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n));
-        struct op_tensor *partial =
-            op_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE, op_span(n_blocks));
-        give_extremes(x);
-        for (size_t i = 0; i < n; i += 1001)
-            op_give(x, i, 1e25); // its square is beyond fp32
-        op_call_reference(&call);
-        // Squares of fp32 numbers are exact in double; the reference may be off as much as the device.
-        for (size_t i = 0; i < n_blocks; i++)
-            partial->allowed[i] = 2 * SUM_SQUARES_BLOCK * 0x1p-53 * partial->truth[i];
-        op_call_judge(&call);
-    }
-}
-
-// ---- fill and cast
-
-static void fill_call(struct op_bench *bench, enum dtype type, size_t n, float value) {
-    struct fill_args args = {.n = n, .value = value, .type = type};
-    struct op_call call;
-    op_call_begin(&call, bench, fill, &args, "n %zu value %g", n, (double)value);
-    op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n))->exact = true;
-    op_call_reference(&call);
-    op_call_judge(&call);
-}
-
-void check_fill(struct op_bench *bench) {
-    static const float values[] = {0, 1, -3.14159265f, 0x1p-130f, -0x1.8p-24f, 65519, 65520, INFINITY};
-    FOR_EACH_TYPE(type) {
-        for (size_t i = 0; i < N_SPANS; i++)
-            for (size_t k = 0; k < sizeof values / sizeof *values; k++)
-                fill_call(bench, type, spans[i], values[k]);
-        fill_call(bench, type, 300007, 2); // more than one round of a small GPU's blocks
-    }
-}
-
-// For bf16 and for fp16: ties to even above and below, the last value before infinity and those after,
-// subnormal numbers; NaN.
-static void give_cast_inputs(struct op_tensor *x) {
-    static const double values[] = {
-        0x1.01p0,    0x1.03p0,   0x1.0100020p0, 0x1.00fffep0, -0x1.01p0,   -0x1.03p0,       0x1.fffffep127,
-        0x1.fep127,  0x1.ffp127, INFINITY,      -INFINITY,    (double)NAN, 0x1p-149,        0x1.8p-133,
-        -0x1.4p-130, 0.0,        -0.0,          0x1.002p0,    0x1.006p0,   0x1.002002p0,    0x1.001ffep0,
-        -0x1.002p0,  -0x1.006p0, 65504,         65519,        65520,       -65520,          1e6,
-        0x1.ffep-15, 0x1p-14,    0x1p-24,       0x1p-25,      0x1.8p-24,   -0x1.000002p-25,
-    };
-    for (size_t i = 0; i < x->span; i++)
-        if (x->span < 100 || i % 2)
-            op_give(x, i, values[i / 2 % (sizeof values / sizeof *values)]);
-}
-
-void check_cast(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    FOR_EACH_TYPE(out_type)
-    for (size_t i = 0; i < N_SPANS; i++) {
-        struct cast_args args = {.n = spans[i], .type = type, .out_type = out_type};
-        struct op_call call;
-        op_call_begin(&call, bench, cast, &args, "to %s n %zu", dtype_name(out_type), spans[i]);
-        call.out_type = &args.out_type;
-        give_cast_inputs(op_tensor(&call, "x", &args.x, type, OP_READ, op_span(spans[i])));
-        op_tensor(&call, "out", &args.out, out_type, OP_WRITE, op_span(spans[i]))->exact = true;
-        op_call_reference(&call);
-        op_call_judge(&call);
-    }
-}
-
-// ---- add
-
-void check_add(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_SPANS; i++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            struct add_args args = {.n = spans[i], .type = type};
-            struct op_call call;
-            op_call_begin(&call, bench, add, &args, "n %zu%s", spans[i], in_place ? " in place" : "");
-            struct op_tensor *x =
-                op_tensor(&call, "x", &args.x, DTYPE_F32, in_place ? OP_UPDATE : OP_READ, op_span(spans[i]));
-            struct op_tensor *y = op_tensor(&call, "y", &args.y, type, OP_READ, op_span(spans[i]));
-            struct op_tensor *out = x;
-            if (in_place)
-                op_alias(x, &args.out);
-            else
-                out = op_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
-            give_extremes(x);
-            give_extremes(y);
-            out->exact = true; // the sum of two floats is exact in double or rounds the same way once more
-            op_call_reference(&call);
-            op_call_judge(&call);
+        for (size_t k = 0; k < 12; k++) {
+            struct variant variant = variant_of(7 * k, &op_optimizers[rule]);
+            step_call(bench, 20011, &variant);
         }
+    }
 }

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "tests/ops/op_case.h"
+#include "tests/ops/op_check_optimizer.h"
 
 #define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
 
@@ -22,7 +23,7 @@ enum { GRAD, MASTER, MOMENT, SQUARES, PARAM, N_TENSORS };
 struct shard {
     size_t n;
     enum dtype type; // of the parameter
-    bool sgd, with_momentum;
+    const struct op_optimizer *optimizer;
     unsigned char *bytes[N_TENSORS];
 };
 
@@ -59,33 +60,14 @@ static enum status run_steps(const struct shard *shard, size_t offset, struct st
         at[k] = (float *)tensors[k] + offset;
     for (int step = 1; step <= 2; step++) {
         char *param = (char *)tensors[PARAM] + offset * dtype_size(shard->type);
-        if (shard->sgd)
-            TRY(ops->sgd(stream, &(struct sgd_args){.param = param,
-                                                    .master = at[MASTER],
-                                                    .m = shard->with_momentum ? at[MOMENT] : NULL,
-                                                    .grad = at[GRAD],
-                                                    .n = shard->n,
-                                                    .step = step,
-                                                    .lr = 0.03,
-                                                    .momentum = 0.9,
-                                                    .weight_decay = 0.01,
-                                                    .grad_scale = 0.7f,
-                                                    .type = shard->type}));
-        else
-            TRY(ops->adamw(stream, &(struct adamw_args){.param = param,
-                                                        .master = at[MASTER],
-                                                        .m = at[MOMENT],
-                                                        .v = at[SQUARES],
-                                                        .grad = at[GRAD],
-                                                        .n = shard->n,
-                                                        .step = 10 * step,
-                                                        .lr = 6e-4,
-                                                        .beta1 = 0.9,
-                                                        .beta2 = 0.95,
-                                                        .epsilon = 1e-8,
-                                                        .weight_decay = 0.1,
-                                                        .grad_scale = 0.37f,
-                                                        .type = shard->type}));
+        struct optimizer_step_args args =
+            op_optimizer_args(shard->optimizer, &op_optimizer_settings[step - 1], shard->n);
+        args.from = args.to = (struct optimizer_state){
+            .master = at[MASTER], .m = shard->optimizer->n_moments > 0 ? at[MOMENT] : NULL, .v = at[SQUARES]};
+        args.param = param;
+        args.grad = at[GRAD];
+        args.type = shard->type;
+        TRY(ops->optimizer_step(stream, &args));
     }
     return STATUS_OK;
 }
@@ -121,7 +103,7 @@ static void compare_updates(struct device *gpu, struct device *cpu, struct shard
         for (int k = 0; k < N_TENSORS; k++) {
             if (memcmp(on_gpu[k], on_cpu[k], shard_bytes(shard)) != 0)
                 fail_msg("%s, parameters %s, n %zu, offset %zu: tensor %d has other bits than on the CPU",
-                         shard->sgd ? "sgd" : "adamw", dtype_name(shard->type), shard->n, offset, k);
+                         shard->optimizer->name, dtype_name(shard->type), shard->n, offset, k);
             free(on_gpu[k]), free(on_cpu[k]);
         }
     }
@@ -142,10 +124,9 @@ static void test_updates_have_the_bits_of_the_cpu(void **state) {
         }
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
             FOR_EACH_TYPE(type)
-        for (int rule = 0; rule < 3; rule++)
+        for (int rule = 0; rule < N_OP_OPTIMIZERS; rule++)
             compare_updates(
-                gpu, cpu,
-                &(struct shard){.n = lengths[k], .type = type, .sgd = rule > 0, .with_momentum = rule == 2});
+                gpu, cpu, &(struct shard){.n = lengths[k], .type = type, .optimizer = &op_optimizers[rule]});
         device_close(cpu);
         n_compared++;
     }

@@ -89,21 +89,22 @@ static void adamw_of_length(int n) {
     for (int step = 1; step <= N_STEPS; step++) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
-        struct adamw_args args = {.param = param,
-                                  .master = master,
-                                  .m = m,
-                                  .v = v,
-                                  .grad = grad,
-                                  .n = (size_t)n,
-                                  .step = step,
-                                  .lr = settings.lr,
-                                  .beta1 = settings.beta1,
-                                  .beta2 = settings.beta2,
-                                  .epsilon = settings.epsilon,
-                                  .weight_decay = settings.weight_decay,
-                                  .grad_scale = settings.grad_scale,
-                                  .type = DTYPE_F64};
-        EXPECT_OK(device->ops->adamw(&stream, &args));
+        struct optimizer_state state = {.master = master, .m = m, .v = v};
+        struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
+                                           .from = state,
+                                           .to = state,
+                                           .param = param,
+                                           .grad = grad,
+                                           .n = (size_t)n,
+                                           .step = step,
+                                           .lr = settings.lr,
+                                           .beta1 = settings.beta1,
+                                           .beta2 = settings.beta2,
+                                           .epsilon = settings.epsilon,
+                                           .weight_decay = settings.weight_decay,
+                                           .grad_scale = settings.grad_scale,
+                                           .type = DTYPE_F64};
+        EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
             struct history sums = history(step, i);
             expect_close("m", step, i, m[i], (1 - settings.beta1) * sums.first, sums.magnitude);
@@ -133,17 +134,19 @@ static void sgd_of_length(int n, bool with_momentum) {
     for (int step = 1; step <= N_STEPS; step++) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
-        struct sgd_args args = {.master = master,
-                                .m = with_momentum ? m : NULL,
-                                .grad = grad,
-                                .n = (size_t)n,
-                                .step = step,
-                                .lr = settings.lr,
-                                .momentum = with_momentum ? settings.momentum : 0,
-                                .weight_decay = settings.weight_decay,
-                                .grad_scale = settings.grad_scale,
-                                .type = DTYPE_F64};
-        EXPECT_OK(device->ops->sgd(&stream, &args));
+        struct optimizer_state state = {.master = master, .m = with_momentum ? m : NULL};
+        struct optimizer_step_args args = {.rule = OPTIMIZER_SGD,
+                                           .from = state,
+                                           .to = state,
+                                           .grad = grad,
+                                           .n = (size_t)n,
+                                           .step = step,
+                                           .lr = settings.lr,
+                                           .beta1 = settings.momentum,
+                                           .weight_decay = settings.weight_decay,
+                                           .grad_scale = settings.grad_scale,
+                                           .type = DTYPE_F64};
+        EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
             // As a heavy ball from rest, in the textbook's order.
             velocity[i] = (with_momentum ? settings.momentum : 0) * velocity[i] +
@@ -184,20 +187,21 @@ static void check_narrow_parameters(enum dtype type, const float *weights, const
     float master[5], m[5] = {0}, v[5] = {0}, grad[5] = {0};
     uint16_t param[5];
     memcpy(master, weights, sizeof master);
-    struct adamw_args args = {.param = param,
-                              .master = master,
-                              .m = m,
-                              .v = v,
-                              .grad = grad,
-                              .n = 5,
-                              .step = 1,
-                              .lr = 1,
-                              .beta1 = 0.9,
-                              .beta2 = 0.99,
-                              .epsilon = 1,
-                              .grad_scale = 1,
-                              .type = type};
-    EXPECT_OK(device->ops->adamw(&stream, &args)); // without gradient and decay the weights stay
+    struct optimizer_state state = {.master = master, .m = m, .v = v};
+    struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
+                                       .from = state,
+                                       .to = state,
+                                       .param = param,
+                                       .grad = grad,
+                                       .n = 5,
+                                       .step = 1,
+                                       .lr = 1,
+                                       .beta1 = 0.9,
+                                       .beta2 = 0.99,
+                                       .epsilon = 1,
+                                       .grad_scale = 1,
+                                       .type = type};
+    EXPECT_OK(device->ops->optimizer_step(&stream, &args)); // without gradient and decay the weights stay
     assert_memory_equal(param, wanted, sizeof param);
 }
 

@@ -209,23 +209,27 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
         const struct param *param = &model->params.params[i];
         size_t at = param_position(&model->params, i);
         bool narrow = is_narrow(model->options.type);
-        struct adamw_args args = {.param = narrow ? (char *)whole_data(model, model->param_region) +
-                                                        at * dtype_size(model->options.type)
-                                                  : NULL,
-                                  .master = (char *)whole_data(model, model->master_region) + at * size,
-                                  .m = (char *)whole_data(model, model->m_region) + at * size,
-                                  .v = (char *)whole_data(model, model->v_region) + at * size,
-                                  .grad = (char *)whole_data(model, model->grad_region) + at * size,
-                                  .n = param->elements,
-                                  .step = step,
-                                  .lr = settings->lr,
-                                  .beta1 = settings->beta1,
-                                  .beta2 = settings->beta2,
-                                  .epsilon = settings->epsilon,
-                                  .weight_decay = param->decay ? settings->weight_decay : 0,
-                                  .grad_scale = (float)grad_scale,
-                                  .type = model->options.type};
-        assert_ok(model->device->ops->adamw(&model->stream, &args));
+        struct optimizer_state state = {.master = (char *)whole_data(model, model->master_region) + at * size,
+                                        .m = (char *)whole_data(model, model->m_region) + at * size,
+                                        .v = (char *)whole_data(model, model->v_region) + at * size};
+        struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
+                                           .from = state,
+                                           .to = state,
+                                           .param = narrow ? (char *)whole_data(model, model->param_region) +
+                                                                 at * dtype_size(model->options.type)
+                                                           : NULL,
+                                           .grad = (char *)whole_data(model, model->grad_region) + at * size,
+                                           .n = param->elements,
+                                           .first = at,
+                                           .step = step,
+                                           .lr = settings->lr,
+                                           .beta1 = settings->beta1,
+                                           .beta2 = settings->beta2,
+                                           .epsilon = settings->epsilon,
+                                           .weight_decay = param->decay ? settings->weight_decay : 0,
+                                           .grad_scale = (float)grad_scale,
+                                           .type = model->options.type};
+        assert_ok(model->device->ops->optimizer_step(&model->stream, &args));
     }
     assert_ok(model->device->synchronize(&model->stream));
 }

@@ -1,0 +1,114 @@
+// Checks of the operations on flat spans: sum_squares, fill, cast and add.
+#include <math.h>
+
+#include "tests/ops/op_check.h"
+
+static const size_t spans[] = {1, 3, 7, 48, 257, 20011};
+#define N_SPANS (sizeof spans / sizeof *spans)
+
+void op_give_extremes(struct op_tensor *tensor) {
+    static const double extremes[] = {0, -0.0, 0x1p-126, -0x1p-130, 0x1p-149, 1e-20, -1e-8, 7e4, -0x1.8p-24};
+    for (size_t i = 0; i < tensor->span; i++)
+        if (i % 3 == 2)
+            op_give(tensor, i, extremes[i / 3 % (sizeof extremes / sizeof *extremes)]);
+}
+
+// ---- sum_squares
+
+void check_sum_squares(struct op_bench *bench) {
+    static const size_t lengths[] = {
+        1, 3, 257, SUM_SQUARES_BLOCK, SUM_SQUARES_BLOCK + 1, 2 * SUM_SQUARES_BLOCK + 77};
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        size_t n = lengths[k], n_blocks = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+        struct sum_squares_args args = {.n = n, .type = DTYPE_F32};
+        struct op_call call;
+        op_call_begin(&call, bench, sum_squares, &args, "n %zu", n);
+        struct op_tensor *x = op_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n));
+        struct op_tensor *partial =
+            op_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE, op_span(n_blocks));
+        op_give_extremes(x);
+        for (size_t i = 0; i < n; i += 1001)
+            op_give(x, i, 1e25); // its square is beyond fp32
+        op_call_reference(&call);
+        // Squares of fp32 numbers are exact in double; the reference may be off as much as the device.
+        for (size_t i = 0; i < n_blocks; i++)
+            partial->allowed[i] = 2 * SUM_SQUARES_BLOCK * 0x1p-53 * partial->truth[i];
+        op_call_judge(&call);
+    }
+}
+
+// ---- fill and cast
+
+static void fill_call(struct op_bench *bench, enum dtype type, size_t n, float value) {
+    struct fill_args args = {.n = n, .value = value, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, fill, &args, "n %zu value %g", n, (double)value);
+    op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n))->exact = true;
+    op_call_reference(&call);
+    op_call_judge(&call);
+}
+
+void check_fill(struct op_bench *bench) {
+    static const float values[] = {0, 1, -3.14159265f, 0x1p-130f, -0x1.8p-24f, 65519, 65520, INFINITY};
+    FOR_EACH_TYPE(type) {
+        for (size_t i = 0; i < N_SPANS; i++)
+            for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+                fill_call(bench, type, spans[i], values[k]);
+        fill_call(bench, type, 300007, 2); // more than one round of a small GPU's blocks
+    }
+}
+
+// For bf16 and for fp16: ties to even above and below, the last value before infinity and those after,
+// subnormal numbers; NaN.
+static void give_cast_inputs(struct op_tensor *x) {
+    static const double values[] = {
+        0x1.01p0,    0x1.03p0,   0x1.0100020p0, 0x1.00fffep0, -0x1.01p0,   -0x1.03p0,       0x1.fffffep127,
+        0x1.fep127,  0x1.ffp127, INFINITY,      -INFINITY,    (double)NAN, 0x1p-149,        0x1.8p-133,
+        -0x1.4p-130, 0.0,        -0.0,          0x1.002p0,    0x1.006p0,   0x1.002002p0,    0x1.001ffep0,
+        -0x1.002p0,  -0x1.006p0, 65504,         65519,        65520,       -65520,          1e6,
+        0x1.ffep-15, 0x1p-14,    0x1p-24,       0x1p-25,      0x1.8p-24,   -0x1.000002p-25,
+    };
+    for (size_t i = 0; i < x->span; i++)
+        if (x->span < 100 || i % 2)
+            op_give(x, i, values[i / 2 % (sizeof values / sizeof *values)]);
+}
+
+void check_cast(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    FOR_EACH_TYPE(out_type)
+    for (size_t i = 0; i < N_SPANS; i++) {
+        struct cast_args args = {.n = spans[i], .type = type, .out_type = out_type};
+        struct op_call call;
+        op_call_begin(&call, bench, cast, &args, "to %s n %zu", dtype_name(out_type), spans[i]);
+        call.out_type = &args.out_type;
+        give_cast_inputs(op_tensor(&call, "x", &args.x, type, OP_READ, op_span(spans[i])));
+        op_tensor(&call, "out", &args.out, out_type, OP_WRITE, op_span(spans[i]))->exact = true;
+        op_call_reference(&call);
+        op_call_judge(&call);
+    }
+}
+
+// ---- add
+
+void check_add(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_SPANS; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            struct add_args args = {.n = spans[i], .type = type};
+            struct op_call call;
+            op_call_begin(&call, bench, add, &args, "n %zu%s", spans[i], in_place ? " in place" : "");
+            struct op_tensor *x =
+                op_tensor(&call, "x", &args.x, DTYPE_F32, in_place ? OP_UPDATE : OP_READ, op_span(spans[i]));
+            struct op_tensor *y = op_tensor(&call, "y", &args.y, type, OP_READ, op_span(spans[i]));
+            struct op_tensor *out = x;
+            if (in_place)
+                op_alias(x, &args.out);
+            else
+                out = op_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
+            op_give_extremes(x);
+            op_give_extremes(y);
+            out->exact = true; // the sum of two floats is exact in double or rounds the same way once more
+            op_call_reference(&call);
+            op_call_judge(&call);
+        }
+}
