@@ -77,3 +77,7 @@ enum status event_record(struct event *event, struct stream *stream) {
 enum status event_wait(struct event *event, struct stream *stream) {
     return event->mark ? event->device->event_wait(event, stream) : STATUS_OK;
 }
+
+enum status event_synchronize(struct event *event) {
+    return event->mark ? event->device->event_synchronize(event) : STATUS_OK;
+}

@@ -56,6 +56,7 @@ struct device {
     void (*event_close)(struct device *device, void *mark);
     enum status (*event_record)(struct event *event, struct stream *stream);
     enum status (*event_wait)(struct event *event, struct stream *stream);
+    enum status (*event_synchronize)(struct event *event);
 };
 
 // name: "cpu", "cuda", or "auto" for the best that this machine has. n_threads 0: one per core that the
@@ -80,6 +81,8 @@ void event_free(struct event *event);
 enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
 // Later work on `stream` happens after the event. The host does not wait.
 enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
+// The host waits for the event; at once where it was never recorded.
+enum status event_synchronize(struct event *event) MUST_CHECK;
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;

@@ -84,7 +84,8 @@ size_t comm_memory_bytes(int world, int local_world);
 size_t comm_sums_bytes(int world, enum region_place place);
 
 // ---- bulk. Buffers must stay untouched until the ticket was waited for; writes made on
-// `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results.
+// `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results. One
+// rank alone sends nothing: its calls are work on `stream`.
 
 // Each piece's owner gets the sum over ranks r = 0, 1, ... of r's in[piece.in ...] in its out[piece.out ...]:
 // taken in fp32, in rank order. With `accumulate` it is added to what is there. `out` may be the owner's `in`

@@ -21,7 +21,7 @@ struct comm_backend {
     // attach too.
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm);
-    enum status (*bulk)(struct comm *comm, const struct comm_call *call);
+    enum status (*bulk)(struct comm *comm, const struct comm_call *call); // several ranks only
     enum status (*gather)(struct comm *comm, const void *mine, size_t bytes, void *all);
     enum status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root);
     void (*abort)(struct comm *comm, enum status status, const char *message);
@@ -40,9 +40,6 @@ struct transfer_run {
 };
 // At most `most` elements; 0 elements when there are no more.
 struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
-
-// A bulk call where there is one rank: copies and sums within its own memory.
-enum status comm_bulk_alone(struct comm *comm, const struct comm_call *call) MUST_CHECK;
 
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) MUST_CHECK;
 

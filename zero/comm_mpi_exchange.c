@@ -231,8 +231,6 @@ static enum status all_gather(const struct exchange *exchange) {
 }
 
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
-    if (comm->world == 1)
-        return comm_bulk_alone(comm, call);
     size_t owned[comm->world];
     const struct exchange exchange = exchange_of(comm, call, owned);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);

@@ -42,7 +42,7 @@ static enum status lay_out_units(struct gradients *gradients, const struct parti
     for (int unit = 0; unit < params->n_units; unit++) {
         transfers_init(&gradients->of_unit[unit], gradients->options->reduce_bucket);
         TRY(transfers_add(&gradients->of_unit[unit], partition, unit, 0, params->units[unit].elements,
-                          PLACE_AT(0), PLACE_SHARD));
+                          PLACE_AT(0), offload_stages(gradients->offload) ? PLACE_SHARE : PLACE_SHARD));
         transfers_finish(&gradients->of_unit[unit]);
     }
     return STATUS_OK;
@@ -68,9 +68,14 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
 
 enum status gradients_init(struct gradients *gradients, const struct params *params,
                            const struct stage_options *options, const struct partition *partition,
-                           size_t shard_elements, struct device *device, struct region_table *table) {
-    *gradients = (struct gradients){
-        .params = params, .options = options, .device = device, .whole_region = -1, .shard_region = -1};
+                           size_t shard_elements, struct offload *offload, struct device *device,
+                           struct region_table *table) {
+    *gradients = (struct gradients){.params = params,
+                                    .options = options,
+                                    .device = device,
+                                    .offload = offload,
+                                    .whole_region = -1,
+                                    .shard_region = -1};
     if (keeps_all(gradients)) {
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
                        &gradients->whole_region, "grads"));
@@ -80,7 +85,8 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
         TRY(lay_out_units(gradients, partition));
     }
     if (stage_reduces_to_shard(options))
-        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, shard_elements,
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
+                       offload_stages(offload) ? offload->tiers->device.elements : shard_elements,
                        &gradients->shard_region, "grads of the shard"));
     return STATUS_OK;
 }
@@ -116,6 +122,8 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
+    gradients->sent = 0;
+    TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
     if (!keeps_all(gradients) || (k > 0 && !every))
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
@@ -159,28 +167,42 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
-                          const float *from, comm_ticket *ticket) {
-    float *to = gradients->shard ? gradients->shard : gradients->whole;
+                          const float *from, float *to, comm_ticket *ticket) {
     return comm_reduce_scatter(gradients->comm, stream, call, from, to,
                                gradients->options->gradients_travel_as, gradients->accumulating, ticket);
 }
 
+// Calls go through all units, the last first, wherever a bucket is full.
+static enum status ready_together(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct params *params = gradients->params;
+    const struct transfers *calls = &gradients->together;
+    float *to = gradients->shard ? gradients->shard : gradients->whole;
+    comm_ticket ticket = 0;
+    while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit) {
+        const struct transfer *call = &calls->calls[gradients->next_call++];
+        TRY(reduce(gradients, stream, call, gradients->whole, to, &ticket));
+        gradients->sent += call->elements;
+    }
+    int lowest = params->n_units; // whose elements were all sent
+    while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->sent)
+        lowest--;
+    return offload_reduced(gradients->offload, stream, lowest, ticket);
+}
+
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
-    comm_ticket ticket;
     if (!gradients->reducing)
         return STATUS_OK;
-    if (keeps_all(gradients)) {
-        struct transfers *calls = &gradients->together;
-        while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit)
-            TRY(reduce(gradients, stream, &calls->calls[gradients->next_call++], gradients->whole, &ticket));
-        return STATUS_OK;
-    }
+    if (keeps_all(gradients))
+        return ready_together(gradients, stream, unit);
     struct gradient_buffer *buffer = buffer_of(gradients, unit);
     const struct transfers *calls = &gradients->of_unit[unit];
+    float *to = gradients->shard;
+    if (offload_stages(gradients->offload))
+        TRY(offload_staging(gradients->offload, stream, unit, &to));
     for (int i = 0; i < calls->n_calls; i++)
-        TRY(reduce(gradients, stream, &calls->calls[i], buffer->data, &buffer->ticket));
+        TRY(reduce(gradients, stream, &calls->calls[i], buffer->data, to, &buffer->ticket));
     buffer->unit = -1;
-    return STATUS_OK;
+    return offload_reduced(gradients->offload, stream, unit, buffer->ticket);
 }
 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
@@ -189,10 +211,16 @@ enum status gradients_finish(struct gradients *gradients, struct stream *stream)
     for (int i = 0; i < gradients->spread.n_calls; i++)
         TRY(comm_all_gather(gradients->comm, stream, &gradients->spread.calls[i], from, gradients->whole,
                             DTYPE_F32, &ticket));
-    return comm_wait_all(gradients->comm);
+    TRY(comm_wait_all(gradients->comm));
+    return offload_finish(gradients->offload, stream);
+}
+
+struct offload_source gradients_source(const struct gradients *gradients) {
+    bool whole = !gradients->shard || gradients->options->stage == 0;
+    return (struct offload_source){whole ? gradients->whole : gradients->shard, whole};
 }
 
 float *gradients_at(const struct gradients *gradients, const struct stage_span *span) {
-    bool in_shard = gradients->shard && gradients->options->stage > 0;
-    return in_shard ? gradients->shard + span->in_shard : gradients->whole + span->in_whole;
+    struct offload_source source = gradients_source(gradients);
+    return source.data + stage_span_at(span, source.whole);
 }

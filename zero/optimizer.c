@@ -1,4 +1,5 @@
-// Walks the tensors of each span; neighbours with the same weight decay are updated by one call.
+// Walks the tensors of each part; neighbours with the same weight decay are updated by one call. The device's
+// parts are given to its stream first: it works on them while the host updates its own.
 #include "zero/optimizer.h"
 
 #include <math.h>
@@ -6,116 +7,205 @@
 
 #include "kernels/ops.h"
 
-size_t optimizer_span_partials(size_t elements) {
-    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-}
-
-static size_t span_partials(const struct stage_span *span) {
-    return optimizer_span_partials(span->end - span->begin);
-}
-
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state,
-                           struct region_table *table) {
+enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state) {
+    static const char *const names[N_OPTIMIZER_RULES] = {"adamw", "adam", "sgd", "lion"};
     *optimizer = (struct optimizer){.config = config, .state = state};
-    for (int i = 0; i < state->n_owned; i++)
-        optimizer->n_partials += span_partials(&state->owned[i]);
-    TRY(region_add(table, REGION_DATA, state->device->place, DTYPE_F64, optimizer->n_partials,
-                   &optimizer->partials_region, "norm"));
-    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, optimizer->n_partials,
-                      &optimizer->host_region, "norm on host");
-}
-
-void optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
-    optimizer->partials = region_data(table, optimizer->partials_region);
-    optimizer->host_partials = region_data(table, optimizer->host_region);
+    for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
+        if (strcmp(config->optimizer.type, names[rule]) == 0) {
+            optimizer->rule = (enum optimizer_rule)rule;
+            return STATUS_OK;
+        }
+    return FAIL(STATUS_INVALID, "%s: optimizer.type is \"%s\", which no rule has", config->source,
+                config->optimizer.type);
 }
 
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {
     struct state *state = optimizer->state;
-    double *partial = optimizer->partials;
-    for (int i = 0; i < state->n_owned; i++) {
-        const struct stage_span *span = &state->owned[i];
-        TRY(state->device->ops->sum_squares(
-            stream, &(struct sum_squares_args){.partial = partial,
-                                               .x = gradients_at(&state->gradients, span),
-                                               .n = span->end - span->begin,
-                                               .type = DTYPE_F32}));
-        partial += span_partials(span);
-    }
-    TRY(state->device->copy(stream, optimizer->host_partials, optimizer->partials,
-                            optimizer->n_partials * sizeof(double)));
-    TRY(state->device->synchronize(stream));
-    double sum = 0;
-    for (size_t i = 0; i < optimizer->n_partials; i++)
-        sum += optimizer->host_partials[i];
-    TRY(comm_sum(state->comm, &sum, 1));
-    *norm = sqrt(sum);
-    return STATUS_OK;
+    if (state->options.offload_optimizer)
+        return offload_norm(&state->offload, norm);
+    for (int i = 0; i < state->owned.n; i++)
+        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &state->owned.spans[i])));
+    return norm_finish(&state->norm, stream, state->comm, norm);
 }
 
-// One call's stretch of a span, from `offset` elements after its begin.
+// A part's elements [offset, offset + n), all with or all without weight decay.
 struct stretch {
-    const struct stage_span *span;
     size_t offset, n;
     bool decay;
 };
 
-static enum status update_stretch(const struct optimizer *optimizer, struct stream *stream,
-                                  const struct stretch *stretch, int64_t step, double lr, float grad_scale) {
-    const struct state *state = optimizer->state;
-    const struct config *config = optimizer->config;
-    char *param = NULL;
-    if (state->type != DTYPE_F32)
-        param = (char *)parameters_at(&state->parameters, stretch->span) +
-                stretch->offset * dtype_size(state->type);
-    float *kinds[N_CHECKPOINT_KINDS] = {NULL};
-    for (int kind = 0; kind < state->n_kinds; kind++)
-        kinds[kind] = state_at(state, kind, stretch->span) + stretch->offset;
-    double decay = stretch->decay ? config->optimizer.weight_decay : 0;
-    const float *grad = gradients_at(&state->gradients, stretch->span) + stretch->offset;
-    bool adamw = strcmp(config->optimizer.type, "adamw") == 0;
-    struct optimizer_state kept = {
-        .master = kinds[CHECKPOINT_MASTER], .m = kinds[CHECKPOINT_M], .v = kinds[CHECKPOINT_V]};
-    return state->device->ops->optimizer_step(
-        stream, &(struct optimizer_step_args){.rule = adamw ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
-                                              .from = kept,
-                                              .to = kept,
-                                              .param = param,
-                                              .grad = grad,
-                                              .n = stretch->n,
-                                              .step = step,
-                                              .lr = lr,
-                                              .beta1 = adamw ? config->optimizer.betas.value[0]
-                                                             : config->optimizer.momentum,
-                                              .beta2 = adamw ? config->optimizer.betas.value[1] : 0,
-                                              .epsilon = config->optimizer.eps,
-                                              .weight_decay = decay,
-                                              .grad_scale = grad_scale,
-                                              .type = state->type});
-}
-
-// The tensors that the span touches, cut to it. Padding between tensors is zero and stays so.
-static enum status update_span(const struct optimizer *optimizer, struct stream *stream,
-                               const struct stage_span *span, int64_t step, double lr, float grad_scale) {
-    const struct params *params = optimizer->state->params;
+// The next stretch after `last`, of n 0 when there is none. Padding between tensors is zero and stays so.
+static struct stretch next_stretch(const struct params *params, const struct tier_part *part,
+                                   const struct stretch *last) {
+    const struct stage_span *span = &part->span;
     const struct param_unit *unit = &params->units[span->unit];
-    struct stretch stretch = {.span = span};
+    size_t from = span->begin + last->offset + last->n;
+    struct stretch stretch = {0};
     for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
         const struct param *param = &params->params[i];
-        size_t begin = param->offset > span->begin ? param->offset : span->begin;
+        size_t begin = param->offset > from ? param->offset : from;
         size_t end =
             param->offset + param->elements < span->end ? param->offset + param->elements : span->end;
         if (begin >= end)
             continue;
-        if (stretch.n > 0 && param->decay != stretch.decay) {
-            TRY(update_stretch(optimizer, stream, &stretch, step, lr, grad_scale));
-            stretch.n = 0;
-        }
+        if (stretch.n > 0 && param->decay != stretch.decay)
+            break;
         if (stretch.n == 0)
-            stretch = (struct stretch){.span = span, .offset = begin - span->begin, .decay = param->decay};
+            stretch = (struct stretch){.offset = begin - span->begin, .decay = param->decay};
         stretch.n = end - span->begin - stretch.offset;
     }
-    return stretch.n > 0 ? update_stretch(optimizer, stream, &stretch, step, lr, grad_scale) : STATUS_OK;
+    return stretch;
+}
+
+static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                struct stream *stream, const struct tier_part *part,
+                                const struct stretch *stretch, const float *grad, void *param) {
+    const struct state *state = optimizer->state;
+    const struct config *config = optimizer->config;
+    bool sgd = optimizer->rule == OPTIMIZER_SGD;
+    const struct optimizer_step_args args = {
+        .rule = optimizer->rule,
+        .from = state_part_at(state, part, stretch->offset, call->from),
+        .to = state_part_at(state, part, stretch->offset, call->to),
+        .param = param,
+        .grad = grad + stretch->offset,
+        .n = stretch->n,
+        .first = state->params->units[part->span.unit].offset + part->span.begin + stretch->offset,
+        .step = call->step,
+        .lr = call->lr,
+        .beta1 = sgd ? config->optimizer.momentum : config->optimizer.betas.value[0],
+        .beta2 = config->optimizer.betas.value[1],
+        .epsilon = config->optimizer.eps,
+        .weight_decay = stretch->decay ? config->optimizer.weight_decay : 0,
+        .grad_scale = call->grad_scale,
+        .type = state->type,
+        .grad_type = DTYPE_F32,
+        .state_type = state->tiers.moment_type};
+    return stream->device->ops->optimizer_step(stream, &args);
+}
+
+static enum status step_on_device(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                  struct stream *stream, const struct tier_part *part) {
+    const struct state *state = optimizer->state;
+    const float *grad = offload_stages(&state->offload) ? state->gradients.shard + part->at
+                                                        : gradients_at(&state->gradients, &part->span);
+    struct stretch stretch = {0};
+    while ((stretch = next_stretch(state->params, part, &stretch)).n > 0) {
+        void *param = state->type == DTYPE_F32 ? NULL : state_params_at(state, part, stretch.offset);
+        TRY(step_stretch(optimizer, call, stream, part, &stretch, grad, param));
+    }
+    return STATUS_OK;
+}
+
+// A piece at a time, so that each is on its way while the next is updated; `send` false: none goes yet.
+static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                const struct tier_part *part, bool send) {
+    struct state *state = optimizer->state;
+    struct offload *offload = &state->offload;
+    struct stream host = {.device = state->host};
+    struct stretch stretch = {0};
+    while ((stretch = next_stretch(state->params, part, &stretch)).n > 0)
+        for (size_t done = 0; done < stretch.n; done += OFFLOAD_PIECE) {
+            size_t left = stretch.n - done;
+            struct stretch piece = {.offset = stretch.offset + done,
+                                    .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
+                                    .decay = stretch.decay};
+            void *param;
+            TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
+            TRY(step_stretch(optimizer, call, &host, part, &piece, offload_gradients_at(offload, part),
+                             param));
+            if (send)
+                TRY(offload_params_end(offload, part, piece.offset, piece.n, call->to,
+                                       state_params_at(state, part, piece.offset)));
+        }
+    return STATUS_OK;
+}
+
+static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit,
+                             bool send) {
+    struct state *state = optimizer->state;
+    const struct tiers *tiers = &state->tiers;
+    TRY(offload_wait(&state->offload, unit));
+    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
+        if (tiers->parts[i].on_host)
+            TRY(step_on_host(optimizer, call, &tiers->parts[i], send));
+    return STATUS_OK;
+}
+
+// ---- ahead of the norm
+
+static enum status step_ahead(void *context, int unit) {
+    const struct optimizer *optimizer = context;
+    return step_unit(optimizer, &optimizer->expected, unit, false);
+}
+
+static void unit_taken(void *context, int unit) {
+    struct optimizer *optimizer = context;
+    speculation_give(optimizer->speculation, unit);
+}
+
+enum status optimizer_bind(struct optimizer *optimizer) {
+    struct state *state = optimizer->state;
+    if (!state->options.offload_speculative)
+        return STATUS_OK;
+    TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
+    state->offload.taken = unit_taken;
+    state->offload.taken_context = optimizer;
+    return STATUS_OK;
+}
+
+void optimizer_free(struct optimizer *optimizer) {
+    speculation_delete(optimizer->speculation);
+    *optimizer = (struct optimizer){0};
+}
+
+static struct optimizer_call call_of(const struct optimizer *optimizer, int64_t step, double lr,
+                                     double factor) {
+    const struct tiers *tiers = &optimizer->state->tiers;
+    return (struct optimizer_call){.step = step,
+                                   .lr = lr,
+                                   .grad_scale = (float)factor,
+                                   .from = tiers->current,
+                                   .to = tiers->undoes ? 1 - tiers->current : tiers->current};
+}
+
+void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale) {
+    optimizer->expected = call_of(optimizer, step, lr, 1 / loss_scale);
+}
+
+static bool is_as_expected(const struct optimizer *optimizer, const struct optimizer_call *call) {
+    const struct optimizer_call *expected = &optimizer->expected;
+    return call->step == expected->step && call->lr == expected->lr &&
+           call->grad_scale == expected->grad_scale && call->to == expected->to;
+}
+
+// The copy that was stepped to is from now on the state, and its parameters go where they belong.
+static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
+    struct state *state = optimizer->state;
+    struct tiers *tiers = &state->tiers;
+    for (int i = 0; i < tiers->n_parts; i++) {
+        const struct tier_part *part = &tiers->parts[i];
+        if (part->on_host)
+            TRY(offload_params_end(&state->offload, part, 0, part->span.end - part->span.begin, call->to,
+                                   state_params_at(state, part, 0)));
+    }
+    tiers->current = call->to;
+    if (state->options.offload_param)
+        parameters_keep(&state->parameters, tiers_shard(tiers));
+    return STATUS_OK;
+}
+
+// ---- a step
+
+// In the order in which gradients arrive.
+static enum status step_host(struct optimizer *optimizer, const struct optimizer_call *call) {
+    int n_units = optimizer->state->params->n_units, n_done = 0;
+    if (optimizer->speculation)
+        TRY(speculation_wait(optimizer->speculation, &n_done));
+    bool ahead = n_done == n_units && is_as_expected(optimizer, call);
+    for (int unit = n_units - 1; unit >= 0 && !ahead; unit--)
+        TRY(step_unit(optimizer, call, unit, !optimizer->speculation));
+    return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
@@ -123,8 +213,21 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     struct state *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
-    float grad_scale = (float)(clipping / loss_scale);
-    for (int i = 0; i < state->n_updated; i++)
-        TRY(update_span(optimizer, stream, &state->updated[i], step, lr, grad_scale));
+    const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
+    for (int i = 0; i < state->tiers.n_parts; i++)
+        if (!state->tiers.parts[i].on_host)
+            TRY(step_on_device(optimizer, &call, stream, &state->tiers.parts[i]));
+    if (state->options.offload_optimizer) {
+        TRY(step_host(optimizer, &call));
+        TRY(offload_params_sent(&state->offload, stream));
+    }
     return parameters_updated(&state->parameters, stream);
+}
+
+// Nothing changed, but every step sends what the plan says.
+enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
+    int n_done;
+    if (optimizer->speculation)
+        TRY(speculation_wait(optimizer->speculation, &n_done));
+    return parameters_updated(&optimizer->state->parameters, stream);
 }

@@ -31,12 +31,13 @@ static size_t choose_persistent(struct parameters *parameters) {
 static enum status lay_out_unit(struct parameters *parameters, const struct partition *partition, int unit) {
     const struct params *params = parameters->params;
     const struct param_unit *u = &params->units[unit];
+    struct transfer_place from = parameters->options->offload_param ? PLACE_AT(0) : PLACE_SHARD;
     transfers_init(&parameters->of_unit[unit], parameters->options->allgather_bucket);
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct param *param = &params->params[i];
         if (parameters->persistent_offset[i] == NOT_PERSISTENT)
             TRY(transfers_add(&parameters->of_unit[unit], partition, unit, param->offset,
-                              param->offset + param->elements, PLACE_SHARD, PLACE_AT(0)));
+                              param->offset + param->elements, from, PLACE_AT(0)));
     }
     transfers_finish(&parameters->of_unit[unit]);
     return STATUS_OK;
@@ -47,10 +48,11 @@ static enum status lay_out_persistent(struct parameters *parameters, const struc
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         size_t offset = parameters->persistent_offset[i];
+        struct transfer_place to = PLACE_AT(offset - param->offset);
         if (offset != NOT_PERSISTENT)
             TRY(transfers_add(&parameters->updated, partition, param->unit, param->offset,
-                              param->offset + param->elements, PLACE_SHARD,
-                              PLACE_AT(offset - param->offset)));
+                              param->offset + param->elements,
+                              parameters->options->offload_param ? to : PLACE_SHARD, to));
     }
     return STATUS_OK;
 }
@@ -95,13 +97,18 @@ static enum status init_stage3(struct parameters *parameters, const struct parti
 
 enum status parameters_init(struct parameters *parameters, const struct params *params,
                             const struct stage_options *options, const struct partition *partition,
-                            size_t shard_elements, enum dtype type, struct device *device,
-                            struct region_table *table) {
-    *parameters = (struct parameters){
-        .params = params, .options = options, .device = device, .type = type, .ahead = -1};
+                            size_t shard_elements, enum dtype type, struct offload *offload,
+                            struct device *device, struct region_table *table) {
+    *parameters = (struct parameters){.params = params,
+                                      .options = options,
+                                      .device = device,
+                                      .type = type,
+                                      .offload = offload,
+                                      .ahead = -1};
     bool whole = parameters_whole(parameters);
-    TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
-                   &parameters->kept_region, whole ? "params" : "params of the shard"));
+    if (!options->offload_param)
+        TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
+                       &parameters->kept_region, whole ? "params" : "params of the shard"));
     transfers_init(&parameters->updated, options->allgather_bucket);
     for (int unit = 0; (options->stage == 1 || options->stage == 2) && unit < params->n_units; unit++) {
         struct transfer_place here = PLACE_AT(params->units[unit].offset);
@@ -114,18 +121,30 @@ enum status parameters_init(struct parameters *parameters, const struct params *
     return STATUS_OK;
 }
 
-void parameters_bind(struct parameters *parameters, const struct region_table *table, struct comm *comm) {
+enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
+                            struct comm *comm) {
     parameters->comm = comm;
-    parameters->kept = region_data(table, parameters->kept_region);
+    if (!parameters->options->offload_param)
+        parameters->kept = region_data(table, parameters->kept_region);
     if (parameters_whole(parameters))
-        return;
+        return STATUS_OK;
     parameters->persistent = region_data(table, parameters->persistent_region);
-    for (int i = 0; i < N_SLOTS; i++)
+    for (int i = 0; i < N_SLOTS; i++) {
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
+        TRY(event_init(&parameters->slots[i].loaded, parameters->device));
+    }
+    return event_init(&parameters->asked, parameters->device);
+}
+
+void parameters_keep(struct parameters *parameters, void *shard) {
+    parameters->kept = shard;
 }
 
 void parameters_free(struct parameters *parameters) {
     transfers_free(&parameters->updated);
+    for (int i = 0; i < N_SLOTS; i++)
+        event_free(&parameters->slots[i].loaded);
+    event_free(&parameters->asked);
     for (int unit = 0; parameters->of_unit && unit < parameters->params->n_units; unit++)
         transfers_free(&parameters->of_unit[unit]);
     free(parameters->of_unit);
@@ -161,12 +180,51 @@ static struct slot *free_slot(struct parameters *parameters, int unit) {
     return NULL;
 }
 
+// Copies this rank's elements of a unit's tensors, those that persist or those that do not, from the host to
+// where they belong: at base + element, or where persistent tensors stand.
+static enum status load_tensors(struct parameters *parameters, int unit, bool persistent, void *base) {
+    const struct params *params = parameters->params;
+    const struct param_unit *u = &params->units[unit];
+    const struct stage_spans *owned = parameters->offload->owned;
+    for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
+        const struct stage_span *span = &owned->spans[k];
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+            const struct param *param = &params->params[i];
+            size_t offset = parameters->persistent_offset[i], param_end = param->offset + param->elements;
+            size_t begin = param->offset > span->begin ? param->offset : span->begin;
+            size_t end = param_end < span->end ? param_end : span->end;
+            if ((offset != NOT_PERSISTENT) != persistent || begin >= end)
+                continue;
+            size_t to = persistent ? offset + (begin - param->offset) : begin;
+            TRY(parameters->device->copy(
+                &parameters->offload->in, at(parameters, base, to),
+                at(parameters, parameters->kept, span->in_shard + (begin - span->begin)),
+                (end - begin) * dtype_size(parameters->type)));
+        }
+    }
+    return STATUS_OK;
+}
+
+// What the caller's stream has done so far comes before what `in` does next: the memory may still be in use.
+static enum status let_in_follow(struct parameters *parameters, struct stream *stream) {
+    TRY(event_record(&parameters->asked, stream));
+    return event_wait(&parameters->asked, &parameters->offload->in);
+}
+
 static enum status fetch(struct parameters *parameters, struct stream *stream, int unit, struct slot *slot) {
     const struct transfers *calls = &parameters->of_unit[unit];
+    const void *from = parameters->kept;
     slot->unit = unit;
+    if (parameters->options->offload_param) {
+        TRY(let_in_follow(parameters, stream));
+        TRY(load_tensors(parameters, unit, false, slot->data));
+        TRY(event_record(&slot->loaded, &parameters->offload->in));
+        stream = &parameters->offload->in;
+        from = slot->data;
+    }
     for (int i = 0; i < calls->n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &calls->calls[i], parameters->kept, slot->data,
-                            parameters->type, &slot->ticket));
+        TRY(comm_all_gather(parameters->comm, stream, &calls->calls[i], from, slot->data, parameters->type,
+                            &slot->ticket));
     return STATUS_OK;
 }
 
@@ -175,6 +233,7 @@ static enum status complete(struct parameters *parameters, struct stream *stream
     const struct params *params = parameters->params;
     const struct param_unit *u = &params->units[slot->unit];
     TRY(comm_wait(parameters->comm, stream, slot->ticket));
+    TRY(event_wait(&slot->loaded, stream));
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct param *param = &params->params[i];
         size_t offset = parameters->persistent_offset[i];
@@ -236,8 +295,19 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
 enum status parameters_updated(struct parameters *parameters, struct stream *stream) {
     comm_ticket ticket;
     void *to = parameters_whole(parameters) ? parameters->kept : parameters->persistent;
+    const void *from = parameters->kept;
+    struct stream *in = stream;
+    if (parameters->options->offload_param) {
+        TRY(let_in_follow(parameters, stream));
+        for (int unit = 0; unit < parameters->params->n_units; unit++)
+            TRY(load_tensors(parameters, unit, true, parameters->persistent));
+        in = &parameters->offload->in;
+        from = parameters->persistent;
+    }
     for (int i = 0; i < parameters->updated.n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &parameters->updated.calls[i], parameters->kept, to,
-                            parameters->type, &ticket));
+        TRY(comm_all_gather(parameters->comm, in, &parameters->updated.calls[i], from, to, parameters->type,
+                            &ticket));
+    if (parameters->options->offload_param)
+        TRY(offload_params_sent(parameters->offload, stream));
     return comm_wait_all(parameters->comm);
 }

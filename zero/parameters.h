@@ -4,13 +4,15 @@
 // Stages 0 to 2 keep all of them on every rank; after the update stages 1 and 2 gather what each owner
 // changed. Stage 3 keeps a shard: a unit is gathered into one of two slots just before it is used and dropped
 // after, the next one fetched meanwhile. Tensors of fewer elements than the persistence threshold stay whole
-// and are gathered once a step (DeepSpeed's stage3_param_persistence_threshold).
+// and are gathered once a step (DeepSpeed's stage3_param_persistence_threshold). With offload_param the shard
+// is on the host (ZeRO-Infinity, arXiv 2104.07857): this rank's share of a unit is copied into the slot
+// first, on offload's stream, and gathered there.
 #ifndef ZERO_ZERO_PARAMETERS_H
 #define ZERO_ZERO_PARAMETERS_H
 
 #include "base/region.h"
 #include "kernels/device.h"
-#include "zero/stage.h"
+#include "zero/offload.h"
 #include "zero/transfers.h"
 
 #define N_SLOTS                                                                                              \
@@ -24,7 +26,8 @@ struct slot {
     void *data;
     int unit; // -1: free
     bool in_use;
-    comm_ticket ticket; // of its gathering
+    comm_ticket ticket;  // of its gathering
+    struct event loaded; // offload_param: this rank's share is there
 };
 
 struct parameters {
@@ -32,31 +35,36 @@ struct parameters {
     const struct stage_options *options;
     struct device *device;
     enum dtype type;
+    struct offload *offload;
     struct comm *comm; // from parameters_bind
     int kept_region, persistent_region;
-    void *kept;                // all units one after another, or (stage 3) the shard
-    void *persistent;          // stage 3
+    void *kept;       // all units one after another, or (stage 3) the shard; with offload_param the host's
+    void *persistent; // stage 3
     size_t *persistent_offset; // (n_params) elements from there; NOT_PERSISTENT
     bool *unit_persists;       // (n_units) all its tensors do: they stand there as in a unit
     struct slot slots[N_SLOTS];
     struct transfers *of_unit; // stage 3: (n_units) the tensors that do not persist
     struct transfers updated;  // after an update: what all ranks need
     int ahead;                 // the unit to fetch when there is room, -1: none
+    struct event asked;        // offload_param: where the caller's stream was when it asked for a unit
 };
 #define NOT_PERSISTENT SIZE_MAX
 
-// shard_elements: of this rank. Adds regions and lays the transfers out.
+// shard_elements: of this rank. Adds regions and lays the transfers out. `offload` must outlive it.
 enum status parameters_init(struct parameters *parameters, const struct params *params,
                             const struct stage_options *options, const struct partition *partition,
-                            size_t shard_elements, enum dtype type, struct device *device,
-                            struct region_table *table) MUST_CHECK;
-void parameters_bind(struct parameters *parameters, const struct region_table *table, struct comm *comm);
+                            size_t shard_elements, enum dtype type, struct offload *offload,
+                            struct device *device, struct region_table *table) MUST_CHECK;
+enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
+                            struct comm *comm) MUST_CHECK;
+// With offload_param: where the host has the shard from now on.
+void parameters_keep(struct parameters *parameters, void *shard);
 void parameters_free(struct parameters *parameters);
 
 static inline bool parameters_whole(const struct parameters *parameters) {
     return parameters->options->stage < 3;
 }
-// A span of this rank's, in what is kept.
+// A span of this rank's, in what is kept: on the device but for offload_param.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 
 // A unit's parameters, valid until its release. next: as unit_hooks has it.

@@ -20,7 +20,7 @@ static enum status add_states(struct parts *parts, const struct plan_request *re
                               struct region_table *table) {
     TRY(state_init(&parts->state, request->params, request->config, request->type, request->rank,
                    request->world, request->device, table));
-    return optimizer_init(&parts->optimizer, request->config, &parts->state, table);
+    return optimizer_init(&parts->optimizer, request->config, &parts->state);
 }
 
 // What does not, but for the generator.
@@ -53,16 +53,18 @@ enum status parts_plan(struct parts *parts, const struct plan_request *request, 
     return add_model(parts, request, table);
 }
 
-void parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
-                struct comm *comm) {
-    state_bind(&parts->state, table, comm);
-    optimizer_bind(&parts->optimizer, table);
+enum status parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
+                       struct comm *comm, struct device *host) {
+    TRY(state_bind(&parts->state, table, comm, host));
+    TRY(optimizer_bind(&parts->optimizer));
     gpt_bind(parts->gpt, table, stream);
     if (parts->generator)
         generator_bind(parts->generator, table, stream);
+    return STATUS_OK;
 }
 
 void parts_free(struct parts *parts) {
+    optimizer_free(&parts->optimizer);
     state_free(&parts->state);
     gpt_delete(parts->gpt);
     generator_delete(parts->generator);
@@ -247,14 +249,14 @@ static int keep_extremes(struct load *loads, int n) {
 static enum status choose_ranks(const struct plan_request *request, struct load **out, int *n) {
     struct stage_options options;
     struct partition partition;
-    TRY(stage_options_read(request->config, &options));
+    TRY(stage_options_read(request->config, request->device->place, &options));
     TRY(partition_init(&partition, request->params, options.partition, request->world));
     struct load *loads = calloc((size_t)request->world, sizeof *loads);
     for (int rank = 0; loads && rank < request->world; rank++)
         loads[rank] = (struct load){.elements = partition.rank_elements[rank], .rank = rank};
     for (int i = 0; loads && i < partition.n_spans; i++) {
         const struct partition_span *span = &partition.spans[i];
-        loads[span->owner].partials += optimizer_span_partials(span->end - span->begin);
+        loads[span->owner].partials += norm_span_partials(span->end - span->begin);
     }
     partition_free(&partition);
     int n_others = loads ? keep_extremes(loads + 1, request->world - 1) : -1;

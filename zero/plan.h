@@ -27,8 +27,9 @@ struct plan_request {
 // Makes the parts and adds all their regions to the table. Free with parts_free, also after a failure.
 enum status parts_plan(struct parts *parts, const struct plan_request *request,
                        struct region_table *table) MUST_CHECK;
-void parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
-                struct comm *comm);
+// host: as state_bind has it.
+enum status parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
+                       struct comm *comm, struct device *host) MUST_CHECK;
 void parts_free(struct parts *parts);
 
 // What one rank sends in one step, evaluations and samples left out.

@@ -5,7 +5,7 @@
 #ifndef ZERO_ZERO_STAGE_H
 #define ZERO_ZERO_STAGE_H
 
-#include "base/dtype.h"
+#include "base/region.h"
 #include "configs/config.h"
 #include "zero/partition.h"
 
@@ -18,8 +18,13 @@ struct stage_options {
     size_t prefetch_bucket, persistence_threshold;
     bool overlap, reduce_every_micro_batch;
     enum dtype gradients_travel_as;
+    // What the host keeps for a device with memory of its own; none of it where the device is the host.
+    bool offload_optimizer, offload_speculative, offload_param;
+    double offload_ratio;
 };
-enum status stage_options_read(const struct config *config, struct stage_options *out) MUST_CHECK;
+// place: where the device has its memory.
+enum status stage_options_read(const struct config *config, enum region_place place,
+                               struct stage_options *out) MUST_CHECK;
 
 // Whether gradients are reduced into a shard of their own as each micro-batch ends, rather than where they
 // lie as the step ends.
@@ -33,6 +38,11 @@ struct stage_span {
     int unit;
     size_t begin, end;
     size_t in_whole, in_shard;
+};
+// Spans in the order of units.
+struct stage_spans {
+    struct stage_span *spans;
+    int n, *first; // (n_units + 1) the spans of a unit
 };
 static inline size_t stage_span_at(const struct stage_span *span, bool whole) {
     return whole ? span->in_whole : span->in_shard;

@@ -8,27 +8,28 @@
 #include "model/gpt.h"
 #include "zero/checkpoint.h"
 #include "zero/gradients.h"
+#include "zero/norm.h"
 #include "zero/parameters.h"
+#include "zero/tiers.h"
 
 struct state {
     const struct params *params;
-    struct device *device;
-    enum dtype type; // compute type
+    struct device *device, *host; // host, from state_bind: what updates the parts on the host
+    enum dtype type;              // compute type
     struct stage_options options;
     int rank, world;
-    int n_kinds; // as checkpoint.h counts them: master, m, v
     struct partition partition;
-    struct stage_span *owned; // what this rank owns
-    int n_owned;
-    struct stage_span *updated; // what its optimizer updates: in stage 0 everything, else what it owns
-    int n_updated;
+    struct stage_spans owned; // what this rank owns
+    struct tiers tiers;       // what its optimizer updates: in stage 0 everything, else what it owns
     struct parameters parameters;
     struct gradients gradients;
+    struct offload offload;
+    struct norm norm;
     struct comm *comm; // from state_bind
-    int kind_regions[N_CHECKPOINT_KINDS];
-    float *kinds[N_CHECKPOINT_KINDS]; // master is the parameters themselves where the compute type is fp32
-    float *bounce;                    // host, CHECKPOINT_CHUNK elements: between device and files
-    int bounce_region;
+    int bounce_region, narrow_region, scales_region;
+    float *bounce; // host, CHECKPOINT_CHUNK elements: between where state is kept and files
+    void *narrow;  // moments of a chunk as they are kept, where that is not fp32
+    float *scales; // int8: theirs
     struct unit_hooks hooks;
 };
 
@@ -37,16 +38,22 @@ struct state {
 enum status state_init(struct state *state, const struct params *params, const struct config *config,
                        enum dtype type, int rank, int world, struct device *device,
                        struct region_table *table) MUST_CHECK;
-// Finds the regions once the table is bound. From here on the state communicates.
-void state_bind(struct state *state, const struct region_table *table, struct comm *comm);
+// Finds the regions once the table is bound. From here on the state communicates. host: a device whose memory
+// is the host's, for the parts of the optimizer that are there.
+enum status state_bind(struct state *state, const struct region_table *table, struct comm *comm,
+                       struct device *host) MUST_CHECK;
 void state_free(struct state *state);
 
-// The fp32 values of a span (one of `updated`, or of `owned`) in one kind of state.
-float *state_at(const struct state *state, int kind, const struct stage_span *span);
+// What an optimizer's step reads and writes of a part, from its element `offset` on: on the host in that copy
+// (tiers->current or the other), on the device in its only one.
+struct optimizer_state state_part_at(const struct state *state, const struct tier_part *part, size_t offset,
+                                     int copy);
+// Where a part's parameters of the compute type stand on the device; NULL where they stay on the host.
+void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset);
 
 // Reads the master weights that this rank keeps, and with all_kinds the moments too, from where the source
-// gives them (zeros for the moments otherwise), rounds them to the compute type, and lets every rank have the
-// parameters that its stage keeps whole.
+// gives them (otherwise they stay the zeros of new memory), rounds them to the compute type, and lets every
+// rank have the parameters that its stage keeps whole.
 enum status state_load(struct state *state, struct stream *stream, const struct checkpoint_source *source,
                        bool all_kinds) MUST_CHECK;
 // Where a checkpoint gets its numbers: those that this rank owns. `context` must outlive the source.

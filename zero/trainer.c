@@ -33,6 +33,11 @@ static enum status next_batch(struct trainer *trainer, int64_t k, const int32_t 
     return trainer_agree(trainer, status);
 }
 
+// Skipped steps count neither for the schedule nor for Adam.
+static int64_t updates_so_far(const struct trainer *trainer) {
+    return trainer->step - trainer->loss_scale.skipped;
+}
+
 // Gradients of the whole step, and this rank's part of its losses. The weights are untouched.
 static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     const struct config *config = trainer->config;
@@ -40,6 +45,9 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
     struct gradients *gradients = &trainer->parts.state.gradients;
+    int64_t updates = updates_so_far(trainer);
+    optimizer_expect(&trainer->parts.optimizer, updates + 1, schedule_lr(config, updates),
+                     loss_scale_factor(&trainer->loss_scale));
     *loss_sum = 0;
     for (int64_t k = 0; k < n_micro; k++) {
         const int32_t *tokens, *targets;
@@ -106,11 +114,11 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
     now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
-// The update, unless the gradients overflowed. Skipped steps count neither for the schedule nor for Adam.
+// The update, unless the gradients overflowed.
 static enum status update(struct trainer *trainer, struct step_metrics *now) {
     struct optimizer *optimizer = &trainer->parts.optimizer;
     double scale = loss_scale_factor(&trainer->loss_scale), norm;
-    int64_t updates = trainer->step - trainer->loss_scale.skipped;
+    int64_t updates = updates_so_far(trainer);
     bool overflow;
     now->loss_scale = scale;
     now->lr = schedule_lr(trainer->config, updates);
@@ -120,8 +128,8 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     if (status != STATUS_OK) // on all ranks alike: their numbers are the same bits
         return trainer_agree(trainer, status);
     now->skipped_steps = trainer->loss_scale.skipped;
-    if (overflow) // nothing changed, but every step sends what the plan says
-        return parameters_updated(&trainer->parts.state.parameters, &trainer->stream);
+    if (overflow)
+        return optimizer_skip(optimizer, &trainer->stream);
     TRY(optimizer_update(optimizer, &trainer->stream, updates + 1, now->lr, now->grad_norm, scale));
     return trainer->device->synchronize(&trainer->stream);
 }

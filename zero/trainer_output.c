@@ -129,7 +129,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
-                                                 .n_kinds = state->n_kinds,
+                                                 .n_kinds = state->tiers.n_kinds,
                                                  .loss_scale = trainer->loss_scale,
                                                  .source = state_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));

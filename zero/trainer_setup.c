@@ -123,6 +123,7 @@ static enum status open_devices(struct trainer *trainer) {
     bool overlap = config->zero_optimization.overlap_comm;
     TRY(device_open(config->top.device, threads, local_rank, &trainer->device));
     TRY(device_open(config->top.device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
+    TRY(device_open("cpu", threads, 0, &trainer->host_device));
     TRY(stream_init(&trainer->stream, trainer->device));
     memory_init(&trainer->memory, trainer->device);
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
@@ -272,8 +273,9 @@ static enum status make_model(struct trainer *trainer) {
         metrics_resident_memory() - comm_memory_bytes(request.world, request.local_world) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
-    parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm);
-    return STATUS_OK;
+    enum status status =
+        parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm, trainer->host_device);
+    return trainer_agree(trainer, status);
 }
 
 static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
@@ -403,6 +405,7 @@ void trainer_free(struct trainer *trainer) {
         device_close(trainer->device);
     }
     device_close(trainer->comm_device);
+    device_close(trainer->host_device);
     params_free(&trainer->params);
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);

@@ -60,8 +60,20 @@ static enum status add_piece(struct transfers *transfers, struct comm_piece piec
     return STATUS_OK;
 }
 
-static size_t place_of(struct transfer_place place, const struct partition_span *span, size_t element) {
-    return place.in_shard ? span->shard_offset + (element - span->begin) : place.shift + element;
+// Where the owner's elements of the unit begin in its shard: they stand together there.
+static size_t share_begin(const struct partition *partition, const struct partition_span *span) {
+    int i = partition->first_span[span->unit];
+    while (partition->spans[i].owner != span->owner)
+        i++;
+    return partition->spans[i].shard_offset;
+}
+
+static size_t place_of(struct transfer_place place, const struct partition *partition,
+                       const struct partition_span *span, size_t element) {
+    if (place.where == TRANSFER_AT)
+        return place.shift + element;
+    size_t in_shard = span->shard_offset + (element - span->begin);
+    return place.where == TRANSFER_IN_SHARD ? in_shard : in_shard - share_begin(partition, span);
 }
 
 enum status transfers_add(struct transfers *transfers, const struct partition *partition, int unit,
@@ -73,8 +85,8 @@ enum status transfers_add(struct transfers *transfers, const struct partition *p
             size_t used = transfers->n_calls > 0 ? transfers->calls[transfers->n_calls - 1].elements : 0;
             size_t room = transfers->most - used % transfers->most;
             size_t n = to - from < room ? to - from : room;
-            const struct comm_piece piece = {span->owner, place_of(in, span, from), place_of(out, span, from),
-                                             n};
+            const struct comm_piece piece = {span->owner, place_of(in, partition, span, from),
+                                             place_of(out, partition, span, from), n};
             TRY(add_piece(transfers, piece, unit));
             from += n;
         }

@@ -6,13 +6,14 @@
 #include "zero/comm.h"
 #include "zero/partition.h"
 
-// Where a unit's element e stands in a buffer, in elements from its base: at shift + e, or in the owner's
-// shard.
+// Where a unit's element e stands in a buffer, in elements from its base: at shift + e, in the owner's shard,
+// or in what the owner has of the unit alone.
 struct transfer_place {
-    bool in_shard;
+    enum { TRANSFER_AT, TRANSFER_IN_SHARD, TRANSFER_IN_SHARE } where;
     size_t shift; // may wrap around: shift + e is what counts
 };
-#define PLACE_SHARD    ((struct transfer_place){.in_shard = true})
+#define PLACE_SHARD    ((struct transfer_place){.where = TRANSFER_IN_SHARD})
+#define PLACE_SHARE    ((struct transfer_place){.where = TRANSFER_IN_SHARE})
 #define PLACE_AT(base) ((struct transfer_place){.shift = (base)})
 
 struct transfers {

@@ -117,6 +117,12 @@ enum status event_wait_on(struct event *event, struct stream *stream) {
     return STATUS_OK;
 }
 
+enum status event_synchronize_on(struct event *event) {
+    TRY(cuda_enter(event->device));
+    TRY_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event->mark)));
+    return STATUS_OK;
+}
+
 // ---- operations
 
 enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
@@ -231,6 +237,7 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->event_close = event_close;
     device->event_record = event_record_on;
     device->event_wait = event_wait_on;
+    device->event_synchronize = event_synchronize_on;
     enum status status = open_gpu(cuda);
     if (status != STATUS_OK) {
         device->close(device);

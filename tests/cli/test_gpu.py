@@ -1,6 +1,7 @@
 """Whole runs through the CUDA backend, on the simulated GPU of tests/cudasim (or, with --train, on a real one): the
 golden curves, resuming, ZeRO stages over MPI. On the simulator streams may be reordered as far as their rules
 permit: a missing event shows as other bits."""
+import hashlib
 import itertools
 import json
 import os
@@ -127,6 +128,97 @@ class Ranks(GpuCase):
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
                 self.forget()
+
+
+HOST = 'zero_optimization.offload_optimizer.device=cpu'
+RATIO = 'zero_optimization.offload_optimizer.ratio='
+AHEAD = 'zero_optimization.offload_optimizer.speculative=true'
+PARAMS = 'zero_optimization.offload_param.device=cpu'
+
+
+class Offload(GpuCase):
+    """Optimizer state, gradients and parameters on the host: the same bits as without, and the memory as planned."""
+
+    def config(self, **sections):
+        train = {'max_steps': 4, 'train_batch_size': 4, 'gradient_clipping': 0.5, **sections.pop('train', {})}
+        return self.ranks_config(device='cuda', train=train, model={'n_layer': 3, 'n_embd': 64, 'vocab_size': 300},
+                                 **sections)
+
+    def same_bits(self, config, ranks, variants):
+        """Each variant (overrides after a seed of the streams' order) trains as the first."""
+        first, memory = None, []
+        for seed, *overrides in variants:
+            with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
+                environment = {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
+                self.run_ranks(ranks, config, *overrides, environment=environment)
+                here = self.curve(), {name: hashlib.sha256(data).hexdigest() for name, data in self.final_state().items()}
+                first = first or here
+                self.assertEqual(here, first)
+                for step in self.metrics():
+                    self.assertEqual(step['wire_bytes'], step['wire_planned_bytes'])
+                    self.assertEqual(step['wire_calls'], step['wire_planned_calls'])
+                    self.assertEqual(step['memory'], step['memory_planned'])
+                    self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']),
+                                    (64 << 10) if SIMULATED else (32 << 20))
+                memory.append(self.metrics()[-1]['device_planned_bytes'])
+            shutil.rmtree(self.folder / 'run', ignore_errors=True)
+        return memory
+
+    def test_one_rank(self):
+        for compute in 'fp32', 'bf16':
+            config = self.config(precision={'compute': compute})
+            memory = self.same_bits(config, 1, (
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (3, HOST, AHEAD), (0, HOST, RATIO + '0'),
+                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, AHEAD, RATIO + '0.5', 'zero_optimization.stage=2'),
+                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, AHEAD, 'zero_optimization.stage=3'),
+                (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
+                 'zero_optimization.stage3_prefetch_bucket_size=0')))
+            self.assertLess(memory[1], memory[2])
+            self.assertLess(memory[2], memory[4])
+
+    def test_accumulated_micro_batches(self):
+        config = self.config(train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
+        every = 'zero_optimization.reduce_every_micro_batch=true'
+        self.same_bits(config, 1, (
+            (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
+            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3'),
+            (2, HOST, AHEAD, RATIO + '0.7', 'zero_optimization.stage=1', every)))
+
+    def test_ranks(self):
+        small = ('zero_optimization.reduce_bucket_size=5001', 'zero_optimization.allgather_bucket_size=7001')
+        config = self.config(precision={'compute': 'bf16'})
+        for ranks in 2, 4:
+            self.same_bits(config, ranks, (
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1', *small),
+                (3, HOST, 'zero_optimization.stage=2'),
+                (1, HOST, PARAMS, 'zero_optimization.stage=3', *small),
+                (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
+                (3, HOST, AHEAD, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
+
+    def test_optimizers_and_types_of_state(self):
+        for optimizer, state in ('lion', 'fp32'), ('sgd', 'bf16'), ('adam', 'int8'), ('adamw', 'int8'):
+            config = self.config(optimizer={'type': optimizer, 'state_dtype': state}, precision={'compute': 'bf16'})
+            with self.subTest(optimizer=optimizer, state=state):
+                self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
+                                           (2, HOST, AHEAD, RATIO + '0.3', 'zero_optimization.stage=2')))
+
+    def test_steps_that_overflow_are_undone(self):
+        config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
+                             train={'max_steps': 12, 'overfit_one_batch': True})
+        self.same_bits(config, 1, ((0,), (1, HOST, AHEAD), (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3')))
+
+    def test_a_stopped_run_goes_on_with_another_tier(self):
+        for state in 'fp32', 'int8':
+            config = self.config(optimizer={'state_dtype': state}, precision={'compute': 'bf16'},
+                                 checkpoint={'every': 1, 'keep': 0})
+            self.run_train(config, 'run.dir=whole')
+            for overrides in (HOST,), (HOST, AHEAD, PARAMS, 'zero_optimization.stage=3'):
+                run = self.copy_until(2, 'whole', 'resumed')
+                self.run_train(config, f'run.dir={run}', *overrides)
+                self.assertEqual(self.curve(run.name), self.curve('whole'))
+                self.assertEqual(self.final_state(run.name), self.final_state('whole'))
+                self.forget(run.name)
+            self.forget('whole')
 
 
 class Commands(GpuCase):

@@ -222,6 +222,10 @@ static void test_prefetch_and_persistence(void **state) {
         "zero_optimization.stage3_prefetch_bucket_size=5000",
         "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=100000",
         "zero_optimization.stage=3 recompute=block",
+        "zero_optimization.stage=3 zero_optimization.offload_optimizer.device=cpu "
+        "zero_optimization.offload_param.device=cpu",
+        "zero_optimization.stage=1 zero_optimization.offload_optimizer.device=cpu "
+        "zero_optimization.offload_optimizer.ratio=0.3",
     };
     for (int partition = 0; partition < 2; partition++) {
         struct outcome first = {0};
@@ -231,6 +235,26 @@ static void test_prefetch_and_persistence(void **state) {
                               "train.max_steps=8 train.train_batch_size=12 "
                               "train.gradient_accumulation_steps=1 zero_optimization.partition=%s %s",
                               partition ? "tensor" : "even", variants[i]),
+                        variants[i]);
+        outcome_free(&first);
+    }
+}
+
+// Every rule and type of state; int8's blocks lie within spans, whatever the partition.
+static void test_optimizers(void **state) {
+    (void)state;
+    static const char *const variants[] = {
+        "optimizer.type=lion", "optimizer.type=adam optimizer.state_dtype=bf16",
+        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8"};
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        struct outcome first = {0};
+        for (int stage = 0; stage <= 3; stage++)
+            expect_same(&first,
+                        train(comm,
+                              "%s precision.compute=bf16 train.max_steps=6 train.train_batch_size=12 "
+                              "train.gradient_accumulation_steps=1 zero_optimization.stage=%d "
+                              "zero_optimization.partition=%s",
+                              variants[i], stage, i % 2 ? "tensor" : "even"),
                         variants[i]);
         outcome_free(&first);
     }
@@ -391,7 +415,7 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
     together_ok(comm, parts_plan(&rig->parts, &request, &rig->memory.table));
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(comm, rig->device, true));
-    parts_bind(&rig->parts, &rig->memory.table, &rig->stream, comm);
+    together_ok(comm, parts_bind(&rig->parts, &rig->memory.table, &rig->stream, comm, rig->device));
 }
 
 static void rig_free(struct rig *rig) {
@@ -454,7 +478,7 @@ static void test_saving_at_once_after_loading(void **state) {
                                                          .config = &rig.config,
                                                          .params = &rig.params,
                                                          .compute = type,
-                                                         .n_kinds = states->n_kinds,
+                                                         .n_kinds = states->tiers.n_kinds,
                                                          .source = state_source(&reader)};
             temporary_path(&temporary, "saved", folder, sizeof folder);
             together_ok(comm, checkpoint_write(folder, &contents));
@@ -491,8 +515,8 @@ static double norm_of(int stage, const char *partition, float bad) {
     }
     together_ok(comm, gradients_finish(gradients, &rig.stream));
     bool right = true;
-    for (int k = 0; k < states->n_owned && bad == 0; k++) {
-        const struct stage_span *span = &states->owned[k];
+    for (int k = 0; k < states->owned.n && bad == 0; k++) {
+        const struct stage_span *span = &states->owned.spans[k];
         const float *sums = gradients_at(gradients, span);
         for (size_t i = 0; i < span->end - span->begin; i++) {
             float sum = gradient_of(0, span->in_whole + i);
@@ -564,6 +588,7 @@ int main(void) {
         cmocka_unit_test(test_stages_buckets_and_overlap),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_prefetch_and_persistence),
+        cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_narrow_gradients),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_tiny_tensors_and_idle_ranks),
