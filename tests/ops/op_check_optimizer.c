@@ -215,4 +215,5 @@ void check_optimizer_step(struct op_bench *bench) {
             step_call(bench, 20011, &variant);
         }
     }
+    op_check_narrow_moments(bench);
 }

@@ -22,4 +22,9 @@ extern const struct op_optimizer_setting {
 struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimizer,
                                              const struct op_optimizer_setting *setting, size_t n);
 
+// With moments in bf16 and int8; op_check_moments.c says how they are judged.
+void op_check_narrow_moments(struct op_bench *bench);
+// Whether steps on two devices have the same bits: all rules and types.
+void op_check_same_steps(struct op_bench *bench, struct op_bench *other);
+
 #endif

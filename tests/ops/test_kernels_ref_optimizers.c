@@ -62,6 +62,19 @@ struct settings {
 };
 static const struct settings settings = {1e-2, 0.9, 0.97, 1e-6, 0.1, 0.8, 0.5f};
 
+static struct optimizer_step_args step_args(enum optimizer_rule rule, int step, int n) {
+    return (struct optimizer_step_args){.rule = rule,
+                                        .n = (size_t)n,
+                                        .step = step,
+                                        .lr = settings.lr,
+                                        .beta1 = rule == OPTIMIZER_SGD ? settings.momentum : settings.beta1,
+                                        .beta2 = settings.beta2,
+                                        .epsilon = settings.epsilon,
+                                        .weight_decay = settings.weight_decay,
+                                        .grad_scale = settings.grad_scale,
+                                        .type = DTYPE_F64};
+}
+
 struct history {
     double first, second; // the sums over all steps k of beta1^(step - k) g_k and of beta2^(step - k) g_k^2
     double magnitude;     // of the first
@@ -89,21 +102,10 @@ static void adamw_of_length(int n) {
     for (int step = 1; step <= N_STEPS; step++) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
-        struct optimizer_state state = {.master = master, .m = m, .v = v};
-        struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
-                                           .from = state,
-                                           .to = state,
-                                           .param = param,
-                                           .grad = grad,
-                                           .n = (size_t)n,
-                                           .step = step,
-                                           .lr = settings.lr,
-                                           .beta1 = settings.beta1,
-                                           .beta2 = settings.beta2,
-                                           .epsilon = settings.epsilon,
-                                           .weight_decay = settings.weight_decay,
-                                           .grad_scale = settings.grad_scale,
-                                           .type = DTYPE_F64};
+        struct optimizer_step_args args = step_args(OPTIMIZER_ADAMW, step, n);
+        args.from = args.to = (struct optimizer_state){.master = master, .m = m, .v = v};
+        args.param = param;
+        args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
             struct history sums = history(step, i);
@@ -134,18 +136,9 @@ static void sgd_of_length(int n, bool with_momentum) {
     for (int step = 1; step <= N_STEPS; step++) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
-        struct optimizer_state state = {.master = master, .m = with_momentum ? m : NULL};
-        struct optimizer_step_args args = {.rule = OPTIMIZER_SGD,
-                                           .from = state,
-                                           .to = state,
-                                           .grad = grad,
-                                           .n = (size_t)n,
-                                           .step = step,
-                                           .lr = settings.lr,
-                                           .beta1 = settings.momentum,
-                                           .weight_decay = settings.weight_decay,
-                                           .grad_scale = settings.grad_scale,
-                                           .type = DTYPE_F64};
+        struct optimizer_step_args args = step_args(OPTIMIZER_SGD, step, n);
+        args.from = args.to = (struct optimizer_state){.master = master, .m = with_momentum ? m : NULL};
+        args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
             // As a heavy ball from rest, in the textbook's order.
@@ -164,6 +157,76 @@ static void test_sgd(void **state) {
     for (int n = 1; n <= N_MOST; n++) {
         sgd_of_length(n, true);
         sgd_of_length(n, false);
+    }
+}
+
+// The gradient that a coupled decay makes, its moments as sums over the whole history.
+static void test_adam(void **state) {
+    (void)state;
+    enum { N = 257 };
+    double master[N], m[N] = {0}, v[N] = {0}, grad[N], wanted[N], decayed[N_STEPS][N];
+    for (int i = 0; i < N; i++)
+        master[i] = wanted[i] = first_weight(i);
+    struct optimizer_state kept = {.master = master, .m = m, .v = v};
+    for (int step = 1; step <= N_STEPS; step++) {
+        for (int i = 0; i < N; i++) {
+            grad[i] = gradient(step, i);
+            decayed[step - 1][i] = grad[i] * (double)settings.grad_scale + settings.weight_decay * wanted[i];
+        }
+        struct optimizer_step_args args = step_args(OPTIMIZER_ADAM, step, N);
+        args.from = args.to = kept;
+        args.grad = grad;
+        EXPECT_OK(device->ops->optimizer_step(&stream, &args));
+        for (int i = 0; i < N; i++) {
+            double first = 0, second = 0, magnitude = 0;
+            for (int k = 1; k <= step; k++) {
+                double g = decayed[k - 1][i], weight1 = pow(settings.beta1, step - k);
+                first += (1 - settings.beta1) * weight1 * g;
+                second += (1 - settings.beta2) * pow(settings.beta2, step - k) * g * g;
+                magnitude += weight1 * fabs(g);
+            }
+            // Divided by epsilon, a subnormal gradient's last bit becomes many of the weight's, and of its
+            // decay.
+            expect_close("m", step, i, m[i], first, magnitude + 1e-300);
+            expect_close("v", step, i, v[i], second, second);
+            double mhat = first / (1 - pow(settings.beta1, step)),
+                   vhat = second / (1 - pow(settings.beta2, step));
+            wanted[i] -= settings.lr * mhat / (sqrt(vhat) + settings.epsilon);
+            expect_close("master", step, i, master[i], wanted[i], 1 + fabs(wanted[i]));
+        }
+    }
+}
+
+// The paper's two lines: c = beta1 m + (1 - beta1) g; weight -= lr (sign(c) + decay weight).
+static void test_lion(void **state) {
+    (void)state;
+    enum { N = 257 };
+    double master[N], m[N] = {0}, grad[N], wanted[N];
+    for (int i = 0; i < N; i++)
+        master[i] = wanted[i] = first_weight(i);
+    struct optimizer_state kept = {.master = master, .m = m};
+    for (int step = 1; step <= N_STEPS; step++) {
+        for (int i = 0; i < N; i++)
+            grad[i] = gradient(step, i);
+        struct optimizer_step_args args = step_args(OPTIMIZER_LION, step, N);
+        args.from = args.to = kept;
+        args.grad = grad;
+        EXPECT_OK(device->ops->optimizer_step(&stream, &args));
+        for (int i = 0; i < N; i++) {
+            double before = 0, momentum = 0, magnitude = 0;
+            for (int k = 1; k <= step; k++) {
+                double g = (1 - settings.beta2) * gradient(k, i) * (double)settings.grad_scale;
+                before += k < step ? pow(settings.beta2, step - 1 - k) * g : 0;
+                momentum += pow(settings.beta2, step - k) * g;
+                magnitude += fabs(g);
+            }
+            expect_close("m", step, i, m[i], momentum, magnitude);
+            double mixed = settings.beta1 * before +
+                           (1 - settings.beta1) * gradient(step, i) * (double)settings.grad_scale;
+            double sign = i % 7 == 3 ? 0 : mixed > 0 ? 1 : mixed < 0 ? -1 : 0;
+            wanted[i] -= settings.lr * (sign + settings.weight_decay * wanted[i]);
+            expect_close("master", step, i, master[i], wanted[i], 1 + fabs(wanted[i]));
+        }
     }
 }
 
@@ -217,10 +280,9 @@ static void test_narrow_parameters(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_sum_squares),
-        cmocka_unit_test(test_narrow_parameters),
+        cmocka_unit_test(test_adamw),       cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_sgd),         cmocka_unit_test(test_lion),
+        cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_narrow_parameters),
     };
     return cmocka_run_group_tests_name("ref optimizers", tests, open_device, close_device);
 }
