@@ -3,43 +3,10 @@
 #include "model/gpt.h"
 
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "model/block.h"
+#include "model/gpt_memory.h"
 
-// The classifier works on a block of rows at a time; this bounds its fp32 logits.
-#define LOGITS_BLOCK_BYTES   ((size_t)64 << 20)
-#define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
-#define MINIMUM_LOGITS_ROWS  64
-
-struct gpt {
-    const struct params *params;
-    struct gpt_options options;
-    struct device *device;
-    enum dtype statistics; // fp32, or double on the oracle
-    size_t workspace_bytes;
-    int logits_rows, logits_stride;
-
-    // Memory: region indices from gpt_new, pointers from gpt_bind.
-    int n_residuals, n_blocks; // how many of each are kept
-    int *residual_regions;     // (n_residuals) the residual stream before each block, and after the last
-    void **residuals;
-    struct block_regions *block_regions; // (n_blocks)
-    struct block_buffers *blocks;
-    struct gpt_regions {
-        int tokens, targets, host_losses, losses, lnf, lnf_mean, lnf_rstd, logits, dlogits;
-        int dresidual, dbranch, dqkv, dfc, workspace;
-    } regions;
-    struct gpt_buffers {
-        void *tokens, *targets, *host_losses, *losses, *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
-        void *dresidual, *dbranch, *dqkv, *dfc;
-    } buffers;
-};
-
-// ------------------------------------------------------------------------------------------------------ one
-// pass
+// ---- one pass
 
 // One pass over a micro-batch, and what it needs at hand.
 struct pass {
@@ -74,8 +41,7 @@ static void *residual_kept(const struct gpt *gpt, int block) {
     return gpt->residuals[block % gpt->n_residuals];
 }
 
-// -------------------------------------------------------------------------------------------------------
-// forward
+// ---- forward
 
 enum status block_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
@@ -177,8 +143,7 @@ static enum status final_norm_forward(struct pass *pass, const void *params) {
     return STATUS_OK;
 }
 
-// ------------------------------------------------------------------------------------------------ the
-// classifier
+// ---- the classifier
 
 // Logits of rows [row, row + n), to buffers.logits.
 static enum status logits_block(struct pass *pass, const void *wte, int row, int n) {
@@ -241,8 +206,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     return release(pass, last, GPT_BACKWARD);
 }
 
-// ------------------------------------------------------------------------------------------------------
-// backward
+// ---- backward
 
 // dresidual: from the gradient of the block's output to that of its input.
 static enum status block_backward(struct pass *pass, int block, const struct unit_view *view) {
@@ -314,8 +278,7 @@ static enum status backward(struct pass *pass) {
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
 
-// ------------------------------------------------------------------------------------------------ whole
-// passes
+// ---- whole passes
 
 static enum status run_training(struct pass *pass, float loss_scale) {
     TRY(forward(pass));
@@ -405,165 +368,11 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
     return run_evaluation(&pass, logits);
 }
 
-// --------------------------------------------------------------------------------------------------------
-// memory
-
-enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows,
-                              bool for_backward, const char *label, struct block_regions *out) {
-    size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
-    enum dtype statistics = statistics_type(type);
-    memset(out, 0xff, sizeof *out); // -1: left out
-#define BLOCK_ADD(buffer, elements, buffer_type, backward)                                                   \
-    if (for_backward || !backward)                                                                           \
-        TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,        \
-                       "%s.%s", label, #buffer));
-    BLOCK_BUFFERS(BLOCK_ADD)
-#undef BLOCK_ADD
-    return STATUS_OK;
-}
-
-void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
-                        struct block_buffers *out) {
-#define BLOCK_FIND(buffer, elements, type, backward) out->buffer = buffer_find(table, regions->buffer);
-    BLOCK_BUFFERS(BLOCK_FIND)
-#undef BLOCK_FIND
-}
-
-static enum status add_activations(struct gpt *gpt, struct region_table *table) {
-    const struct gpt_config *config = &gpt->params->config;
-    enum region_place place = gpt->device->place;
-    enum dtype type = gpt->options.type;
-    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T, C = (size_t)config->n_embd;
-    struct gpt_regions *regions = &gpt->regions;
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
-    TRY(region_add(table, REGION_DATA, place, gpt->statistics, rows, &regions->losses, "losses"));
-    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->statistics, rows, &regions->host_losses,
-                   "losses on host"));
-    for (int i = 0; i < gpt->n_residuals; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &gpt->residual_regions[i],
-                       "residual.%d", i));
-    for (int i = 0; i < gpt->n_blocks; i++) {
-        char label[24];
-        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
-        TRY(block_regions_add(table, gpt->device, config, type, rows, gpt->options.training, label,
-                              &gpt->block_regions[i]));
-    }
-    TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
-    size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
-    TRY(region_add(table, REGION_LOGITS, place, gpt->statistics, logits, &regions->logits, "logits"));
-    if (!gpt->options.training)
-        return STATUS_OK;
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_mean, "lnf_mean"));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_rstd, "lnf_rstd"));
-    if (type == gpt->statistics)
-        regions->dlogits = regions->logits; // cross_entropy may write over its logits
-    else
-        TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dbranch, "dbranch"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 3 * C, &regions->dqkv, "dqkv"));
-    return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
-}
-
-// table NULL: buffers of a rehearsal.
-static void find_buffers(struct gpt *gpt, const struct region_table *table) {
-    for (int i = 0; i < gpt->n_residuals; i++)
-        gpt->residuals[i] = buffer_find(table, gpt->residual_regions[i]);
-    for (int i = 0; i < gpt->n_blocks; i++)
-        block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
-    const struct gpt_regions *regions = &gpt->regions;
-    gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
-                                        .targets = buffer_find(table, regions->targets),
-                                        .host_losses = buffer_find(table, regions->host_losses),
-                                        .losses = buffer_find(table, regions->losses),
-                                        .lnf = buffer_find(table, regions->lnf),
-                                        .lnf_mean = buffer_find(table, regions->lnf_mean),
-                                        .lnf_rstd = buffer_find(table, regions->lnf_rstd),
-                                        .logits = buffer_find(table, regions->logits),
-                                        .dlogits = buffer_find(table, regions->dlogits),
-                                        .dresidual = buffer_find(table, regions->dresidual),
-                                        .dbranch = buffer_find(table, regions->dbranch),
-                                        .dqkv = buffer_find(table, regions->dqkv),
-                                        .dfc = buffer_find(table, regions->dfc)};
-}
-
-static enum status rehearse(struct gpt *gpt, struct region_table *table) {
+enum status gpt_rehearse(struct gpt *gpt, size_t *workspace_bytes) {
     struct pass pass = pass_on(gpt, NULL, &rehearsal_hooks);
-    find_buffers(gpt, NULL);
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.training)
         TRY(run_training(&pass, 1.0f));
-    gpt->workspace_bytes = pass.runner.workspace_bytes;
-    return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
-                      &gpt->regions.workspace, "operations");
-}
-
-// As few blocks of rows as LOGITS_BLOCK_BYTES allows, all of the same length but the last.
-static int choose_logits_rows(const struct gpt *gpt) {
-    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    size_t most = LOGITS_BLOCK_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
-    if (most < MINIMUM_LOGITS_ROWS)
-        most = MINIMUM_LOGITS_ROWS;
-    size_t n_blocks = (rows + most - 1) / most;
-    return (int)((rows + n_blocks - 1) / n_blocks);
-}
-
-enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
-                    struct region_table *table, struct gpt **out) {
-    const struct gpt_config *config = &params->config;
-    *out = NULL;
-    if (options->T < 1 || options->T > config->n_positions)
-        return FAIL(STATUS_INVALID, "a sequence length of %d does not fit the model's %d positions",
-                    options->T, config->n_positions);
-    if (options->B < 1 || (int64_t)options->B * options->T > INT32_MAX / 4)
-        return FAIL(STATUS_INVALID,
-                    "a micro-batch of %d x %d tokens is out of range; use a smaller micro-batch", options->B,
-                    options->T);
-    struct gpt *gpt = calloc(1, sizeof *gpt);
-    if (!gpt)
-        return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
-    gpt->params = params;
-    gpt->options = *options;
-    gpt->device = device;
-    gpt->statistics = statistics_type(options->type);
-    gpt->logits_stride =
-        (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
-    gpt->logits_rows = choose_logits_rows(gpt);
-    gpt->n_residuals = options->training ? config->n_layer + 1 : 2;
-    gpt->n_blocks = options->training && options->recompute == RECOMPUTE_NONE ? config->n_layer : 1;
-    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
-    gpt->residual_regions = calloc((size_t)gpt->n_residuals, sizeof *gpt->residual_regions);
-    gpt->residuals = calloc((size_t)gpt->n_residuals, sizeof *gpt->residuals);
-    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
-    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
-    enum status status = STATUS_OK;
-    if (!gpt->residual_regions || !gpt->residuals || !gpt->block_regions || !gpt->blocks)
-        status = FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
-    if (status == STATUS_OK)
-        status = add_activations(gpt, table);
-    if (status == STATUS_OK)
-        status = rehearse(gpt, table);
-    if (status != STATUS_OK) {
-        gpt_delete(gpt);
-        return status;
-    }
-    *out = gpt;
+    *workspace_bytes = pass.runner.workspace_bytes;
     return STATUS_OK;
-}
-
-void gpt_delete(struct gpt *gpt) {
-    if (!gpt)
-        return;
-    free(gpt->residual_regions);
-    free(gpt->residuals);
-    free(gpt->block_regions);
-    free(gpt->blocks);
-    free(gpt);
-}
-
-void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
-    find_buffers(gpt, table);
-    stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
 }

@@ -1,0 +1,168 @@
+// A gpt's buffers: planned as rows of the region table, found again once it is bound.
+#include "model/gpt_memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// The classifier works on a block of rows at a time; this bounds its fp32 logits.
+#define LOGITS_BLOCK_BYTES   ((size_t)64 << 20)
+#define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
+#define MINIMUM_LOGITS_ROWS  64
+
+enum status block_regions_add(struct region_table *table, struct device *device,
+                              const struct gpt_config *config, enum dtype type, size_t rows,
+                              bool for_backward, const char *label, struct block_regions *out) {
+    size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
+    enum dtype statistics = statistics_type(type);
+    memset(out, 0xff, sizeof *out); // -1: left out
+#define BLOCK_ADD(buffer, elements, buffer_type, backward)                                                   \
+    if (for_backward || !backward)                                                                           \
+        TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,        \
+                       "%s.%s", label, #buffer));
+    BLOCK_BUFFERS(BLOCK_ADD)
+#undef BLOCK_ADD
+    return STATUS_OK;
+}
+
+void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
+                        struct block_buffers *out) {
+#define BLOCK_FIND(buffer, elements, type, backward) out->buffer = buffer_find(table, regions->buffer);
+    BLOCK_BUFFERS(BLOCK_FIND)
+#undef BLOCK_FIND
+}
+
+static enum status add_activations(struct gpt *gpt, struct region_table *table) {
+    const struct gpt_config *config = &gpt->params->config;
+    enum region_place place = gpt->device->place;
+    enum dtype type = gpt->options.type;
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T, C = (size_t)config->n_embd;
+    struct gpt_regions *regions = &gpt->regions;
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
+    TRY(region_add(table, REGION_DATA, place, gpt->statistics, rows, &regions->losses, "losses"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->statistics, rows, &regions->host_losses,
+                   "losses on host"));
+    for (int i = 0; i < gpt->n_residuals; i++)
+        TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &gpt->residual_regions[i],
+                       "residual.%d", i));
+    for (int i = 0; i < gpt->n_blocks; i++) {
+        char label[24];
+        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
+        TRY(block_regions_add(table, gpt->device, config, type, rows, gpt->options.training, label,
+                              &gpt->block_regions[i]));
+    }
+    TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
+    size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
+    TRY(region_add(table, REGION_LOGITS, place, gpt->statistics, logits, &regions->logits, "logits"));
+    if (!gpt->options.training)
+        return STATUS_OK;
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_mean, "lnf_mean"));
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_rstd, "lnf_rstd"));
+    if (type == gpt->statistics)
+        regions->dlogits = regions->logits; // cross_entropy may write over its logits
+    else
+        TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dbranch, "dbranch"));
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 3 * C, &regions->dqkv, "dqkv"));
+    return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
+}
+
+// table NULL: buffers of a rehearsal.
+static void find_buffers(struct gpt *gpt, const struct region_table *table) {
+    for (int i = 0; i < gpt->n_residuals; i++)
+        gpt->residuals[i] = buffer_find(table, gpt->residual_regions[i]);
+    for (int i = 0; i < gpt->n_blocks; i++)
+        block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
+    const struct gpt_regions *regions = &gpt->regions;
+    gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
+                                        .targets = buffer_find(table, regions->targets),
+                                        .host_losses = buffer_find(table, regions->host_losses),
+                                        .losses = buffer_find(table, regions->losses),
+                                        .lnf = buffer_find(table, regions->lnf),
+                                        .lnf_mean = buffer_find(table, regions->lnf_mean),
+                                        .lnf_rstd = buffer_find(table, regions->lnf_rstd),
+                                        .logits = buffer_find(table, regions->logits),
+                                        .dlogits = buffer_find(table, regions->dlogits),
+                                        .dresidual = buffer_find(table, regions->dresidual),
+                                        .dbranch = buffer_find(table, regions->dbranch),
+                                        .dqkv = buffer_find(table, regions->dqkv),
+                                        .dfc = buffer_find(table, regions->dfc)};
+}
+
+// The passes themselves say what workspace they need, with stand-ins for all buffers.
+static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
+    find_buffers(gpt, NULL);
+    TRY(gpt_rehearse(gpt, &gpt->workspace_bytes));
+    return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
+                      &gpt->regions.workspace, "operations");
+}
+
+// As few blocks of rows as LOGITS_BLOCK_BYTES allows, all of the same length but the last.
+static int choose_logits_rows(const struct gpt *gpt) {
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    size_t most = LOGITS_BLOCK_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
+    if (most < MINIMUM_LOGITS_ROWS)
+        most = MINIMUM_LOGITS_ROWS;
+    size_t n_blocks = (rows + most - 1) / most;
+    return (int)((rows + n_blocks - 1) / n_blocks);
+}
+
+enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
+                    struct region_table *table, struct gpt **out) {
+    const struct gpt_config *config = &params->config;
+    *out = NULL;
+    if (options->T < 1 || options->T > config->n_positions)
+        return FAIL(STATUS_INVALID, "a sequence length of %d does not fit the model's %d positions",
+                    options->T, config->n_positions);
+    if (options->B < 1 || (int64_t)options->B * options->T > INT32_MAX / 4)
+        return FAIL(STATUS_INVALID,
+                    "a micro-batch of %d x %d tokens is out of range; use a smaller micro-batch", options->B,
+                    options->T);
+    struct gpt *gpt = calloc(1, sizeof *gpt);
+    if (!gpt)
+        return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+    gpt->params = params;
+    gpt->options = *options;
+    gpt->device = device;
+    gpt->statistics = statistics_type(options->type);
+    gpt->logits_stride =
+        (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
+    gpt->logits_rows = choose_logits_rows(gpt);
+    gpt->n_residuals = options->training ? config->n_layer + 1 : 2;
+    gpt->n_blocks = options->training && options->recompute == RECOMPUTE_NONE ? config->n_layer : 1;
+    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
+    gpt->residual_regions = calloc((size_t)gpt->n_residuals, sizeof *gpt->residual_regions);
+    gpt->residuals = calloc((size_t)gpt->n_residuals, sizeof *gpt->residuals);
+    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
+    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
+    enum status status = STATUS_OK;
+    if (!gpt->residual_regions || !gpt->residuals || !gpt->block_regions || !gpt->blocks)
+        status = FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+    if (status == STATUS_OK)
+        status = add_activations(gpt, table);
+    if (status == STATUS_OK)
+        status = add_workspace(gpt, table);
+    if (status != STATUS_OK) {
+        gpt_delete(gpt);
+        return status;
+    }
+    *out = gpt;
+    return STATUS_OK;
+}
+
+void gpt_delete(struct gpt *gpt) {
+    if (!gpt)
+        return;
+    free(gpt->residual_regions);
+    free(gpt->residuals);
+    free(gpt->block_regions);
+    free(gpt->blocks);
+    free(gpt);
+}
+
+void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
+    find_buffers(gpt, table);
+    stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+}
