@@ -29,24 +29,27 @@ extern const struct unit_hooks rehearsal_hooks;
 // What stands for a buffer in a rehearsal: not NULL, never read.
 #define REHEARSAL_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
 
-// A block's activations, in order of their making. X(name, elements, type, only backward reads it); rows = B
-// T.
-#define BLOCK_BUFFERS(X)                                                                                     \
-    X(ln1, rows *C, type, false)                                                                             \
-    X(ln1_mean, rows, statistics, true)                                                                      \
-    X(ln1_rstd, rows, statistics, true)                                                                      \
-    X(qkv, rows * 3 * C, type, false)                                                                        \
-    X(attention, rows *C, type, false)                                                                       \
-    X(lse, rows *H, statistics, true)                                                                        \
-    X(middle, rows *C, type, false) /* residual stream between attention and MLP */                          \
-    X(ln2, rows *C, type, false)                                                                             \
-    X(ln2_mean, rows, statistics, true)                                                                      \
-    X(ln2_rstd, rows, statistics, true)                                                                      \
-    X(fc, rows * 4 * C, type, true) /* before GELU */                                                        \
-    X(gelu, rows * 4 * C, type, false)
+// The halves of a block that recomputation tells apart: up to attention's output, and the rest.
+enum block_half { BLOCK_ATTENTION = 1, BLOCK_MLP = 2 };
 
-#define BLOCK_POINTER(name, elements, type, backward) void *name;
-#define BLOCK_INDEX(name, elements, type, backward)   int name;
+// A block's activations, in order of their making. X(name, elements, type, half, only backward reads it);
+// rows = B T.
+#define BLOCK_BUFFERS(X)                                                                                     \
+    X(ln1, rows *C, type, BLOCK_ATTENTION, false)                                                            \
+    X(ln1_mean, rows, statistics, BLOCK_ATTENTION, true)                                                     \
+    X(ln1_rstd, rows, statistics, BLOCK_ATTENTION, true)                                                     \
+    X(qkv, rows * 3 * C, type, BLOCK_ATTENTION, false)                                                       \
+    X(attention, rows *C, type, BLOCK_ATTENTION, false)                                                      \
+    X(lse, rows *H, statistics, BLOCK_ATTENTION, true)                                                       \
+    X(middle, rows *C, type, BLOCK_MLP, false) /* residual stream between attention and MLP */               \
+    X(ln2, rows *C, type, BLOCK_MLP, false)                                                                  \
+    X(ln2_mean, rows, statistics, BLOCK_MLP, true)                                                           \
+    X(ln2_rstd, rows, statistics, BLOCK_MLP, true)                                                           \
+    X(fc, rows * 4 * C, type, BLOCK_MLP, true) /* before GELU */                                             \
+    X(gelu, rows * 4 * C, type, BLOCK_MLP, false)
+
+#define BLOCK_POINTER(name, elements, type, half, backward) void *name;
+#define BLOCK_INDEX(name, elements, type, half, backward)   int name;
 struct block_buffers {
     BLOCK_BUFFERS(BLOCK_POINTER)
 };
@@ -56,10 +59,11 @@ struct block_regions {
 #undef BLOCK_POINTER
 #undef BLOCK_INDEX
 
-// Adds a block's buffers; `label` names them in the plan. With for_backward false, those that only backward
-// reads are left out: their index is -1 and their pointer NULL.
+// Adds the buffers of a block's halves (a set of enum block_half) and writes their indices; `label` names
+// them in the plan. With for_backward false, those that only backward reads are left out: their index is -1
+// and their pointer NULL.
 enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned halves,
                               bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
 // table NULL: buffers of a rehearsal.
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
@@ -67,10 +71,9 @@ void block_buffers_find(const struct block_regions *regions, const struct region
 // A region's memory; table NULL: a rehearsal's.
 void *buffer_find(const struct region_table *table, int index);
 
-// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With out NULL only the
-// kept buffers are made (what recomputation needs). With a cache (B = 1), keys and values go to rows
-// [cache_length, cache_length + T) of it, (positions, 2 C), and the queries see all rows up to their own;
-// only the first C columns' worth of buffers->qkv is used, for q.
+// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With a cache (B = 1),
+// keys and values go to rows [cache_length, cache_length + T) of it, (positions, 2 C), and the queries see
+// all rows up to their own; only the first C columns' worth of buffers->qkv is used, for q.
 struct block_forward {
     const struct gpt_config *config;
     enum dtype type;
@@ -84,6 +87,10 @@ struct block_forward {
     int cache_length;
 };
 enum status block_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
+// Its parts, in this order: the buffers of each half, and out (the only part that touches it).
+enum status block_attention_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
+enum status block_mlp_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
+enum status block_output_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
 
 // Gives the stream this workspace unless it has a larger one already.
 static inline void stream_use_workspace(struct stream *stream, void *workspace, size_t bytes) {

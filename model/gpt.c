@@ -43,71 +43,87 @@ static void *residual_kept(const struct gpt *gpt, int block) {
 
 // ---- forward
 
-enum status block_forward(struct runner *runner, const struct block_forward *a) {
+static const void *block_weight(const struct block_forward *a, int index) {
+    return param_at(a->params, a->table, index, a->type);
+}
+
+enum status block_attention_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
     enum dtype type = a->type;
-    size_t size = dtype_size(type);
-    const void *weights[N_BLOCK_PARAMS];
-    for (int i = 0; i < N_BLOCK_PARAMS; i++)
-        weights[i] = param_at(a->params, a->table, i, type);
+    size_t size = dtype_size(type), stride = 3 * (size_t)C;
+    const void *weight = block_weight(a, PARAM_QKV_WEIGHT), *bias = block_weight(a, PARAM_QKV_BIAS);
 
     RUN(runner, layernorm_forward, .out = kept->ln1, .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
-        .x = a->x, .weight = weights[PARAM_LN1_WEIGHT], .bias = weights[PARAM_LN1_BIAS], .N = N, .C = C,
-        .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+        .x = a->x, .weight = block_weight(a, PARAM_LN1_WEIGHT), .bias = block_weight(a, PARAM_LN1_BIAS),
+        .N = N, .C = C, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
     if (a->cache) {
         size_t kv_row = 2 * (size_t)C; // keys, then values
         char *kv = (char *)a->cache + (size_t)a->cache_length * kv_row * size;
-        const char *kv_weight = (const char *)weights[PARAM_QKV_WEIGHT] + (size_t)C * (size_t)C * size;
-        const char *kv_bias = (const char *)weights[PARAM_QKV_BIAS] + (size_t)C * size;
-        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weights[PARAM_QKV_WEIGHT],
-            .bias = weights[PARAM_QKV_BIAS], .N = N, .IC = C, .OC = C, .out_stride = C, .type = type,
-            .out_type = type);
+        const char *kv_weight = (const char *)weight + (size_t)C * (size_t)C * size;
+        const char *kv_bias = (const char *)bias + (size_t)C * size;
+        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = N,
+            .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
         RUN(runner, linear_forward, .out = kv, .x = kept->ln1, .weight = kv_weight, .bias = kv_bias, .N = N,
             .IC = C, .OC = 2 * C, .out_stride = 2 * C, .type = type, .out_type = type);
         RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
             .k = a->cache, .v = (char *)a->cache + (size_t)C * size, .q_stride = (size_t)C,
             .kv_stride = kv_row, .B = 1, .T = a->T, .S = a->cache_length + a->T, .H = H, .D = C / H,
             .type = type);
-    } else {
-        size_t stride = 3 * (size_t)C;
-        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weights[PARAM_QKV_WEIGHT],
-            .bias = weights[PARAM_QKV_BIAS], .N = N, .IC = C, .OC = 3 * C, .out_stride = 3 * C, .type = type,
-            .out_type = type);
-        RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
-            .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
-            .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,
-            .kv_batch_stride = stride * (size_t)a->T, .B = a->B, .T = a->T, .S = a->T, .H = H, .D = C / H,
-            .type = type);
-    }
-    RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
-        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .bias = weights[PARAM_ATTN_PROJ_BIAS], .residual = a->x,
-        .N = N, .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
-    RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
-        .x = kept->middle, .weight = weights[PARAM_LN2_WEIGHT], .bias = weights[PARAM_LN2_BIAS], .N = N,
-        .C = C, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
-    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
-        .weight = weights[PARAM_FC_WEIGHT], .bias = weights[PARAM_FC_BIAS], .N = N, .IC = C, .OC = 4 * C,
-        .out_stride = 4 * C, .gelu = true, .type = type, .out_type = type);
-    if (!a->out)
         return STATUS_OK;
-    RUN(runner, linear_forward, .out = a->out, .x = kept->gelu, .weight = weights[PARAM_FC_PROJ_WEIGHT],
-        .bias = weights[PARAM_FC_PROJ_BIAS], .residual = kept->middle, .N = N, .IC = 4 * C, .OC = C,
-        .out_stride = C, .type = type, .out_type = type);
+    }
+    RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = N,
+        .IC = C, .OC = 3 * C, .out_stride = 3 * C, .type = type, .out_type = type);
+    RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
+        .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
+        .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,
+        .kv_batch_stride = stride * (size_t)a->T, .B = a->B, .T = a->T, .S = a->T, .H = H, .D = C / H,
+        .type = type);
     return STATUS_OK;
 }
 
-static enum status forward_block(struct pass *pass, int block, const void *params, void *out) {
-    struct gpt *gpt = pass->gpt;
-    return block_forward(&pass->runner, &(struct block_forward){.config = &gpt->params->config,
-                                                                .type = gpt->options.type,
-                                                                .B = gpt->options.B,
-                                                                .T = gpt->options.T,
-                                                                .params = params,
-                                                                .table = unit_params(gpt, 1 + block),
-                                                                .buffers = block_kept(gpt, block),
-                                                                .x = residual_kept(gpt, block),
-                                                                .out = out});
+enum status block_mlp_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    int C = a->config->n_embd, N = a->B * a->T;
+    enum dtype type = a->type;
+    RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
+        .weight = block_weight(a, PARAM_ATTN_PROJ_WEIGHT), .bias = block_weight(a, PARAM_ATTN_PROJ_BIAS),
+        .residual = a->x, .N = N, .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
+    RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
+        .x = kept->middle, .weight = block_weight(a, PARAM_LN2_WEIGHT),
+        .bias = block_weight(a, PARAM_LN2_BIAS), .N = N, .C = C, .epsilon = GPT_LAYERNORM_EPSILON,
+        .type = type);
+    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
+        .weight = block_weight(a, PARAM_FC_WEIGHT), .bias = block_weight(a, PARAM_FC_BIAS), .N = N, .IC = C,
+        .OC = 4 * C, .out_stride = 4 * C, .gelu = true, .type = type, .out_type = type);
+    return STATUS_OK;
+}
+
+enum status block_output_forward(struct runner *runner, const struct block_forward *a) {
+    int C = a->config->n_embd;
+    RUN(runner, linear_forward, .out = a->out, .x = a->buffers->gelu,
+        .weight = block_weight(a, PARAM_FC_PROJ_WEIGHT), .bias = block_weight(a, PARAM_FC_PROJ_BIAS),
+        .residual = a->buffers->middle, .N = a->B * a->T, .IC = 4 * C, .OC = C, .out_stride = C,
+        .type = a->type, .out_type = a->type);
+    return STATUS_OK;
+}
+
+enum status block_forward(struct runner *runner, const struct block_forward *a) {
+    TRY(block_attention_forward(runner, a));
+    TRY(block_mlp_forward(runner, a));
+    return block_output_forward(runner, a);
+}
+
+static struct block_forward block_arguments(const struct gpt *gpt, int block, const void *params) {
+    return (struct block_forward){.config = &gpt->params->config,
+                                  .type = gpt->options.type,
+                                  .B = gpt->options.B,
+                                  .T = gpt->options.T,
+                                  .params = params,
+                                  .table = unit_params(gpt, 1 + block),
+                                  .buffers = block_kept(gpt, block),
+                                  .x = residual_kept(gpt, block),
+                                  .out = residual_kept(gpt, block + 1)};
 }
 
 // Tokens to the residual stream after the last block.
@@ -124,7 +140,8 @@ static enum status forward(struct pass *pass) {
     TRY(release(pass, 0, GPT_FORWARD));
     for (int block = 0; block < config->n_layer; block++) {
         TRY(acquire(pass, 1 + block, GPT_FORWARD, 2 + block, &view));
-        TRY(forward_block(pass, block, view.params, residual_kept(gpt, block + 1)));
+        const struct block_forward args = block_arguments(gpt, block, view.params);
+        TRY(block_forward(&pass->runner, &args));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;
@@ -208,6 +225,16 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
 
 // ---- backward
 
+// Makes again what backward reads and forward did not keep. The last block's is still there.
+static enum status recompute(struct pass *pass, int block, const void *params) {
+    struct gpt *gpt = pass->gpt;
+    if (gpt->options.recompute == RECOMPUTE_NONE || block == gpt->params->config.n_layer - 1)
+        return STATUS_OK;
+    const struct block_forward args = block_arguments(gpt, block, params);
+    TRY(block_attention_forward(&pass->runner, &args));
+    return gpt->options.recompute == RECOMPUTE_BLOCK ? block_mlp_forward(&pass->runner, &args) : STATUS_OK;
+}
+
 // dresidual: from the gradient of the block's output to that of its input.
 static enum status block_backward(struct pass *pass, int block, const struct unit_view *view) {
     struct gpt *gpt = pass->gpt;
@@ -261,8 +288,7 @@ static enum status backward(struct pass *pass) {
     struct unit_view view;
     for (int block = gpt->params->config.n_layer - 1; block >= 0; block--) {
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, block > 0 ? block : -1, &view));
-        if (gpt->options.recompute == RECOMPUTE_BLOCK)
-            TRY(forward_block(pass, block, view.params, NULL));
+        TRY(recompute(pass, block, view.params));
         TRY(block_backward(pass, block, &view));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));

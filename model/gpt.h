@@ -36,7 +36,20 @@ struct unit_hooks {
     enum status (*grads_ready)(void *context, struct stream *stream, int unit);
 };
 
-enum gpt_recompute { RECOMPUTE_NONE, RECOMPUTE_BLOCK };
+// What backward computes again, a block at a time, instead of finding it kept from forward. It changes memory
+// and work, and no bit. Of a block's 16 C elements a token (C: n_embd; its input counted, statistics left
+// out):
+// - RECOMPUTE_NONE keeps all.
+// - RECOMPUTE_ATTENTION keeps 11 C: the first norm, queries, keys, values and attention's output are made
+//   again in buffers that all blocks share, for about a tenth more work (a matrix product of 3 C columns and
+//   attention's forward). Selective recomputation (Korthikanti et al., arXiv 2205.05198) does this for what
+//   is between the products, where scores are most of the memory; attention here never stores scores, so what
+//   is worth giving up next is what it reads and writes.
+// - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about a quarter more
+// work:
+//   all of the forward pass but the last product.
+// The last block's buffers are still full when backward begins, so nothing of that block is made again.
+enum gpt_recompute { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCK, N_RECOMPUTE };
 
 struct gpt;
 

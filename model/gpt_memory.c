@@ -11,15 +11,17 @@
 #define MINIMUM_LOGITS_ROWS  64
 
 enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned halves,
                               bool for_backward, const char *label, struct block_regions *out) {
     size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
     enum dtype statistics = statistics_type(type);
-    memset(out, 0xff, sizeof *out); // -1: left out
-#define BLOCK_ADD(buffer, elements, buffer_type, backward)                                                   \
-    if (for_backward || !backward)                                                                           \
-        TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,        \
-                       "%s.%s", label, #buffer));
+#define BLOCK_ADD(buffer, elements, buffer_type, half, backward)                                             \
+    if (halves & half) {                                                                                     \
+        out->buffer = -1;                                                                                    \
+        if (for_backward || !backward)                                                                       \
+            TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,    \
+                           "%s.%s", label, #buffer));                                                        \
+    }
     BLOCK_BUFFERS(BLOCK_ADD)
 #undef BLOCK_ADD
     return STATUS_OK;
@@ -27,16 +29,36 @@ enum status block_regions_add(struct region_table *table, struct device *device,
 
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
                         struct block_buffers *out) {
-#define BLOCK_FIND(buffer, elements, type, backward) out->buffer = buffer_find(table, regions->buffer);
+#define BLOCK_FIND(buffer, elements, type, half, backward) out->buffer = buffer_find(table, regions->buffer);
     BLOCK_BUFFERS(BLOCK_FIND)
 #undef BLOCK_FIND
 }
 
-static enum status add_activations(struct gpt *gpt, struct region_table *table) {
+// Each block's own buffers, and where some are made again, those that the blocks share.
+static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct gpt_config *config = &gpt->params->config;
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    unsigned own = BLOCK_ATTENTION | BLOCK_MLP;
+    struct block_regions shared = {0};
+    if (gpt->options.training && gpt->options.recompute == RECOMPUTE_ATTENTION) {
+        own = BLOCK_MLP;
+        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, BLOCK_ATTENTION, true,
+                              "block", &shared));
+    }
+    for (int i = 0; i < gpt->n_blocks; i++) {
+        char label[24];
+        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
+        gpt->block_regions[i] = shared;
+        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, own, gpt->options.training,
+                              label, &gpt->block_regions[i]));
+    }
+    return STATUS_OK;
+}
+
+static enum status add_activations(struct gpt *gpt, struct region_table *table) {
     enum region_place place = gpt->device->place;
     enum dtype type = gpt->options.type;
-    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T, C = (size_t)config->n_embd;
+    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T, C = (size_t)gpt->params->config.n_embd;
     struct gpt_regions *regions = &gpt->regions;
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
@@ -46,12 +68,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     for (int i = 0; i < gpt->n_residuals; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &gpt->residual_regions[i],
                        "residual.%d", i));
-    for (int i = 0; i < gpt->n_blocks; i++) {
-        char label[24];
-        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
-        TRY(block_regions_add(table, gpt->device, config, type, rows, gpt->options.training, label,
-                              &gpt->block_regions[i]));
-    }
+    TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
     TRY(region_add(table, REGION_LOGITS, place, gpt->statistics, logits, &regions->logits, "logits"));
@@ -131,7 +148,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
         (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
     gpt->logits_rows = choose_logits_rows(gpt);
     gpt->n_residuals = options->training ? config->n_layer + 1 : 2;
-    gpt->n_blocks = options->training && options->recompute == RECOMPUTE_NONE ? config->n_layer : 1;
+    gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
     memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
     gpt->residual_regions = calloc((size_t)gpt->n_residuals, sizeof *gpt->residual_regions);
     gpt->residuals = calloc((size_t)gpt->n_residuals, sizeof *gpt->residuals);

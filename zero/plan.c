@@ -23,16 +23,21 @@ static enum status add_states(struct parts *parts, const struct plan_request *re
     return optimizer_init(&parts->optimizer, request->config, &parts->state);
 }
 
+static enum gpt_recompute recompute_of(const struct config *config) {
+    return strcmp(config->top.recompute, "block") == 0       ? RECOMPUTE_BLOCK
+           : strcmp(config->top.recompute, "attention") == 0 ? RECOMPUTE_ATTENTION
+                                                             : RECOMPUTE_NONE;
+}
+
 // What does not, but for the generator.
 static enum status add_model(struct parts *parts, const struct plan_request *request,
                              struct region_table *table) {
     const struct config *config = request->config;
-    const struct gpt_options options = {
-        .type = request->type,
-        .B = (int)config->train.micro_batch_size,
-        .T = (int)config->train.seq_len,
-        .recompute = strcmp(config->top.recompute, "block") == 0 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-        .training = true};
+    const struct gpt_options options = {.type = request->type,
+                                        .B = (int)config->train.micro_batch_size,
+                                        .T = (int)config->train.seq_len,
+                                        .recompute = recompute_of(config),
+                                        .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
     if (wants_generator(request))
         TRY(generator_new(request->params, request->type, (int)config->train.seq_len, request->device, table,

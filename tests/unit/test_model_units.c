@@ -10,7 +10,7 @@
 #define MOST_HELD 2
 
 static const struct gpt_config small_config = {
-    .n_layer = 2, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
+    .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
 
 static void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_t stream) {
     for (int i = 0; i < n; i++)
@@ -174,35 +174,75 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
 
 static void test_units_are_used_only_while_held(void **state) {
     struct device *device = device_for_test(*state);
-    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
-        check_lending(device, (enum dtype)type, RECOMPUTE_NONE);
-        check_lending(device, (enum dtype)type, RECOMPUTE_BLOCK);
-    }
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
+            check_lending(device, (enum dtype)type, (enum gpt_recompute)recompute);
     device_close(device);
 }
 
 // ------------------------------------------------------------------------------- one meaning, several ways
 
+static struct step_result step_with(struct device *device, const struct gpt_options *options) {
+    struct whole_model model;
+    whole_model_init(&model, &small_config, device, options, 0);
+    liven(&model);
+    struct step_result result = step(&model, &model.hooks);
+    whole_model_free(&model);
+    return result;
+}
+
 static void test_recompute_changes_no_bit(void **state) {
     struct device *device = device_for_test(*state);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
-        struct step_result results[2];
-        for (int recompute = 0; recompute < 2; recompute++) {
-            struct whole_model model;
-            whole_model_init(&model, &small_config, device,
-                             &(struct gpt_options){.type = (enum dtype)type,
-                                                   .B = 3,
-                                                   .T = 9,
-                                                   .recompute = recompute ? RECOMPUTE_BLOCK : RECOMPUTE_NONE,
-                                                   .training = true},
-                             0);
-            liven(&model);
-            results[recompute] = step(&model, &model.hooks);
-            whole_model_free(&model);
+        struct gpt_options options = {.type = (enum dtype)type, .B = 3, .T = 9, .training = true};
+        struct step_result kept = step_with(device, &options);
+        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++) {
+            options.recompute = (enum gpt_recompute)recompute;
+            struct step_result again = step_with(device, &options);
+            assert_same_step(&kept, &again);
+            free(again.grads);
         }
-        assert_same_step(&results[0], &results[1]);
-        free(results[0].grads);
-        free(results[1].grads);
+        free(kept.grads);
+    }
+    device_close(device);
+}
+
+static size_t planned_activations(struct device *device, const struct gpt_options *options) {
+    struct params params;
+    struct region_table table;
+    struct gpt *gpt;
+    assert_ok(params_init(&params, &small_config));
+    region_table_init(&table);
+    assert_ok(gpt_new(&params, options, device, &table, &gpt));
+    size_t bytes = region_kind_bytes(&table, REGION_ACTIVATIONS);
+    gpt_delete(gpt);
+    region_table_free(&table);
+    params_free(&params);
+    return bytes;
+}
+
+// What is kept of N = B T positions: C elements of the residual stream before each block and after the last,
+// and of the final norm; in each block's attention half 5 C, in its other half 10 C; and the statistics.
+static void test_recompute_keeps_what_it_says(void **state) {
+    struct device *device = device_for_test(*state);
+    size_t N = 3 * 9, C = (size_t)small_config.n_embd, H = (size_t)small_config.n_head,
+           L = (size_t)small_config.n_layer;
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        size_t size = dtype_size((enum dtype)type);
+        size_t always = N * ((L + 2) * C * size + 2 * sizeof(float));
+        size_t attention = N * (5 * C * size + (2 + H) * sizeof(float));
+        size_t mlp = N * (10 * C * size + 2 * sizeof(float));
+        const size_t expected[N_RECOMPUTE] = {[RECOMPUTE_NONE] = always + L * (attention + mlp),
+                                              [RECOMPUTE_ATTENTION] = always + attention + L * mlp,
+                                              [RECOMPUTE_BLOCK] = always + attention + mlp};
+        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
+            assert_int_equal(
+                planned_activations(device, &(struct gpt_options){.type = (enum dtype)type,
+                                                                  .B = 3,
+                                                                  .T = 9,
+                                                                  .recompute = (enum gpt_recompute)recompute,
+                                                                  .training = true}),
+                expected[recompute]);
     }
     device_close(device);
 }
@@ -326,8 +366,11 @@ static void test_gradient_by_finite_differences(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ON_ALL(test_units_are_used_only_while_held),           ON_ALL(test_recompute_changes_no_bit),
-        ON_ALL(test_evaluation_agrees_with_training),          ON("portable", test_bad_sizes_are_refused),
+        ON_ALL(test_units_are_used_only_while_held),
+        ON_ALL(test_recompute_changes_no_bit),
+        ON("portable", test_recompute_keeps_what_it_says),
+        ON_ALL(test_evaluation_agrees_with_training),
+        ON("portable", test_bad_sizes_are_refused),
         cmocka_unit_test(test_gradient_by_finite_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
