@@ -58,7 +58,7 @@ struct scheduler {
     std::condition_variable done;
     std::set<cudaStream_t> streams, destroyed; // destroyed ones still do the work that they were given
     std::set<cudaEvent_t> events;
-    unsigned seed = 0;
+    unsigned seed = 0, lateness = 2;
     uint64_t random = 1;
 
     scheduler() {
@@ -66,7 +66,11 @@ struct scheduler {
         start(value ? unsigned(strtoul(value, nullptr, 0)) : 0);
     }
     void start(unsigned new_seed) {
+        // Some seeds put off for long what nobody waits for: a copy that has many kernels' time to happen by
+        // itself, though nothing says that it must have, is late only then.
+        static const unsigned latenesses[] = {32, 2, 8};
         seed = new_seed;
+        lateness = latenesses[seed % 3];
         random = (seed + 1) * 0x9e3779b97f4a7c15ull | 1;
     }
     unsigned draw(size_t n) {
@@ -112,7 +116,7 @@ cudaStream_t needed(cudaStream_t wanted) {
     return wanted;
 }
 
-// Lets one piece of work happen: half of the time what `wanted` needs, else any that could run on a device.
+// Lets one piece of work happen: at most times what `wanted` needs, else any that could run on a device.
 bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted) {
     std::vector<cudaStream_t> ready;
     bool busy = false;
@@ -127,7 +131,7 @@ bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted)
             s.done.wait(lock);
         return busy;
     }
-    cudaStream_t chosen = s.draw(2) ? needed(wanted) : nullptr;
+    cudaStream_t chosen = s.draw(s.lateness) ? needed(wanted) : nullptr;
     if (!chosen)
         chosen = ready[s.draw(ready.size())];
     work w = std::move(chosen->queue.front());
