@@ -188,7 +188,7 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 # On a simulated GPU: the simulator's own tests, and those that can be told which device to use.
 test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
-tests_of_device := tests/ops/test_kernels_cuda
+tests_of_device := tests/ops/test_kernels_cuda tests/unit/test_model_cuda
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
 test_folder = $(word 2,$(subst _, ,$(notdir $(1))))

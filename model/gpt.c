@@ -37,10 +37,6 @@ static const struct block_buffers *block_kept(const struct gpt *gpt, int block) 
     return &gpt->blocks[block % gpt->n_blocks];
 }
 
-static void *residual_kept(const struct gpt *gpt, int block) {
-    return gpt->residuals[block % gpt->n_residuals];
-}
-
 // ---- forward
 
 static const void *block_weight(const struct block_forward *a, int index) {
@@ -122,26 +118,34 @@ static struct block_forward block_arguments(const struct gpt *gpt, int block, co
                                   .params = params,
                                   .table = unit_params(gpt, 1 + block),
                                   .buffers = block_kept(gpt, block),
-                                  .x = residual_kept(gpt, block),
-                                  .out = residual_kept(gpt, block + 1)};
+                                  .x = residual_at(&gpt->residuals, block),
+                                  .out = residual_at(&gpt->residuals, block + 1)};
 }
 
 // Tokens to the residual stream after the last block.
-static enum status forward(struct pass *pass) {
+static enum status forward(struct pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     enum dtype type = gpt->options.type;
     struct unit_view view;
     TRY(acquire(pass, 0, GPT_FORWARD, 1, &view));
-    RUN(&pass->runner, embedding_forward, .out = residual_kept(gpt, 0),
+    RUN(&pass->runner, embedding_forward, .out = residual_at(&gpt->residuals, 0),
         .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
         .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
         .B = gpt->options.B, .T = gpt->options.T, .C = config->n_embd, .V = config->vocab_size, .type = type);
+    if (for_backward)
+        TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, 0));
     TRY(release(pass, 0, GPT_FORWARD));
     for (int block = 0; block < config->n_layer; block++) {
         TRY(acquire(pass, 1 + block, GPT_FORWARD, 2 + block, &view));
         const struct block_forward args = block_arguments(gpt, block, view.params);
-        TRY(block_forward(&pass->runner, &args));
+        TRY(block_attention_forward(&pass->runner, &args));
+        TRY(block_mlp_forward(&pass->runner, &args));
+        if (for_backward)
+            TRY(residuals_make_room(&gpt->residuals, pass->runner.stream, block + 1));
+        TRY(block_output_forward(&pass->runner, &args));
+        if (for_backward)
+            TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, block + 1));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;
@@ -153,7 +157,7 @@ static enum status final_norm_forward(struct pass *pass, const void *params) {
     const struct param *table = unit_params(gpt, config->n_layer + 1);
     enum dtype type = gpt->options.type;
     RUN(&pass->runner, layernorm_forward, .out = gpt->buffers.lnf, .mean = gpt->buffers.lnf_mean,
-        .rstd = gpt->buffers.lnf_rstd, .x = residual_kept(gpt, config->n_layer),
+        .rstd = gpt->buffers.lnf_rstd, .x = residual_at(&gpt->residuals, config->n_layer),
         .weight = param_at(params, table, PARAM_LNF_WEIGHT, type),
         .bias = param_at(params, table, PARAM_LNF_BIAS, type), .N = gpt->options.B * gpt->options.T,
         .C = config->n_embd, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
@@ -216,7 +220,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     RUN(&pass->runner, layernorm_backward, .dx = gpt->buffers.dresidual,
         .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->statistics),
         .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->statistics), .dout = gpt->buffers.dbranch,
-        .x = residual_kept(gpt, config->n_layer),
+        .x = residual_at(&gpt->residuals, config->n_layer),
         .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
         .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .type = type);
     TRY(ready(pass, last));
@@ -278,7 +282,7 @@ static enum status block_backward(struct pass *pass, int block, const struct uni
         .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN1_WEIGHT],
         .dbias = grads[PARAM_LN1_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
-        .x = residual_kept(gpt, block), .weight = weights[PARAM_LN1_WEIGHT], .mean = kept->ln1_mean,
+        .x = residual_at(&gpt->residuals, block), .weight = weights[PARAM_LN1_WEIGHT], .mean = kept->ln1_mean,
         .rstd = kept->ln1_rstd, .N = N, .C = C, .type = type);
     return STATUS_OK;
 }
@@ -287,7 +291,9 @@ static enum status backward(struct pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
     for (int block = gpt->params->config.n_layer - 1; block >= 0; block--) {
+        TRY(residuals_fetch(&gpt->residuals, pass->runner.stream, block - 1));
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, block > 0 ? block : -1, &view));
+        TRY(residuals_await(&gpt->residuals, pass->runner.stream, block));
         TRY(recompute(pass, block, view.params));
         TRY(block_backward(pass, block, &view));
         TRY(ready(pass, 1 + block));
@@ -307,7 +313,7 @@ static enum status backward(struct pass *pass) {
 // ---- whole passes
 
 static enum status run_training(struct pass *pass, float loss_scale) {
-    TRY(forward(pass));
+    TRY(forward(pass, true));
     TRY(head_forward_backward(pass, loss_scale));
     return backward(pass);
 }
@@ -318,7 +324,7 @@ static enum status run_evaluation(struct pass *pass, float *host_logits) {
     int last = gpt->params->config.n_layer + 1, N = gpt->options.B * gpt->options.T;
     size_t V = (size_t)gpt->params->config.vocab_size;
     struct unit_view norm, embedding;
-    TRY(forward(pass));
+    TRY(forward(pass, false));
     TRY(acquire(pass, last, GPT_FORWARD, 0, &norm));
     TRY(final_norm_forward(pass, norm.params));
     TRY(acquire(pass, 0, GPT_FORWARD, -1, &embedding));

@@ -58,17 +58,21 @@ struct gpt_options {
     enum dtype type; // compute type
     int B, T;        // micro-batch and sequence length
     enum gpt_recompute recompute;
+    // With RECOMPUTE_BLOCK, on a device with memory of its own: the inputs of all blocks but the last wait in
+    // host memory (model/residuals.h). Elsewhere there is nothing to move. It changes no bit.
+    bool offload_activations;
     bool training;
 };
 
 // Adds all the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
 // REGION_DATA) and asks the device for the operations' workspace; touches no other memory. `params` must
-// outlive the gpt.
+// outlive the gpt. STATUS_INVALID for sizes that do not fit, and offload_activations without RECOMPUTE_BLOCK.
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
                     struct region_table *table, struct gpt **out) MUST_CHECK;
 void gpt_delete(struct gpt *gpt);
-// Finds the buffers once the table is bound, and gives the stream its workspace if it has no larger one.
-void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream);
+// Finds the buffers once the table is bound (host regions pinned, where the device copies), gives the stream
+// its workspace if it has no larger one, and opens what else the passes need: after it they allocate nothing.
+enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) MUST_CHECK;
 
 // One micro-batch forward and backward. tokens, targets: (B, T) host int32. Gradients of
 // sum(losses) * loss_scale are added to the units' gradient spans. *loss_sum gets the sum of the B * T losses

@@ -55,6 +55,12 @@ static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     return STATUS_OK;
 }
 
+static enum residuals_keeping residuals_keeping_of(const struct gpt_options *options) {
+    return !options->training             ? RESIDUALS_NOT_KEPT
+           : options->offload_activations ? RESIDUALS_ON_HOST
+                                          : RESIDUALS_ON_DEVICE;
+}
+
 static enum status add_activations(struct gpt *gpt, struct region_table *table) {
     enum region_place place = gpt->device->place;
     enum dtype type = gpt->options.type;
@@ -65,9 +71,8 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_DATA, place, gpt->statistics, rows, &regions->losses, "losses"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->statistics, rows, &regions->host_losses,
                    "losses on host"));
-    for (int i = 0; i < gpt->n_residuals; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &gpt->residual_regions[i],
-                       "residual.%d", i));
+    TRY(residuals_init(&gpt->residuals, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
+                       residuals_keeping_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
@@ -87,9 +92,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
 }
 
 // table NULL: buffers of a rehearsal.
-static void find_buffers(struct gpt *gpt, const struct region_table *table) {
-    for (int i = 0; i < gpt->n_residuals; i++)
-        gpt->residuals[i] = buffer_find(table, gpt->residual_regions[i]);
+static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
     for (int i = 0; i < gpt->n_blocks; i++)
         block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
     const struct gpt_regions *regions = &gpt->regions;
@@ -106,11 +109,12 @@ static void find_buffers(struct gpt *gpt, const struct region_table *table) {
                                         .dbranch = buffer_find(table, regions->dbranch),
                                         .dqkv = buffer_find(table, regions->dqkv),
                                         .dfc = buffer_find(table, regions->dfc)};
+    return residuals_bind(&gpt->residuals, table);
 }
 
 // The passes themselves say what workspace they need, with stand-ins for all buffers.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
-    find_buffers(gpt, NULL);
+    TRY(find_buffers(gpt, NULL));
     TRY(gpt_rehearse(gpt, &gpt->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
                       &gpt->regions.workspace, "operations");
@@ -137,6 +141,10 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
         return FAIL(STATUS_INVALID,
                     "a micro-batch of %d x %d tokens is out of range; use a smaller micro-batch", options->B,
                     options->T);
+    if (options->offload_activations && options->recompute != RECOMPUTE_BLOCK)
+        return FAIL(STATUS_INVALID,
+                    "activations move to the host only where a block's input is all that is kept of it; set "
+                    "recompute=block with offload_activations=cpu");
     struct gpt *gpt = calloc(1, sizeof *gpt);
     if (!gpt)
         return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
@@ -147,15 +155,12 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->logits_stride =
         (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
     gpt->logits_rows = choose_logits_rows(gpt);
-    gpt->n_residuals = options->training ? config->n_layer + 1 : 2;
     gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
     memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
-    gpt->residual_regions = calloc((size_t)gpt->n_residuals, sizeof *gpt->residual_regions);
-    gpt->residuals = calloc((size_t)gpt->n_residuals, sizeof *gpt->residuals);
     gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
     gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
     enum status status = STATUS_OK;
-    if (!gpt->residual_regions || !gpt->residuals || !gpt->block_regions || !gpt->blocks)
+    if (!gpt->block_regions || !gpt->blocks)
         status = FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
     if (status == STATUS_OK)
         status = add_activations(gpt, table);
@@ -172,14 +177,14 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
 void gpt_delete(struct gpt *gpt) {
     if (!gpt)
         return;
-    free(gpt->residual_regions);
-    free(gpt->residuals);
+    residuals_free(&gpt->residuals);
     free(gpt->block_regions);
     free(gpt->blocks);
     free(gpt);
 }
 
-void gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
-    find_buffers(gpt, table);
+enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
+    TRY(find_buffers(gpt, table));
     stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+    return STATUS_OK;
 }

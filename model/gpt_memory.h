@@ -4,6 +4,7 @@
 #define ZERO_MODEL_GPT_MEMORY_H
 
 #include "model/block.h"
+#include "model/residuals.h"
 
 struct gpt {
     const struct params *params;
@@ -14,9 +15,8 @@ struct gpt {
     int logits_rows, logits_stride;
 
     // Memory: region indices from gpt_new, pointers from gpt_bind.
-    int n_residuals, n_blocks; // how many of each are kept
-    int *residual_regions;     // (n_residuals) the residual stream before each block, and after the last
-    void **residuals;
+    struct residuals residuals;
+    int n_blocks;                        // of whose buffers
     struct block_regions *block_regions; // (n_blocks)
     struct block_buffers *blocks;
     struct gpt_regions {

@@ -118,7 +118,7 @@ static enum status evaluate(struct evaluation *evaluation, const struct file_lis
         return FAIL(STATUS_FAILED, "out of memory for batches of %zu tokens", window);
     TRY(gpt_new(&session->params, &options, session->device, &session->memory.table, &evaluation->gpt));
     TRY(session_load(session));
-    gpt_bind(evaluation->gpt, &session->memory.table, &session->stream);
+    TRY(gpt_bind(evaluation->gpt, &session->memory.table, &session->stream));
     TRY(evaluate_files(evaluation, files));
     report(&evaluation->totals);
     return STATUS_OK;

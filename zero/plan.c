@@ -37,6 +37,8 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
                                         .B = (int)config->train.micro_batch_size,
                                         .T = (int)config->train.seq_len,
                                         .recompute = recompute_of(config),
+                                        .offload_activations =
+                                            strcmp(config->top.offload_activations, "cpu") == 0,
                                         .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
     if (wants_generator(request))
@@ -62,7 +64,7 @@ enum status parts_bind(struct parts *parts, const struct region_table *table, st
                        struct comm *comm, struct device *host) {
     TRY(state_bind(&parts->state, table, comm, host));
     TRY(optimizer_bind(&parts->optimizer));
-    gpt_bind(parts->gpt, table, stream);
+    TRY(gpt_bind(parts->gpt, table, stream));
     if (parts->generator)
         generator_bind(parts->generator, table, stream);
     return STATUS_OK;

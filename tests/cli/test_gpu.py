@@ -61,6 +61,37 @@ class GoldenCurves(GpuCase):
                 self.assertEqual(self.final_state(), state)
 
 
+class Activations(GpuCase):
+    """What is made again in backward, or waits for it on the host: the same run in less of the GPU's memory."""
+
+    def test_same_bits_in_less_memory(self):
+        config = self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train={'max_steps': 3},
+                                  model={'n_layer': 5, 'n_positions': 128})
+        ways = ((), ('recompute=attention',), ('recompute=block',), ('recompute=block', 'offload_activations=cpu'))
+        found = []
+        for way in ways:
+            for environment in (REORDERED if SIMULATED else [{}]):
+                with self.subTest(way=way, environment=environment):
+                    self.run_train(config, *way, environment=environment)
+                    last = self.metrics()[-1]
+                    found.append((self.curve(), self.final_state()))
+                    self.assertEqual(found[-1], found[0])
+                    self.assertEqual(last['memory'], last['memory_planned'])
+                    self.assertLess(abs(last['device_bytes'] - last['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
+                    here = last['device_planned_bytes'], last['memory']['activations']
+                    self.forget()
+            if way:
+                self.assertLess(here[0], device)
+            if 'offload_activations=cpu' in way:
+                # Of 6 residuals of 2 x 128 x 32, 4 moved: the same bytes, elsewhere.
+                self.assertEqual(device - here[0], 4 * 2 * 128 * 32 * 2)
+                self.assertEqual(here[1], activations)
+            device, activations = here
+
+    def test_offload_without_recomputed_blocks_is_refused(self):
+        self.refuses(self.tiny_config(device='cuda'), 'offload_activations=cpu', says=('offload_activations', 'recompute=block'))
+
+
 class Resuming(GpuCase):
     def test_a_run_that_was_stopped_goes_on_to_the_bit(self):
         for compute in 'fp32', 'bf16', 'fp16':

@@ -1,6 +1,7 @@
 // A whole model in memory, for tests of model/: the plainest owner of parameters and gradients that the hooks
-// allow, and AdamW over it. Relies on devices whose memory the host can read (cpu, ref). Header only, as
-// every test links tests/support but only those of model/ link the model.
+// allow, and AdamW over it. whole_data, the norm and the update rely on devices whose memory the host can
+// read (cpu, ref); the rest serves a GPU too. Header only, as every test links tests/support but only those
+// of model/ link the model.
 #ifndef ZERO_TESTS_WHOLE_MODEL_H
 #define ZERO_TESTS_WHOLE_MODEL_H
 
@@ -15,6 +16,8 @@
 // cmocka wants those above before it.
 #include <cmocka.h>
 
+#include "base/arena.h"
+#include "base/rng.h"
 #include "kernels/ops.h"
 #include "model/generate.h"
 #include "model/gpt.h"
@@ -35,6 +38,7 @@ struct whole_model {
     int param_region, master_region, grad_region, m_region,
         v_region; // master is param unless that is narrower
     void *memory[N_REGION_KINDS][N_REGION_PLACES];
+    struct arena pinned[N_REGION_KINDS]; // of memory in REGION_HOST, where the device has memory of its own
     struct stream stream;
     struct gpt *gpt;
     struct generator *generator;
@@ -91,19 +95,51 @@ static inline double state_get(const void *data, enum dtype type, size_t i) {
                                 : (double)((const float *)data)[i];
 }
 
+// Copies either way, and waits.
+static inline void whole_copy(struct whole_model *model, void *to, const void *from, size_t bytes) {
+    assert_ok(model->device->copy(&model->stream, to, from, bytes));
+    assert_ok(model->device->synchronize(&model->stream));
+}
+
+static inline void whole_fill(struct whole_model *model, void *to, int byte, size_t bytes) {
+    void *from = malloc(bytes);
+    assert_non_null(from);
+    memset(from, byte, bytes);
+    whole_copy(model, to, from, bytes);
+    free(from);
+}
+
 // Makes NaN of everything that a pass may only read after writing it.
 static inline void whole_model_poison(struct whole_model *model) {
     static const enum region_kind kinds[] = {REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         for (int place = 0; place < N_REGION_PLACES; place++)
             if (model->memory[kinds[i]][place])
-                memset(model->memory[kinds[i]][place], 0xff, model->table.arena_bytes[kinds[i]][place]);
+                whole_fill(model, model->memory[kinds[i]][place], 0xff,
+                           model->table.arena_bytes[kinds[i]][place]);
+}
+
+// As zero/memory: pinned where a device copies to and from it.
+static inline void whole_memory_new(struct whole_model *model, enum region_kind kind,
+                                    enum region_place place) {
+    size_t bytes = model->table.arena_bytes[kind][place];
+    void **memory = &model->memory[kind][place];
+    if (place == model->device->place) {
+        assert_ok(model->device->memory_new(model->device, bytes, "tests", memory));
+    } else {
+        assert_ok(arena_init(&model->pinned[kind], bytes, "tests"));
+        assert_ok(device_pin(model->device, model->pinned[kind].data, bytes));
+        *memory = model->pinned[kind].data;
+    }
+    if (*memory) // nothing of this kind: nothing to bind
+        region_table_bind(&model->table, kind, place, *memory);
 }
 
 // Adds the regions, allocates and binds them. positions > 0: with a generator of so many.
 static inline void whole_model_init(struct whole_model *model, const struct gpt_config *config,
                                     struct device *device, const struct gpt_options *options, int positions) {
-    *model = (struct whole_model){.device = device, .options = *options, .stream = {.device = device}};
+    *model = (struct whole_model){.device = device, .options = *options};
+    assert_ok(stream_init(&model->stream, device));
     model->state = options->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     model->hooks = (struct unit_hooks){model, whole_acquire, whole_release, whole_ready};
     assert_ok(params_init(&model->params, config));
@@ -122,13 +158,9 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     if (positions > 0)
         assert_ok(generator_new(&model->params, options->type, positions, device, table, &model->generator));
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
-        for (int p = 0; p < N_REGION_PLACES; p++) {
-            void **memory = &model->memory[kind][p];
-            assert_ok(device->memory_new(device, table->arena_bytes[kind][p], "tests", memory));
-            if (*memory) // nothing of this kind: nothing to bind
-                region_table_bind(table, (enum region_kind)kind, (enum region_place)p, *memory);
-        }
-    gpt_bind(model->gpt, table, &model->stream);
+        for (int p = 0; p < N_REGION_PLACES; p++)
+            whole_memory_new(model, (enum region_kind)kind, (enum region_place)p);
+    assert_ok(gpt_bind(model->gpt, table, &model->stream));
     if (model->generator)
         generator_bind(model->generator, table, &model->stream);
     whole_model_poison(model);
@@ -137,10 +169,13 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
 static inline void whole_model_free(struct whole_model *model) {
     generator_delete(model->generator);
     gpt_delete(model->gpt);
-    for (int kind = 0; kind < N_REGION_KINDS; kind++)
-        for (int place = 0; place < N_REGION_PLACES; place++)
-            model->device->memory_delete(model->device, model->memory[kind][place],
-                                         model->table.arena_bytes[kind][place]);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++) {
+        device_unpin(model->device, model->pinned[kind].data);
+        arena_free(&model->pinned[kind]);
+        model->device->memory_delete(model->device, model->memory[kind][model->device->place],
+                                     model->table.arena_bytes[kind][model->device->place]);
+    }
+    stream_free(&model->stream);
     region_table_free(&model->table);
     params_free(&model->params);
 }
@@ -148,12 +183,21 @@ static inline void whole_model_free(struct whole_model *model) {
 // Takes fp32 values for a unit's span as master weights, rounded where the compute type is narrower.
 static inline void whole_model_set_unit(struct whole_model *model, int unit, const float *values) {
     const struct param_unit *u = &model->params.units[unit];
-    enum dtype master = is_narrow(model->options.type) ? DTYPE_F32 : model->options.type;
-    for (size_t i = 0; i < u->elements; i++) {
-        state_set(whole_data(model, model->master_region), master, u->offset + i, (double)values[i]);
-        state_set(whole_data(model, model->param_region), model->options.type, u->offset + i,
-                  (double)values[i]);
+    enum dtype type = model->options.type, master = is_narrow(type) ? DTYPE_F32 : type;
+    double *converted = malloc(u->elements * sizeof *converted);
+    assert_non_null(converted);
+    const struct {
+        enum dtype type;
+        int region;
+    } copies[] = {{master, model->master_region}, {type, model->param_region}};
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < u->elements; i++)
+            state_set(converted, copies[k].type, i, (double)values[i]);
+        size_t size = dtype_size(copies[k].type);
+        whole_copy(model, (char *)whole_data(model, copies[k].region) + u->offset * size, converted,
+                   u->elements * size);
     }
+    free(converted);
 }
 
 // The model's own first values.
@@ -168,7 +212,8 @@ static inline void whole_model_randomize(struct whole_model *model, uint64_t see
 }
 
 static inline void whole_model_zero_grads(struct whole_model *model) {
-    memset(whole_data(model, model->grad_region), 0, model->params.n_elements * dtype_size(model->state));
+    whole_fill(model, whole_data(model, model->grad_region), 0,
+               model->params.n_elements * dtype_size(model->state));
 }
 
 // Where a tensor begins in the concatenation of all units.
@@ -195,6 +240,56 @@ static inline double whole_model_grad_norm(struct whole_model *model) {
         free(partial);
     }
     return sqrt(total);
+}
+
+static inline void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_t stream) {
+    for (int i = 0; i < n; i++)
+        tokens[i] = (int32_t)rng_below(7, stream, (uint64_t)i, (uint64_t)vocab_size);
+}
+
+// Initial weights are too tame to show much: norms of 1 and biases of 0 hide their gradients' errors.
+static inline void whole_model_liven(struct whole_model *model) {
+    float *values = malloc(model->params.n_elements * sizeof *values);
+    assert_non_null(values);
+    for (int unit = 0; unit < model->params.n_units; unit++) {
+        const struct param_unit *u = &model->params.units[unit];
+        params_init_span(&model->params, 3, unit, 0, u->elements, values);
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+            for (size_t e = 0; e < model->params.params[i].elements; e++)
+                values[model->params.params[i].offset + e] += (float)(0.2 * rng_normal(4, (uint32_t)i, e));
+        whole_model_set_unit(model, unit, values);
+    }
+    free(values);
+}
+
+struct step_result {
+    double loss;
+    void *grads;
+    size_t bytes;
+};
+
+// One training pass over tokens that are always the same, everything else poisoned first.
+static inline struct step_result whole_model_step(struct whole_model *model, const struct unit_hooks *hooks) {
+    int32_t tokens[64], targets[64];
+    int n = model->options.B * model->options.T;
+    assert_true(n <= 64);
+    random_tokens(tokens, n, model->params.config.vocab_size, 1);
+    random_tokens(targets, n, model->params.config.vocab_size, 2);
+    struct step_result result = {.bytes = model->params.n_elements * dtype_size(model->state)};
+    whole_model_poison(model);
+    whole_model_zero_grads(model);
+    assert_ok(gpt_forward_backward(model->gpt, &model->stream, hooks, tokens, targets, 1.0f / (float)n,
+                                   &result.loss));
+    result.grads = malloc(result.bytes);
+    assert_non_null(result.grads);
+    whole_copy(model, result.grads, whole_data(model, model->grad_region), result.bytes);
+    return result;
+}
+
+static inline void assert_same_step(const struct step_result *a, const struct step_result *b) {
+    assert_memory_equal(&a->loss, &b->loss, sizeof a->loss);
+    assert_int_equal(a->bytes, b->bytes);
+    assert_memory_equal(a->grads, b->grads, a->bytes);
 }
 
 struct adamw_settings {
@@ -234,11 +329,12 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
     assert_ok(model->device->synchronize(&model->stream));
 }
 
-// "ref", or an instruction set of the CPU backend; skips the test where the processor lacks it.
+// "ref", "cuda", or an instruction set of the CPU backend; skips the test where the machine lacks it.
 static inline struct device *device_for_test(const char *name) {
     struct device *device = NULL;
-    enum status status =
-        strcmp(name, "ref") == 0 ? ref_device_open(&device) : cpu_device_open(name, 2, &device);
+    enum status status = strcmp(name, "ref") == 0    ? ref_device_open(&device)
+                         : strcmp(name, "cuda") == 0 ? cuda_device_open(0, &device)
+                                                     : cpu_device_open(name, 2, &device);
     if (status == STATUS_UNSUPPORTED) {
         print_message("skipped: %s\n", status_message());
         status_clear();

@@ -5,61 +5,10 @@
 
 #include <stdio.h>
 
-#include "base/rng.h"
-
 #define MOST_HELD 2
 
 static const struct gpt_config small_config = {
     .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
-
-static void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_t stream) {
-    for (int i = 0; i < n; i++)
-        tokens[i] = (int32_t)rng_below(7, stream, (uint64_t)i, (uint64_t)vocab_size);
-}
-
-// Initial weights are too tame to show much: norms of 1 and biases of 0 hide their gradients' errors.
-static void liven(struct whole_model *model) {
-    float *values = malloc(model->params.n_elements * sizeof *values);
-    assert_non_null(values);
-    for (int unit = 0; unit < model->params.n_units; unit++) {
-        const struct param_unit *u = &model->params.units[unit];
-        params_init_span(&model->params, 3, unit, 0, u->elements, values);
-        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-            for (size_t e = 0; e < model->params.params[i].elements; e++)
-                values[model->params.params[i].offset + e] += (float)(0.2 * rng_normal(4, (uint32_t)i, e));
-        whole_model_set_unit(model, unit, values);
-    }
-    free(values);
-}
-
-struct step_result {
-    double loss;
-    void *grads;
-    size_t bytes;
-};
-
-static struct step_result step(struct whole_model *model, const struct unit_hooks *hooks) {
-    int32_t tokens[64], targets[64];
-    int n = model->options.B * model->options.T;
-    assert_true(n <= 64);
-    random_tokens(tokens, n, model->params.config.vocab_size, 1);
-    random_tokens(targets, n, model->params.config.vocab_size, 2);
-    struct step_result result = {.bytes = model->params.n_elements * dtype_size(model->state)};
-    whole_model_poison(model);
-    whole_model_zero_grads(model);
-    assert_ok(gpt_forward_backward(model->gpt, &model->stream, hooks, tokens, targets, 1.0f / (float)n,
-                                   &result.loss));
-    result.grads = malloc(result.bytes);
-    assert_non_null(result.grads);
-    memcpy(result.grads, whole_data(model, model->grad_region), result.bytes);
-    return result;
-}
-
-static void assert_same_step(const struct step_result *a, const struct step_result *b) {
-    assert_memory_equal(&a->loss, &b->loss, sizeof a->loss);
-    assert_int_equal(a->bytes, b->bytes);
-    assert_memory_equal(a->grads, b->grads, a->bytes);
-}
 
 // ------------------------------------------------------------------------------------- an owner that lends
 
@@ -155,10 +104,11 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
     whole_model_init(
         &model, &small_config, device,
         &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
-    liven(&model);
+    whole_model_liven(&model);
     lender_init(&lender, &model);
     struct unit_hooks hooks = {&lender, lend, take_back, take_grads};
-    struct step_result plain = step(&model, &model.hooks), lent = step(&model, &hooks);
+    struct step_result plain = whole_model_step(&model, &model.hooks),
+                       lent = whole_model_step(&model, &hooks);
     assert_same_step(&plain, &lent);
     assert_int_equal(lender.n_held, 0);
     assert_int_equal(lender.n_backward, model.params.n_units);
@@ -185,8 +135,8 @@ static void test_units_are_used_only_while_held(void **state) {
 static struct step_result step_with(struct device *device, const struct gpt_options *options) {
     struct whole_model model;
     whole_model_init(&model, &small_config, device, options, 0);
-    liven(&model);
-    struct step_result result = step(&model, &model.hooks);
+    whole_model_liven(&model);
+    struct step_result result = whole_model_step(&model, &model.hooks);
     whole_model_free(&model);
     return result;
 }
@@ -259,7 +209,7 @@ static void test_evaluation_agrees_with_training(void **state) {
         random_tokens(targets, 14, small_config.vocab_size, 2);
         whole_model_init(&model, &small_config, device,
                          &(struct gpt_options){.type = DTYPE_F32, .B = 2, .T = 7, .training = training}, 0);
-        liven(&model);
+        whole_model_liven(&model);
         assert_ok(
             gpt_evaluate(model.gpt, &model.stream, &model.hooks, tokens, targets, &sums[training], losses));
         double sum = 0;
@@ -277,25 +227,50 @@ static void test_evaluation_agrees_with_training(void **state) {
     device_close(device);
 }
 
-static void test_bad_sizes_are_refused(void **state) {
+// Where memory is the host's there is nothing to move.
+static void test_offload_on_the_host_is_the_same(void **state) {
     struct device *device = device_for_test(*state);
+    struct gpt_options options = {
+        .type = DTYPE_F32, .B = 3, .T = 9, .recompute = RECOMPUTE_BLOCK, .training = true};
+    size_t bytes = planned_activations(device, &options);
+    struct step_result kept = step_with(device, &options);
+    options.offload_activations = true;
+    assert_int_equal(planned_activations(device, &options), bytes);
+    struct step_result again = step_with(device, &options);
+    assert_same_step(&kept, &again);
+    free(kept.grads);
+    free(again.grads);
+    device_close(device);
+}
+
+static void check_refusal(struct device *device, const struct gpt_options *options, const char *says) {
     struct params params;
+    struct region_table table;
+    struct gpt *gpt;
     assert_ok(params_init(&params, &small_config));
-    static const int sizes[][2] = {{1, 0}, {1, 11}, {0, 4}, {-1, 4}, {INT32_MAX, 10}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        struct region_table table;
-        struct gpt *gpt;
-        region_table_init(&table);
-        assert_int_equal(gpt_new(&params,
-                                 &(struct gpt_options){
-                                     .type = DTYPE_F32, .B = sizes[i][0], .T = sizes[i][1], .training = true},
-                                 device, &table, &gpt),
-                         STATUS_INVALID);
-        assert_null(gpt);
-        status_clear();
-        region_table_free(&table);
-    }
+    region_table_init(&table);
+    assert_int_equal(gpt_new(&params, options, device, &table, &gpt), STATUS_INVALID);
+    assert_null(gpt);
+    assert_non_null(strstr(status_message(), says));
+    status_clear();
+    region_table_free(&table);
     params_free(&params);
+}
+
+static void test_bad_options_are_refused(void **state) {
+    struct device *device = device_for_test(*state);
+    static const int sizes[][2] = {{1, 0}, {1, 11}, {0, 4}, {-1, 4}, {INT32_MAX, 10}};
+    struct gpt_options options = {.type = DTYPE_F32, .training = true};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        options.B = sizes[i][0];
+        options.T = sizes[i][1];
+        check_refusal(device, &options, i < 2 ? "sequence length" : "micro-batch");
+    }
+    options = (struct gpt_options){
+        .type = DTYPE_F32, .B = 1, .T = 4, .offload_activations = true, .training = true};
+    check_refusal(device, &options, "recompute=block");
+    options.recompute = RECOMPUTE_ATTENTION;
+    check_refusal(device, &options, "recompute=block");
     device_close(device);
 }
 
@@ -335,7 +310,7 @@ static void test_gradient_by_finite_differences(void **state) {
     random_tokens(targets, 8, small_config.vocab_size, 2);
     whole_model_init(&model, &small_config, device,
                      &(struct gpt_options){.type = DTYPE_F64, .B = 2, .T = 4, .training = true}, 0);
-    liven(&model);
+    whole_model_liven(&model);
     whole_model_zero_grads(&model);
     double sum, worst = 0;
     assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 0.125f, &sum));
@@ -370,7 +345,8 @@ int main(void) {
         ON_ALL(test_recompute_changes_no_bit),
         ON("portable", test_recompute_keeps_what_it_says),
         ON_ALL(test_evaluation_agrees_with_training),
-        ON("portable", test_bad_sizes_are_refused),
+        ON("portable", test_bad_options_are_refused),
+        ON("portable", test_offload_on_the_host_is_the_same),
         cmocka_unit_test(test_gradient_by_finite_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

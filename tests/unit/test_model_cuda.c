@@ -1,0 +1,210 @@
+// What moves or is made again on a GPU: the same bits as where all is kept, whatever order its streams take,
+// and the memory that it is for. On the simulated GPU of tests/cudasim, or on a real one; skipped where there
+// is neither.
+#include "tests/support/whole_model.h"
+
+// tests/cudasim: delays and reorders the work of streams from now on, as CUDA's rules permit. NULL on a real
+// GPU, which has an order of its own.
+void cudasim_reorder(unsigned seed) __attribute__((weak));
+
+#define N_SEEDS 6
+
+// Deep enough that a buffer of the residual stream is filled three times in a pass.
+static const struct gpt_config deep_config = {
+    .n_layer = 4, .n_head = 2, .n_embd = 32, .vocab_size = 37, .n_positions = 16};
+
+static void reorder(unsigned seed) {
+    if (cudasim_reorder)
+        cudasim_reorder(seed);
+}
+
+static void evaluate(struct whole_model *model, double *sum) {
+    int32_t tokens[32], targets[32];
+    int n = model->options.B * model->options.T;
+    random_tokens(tokens, n, model->params.config.vocab_size, 3);
+    random_tokens(targets, n, model->params.config.vocab_size, 4);
+    assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, sum, NULL));
+}
+
+// Two steps and an evaluation in between: each pass begins with what the one before left in the buffers.
+struct trace {
+    struct step_result first, second;
+    double evaluated;
+};
+
+static void trace_free(struct trace *trace) {
+    free(trace->first.grads);
+    free(trace->second.grads);
+}
+
+static void assert_same_trace(const struct trace *a, const struct trace *b) {
+    assert_same_step(&a->first, &b->first);
+    assert_memory_equal(&a->evaluated, &b->evaluated, sizeof a->evaluated);
+    assert_same_step(&a->second, &b->second);
+}
+
+static struct trace trace_with(struct device *device, const struct gpt_config *config,
+                               const struct gpt_options *options) {
+    struct whole_model model;
+    struct trace trace;
+    whole_model_init(&model, config, device, options, 0);
+    whole_model_liven(&model);
+    trace.first = whole_model_step(&model, &model.hooks);
+    evaluate(&model, &trace.evaluated);
+    trace.second = whole_model_step(&model, &model.hooks);
+    whole_model_free(&model);
+    return trace;
+}
+
+static struct gpt_options options_of(enum dtype type, enum gpt_recompute recompute, bool offload) {
+    return (struct gpt_options){.type = type,
+                                .B = 2,
+                                .T = 16,
+                                .recompute = recompute,
+                                .offload_activations = offload,
+                                .training = true};
+}
+
+static void test_recompute_changes_no_bit(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        struct gpt_options options = options_of((enum dtype)type, RECOMPUTE_NONE, false);
+        struct trace kept = trace_with(device, &deep_config, &options);
+        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++) {
+            options.recompute = (enum gpt_recompute)recompute;
+            struct trace again = trace_with(device, &deep_config, &options);
+            assert_same_trace(&kept, &again);
+            trace_free(&again);
+        }
+        trace_free(&kept);
+    }
+    device_close(device);
+}
+
+static void check_offload(struct device *device, int n_layer, enum dtype type) {
+    struct gpt_config config = deep_config;
+    config.n_layer = n_layer;
+    struct gpt_options options = options_of(type, RECOMPUTE_BLOCK, false);
+    struct trace kept = trace_with(device, &config, &options);
+    options.offload_activations = true;
+    struct trace moved = trace_with(device, &config, &options);
+    assert_same_trace(&kept, &moved);
+    trace_free(&kept);
+    trace_free(&moved);
+}
+
+// Small models too: with one block nothing moves, with two only what the embeddings gave.
+static void test_offload_changes_no_bit(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    for (int n_layer = 1; n_layer < deep_config.n_layer; n_layer++)
+        check_offload(device, n_layer, DTYPE_BF16);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        check_offload(device, deep_config.n_layer, (enum dtype)type);
+    device_close(device);
+}
+
+// A missing event shows as other bits for some seed: each that model/residuals waits for was taken out once.
+static void test_offload_waits_for_what_it_needs(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    struct gpt_options options = options_of(DTYPE_F32, RECOMPUTE_BLOCK, false);
+    reorder(0);
+    struct trace kept = trace_with(device, &deep_config, &options);
+    options.offload_activations = true;
+    for (unsigned seed = 1; seed <= N_SEEDS; seed++) {
+        reorder(seed);
+        struct trace moved = trace_with(device, &deep_config, &options);
+        assert_same_trace(&kept, &moved);
+        trace_free(&moved);
+    }
+    reorder(0);
+    trace_free(&kept);
+    device_close(device);
+}
+
+// How often a pass had the host wait for the device.
+static int n_waits;
+static enum status (*wait_for)(struct stream *stream);
+
+static enum status count_wait(struct stream *stream) {
+    n_waits++;
+    return wait_for(stream);
+}
+
+static int waits_of_a_pass(struct device *device, bool offload) {
+    struct gpt_options options = options_of(DTYPE_F32, RECOMPUTE_BLOCK, offload);
+    struct whole_model model;
+    double sum;
+    int32_t tokens[32] = {0};
+    whole_model_init(&model, &deep_config, device, &options, 0);
+    whole_model_liven(&model);
+    wait_for = device->synchronize;
+    device->synchronize = count_wait;
+    n_waits = 0;
+    assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, tokens, 1, &sum));
+    device->synchronize = wait_for;
+    whole_model_free(&model);
+    return n_waits;
+}
+
+static void test_offload_has_the_host_wait_no_more(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    assert_int_equal(waits_of_a_pass(device, true), waits_of_a_pass(device, false));
+    device_close(device);
+}
+
+// Of n_layer + 1 residuals two stay on the device, and all but the last two have a place on the host.
+static void test_offload_leaves_the_device_two_residuals(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    for (int n_layer = 1; n_layer <= deep_config.n_layer; n_layer++) {
+        struct gpt_config config = deep_config;
+        config.n_layer = n_layer;
+        size_t bytes[2][N_REGION_PLACES], moved = (size_t)(n_layer - 1) * 2 * 16 * 32 * sizeof(float);
+        for (int offload = 0; offload < 2; offload++) {
+            struct gpt_options options = options_of(DTYPE_F32, RECOMPUTE_BLOCK, offload == 1);
+            struct params params;
+            struct region_table table;
+            struct gpt *gpt;
+            assert_ok(params_init(&params, &config));
+            region_table_init(&table);
+            assert_ok(gpt_new(&params, &options, device, &table, &gpt));
+            for (int place = 0; place < N_REGION_PLACES; place++)
+                bytes[offload][place] = region_bytes(&table, REGION_ACTIVATIONS, (enum region_place)place);
+            gpt_delete(gpt);
+            region_table_free(&table);
+            params_free(&params);
+        }
+        assert_int_equal(bytes[0][REGION_HOST], 0);
+        assert_int_equal(bytes[1][REGION_HOST], moved);
+        assert_int_equal(bytes[0][REGION_DEVICE] - bytes[1][REGION_DEVICE], moved);
+    }
+    device_close(device);
+}
+
+// One line for all where there is no GPU.
+static void test_models_on_a_gpu(void **state) {
+    (void)state;
+    device_close(device_for_test("cuda"));
+}
+
+int main(void) {
+    static const struct CMUnitTest without_a_gpu[] = {cmocka_unit_test(test_models_on_a_gpu)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recompute_changes_no_bit),
+        cmocka_unit_test(test_offload_changes_no_bit),
+        cmocka_unit_test(test_offload_waits_for_what_it_needs),
+        cmocka_unit_test(test_offload_has_the_host_wait_no_more),
+        cmocka_unit_test(test_offload_leaves_the_device_two_residuals),
+    };
+    struct device *device = NULL;
+    enum status status = cuda_device_open(0, &device);
+    status_clear(); // each test's to tell
+    if (status == STATUS_UNSUPPORTED)
+        return cmocka_run_group_tests_name("models on a GPU", without_a_gpu, NULL, NULL);
+    device_close(device);
+    return cmocka_run_group_tests_name("models on a GPU", tests, NULL, NULL);
+}
