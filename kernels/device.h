@@ -91,6 +91,10 @@ enum status ref_device_open(struct device **out) MUST_CHECK;
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 // STATUS_UNSUPPORTED, with what is missing, when there is no GPU, no driver, or no CUDA in this build.
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
+// A GPU for plans, whether or not there is one, or CUDA in this build: it answers ops->workspace_bytes by the
+// CUDA backend's own formulas and refuses all else. Where scratch grows with the GPU, as much as on the
+// largest.
+enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
 // FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), the best of a few runs: what utilisation
 // is measured against. On the CPU rows are bounded so that it takes milliseconds.

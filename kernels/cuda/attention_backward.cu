@@ -248,14 +248,6 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 
 // ---- launching
 
-extern "C" enum status cuda_attention_backward_workspace(struct device *device,
-                                                         const struct attention_backward_args *args,
-                                                         size_t *bytes) {
-    (void)device;
-    *bytes = static_cast<size_t>(args->B) * args->T * args->H * sizeof(float); // delta
-    return STATUS_OK;
-}
-
 extern "C" enum status cuda_attention_backward(struct stream *stream,
                                                const struct attention_backward_args *args) {
     int D = args->D;

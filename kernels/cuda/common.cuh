@@ -22,7 +22,7 @@ extern "C" {
 using bf16 = __nv_bfloat16;
 using half = __half;
 
-constexpr int WARP = 32;
+constexpr int WARP = CUDA_WARP;
 
 // ---- errors
 
@@ -40,8 +40,12 @@ static inline const cuda_device *cuda_of(const struct device *device) {
     return reinterpret_cast<const cuda_device *>(device);
 }
 
+static inline const cuda_properties *properties_of(const struct device *device) {
+    return &cuda_of(device)->properties;
+}
+
 static inline int processors_of(const struct stream *stream) {
-    return cuda_of(stream->device)->n_processors;
+    return properties_of(stream->device)->n_processors;
 }
 
 static inline cudaStream_t queue_of(const struct stream *stream) {

@@ -3,6 +3,7 @@
 #ifndef ZERO_KERNELS_CUDA_CUDA_H
 #define ZERO_KERNELS_CUDA_CUDA_H
 
+#include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
@@ -11,7 +12,7 @@ struct matmuls; // matmul.cu: cuBLASLt and the algorithms that were chosen
 struct cuda_device {
     struct device device; // first: a struct device * of this backend is one of these
     int index;            // of the GPU
-    int n_processors;     // streaming multiprocessors
+    struct cuda_properties properties;
     struct matmuls *matmuls;
 };
 
@@ -20,20 +21,11 @@ struct cuda_device {
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-// Scratch that a call takes from the stream's workspace, in bytes. Operations that are not here take none.
-#define CUDA_OPERATIONS_WITH_WORKSPACE(OP)                                                                   \
-    OP(embedding_backward)                                                                                   \
-    OP(layernorm_backward)                                                                                   \
-    OP(linear_forward)                                                                                       \
-    OP(linear_backward)                                                                                      \
-    OP(attention_backward)                                                                                   \
-    OP(sample)
-
-#define CUDA_WORKSPACE_PROTOTYPE(name)                                                                       \
-    enum status cuda_##name##_workspace(struct device *device, const struct name##_args *args,               \
-                                        size_t *bytes) MUST_CHECK;
-CUDA_OPERATIONS_WITH_WORKSPACE(CUDA_WORKSPACE_PROTOTYPE)
-#undef CUDA_WORKSPACE_PROTOTYPE
+// What operations with matrix products have to choose before the first step: asked for with the workspace.
+enum status cuda_linear_forward_prepare(struct device *device,
+                                        const struct linear_forward_args *args) MUST_CHECK;
+enum status cuda_linear_backward_prepare(struct device *device,
+                                         const struct linear_backward_args *args) MUST_CHECK;
 
 enum status matmuls_new(struct matmuls **out) MUST_CHECK; // on the current GPU
 void matmuls_delete(struct matmuls *matmuls);

@@ -127,14 +127,13 @@ enum status event_synchronize_on(struct event *event) {
 
 enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                             size_t *bytes) {
-    *bytes = 0;
+    *bytes = cuda_workspace_bytes(properties_of(device), operation, args);
     TRY(cuda_enter(device));
     switch (operation) {
-#define WORKSPACE_CASE(name)                                                                                 \
-    case OP_##name:                                                                                          \
-        return cuda_##name##_workspace(device, static_cast<const name##_args *>(args), bytes);
-        CUDA_OPERATIONS_WITH_WORKSPACE(WORKSPACE_CASE)
-#undef WORKSPACE_CASE
+    case OP_linear_forward:
+        return cuda_linear_forward_prepare(device, static_cast<const linear_forward_args *>(args));
+    case OP_linear_backward:
+        return cuda_linear_backward_prepare(device, static_cast<const linear_backward_args *>(args));
     default:
         return STATUS_OK;
     }
@@ -198,7 +197,8 @@ enum status open_gpu(cuda_device *cuda) {
             "device \"cuda\": %s has compute capability %d.%d, and the kernels need 8.0 (Ampere) or newer; "
             "use device=cpu",
             properties.name, properties.major, properties.minor);
-    cuda->n_processors = properties.multiProcessorCount;
+    cuda->properties.n_processors = properties.multiProcessorCount;
+    cuda->properties.most_product_workspace = cuda_most_product_workspace(properties.major);
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));

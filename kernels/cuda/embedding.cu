@@ -40,6 +40,7 @@ struct occurrence {
     int from_end; // N - the first place
     int last;     // the last place
 };
+static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "as plans count it");
 
 // The workspace: the number of tokens that occur, those tokens in any order, and every token's occurrence.
 struct occurrences {
@@ -171,10 +172,6 @@ template <class T> struct position_rows_step {
     }
 };
 
-size_t occurrences_bytes(int V) {
-    return (1 + static_cast<size_t>(V)) * sizeof(int) + static_cast<size_t>(V) * sizeof(struct occurrence);
-}
-
 constexpr int TOKEN_BLOCKS_PER_PROCESSOR = 16;
 
 template <class T, int WIDTH>
@@ -185,7 +182,7 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
     int *workspace = static_cast<int *>(stream->workspace);
     occurrences found = {workspace, workspace + 1,
                          reinterpret_cast<struct occurrence *>(workspace + 1 + args->V)};
-    TRY_CUDA(cudaMemsetAsync(workspace, 0, occurrences_bytes(args->V), queue_of(stream)));
+    TRY_CUDA(cudaMemsetAsync(workspace, 0, cuda_occurrences_bytes(args->V), queue_of(stream)));
     TRY(LAUNCH(stream, count_tokens, ceil_divide(static_cast<size_t>(N), COUNT_THREADS), COUNT_THREADS, 0,
                found, args->tokens, N));
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
@@ -213,14 +210,6 @@ extern "C" enum status cuda_embedding_forward(struct stream *stream,
             static_cast<T *>(args->out), static_cast<const T *>(args->wte), static_cast<const T *>(args->wpe),
             args->tokens, N, args->T, args->C, args->position);
     });
-}
-
-extern "C" enum status cuda_embedding_backward_workspace(struct device *device,
-                                                         const struct embedding_backward_args *args,
-                                                         size_t *bytes) {
-    (void)device;
-    *bytes = occurrences_bytes(args->V);
-    return STATUS_OK;
 }
 
 // A thread takes two channels of a row: more would leave a block that adds many rows too few of them under

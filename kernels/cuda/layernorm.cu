@@ -7,8 +7,6 @@
 
 namespace {
 
-constexpr size_t SHARED_BYTES = 40 << 10; // for rows and sums: what every GPU has for two blocks at least
-
 // ---- forward
 
 constexpr int FORWARD_THREADS = 256;
@@ -85,16 +83,13 @@ enum status launch_forward(struct stream *stream, const struct layernorm_forward
                                   static_cast<float *>(args->rstd),     static_cast<const T *>(args->x),
                                   static_cast<const T *>(args->weight), static_cast<const T *>(args->bias)};
     size_t shared_bytes = rows * static_cast<size_t>(args->C) * sizeof(T);
-    bool staged = shared_bytes <= SHARED_BYTES;
+    bool staged = shared_bytes <= LAYERNORM_SHARED_BYTES;
     return LAUNCH(stream, (layernorm_forward<T, WIDTH, GROUP>),
                   ceil_divide(static_cast<size_t>(args->N), rows), FORWARD_THREADS, staged ? shared_bytes : 0,
                   tensors, args->N, args->C, args->epsilon, staged);
 }
 
 // ---- backward
-
-constexpr int BACKWARD_THREADS = 512; // at most
-constexpr int BACKWARD_BLOCKS_PER_PROCESSOR = 2;
 
 template <class T> struct backward_tensors {
     T *dx;
@@ -134,9 +129,9 @@ template <int WIDTH> struct planes {
 // dweight and dbias in planes. `staged`: sums are made in shared memory; if not, in `partial` itself, and
 // blockDim.y is 1.
 template <class T, int WIDTH>
-__global__ void __launch_bounds__(BACKWARD_THREADS)
+__global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
     layernorm_backward(float *partial, const backward_tensors<T> tensors, int N, int C, bool staged) {
-    __shared__ float dots[2][BACKWARD_THREADS / WARP][2]; // of one row, and of the next
+    __shared__ float dots[2][LAYERNORM_BACKWARD_THREADS / WARP][2]; // of one row, and of the next
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -233,31 +228,9 @@ __global__ void __launch_bounds__(WARP *FOLD_SLICES)
     *gradient += sum;
 }
 
-// How a call is divided; the workspace holds 2 C floats a block.
-struct backward_shape {
-    int row_threads, rows, blocks;
-    bool staged;
-};
-
-struct backward_shape shape_of(const struct device *device, const struct layernorm_backward_args *args,
-                               int width) {
-    struct backward_shape shape;
-    int warps = ceil_divide(static_cast<size_t>(args->C), static_cast<size_t>(width * WARP));
-    shape.row_threads = warps * WARP < BACKWARD_THREADS ? warps * WARP : BACKWARD_THREADS;
-    size_t row_bytes = 2 * static_cast<size_t>(args->C) * sizeof(float);
-    shape.staged = row_bytes <= SHARED_BYTES;
-    shape.rows = BACKWARD_THREADS / shape.row_threads;
-    if (static_cast<size_t>(shape.rows) * row_bytes > SHARED_BYTES)
-        shape.rows = shape.staged ? static_cast<int>(SHARED_BYTES / row_bytes) : 1;
-    int most = BACKWARD_BLOCKS_PER_PROCESSOR * cuda_of(device)->n_processors;
-    shape.blocks = ceil_divide(static_cast<size_t>(args->N), static_cast<size_t>(shape.rows));
-    shape.blocks = shape.blocks < most ? shape.blocks : most;
-    return shape;
-}
-
 template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct layernorm_backward_args *args) {
-    struct backward_shape shape = shape_of(stream->device, args, WIDTH);
+    struct layernorm_division shape = layernorm_backward_divide(properties_of(stream->device), args, WIDTH);
     backward_tensors<T> tensors = {static_cast<T *>(args->dx),
                                    static_cast<const T *>(args->dout),
                                    static_cast<const T *>(args->dresidual),
@@ -290,17 +263,6 @@ extern "C" enum status cuda_layernorm_forward(struct stream *stream,
         return aligned && args->C % width == 0 ? launch_forward<T, width, WARP>(stream, args)
                                                : launch_forward<T, 1, WARP>(stream, args);
     });
-}
-
-extern "C" enum status cuda_layernorm_backward_workspace(struct device *device,
-                                                         const struct layernorm_backward_args *args,
-                                                         size_t *bytes) {
-    // Rows of single elements may be divided among more threads, never among more blocks.
-    int blocks = shape_of(device, args, 1).blocks,
-        packed = shape_of(device, args, 16 / static_cast<int>(dtype_size(args->type))).blocks;
-    *bytes = static_cast<size_t>(blocks > packed ? blocks : packed) * 2 * static_cast<size_t>(args->C) *
-             sizeof(float);
-    return STATUS_OK;
 }
 
 extern "C" enum status cuda_layernorm_backward(struct stream *stream,

@@ -10,9 +10,6 @@
 
 namespace {
 
-// Rows of fp32 sums that wait for their pass, where the output cannot hold them: so much at a time.
-constexpr size_t SUMS_BYTES = 4 << 20;
-
 size_t times(int rows, int columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns);
 }
@@ -115,24 +112,12 @@ enum status finish(struct stream *stream, const struct linear_forward_args *args
     });
 }
 
-// fp32 results hold their own sums until they are finished.
-bool sums_lie_in_out(const struct linear_forward_args *args) {
-    return args->out_type == DTYPE_F32;
-}
-
-int rows_at_a_time(const struct linear_forward_args *args) {
-    size_t rows = SUMS_BYTES / (sizeof(float) * static_cast<size_t>(args->OC));
-    if (sums_lie_in_out(args) || rows >= static_cast<size_t>(args->N))
-        return args->N;
-    return rows > 0 ? static_cast<int>(rows) : 1;
-}
-
 // x weight^T by itself, `rows` rows of it, in fp32.
 matmul sums_product(const struct linear_forward_args *args, int rows, const void *sums) {
     matmul problem = product_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
     problem.transpose_a = 1;
     problem.a_stride = problem.b_stride = args->IC;
-    problem.c_stride = problem.d_stride = sums_lie_in_out(args) ? args->out_stride : args->OC;
+    problem.c_stride = problem.d_stride = linear_sums_lie_in_out(args) ? args->out_stride : args->OC;
     align(&problem, args->weight, problem.a_stride, args->type);
     align(&problem, args->x, problem.b_stride, args->type);
     align(&problem, sums, problem.d_stride, DTYPE_F32);
@@ -173,26 +158,26 @@ struct forward_scratch {
 };
 
 forward_scratch take_forward(struct device *device, const struct linear_forward_args *args, void *base) {
+    linear_scratch wanted = linear_forward_scratch(properties_of(device), args);
     forward_scratch scratch = {};
     scratch.taken.base = static_cast<char *>(base);
-    scratch.workspace = scratch.taken.take(matmul_workspace_bytes(device, args->OC, args->N));
-    if (!sums_lie_in_out(args))
-        scratch.sums =
-            static_cast<float *>(scratch.taken.take(sizeof(float) * times(rows_at_a_time(args), args->OC)));
+    scratch.workspace = scratch.taken.take(wanted.product_bytes);
+    if (wanted.sums_bytes)
+        scratch.sums = static_cast<float *>(scratch.taken.take(wanted.sums_bytes));
     return scratch;
 }
 
 enum status choose_forward(struct device *device, const struct linear_forward_args *args, const float *sums,
                            bool measure, matmul *problem, bool *is_fused) {
     bool may_fuse = suits_epilogue(args->bias, args->pre_gelu) && (!args->gelu || gelu_fuses(args->type));
-    return choose(device, sums_product(args, rows_at_a_time(args), sums), forward_product(args), may_fuse,
-                  measure, problem, is_fused);
+    return choose(device, sums_product(args, linear_rows_at_a_time(args), sums), forward_product(args),
+                  may_fuse, measure, problem, is_fused);
 }
 
 // The product and then its pass, so many rows at a time.
 enum status forward_in_parts(struct stream *stream, const struct linear_forward_args *args,
                              const forward_scratch &scratch) {
-    int step = rows_at_a_time(args);
+    int step = linear_rows_at_a_time(args);
     for (int row = 0; row < args->N; row += step) {
         int rows = args->N - row < step ? args->N - row : step;
         float *sums = scratch.sums ? scratch.sums : static_cast<float *>(args->out);
@@ -209,14 +194,13 @@ enum status forward_in_parts(struct stream *stream, const struct linear_forward_
 
 } // namespace
 
-extern "C" enum status cuda_linear_forward_workspace(struct device *device,
-                                                     const struct linear_forward_args *args, size_t *bytes) {
+extern "C" enum status cuda_linear_forward_prepare(struct device *device,
+                                                   const struct linear_forward_args *args) {
     matmul problem;
     bool is_fused;
-    forward_scratch scratch = take_forward(device, args, nullptr);
-    *bytes = scratch.taken.used;
-    return choose_forward(device, args, sums_lie_in_out(args) ? static_cast<float *>(args->out) : nullptr,
-                          true, &problem, &is_fused);
+    return choose_forward(device, args,
+                          linear_sums_lie_in_out(args) ? static_cast<float *>(args->out) : nullptr, true,
+                          &problem, &is_fused);
 }
 
 extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
@@ -247,7 +231,6 @@ namespace {
 
 // Sums of columns: a block takes so many rows of 32 accesses, its warps one row each in turn, and leaves
 // their sums; a second kernel adds those up. The order is a function of the sizes.
-constexpr int SUMMED_ROWS = 256;
 constexpr int SUMMING_WARPS = 8;
 
 template <class T, int WIDTH>
@@ -258,8 +241,8 @@ __global__ void __launch_bounds__(WARP *SUMMING_WARPS)
     __shared__ float sums[SUMMING_WARPS][block_columns];
     int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
     int first = static_cast<int>(blockIdx.x) * block_columns, column = first + lane * WIDTH;
-    int begin = static_cast<int>(blockIdx.y) * SUMMED_ROWS;
-    int end = rows - begin < SUMMED_ROWS ? rows : begin + SUMMED_ROWS;
+    int begin = static_cast<int>(blockIdx.y) * LINEAR_SUMMED_ROWS;
+    int end = rows - begin < LINEAR_SUMMED_ROWS ? rows : begin + LINEAR_SUMMED_ROWS;
     floats<WIDTH> sum = {};
     if (column < columns)
         for (int row = begin + warp; row < end; row += SUMMING_WARPS) {
@@ -298,10 +281,6 @@ enum status add_to_dbias(struct stream *stream, const struct linear_backward_arg
                   ADDING_THREADS, 0, static_cast<float *>(args->dbias), partial, n_partial, args->OC);
 }
 
-int n_partial_sums(const struct linear_backward_args *args) {
-    return ceil_divide(static_cast<size_t>(args->N), SUMMED_ROWS);
-}
-
 enum status sum_columns(struct stream *stream, const struct linear_backward_args *args, float *partial) {
     TRY(with_type(args->type, [&](auto element) {
         using T = decltype(element);
@@ -309,12 +288,12 @@ enum status sum_columns(struct stream *stream, const struct linear_backward_args
         bool aligned = is_aligned(args->dout) && (args->dout_stride | args->OC) % widest == 0;
         size_t block_columns = static_cast<size_t>(WARP) * (aligned ? widest : 1);
         dim3 grid(static_cast<unsigned>(ceil_divide(static_cast<size_t>(args->OC), block_columns)),
-                  static_cast<unsigned>(n_partial_sums(args)));
+                  static_cast<unsigned>(linear_partial_sums(args)));
         return LAUNCH(stream, (aligned ? column_sums<T, widest> : column_sums<T, 1>), grid,
                       dim3(WARP, SUMMING_WARPS), 0, partial, static_cast<const T *>(args->dout), args->N,
                       args->OC, static_cast<size_t>(args->dout_stride));
     }));
-    return add_to_dbias(stream, args, partial, n_partial_sums(args));
+    return add_to_dbias(stream, args, partial, linear_partial_sums(args));
 }
 
 matmul dx_product(const struct linear_backward_args *args) {
@@ -360,18 +339,16 @@ enum status choose_dweight(struct device *device, const struct linear_backward_a
 struct backward_scratch {
     pieces taken;
     void *workspace;
-    float *partial; // sums of columns: one, from a product, or n_partial_sums
+    float *partial; // sums of columns: one, from a product, or linear_partial_sums
 };
 
 backward_scratch take_backward(struct device *device, const struct linear_backward_args *args, void *base) {
+    linear_scratch wanted = linear_backward_scratch(properties_of(device), args);
     backward_scratch scratch = {};
     scratch.taken.base = static_cast<char *>(base);
-    size_t dx = args->dx ? matmul_workspace_bytes(device, args->IC, args->N) : 0;
-    size_t dweight = args->dweight ? matmul_workspace_bytes(device, args->IC, args->OC) : 0;
-    scratch.workspace = scratch.taken.take(dx > dweight ? dx : dweight);
-    if (args->dbias)
-        scratch.partial =
-            static_cast<float *>(scratch.taken.take(sizeof(float) * times(n_partial_sums(args), args->OC)));
+    scratch.workspace = scratch.taken.take(wanted.product_bytes);
+    if (wanted.sums_bytes)
+        scratch.partial = static_cast<float *>(scratch.taken.take(wanted.sums_bytes));
     return scratch;
 }
 
@@ -412,12 +389,10 @@ enum status backward_dweight(struct stream *stream, const struct linear_backward
 
 } // namespace
 
-extern "C" enum status cuda_linear_backward_workspace(struct device *device,
-                                                      const struct linear_backward_args *args,
-                                                      size_t *bytes) {
+extern "C" enum status cuda_linear_backward_prepare(struct device *device,
+                                                    const struct linear_backward_args *args) {
     matmul problem;
     bool is_fused;
-    *bytes = take_backward(device, args, nullptr).taken.used;
     if (args->dx)
         TRY(choose_dx(device, args, true, &problem, &is_fused));
     return args->dweight ? choose_dweight(device, args, true, &problem, &is_fused) : STATUS_OK;

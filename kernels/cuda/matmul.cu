@@ -135,7 +135,8 @@ enum status fill_plan(struct device *device, matmul_plan *plan, bool measure) {
     cublasLtMatmulAlgo_t candidates[MATMUL_CANDIDATES];
     int n_candidates = 0, chosen = 0;
     TRY(describe(matmuls->lt, problem, plan));
-    TRY(ask(matmuls, plan, matmul_workspace_bytes(device, problem.m, problem.n), candidates, &n_candidates));
+    TRY(ask(matmuls, plan, cuda_product_workspace(properties_of(device), problem.m, problem.n), candidates,
+            &n_candidates));
     plan->supported = n_candidates > 0;
     double products =
         static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
@@ -179,13 +180,6 @@ enum status find_plan(struct device *device, const matmul &problem, bool measure
 
 } // namespace
 
-size_t matmul_workspace_bytes(struct device *device, int64_t m, int64_t n) {
-    constexpr size_t least = 64 << 10, splits = 16; // partial sums of so many pieces of a long sum
-    size_t most = cuda_of(device)->matmuls->most_workspace_bytes;
-    size_t bytes = splits * sizeof(float) * static_cast<size_t>(m) * static_cast<size_t>(n);
-    return bytes < least ? least : bytes > most ? most : bytes;
-}
-
 enum status matmul_find(struct device *device, const matmul &problem, bool measure, bool *supported) {
     matmul_plan *plan;
     TRY(find_plan(device, problem, measure, &plan));
@@ -209,7 +203,8 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
                 sizeof operands.aux));
     TRY_CUBLASLT(lt, Matmul(matmuls->handle, plan->description, &one, operands.a, plan->a, operands.b,
                             plan->b, &beta, c, plan->c, operands.d, plan->d, &algorithm, workspace,
-                            matmul_workspace_bytes(stream->device, problem.m, problem.n), queue_of(stream)));
+                            cuda_product_workspace(properties_of(stream->device), problem.m, problem.n),
+                            queue_of(stream)));
     return STATUS_OK;
 }
 
@@ -232,11 +227,6 @@ extern "C" enum status matmuls_new(struct matmuls **out) {
         return FAIL(STATUS_FAILED, "out of memory for cuBLASLt");
     *out = matmuls;
     TRY(cublaslt_load(&matmuls->lt));
-    int gpu = 0, major = 0;
-    TRY_CUDA(cudaGetDevice(&gpu));
-    TRY_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu));
-    // What NVIDIA recommends to give cuBLAS on each.
-    matmuls->most_workspace_bytes = static_cast<size_t>(major >= 9 ? 32 : 4) << 20;
     TRY_CUBLASLT(matmuls->lt, Create(&matmuls->handle));
     return STATUS_OK;
 }

@@ -59,10 +59,6 @@ static inline int matmul_alignment(int alignment, const void *pointer, int64_t s
     return alignment;
 }
 
-// The scratch of an m x n product, by rule: what it is may decide which algorithms there are, so it is a
-// function of the problem and the GPU alone. Not smaller for a larger product.
-size_t matmul_workspace_bytes(struct device *device, int64_t m, int64_t n);
-
 // Whether cuBLASLt has this product with this epilogue. The answer and the algorithm are kept. With
 // `measure`, algorithms of a large problem are measured, in memory taken for that long and given back: before
 // the first step. Without, or when there is no memory for it, the algorithm that cuBLASLt names first is
@@ -70,7 +66,7 @@ size_t matmul_workspace_bytes(struct device *device, int64_t m, int64_t n);
 enum status matmul_find(struct device *device, const matmul &problem, bool measure,
                         bool *supported) MUST_CHECK;
 
-// Asks cuBLASLt for the product, in stream order. workspace: matmul_workspace_bytes, aligned to 256 bytes.
+// Asks cuBLASLt for the product, in stream order. workspace: cuda_product_workspace, aligned to 256 bytes.
 // STATUS_UNSUPPORTED when cuBLASLt does not have it.
 enum status matmul_run(struct stream *stream, const matmul &problem, const matmul_operands &operands,
                        void *workspace) MUST_CHECK;
@@ -90,7 +86,6 @@ struct matmuls {
     cublaslt lt;
     cublasLtHandle_t handle;
     matmul_plan *plans;
-    size_t most_workspace_bytes;
 };
 
 // Asks for the product with an algorithm of the caller's.
@@ -103,14 +98,14 @@ constexpr int MATMUL_CANDIDATES = 8;
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) MUST_CHECK;
 
-// Pieces of scratch, one after the other, each aligned to 256 bytes. With base NULL they are only counted.
+// Pieces of scratch, one after the other, each aligned. With base NULL they are only counted.
 struct pieces {
     char *base;
     size_t used;
 
     void *take(size_t bytes) {
         void *piece = base ? base + used : nullptr;
-        used += (bytes + 255) / 256 * 256;
+        used += (bytes + CUDA_WORKSPACE_ALIGNMENT - 1) / CUDA_WORKSPACE_ALIGNMENT * CUDA_WORKSPACE_ALIGNMENT;
         return piece;
     }
 };

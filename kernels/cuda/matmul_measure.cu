@@ -136,7 +136,7 @@ size_t lay_out(struct device *device, course *c, char *base) {
         size_t bytes = span_bytes(p.m, p.n, p.aux_stride, p.aux_type);
         c->operands.aux = matmul_writes_aux(p) ? take_output(c, &scratch, bytes) : scratch.take(bytes);
     }
-    c->workspace = scratch.take(matmul_workspace_bytes(device, p.m, p.n));
+    c->workspace = scratch.take(cuda_product_workspace(properties_of(device), p.m, p.n));
     c->different = static_cast<int *>(scratch.take(sizeof *c->different));
     return scratch.used;
 }

@@ -17,6 +17,7 @@ struct alignas(8) candidate {
     uint32_t key; // smaller for the likelier
     int32_t token;
 };
+static_assert(sizeof(candidate) == CUDA_CANDIDATE_BYTES, "as plans count it");
 
 // The float's bits, turned so that they grow as it falls; zeros of both signs are one.
 __device__ inline uint32_t key_of(float logit) {
@@ -263,13 +264,6 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
 }
 
 } // namespace
-
-extern "C" enum status cuda_sample_workspace(struct device *device, const struct sample_args *args,
-                                             size_t *bytes) {
-    (void)device;
-    *bytes = 2 * static_cast<size_t>(args->N) * static_cast<size_t>(args->V) * sizeof(candidate);
-    return STATUS_OK;
-}
 
 extern "C" enum status cuda_sample(struct stream *stream, const struct sample_args *args) {
     settings settings = {args->V, args->top_k, static_cast<size_t>(args->logits_stride), args->temperature,

@@ -1,0 +1,76 @@
+// A GPU that is not here, for plans: it answers how much workspace an operation takes, by the CUDA backend's
+// own formulas, and refuses all else. No driver, no runtime and no CUDA in the build are needed.
+#include <stdlib.h>
+
+#include "kernels/cuda/workspace.h"
+#include "kernels/device.h"
+
+// The most of any GPU so far: scratch that grows with the GPU is then not planned too small for one.
+static const struct cuda_properties largest_gpu = {
+    .n_processors = 192, // of NVIDIA's whole GB202; an H200 has 132
+    .most_product_workspace = (size_t)32 << 20,
+};
+
+static enum status refuse(void) {
+    return FAIL(STATUS_UNSUPPORTED, "this GPU is planned for and not here: nothing runs on it");
+}
+
+#define REFUSED_OPERATION(name)                                                                              \
+    static enum status refuse_##name(struct stream *stream, const struct name##_args *args) {                \
+        (void)stream, (void)args;                                                                            \
+        return refuse();                                                                                     \
+    }
+OPERATIONS(REFUSED_OPERATION)
+#undef REFUSED_OPERATION
+
+static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
+                                   size_t *bytes) {
+    (void)device;
+    *bytes = cuda_workspace_bytes(&largest_gpu, operation, args);
+    return STATUS_OK;
+}
+
+#define PLAN_ENTRY(name) .name = refuse_##name,
+static const struct ops plan_ops = {OPERATIONS(PLAN_ENTRY).workspace_bytes = workspace_bytes};
+#undef PLAN_ENTRY
+
+static enum status refuse_memory(struct device *device, size_t bytes, const char *purpose, void **out) {
+    (void)device, (void)bytes, (void)purpose, (void)out;
+    return refuse();
+}
+
+static void delete_memory(struct device *device, void *memory, size_t bytes) {
+    (void)device, (void)memory, (void)bytes; // there is none
+}
+
+static enum status refuse_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    (void)stream, (void)to, (void)from, (void)bytes;
+    return refuse();
+}
+
+static enum status refuse_synchronize(struct stream *stream) {
+    (void)stream;
+    return refuse();
+}
+
+static void close_device(struct device *device) {
+    free(device);
+}
+
+enum status cuda_device_plan(struct device **out) {
+    struct device *device = malloc(sizeof *device);
+    if (!device)
+        return FAIL(STATUS_FAILED, "out of memory for a device");
+    *device = (struct device){.name = "cuda",
+                              .description = "a GPU that is not here",
+                              .ops = &plan_ops,
+                              .place = REGION_DEVICE,
+                              .n_threads = 1,
+                              .memory_new = refuse_memory,
+                              .memory_delete = delete_memory,
+                              .copy = refuse_copy,
+                              .synchronize = refuse_synchronize,
+                              .close = close_device};
+    *out = device;
+    return STATUS_OK;
+}

@@ -1,0 +1,120 @@
+// Formulas alone: no call here knows whether there is a GPU.
+#include "kernels/cuda/workspace.h"
+
+static size_t smaller(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static size_t divided(size_t n, size_t by) {
+    return (n + by - 1) / by;
+}
+
+static size_t padded(size_t bytes) {
+    return divided(bytes, CUDA_WORKSPACE_ALIGNMENT) * CUDA_WORKSPACE_ALIGNMENT;
+}
+
+size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t m, int64_t n) {
+    const size_t least = 64 << 10, splits = 16; // partial sums of so many pieces of a long sum
+    size_t bytes = splits * sizeof(float) * (size_t)m * (size_t)n;
+    return bytes < least ? least : smaller(bytes, properties->most_product_workspace);
+}
+
+size_t cuda_occurrences_bytes(int V) {
+    return (1 + (size_t)V) * sizeof(int) + (size_t)V * CUDA_OCCURRENCE_BYTES;
+}
+
+// ---- layernorm
+
+struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
+                                                    const struct layernorm_backward_args *args, int width) {
+    const size_t blocks_per_processor = 2;
+    struct layernorm_division shape;
+    size_t warps = divided((size_t)args->C, (size_t)width * CUDA_WARP);
+    shape.row_threads = (int)smaller(warps * CUDA_WARP, LAYERNORM_BACKWARD_THREADS);
+    size_t row_bytes = 2 * (size_t)args->C * sizeof(float);
+    shape.staged = row_bytes <= LAYERNORM_SHARED_BYTES;
+    shape.rows = LAYERNORM_BACKWARD_THREADS / shape.row_threads;
+    if ((size_t)shape.rows * row_bytes > LAYERNORM_SHARED_BYTES)
+        shape.rows = shape.staged ? (int)(LAYERNORM_SHARED_BYTES / row_bytes) : 1;
+    shape.blocks = (int)smaller(divided((size_t)args->N, (size_t)shape.rows),
+                                blocks_per_processor * (size_t)properties->n_processors);
+    return shape;
+}
+
+// Rows of single elements may be divided among more threads, never among more blocks.
+static size_t layernorm_backward_bytes(const struct cuda_properties *properties,
+                                       const struct layernorm_backward_args *args) {
+    int packed = 16 / (int)dtype_size(args->type);
+    size_t blocks = larger((size_t)layernorm_backward_divide(properties, args, 1).blocks,
+                           (size_t)layernorm_backward_divide(properties, args, packed).blocks);
+    return blocks * 2 * (size_t)args->C * sizeof(float);
+}
+
+// ---- linear
+
+int linear_rows_at_a_time(const struct linear_forward_args *args) {
+    const size_t sums_bytes = 4 << 20; // that wait for their pass together
+    size_t rows = sums_bytes / (sizeof(float) * (size_t)args->OC);
+    if (linear_sums_lie_in_out(args) || rows >= (size_t)args->N)
+        return args->N;
+    return rows > 0 ? (int)rows : 1;
+}
+
+int linear_partial_sums(const struct linear_backward_args *args) {
+    return (int)divided((size_t)args->N, LINEAR_SUMMED_ROWS);
+}
+
+struct linear_scratch linear_forward_scratch(const struct cuda_properties *properties,
+                                             const struct linear_forward_args *args) {
+    size_t sums = sizeof(float) * (size_t)linear_rows_at_a_time(args) * (size_t)args->OC;
+    return (struct linear_scratch){.product_bytes = cuda_product_workspace(properties, args->OC, args->N),
+                                   .sums_bytes = linear_sums_lie_in_out(args) ? 0 : sums};
+}
+
+struct linear_scratch linear_backward_scratch(const struct cuda_properties *properties,
+                                              const struct linear_backward_args *args) {
+    size_t dx = args->dx ? cuda_product_workspace(properties, args->IC, args->N) : 0;
+    size_t dweight = args->dweight ? cuda_product_workspace(properties, args->IC, args->OC) : 0;
+    size_t sums = sizeof(float) * (size_t)linear_partial_sums(args) * (size_t)args->OC;
+    return (struct linear_scratch){.product_bytes = larger(dx, dweight),
+                                   .sums_bytes = args->dbias ? sums : 0};
+}
+
+static size_t linear_bytes(struct linear_scratch scratch) {
+    return padded(scratch.product_bytes) + padded(scratch.sums_bytes);
+}
+
+// ---- all
+
+static size_t attention_backward_bytes(const struct attention_backward_args *args) {
+    return (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
+}
+
+// Each pass of the sort reads one half and writes the other.
+static size_t sample_bytes(const struct sample_args *args) {
+    return 2 * (size_t)args->N * (size_t)args->V * CUDA_CANDIDATE_BYTES;
+}
+
+size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum operation operation,
+                            const void *args) {
+    switch (operation) {
+    case OP_embedding_backward:
+        return cuda_occurrences_bytes(((const struct embedding_backward_args *)args)->V);
+    case OP_layernorm_backward:
+        return layernorm_backward_bytes(properties, args);
+    case OP_linear_forward:
+        return linear_bytes(linear_forward_scratch(properties, args));
+    case OP_linear_backward:
+        return linear_bytes(linear_backward_scratch(properties, args));
+    case OP_attention_backward:
+        return attention_backward_bytes(args);
+    case OP_sample:
+        return sample_bytes(args);
+    default:
+        return 0;
+    }
+}
