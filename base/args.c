@@ -41,6 +41,19 @@ static enum status parse_number(const char *command, const struct arg *arg, cons
     return STATUS_OK;
 }
 
+static enum status parse_bytes(const char *command, const struct arg *arg, const char *text) {
+    uint64_t bytes;
+    char low[32], high[32];
+    if (!text_read_bytes(text, &bytes))
+        return FAIL(STATUS_INVALID, "train %s: %s is \"%s\", expected a size, as in 24G, 512MiB or 80GB",
+                    command, arg->name, text);
+    if ((double)bytes < arg->minimum || (double)bytes > arg->maximum)
+        return FAIL(STATUS_INVALID, "train %s: %s is %s, expected from %s to %s", command, arg->name, text,
+                    text_bytes(low, sizeof low, arg->minimum), text_bytes(high, sizeof high, arg->maximum));
+    *(uint64_t *)arg->value = bytes;
+    return STATUS_OK;
+}
+
 static const struct arg *find_flag(const struct arg *table, int n_table, const char *name, size_t length) {
     for (int i = 0; i < n_table; i++)
         if (strlen(table[i].name) == length && strncmp(table[i].name, name, length) == 0)
@@ -65,6 +78,8 @@ static enum status parse_flag(const char *command, const struct arg *table, int 
     const char *text = equals ? equals + 1 : *i + 1 < n_args ? args[++*i] : NULL;
     if (!text)
         return FAIL(STATUS_INVALID, "train %s: %s wants a value after it", command, arg->name);
+    if (arg->type == ARG_BYTES)
+        return parse_bytes(command, arg, text);
     if (arg->type != ARG_STRING)
         return parse_number(command, arg, text);
     *(const char **)arg->value = text;
@@ -91,8 +106,11 @@ enum status args_parse(const char *command, const struct arg *table, int n_table
 }
 
 void args_print_help(FILE *stream, const struct arg *table, int n_table) {
-    static const char *const values[] = {
-        [ARG_FLAG] = "", [ARG_INTEGER] = " N", [ARG_NUMBER] = " X", [ARG_STRING] = " TEXT"};
+    static const char *const values[] = {[ARG_FLAG] = "",
+                                         [ARG_INTEGER] = " N",
+                                         [ARG_NUMBER] = " X",
+                                         [ARG_BYTES] = " SIZE",
+                                         [ARG_STRING] = " TEXT"};
     for (int i = 0; i < n_table; i++)
         fprintf(stream, "  %s%-*s %s\n", table[i].name, 22 - (int)strlen(table[i].name),
                 values[table[i].type], table[i].help);

@@ -9,13 +9,13 @@
 
 #include "base/status.h"
 
-enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_STRING };
+enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_BYTES, ARG_STRING };
 
 struct arg {
     const char *name; // "--tokens"
     enum arg_type type;
-    void *value;             // bool *, int64_t *, double * or const char **; holds the default before parsing
-    double minimum, maximum; // for numbers, inclusive
+    void *value;             // bool *, int64_t *, double *, uint64_t * or const char **; holds the default
+    double minimum, maximum; // for numbers and bytes, inclusive
     const char *help;
 };
 

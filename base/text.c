@@ -1,12 +1,14 @@
 // Growing text, and how numbers are shown to people and to programs.
 #include "base/text.h"
 
+#include <ctype.h>
 #include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 void text_free(struct text *text) {
     free(text->data);
@@ -108,6 +110,34 @@ const char *text_bytes(char *buffer, size_t size, double bytes) {
     }
     snprintf(buffer, size, unit == 0 ? "%.0f %s" : bytes < 10 ? "%.2f %s" : "%.1f %s", bytes, units[unit]);
     return buffer;
+}
+
+// 1 where there is no unit, 0 where it is none that we know.
+static double bytes_of_unit(const char *unit) {
+    static const char letters[] = "KMGT";
+    if (!*unit || strcasecmp(unit, "B") == 0)
+        return 1;
+    const char *letter = strchr(letters, toupper((unsigned char)*unit));
+    if (!letter)
+        return 0;
+    bool binary = !unit[1] || strcasecmp(unit + 1, "iB") == 0;
+    if (!binary && strcasecmp(unit + 1, "B") != 0)
+        return 0;
+    return pow(binary ? 1024 : 1000, (double)(letter - letters + 1));
+}
+
+bool text_read_bytes(const char *text, uint64_t *bytes) {
+    if (*text < '0' || *text > '9') // strtod would take signs, blanks and names
+        return false;
+    char *end;
+    double number = strtod(text, &end);
+    double unit = bytes_of_unit(end + strspn(end, " "));
+    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X'))
+        return false;
+    if (unit == 0 || !(number * unit <= 0x1p53))
+        return false;
+    *bytes = (uint64_t)(number * unit);
+    return true;
 }
 
 const char *text_count(char *buffer, size_t size, double count) {

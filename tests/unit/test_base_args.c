@@ -10,6 +10,7 @@ static bool loud;
 static int64_t tokens;
 static double temperature;
 static const char *prompt;
+static uint64_t memory;
 static const char *positional[2];
 static int n_positional;
 
@@ -17,9 +18,10 @@ static const struct arg table[] = {
     {"--loud", ARG_FLAG, &loud, 0, 0, "says more"},
     {"--tokens", ARG_INTEGER, &tokens, 1, 100, "how many"},
     {"--temperature", ARG_NUMBER, &temperature, 0, 10, "how hot"},
+    {"--memory", ARG_BYTES, &memory, 1, 0x1p40, "how much"},
     {"--prompt", ARG_STRING, &prompt, 0, 0, "what to go on from"},
 };
-#define N_TABLE 4
+#define N_TABLE 5
 
 static enum status parse(const char *const *words) {
     char *args[16];
@@ -54,6 +56,34 @@ static void test_values(void **state) {
     assert_true(tokens == 1 && temperature == 10);
     EXPECT_OK(PARSE("--prompt="));
     assert_string_equal(prompt, "");
+}
+
+static void test_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"1", 1},
+                {"4096", 4096},
+                {"1B", 1},
+                {"24G", (uint64_t)24 << 30},
+                {"24g", (uint64_t)24 << 30},
+                {"80GiB", (uint64_t)80 << 30},
+                {"80 GB", 80000000000},
+                {"1.5K", 1536},
+                {"512M", (uint64_t)512 << 20},
+                {"2KB", 2000},
+                {"1TiB", (uint64_t)1 << 40}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        EXPECT_OK(PARSE("--memory", good[i].text));
+        assert_int_equal(memory, good[i].bytes);
+    }
+    static const char *const bad[] = {"",    "G",    "-1",   "+1",   " 1",  "1X", "24 GG", "1GiBs", "0x10",
+                                      "nan", "1e99", "many", "1e400", "24,5G"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", bad[i]), "--memory", "expected a size, as in 24G");
+    EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", "0"), "--memory", "from 1 B");
+    EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", "2T"), "--memory", "1.00 TiB");
 }
 
 static void test_refusals(void **state) {
@@ -91,6 +121,7 @@ static void test_help_names_every_flag(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_help_names_every_flag),
     };
