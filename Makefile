@@ -175,6 +175,16 @@ $(OBJECTS)/%.o: %.c
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm_mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 $(OBJECTS)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
 
+# The presets, a row each, as configs/presets.c takes them in.
+presets := $(sort $(wildcard configs/gpt*.json))
+$(OBJECTS)/configs/presets.inc: $(presets) Makefile
+	@mkdir -p $(@D)
+	$(quiet)for preset in $(presets); do \
+	  printf '{"%s",\n' $$preset; sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/ "&\\n"/' $$preset; echo '},'; \
+	done >$@
+$(OBJECTS)/configs/presets.o: $(OBJECTS)/configs/presets.inc
+$(OBJECTS)/configs/presets.o: CPPFLAGS += -I$(OBJECTS)
+
 define isa_rule
 $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)

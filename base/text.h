@@ -26,9 +26,9 @@ int text_distance(const char *a, const char *b);
 const char *text_nearest(const char *name, const char *const *names, int n);
 // "512 B", "3.4 KiB", "1.25 GiB"; "124.5M", "1.56B"; "1:02:03". Each returns buffer.
 const char *text_bytes(char *buffer, size_t size, double bytes);
-// Reads a size: a number and, with or without a blank, a unit. K M G T and KiB MiB GiB TiB are powers of 1024,
-// KB MB GB TB of 1000; capitals do not matter, none is bytes. False when it is something else, or more than
-// 2^53.
+// Reads a size: a number and, with or without a blank, a unit. K M G T and KiB MiB GiB TiB are powers of
+// 1024, KB MB GB TB of 1000; capitals do not matter, none is bytes. False when it is something else, or more
+// than 2^53.
 bool text_read_bytes(const char *text, uint64_t *bytes);
 const char *text_count(char *buffer, size_t size, double count);
 const char *text_duration(char *buffer, size_t size, double seconds);

@@ -56,6 +56,8 @@ enum status config_resolve(struct config *config, int world) MUST_CHECK;
 
 // Adds the whole config as JSON (indented by two spaces, schema order, every option).
 void config_print(const struct config *config, struct text *out);
+// Adds the words of a command line that make `before` into `now`: "section.key=value ...", for what differs.
+void config_print_overrides(const struct config *before, const struct config *now, struct text *out);
 // Adds the options page: Markdown, a table a section. `./train options` prints it; configs/OPTIONS.md is it.
 void config_print_options(struct text *out);
 

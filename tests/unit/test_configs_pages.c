@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "configs/config.h"
 #include "configs/option.h"
+#include "configs/presets.h"
 
 static void print(const struct config *config, struct text *out) {
     *out = (struct text){0};
@@ -112,6 +113,32 @@ static void test_schema(void **state) {
     }
 }
 
+// The words for a change, given to the one, make the other.
+static void test_overrides(void **state) {
+    (void)state;
+    static const char before[] = "{\"train\": {\"micro_batch_size\": 4, \"sample_prompt\": \"a b\"}}",
+                      after[] = "{\"recompute\": \"block\", \"optimizer\": {\"betas\": [0.5, 0.25]}, "
+                                "\"train\": {\"micro_batch_size\": 1}, \"zero_optimization\": {\"stage\": 3, "
+                                "\"offload_optimizer\": {\"ratio\": 0.35}, \"overlap_comm\": false}}";
+    struct config was, is;
+    struct text words = {0};
+    EXPECT_OK(config_parse(&was, before, strlen(before), "c.json"));
+    EXPECT_OK(config_parse(&is, after, strlen(after), "c.json"));
+    config_print_overrides(&was, &is, &words);
+    EXPECT_OK(text_status(&words));
+    assert_string_equal(
+        words.data, "recompute=block train.micro_batch_size=1 'train.sample_prompt=' "
+                    "'optimizer.betas=[0.5, 0.25]' zero_optimization.stage=3 "
+                    "zero_optimization.overlap_comm=false zero_optimization.offload_optimizer.ratio=0.35");
+    words.length = 0;
+    words.data[0] = '\0';
+    config_print_overrides(&was, &was, &words);
+    assert_string_equal(words.data, "");
+    text_free(&words);
+    config_free(&was);
+    config_free(&is);
+}
+
 // ---- presets
 
 static double parameters(const struct config *c) {
@@ -130,7 +157,7 @@ static void test_presets(void **state) {
         const char *name;
         double millions, lr, batch_tokens;
         int steps, warmup, n_positions;
-    } presets[] = {
+    } known[] = {
         {"gpt2-small", 124.4, 6e-4, 524288, 18865, 700, 1024},
         {"gpt2-medium", 354.8, 3e-4, 524288, 60000, 700, 1024},
         {"gpt2-large", 774.0, 2.5e-4, 524288, 286102, 700, 1024},
@@ -143,30 +170,46 @@ static void test_presets(void **state) {
         {"gpt3-6.7b", 6660, 1.2e-4, 2097152, 143052, 179, 2048},
         {"gpt3-13b", 12850, 1e-4, 2097152, 143052, 179, 2048},
     };
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         char path[128], folder[128];
         struct config c;
-        snprintf(path, sizeof path, "configs/%s.json", presets[i].name);
-        snprintf(folder, sizeof folder, "runs/%s", presets[i].name);
+        snprintf(path, sizeof path, "configs/%s.json", known[i].name);
+        snprintf(folder, sizeof folder, "runs/%s", known[i].name);
         EXPECT_OK(config_read(&c, path, 0, NULL));
         EXPECT_OK(config_resolve(&c, 1));
         EXPECT_OK(config_require_training(&c));
         assert_string_equal(c.run.dir, folder);
         double millions = parameters(&c) / 1e6;
-        if (fabs(millions / presets[i].millions - 1) >
-            (strncmp(presets[i].name, "gpt2", 4) == 0 ? 1e-3 : 0.01))
-            fail_msg("%s has %.1fM parameters, expected %.1fM", path, millions, presets[i].millions);
-        assert_true(c.optimizer.lr == presets[i].lr && c.optimizer.weight_decay == 0.1);
+        if (fabs(millions / known[i].millions - 1) > (strncmp(known[i].name, "gpt2", 4) == 0 ? 1e-3 : 0.01))
+            fail_msg("%s has %.1fM parameters, expected %.1fM", path, millions, known[i].millions);
+        assert_true(c.optimizer.lr == known[i].lr && c.optimizer.weight_decay == 0.1);
         assert_true(c.optimizer.betas.value[0] == 0.9 && c.optimizer.betas.value[1] == 0.95);
         assert_true(c.train.gradient_clipping == 1);
-        assert_int_equal(c.train.max_steps, presets[i].steps);
-        assert_int_equal(c.scheduler.warmup_steps, presets[i].warmup);
-        assert_int_equal(c.model.n_positions, presets[i].n_positions);
+        assert_int_equal(c.train.max_steps, known[i].steps);
+        assert_int_equal(c.scheduler.warmup_steps, known[i].warmup);
+        assert_int_equal(c.model.n_positions, known[i].n_positions);
         assert_int_equal(c.model.vocab_size, 50257);
-        assert_true((double)(c.train.train_batch_size * c.train.seq_len) == presets[i].batch_tokens);
+        assert_true((double)(c.train.train_batch_size * c.train.seq_len) == known[i].batch_tokens);
         expect_round_trip(&c);
         config_free(&c);
     }
+}
+
+// The program's own are the files.
+static void test_presets_inside(void **state) {
+    (void)state;
+    struct file_list list = {0};
+    EXPECT_OK(file_glob(&list, "configs/gpt*.json"));
+    assert_int_equal(n_presets, list.n_paths);
+    for (int i = 0; i < n_presets; i++) {
+        char *written;
+        size_t bytes;
+        assert_string_equal(presets[i].path, list.paths[i]);
+        EXPECT_OK(file_read(presets[i].path, 1 << 20, &written, &bytes));
+        assert_string_equal(presets[i].json, written);
+        free(written);
+    }
+    file_list_free(&list);
 }
 
 // Every file that lies there, also one that the table above does not know.
@@ -188,9 +231,10 @@ static void test_every_preset_resolves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_round_trip_to_the_bit),
-        cmocka_unit_test(test_options_page), cmocka_unit_test(test_schema),
-        cmocka_unit_test(test_presets),      cmocka_unit_test(test_every_preset_resolves),
+        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_round_trip_to_the_bit),
+        cmocka_unit_test(test_options_page),   cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_presets_inside), cmocka_unit_test(test_every_preset_resolves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
