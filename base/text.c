@@ -55,6 +55,17 @@ void text_add(struct text *text, const char *format, ...) {
     va_end(again);
 }
 
+void text_add_shell_word(struct text *text, const char *word) {
+    if (*word && !strpbrk(word, " \t\n[]{}*?\"'$&|;<>()\\`!~#")) {
+        text_add(text, "%s", word);
+        return;
+    }
+    text_add(text, "'");
+    for (; *word; word++)
+        text_add(text, *word == '\'' ? "'\\''" : "%c", *word);
+    text_add(text, "'");
+}
+
 enum status text_status(const struct text *text) {
     return text->failed ? FAIL(STATUS_FAILED, "out of memory for text of %zu bytes", text->length)
                         : STATUS_OK;

@@ -18,6 +18,8 @@ struct text {
 void text_free(struct text *text);
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_add_bytes(struct text *text, const void *bytes, size_t length);
+// A word as a shell reads it back: in single quotes where it would do something else with it.
+void text_add_shell_word(struct text *text, const char *word);
 enum status text_status(const struct text *text) MUST_CHECK; // STATUS_FAILED after an allocation failed
 
 // The number of single-character edits between two names: for "did you mean".

@@ -3,17 +3,11 @@
 
 #include "configs/option.h"
 
-// What a shell would take apart goes in single quotes; none of our values has one.
-static void add_word(const struct option *option, const char *value, struct text *out) {
-    const char *quote = strpbrk(value, " \t[]{}*?\"'$&|;<>()\\`!~#") || !*value ? "'" : "";
-    text_add(out, "%s%s%s=%s%s", out->length ? " " : "", quote, option_full_name(option), value, quote);
-}
-
 void config_print_overrides(const struct config *before, const struct config *now, struct text *out) {
-    struct text was = {0}, is = {0};
+    struct text was = {0}, is = {0}, word = {0};
     for (int i = 0; i < n_options; i++) {
         const struct option *option = &options[i];
-        was.length = is.length = 0;
+        was.length = is.length = word.length = 0;
         option_print(option, before, &was);
         option_print(option, now, &is);
         if (was.failed || is.failed) {
@@ -23,8 +17,16 @@ void config_print_overrides(const struct config *before, const struct config *no
         if (strcmp(was.data, is.data) == 0)
             continue;
         bool is_text = option->type == OPTION_CHOICE || option->type == OPTION_STRING;
-        add_word(option, is_text ? *(char *const *)option_value(option, now) : is.data, out);
+        text_add(&word, "%s=%s", option_full_name(option),
+                 is_text ? *(char *const *)option_value(option, now) : is.data);
+        if (word.failed) {
+            out->failed = true;
+            break;
+        }
+        text_add(out, out->length ? " " : "");
+        text_add_shell_word(out, word.data);
     }
     text_free(&was);
     text_free(&is);
+    text_free(&word);
 }

@@ -5,22 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/processors.h"
 #include "data/tokenizer.h"
 #include "zero/commands.h"
+#include "zero/fit_report.h"
 #include "zero/model_sizes.h"
 #include "zero/plan_report.h"
 #include "zero/weights.h"
 
 enum { MOST_CASES = 64, MOST_RANKS = 4096 };
+#define MOST_MEMORY 0x1p50
 
 static const char *ranks_list = "1,2,4,8";
 static int64_t per_machine = 0;
-static bool as_json = false, with_paper = false;
+static bool as_json = false, with_paper = false, fits = false;
+static uint64_t device_memory = 0, host_memory = 0; // 0: not said
 
 static const struct arg flags[] = {
     {"--ranks", ARG_STRING, &ranks_list, 0, 0, "numbers of ranks, separated by commas (1,2,4,8)"},
     {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS, "ranks that share a machine; 0: all (0)"},
+    {"--fit", ARG_FLAG, &fits, 0, 0, "propose the fastest setting that fits, and the command to run"},
+    {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
+     "plan for a GPU a rank of this memory, as in 24G"},
+    {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
+     "of a machine, for its ranks (what is available here)"},
     {"--paper", ARG_FLAG, &with_paper, 0, 0, "table 1 of the ZeRO paper, by its formulas; needs no config"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object, every figure exact"},
 };
@@ -60,6 +69,8 @@ struct planner {
     int n_ids;                 // of the tokenizer, if the vocabulary's size comes from it; else 0
     struct device *device;     // opened again where ranks have other threads
     struct plan_report report;
+    bool has_type;         // report.type
+    struct fit_report fit; // with --fit: a case for each of the report's
 };
 
 // Opens the files that the model's sizes come from: once, as they are the same for all.
@@ -107,27 +118,83 @@ static enum status read_sizes(struct planner *planner) {
     return status;
 }
 
-static enum status open_device(struct planner *planner, const struct config *config,
-                               const struct plan_case *one) {
-    if (planner->device && planner->device->n_threads == one->n_threads)
+// ---- the device, which may be one that is only planned for
+
+static enum status plan_gpu(struct planner *planner) {
+    planner->report.gpu_is_planned = true;
+    return cuda_device_plan(&planner->device);
+}
+
+static enum status open_or_plan(struct planner *planner, const struct config *config, int n_threads) {
+    const char *name = config->top.device;
+    if (device_memory > 0 && strcmp(name, "cpu") == 0)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: --device-memory is a GPU's, but device is cpu; add device=cuda, or say --host-memory",
+            config->source);
+    if (device_memory > 0)
+        return plan_gpu(planner);
+    enum status status = device_open(name, n_threads, 0, &planner->device);
+    if (status != STATUS_UNSUPPORTED || strcmp(name, "cuda") != 0)
+        return status;
+    status_clear(); // no GPU here, and none is needed
+    return plan_gpu(planner);
+}
+
+// A GPU's own plans measure what they plan: one setting is as good as another, so the many of --fit ask one
+// that is only planned for.
+static enum status measure_gpu(struct planner *planner) {
+    size_t available = device_memory;
+    if (device_memory == 0 && planner->report.gpu_is_planned)
+        return FAIL(STATUS_INVALID,
+                    "train plan: there is no GPU here to ask; add --device-memory SIZE, as in 24G");
+    if (device_memory == 0)
+        TRY(device_memory_available(planner->device, &available));
+    planner->fit.on_gpu = true;
+    planner->fit.gpu_memory = available;
+    planner->fit.machine.device = device_memory > 0 ? fit_free_of_gpu(available) : available;
+    if (planner->report.gpu_is_planned)
         return STATUS_OK;
     device_close(planner->device);
     planner->device = NULL;
-    return device_open(config->top.device, one->n_threads, 0, &planner->device);
+    return cuda_device_plan(&planner->device);
+}
+
+static enum status open_device(struct planner *planner, const struct config *config,
+                               const struct plan_case *one) {
+    if (planner->device &&
+        (planner->device->place == REGION_DEVICE || planner->device->n_threads == one->n_threads))
+        return STATUS_OK;
+    device_close(planner->device);
+    planner->device = NULL;
+    TRY(open_or_plan(planner, config, one->n_threads));
+    return fits && planner->device->place == REGION_DEVICE ? measure_gpu(planner) : STATUS_OK;
 }
 
 // As a new run does; the first plan decides for all.
 static enum status choose_type(struct planner *planner, const struct config *config) {
     struct plan_report *report = &planner->report;
-    if (report->type_measured)
+    if (planner->has_type)
         return STATUS_OK;
+    planner->has_type = true;
     if (dtype_from_name(config->precision.compute, &report->type))
         return STATUS_OK;
-    report->type_measured = true;
+    report->type_measured = planner->device->place == REGION_HOST;
     return device_measure_compute_type(planner->device, &report->type);
 }
 
 // ---- planning
+
+// What there is, and where nothing fits, what else would.
+static enum status fit_case(struct planner *planner, const struct plan_request *plan, struct fit_case *out) {
+    const struct fit_request request = {
+        .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
+    TRY(fit_search(&request, &out->fit));
+    if (out->fit.n_proposals > 0)
+        return STATUS_OK;
+    TRY(fit_preset(&request, &out->preset, &out->of_preset));
+    return fit_narrow_state(&request, &out->narrow, &out->of_narrow);
+}
 
 static enum status plan_resolved(struct planner *planner, const struct config *config,
                                  struct plan_case *one) {
@@ -154,7 +221,8 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
                                          .device = planner->device,
                                          .world = one->world,
                                          .local_world = one->local_world};
-    enum status status = plan_stages(&request, one->stages);
+    enum status status = fits ? fit_case(planner, &request, &planner->fit.cases[one - report->cases])
+                              : plan_stages(&request, one->stages);
     params_free(&params);
     return status;
 }
@@ -188,10 +256,21 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     return status;
 }
 
+static enum status begin_fit(struct planner *planner) {
+    struct plan_report *report = &planner->report;
+    report->device_limit = device_memory > 0 ? fit_free_of_gpu(device_memory) : 0;
+    report->host_limit = host_memory;
+    planner->fit.plans = report;
+    planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_bytes();
+    planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
+    return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for proposals");
+}
+
 static enum status plan_all(struct planner *planner) {
     struct plan_report *report = &planner->report;
     int n_refused = 0;
     TRY(parse_ranks(ranks_list, report));
+    TRY(begin_fit(planner));
     TRY(read_sizes(planner));
     for (int i = 0; i < report->n_cases; i++) {
         TRY(plan_one(planner, &report->cases[i]));
@@ -202,22 +281,51 @@ static enum status plan_all(struct planner *planner) {
     return FAIL(STATUS_INVALID, "%s: %s", report->source, report->cases[0].refused);
 }
 
+static enum status print_fit(const struct fit_report *fit) {
+    TRY(as_json ? fit_report_print_json(fit) : fit_report_print(fit));
+    for (int i = 0; i < fit->plans->n_cases; i++)
+        if (fit->cases[i].fit.n_proposals > 0)
+            return STATUS_OK;
+    struct text message = {0};
+    fit_report_add_failure(fit, &message);
+    enum status status = text_status(&message);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_FAILED, "%s: %s", fit->plans->source, message.data);
+    text_free(&message);
+    return status;
+}
+
+static enum status print(const struct planner *planner) {
+    const struct plan_report *report = planner ? &planner->report : NULL;
+    if (planner && fits)
+        return print_fit(&planner->fit);
+    return as_json ? plan_report_print_json(report, with_paper) : plan_report_print(report, with_paper);
+}
+
+static void planner_free(struct planner *planner) {
+    for (int i = 0; planner->fit.cases && i < planner->report.n_cases; i++)
+        fit_case_free(&planner->fit.cases[i]);
+    free(planner->fit.cases);
+    device_close(planner->device);
+    plan_report_free(&planner->report);
+}
+
 static enum status run_with(int n_positional, const char **positional) {
-    enum status (*print)(const struct plan_report *, bool) =
-        as_json ? plan_report_print_json : plan_report_print;
+    if (fits && with_paper)
+        return FAIL(STATUS_INVALID, "train plan: --fit and --paper do not go together");
     if (n_positional == 0)
         return with_paper
-                   ? print(NULL, true)
+                   ? print(NULL)
                    : FAIL(STATUS_INVALID, "train plan: no configuration named; usage: train plan CONFIG.json "
                                           "[section.key=value ...] [--ranks 1,2,4,8], or train plan --paper");
     struct planner planner = {.path = positional[0],
                               .overrides = (char **)positional + 1, // which config_read only reads
-                              .n_overrides = n_positional - 1};
+                              .n_overrides = n_positional - 1,
+                              .fit = {.words = positional, .n_words = n_positional}};
     enum status status = plan_all(&planner);
     if (status == STATUS_OK)
-        status = print(&planner.report, with_paper);
-    device_close(planner.device);
-    plan_report_free(&planner.report);
+        status = print(&planner);
+    planner_free(&planner);
     return status;
 }
 
@@ -236,10 +344,17 @@ static enum status run_plan(int n_args, char **args) {
 
 const struct command command_plan = {
     .name = "plan",
-    .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] | --paper",
+    .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] [--fit] | --paper",
     .summary = "memory and messages of a run on any number of ranks, at every ZeRO stage",
-    .details = "Allocates nothing of it. Workspace depends on the threads of a rank: run.threads, or this\n"
-               "machine's cores shared among the ranks on a machine.",
+    .details =
+        "Allocates nothing of it. Workspace depends on the threads of a rank: run.threads, or this\n"
+        "machine's cores shared among the ranks on a machine. A GPU need not be here: with device=cuda or\n"
+        "--device-memory one is planned for.\n\n"
+        "--fit tries what leaves the run the same to the bit or to rounding (ZeRO stage, recompute, what "
+        "waits\n"
+        "on the host, smaller micro-batches of the same batch) and prints the fastest that fits as a "
+        "command.\n"
+        "Exit code 1 when nothing fits; it then names the largest preset that would train.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_plan,

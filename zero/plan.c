@@ -10,7 +10,7 @@
 // ---- the parts of a run
 
 // In stage 3 a sample needs every rank: each holds a share of the model that writes it.
-static bool wants_generator(const struct plan_request *request) {
+bool plan_samples(const struct plan_request *request) {
     return request->config->train.sample_every > 0 &&
            (request->rank == 0 || request->config->zero_optimization.stage == 3);
 }
@@ -41,7 +41,7 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
                                             strcmp(config->top.offload_activations, "cpu") == 0,
                                         .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
-    if (wants_generator(request))
+    if (plan_samples(request))
         TRY(generator_new(request->params, request->type, (int)config->train.seq_len, request->device, table,
                           &parts->generator));
     if (request->world == 1)
@@ -182,22 +182,30 @@ uint64_t wire_plan_calls(const struct wire_plan *wire) {
 
 // ---- the whole
 
-// Adds what one half of the parts, or both, will take.
-static enum status count_parts(const struct plan_request *request, bool states, bool model,
-                               struct plan *plan) {
+static void count_regions(const struct region_table *table, enum region_place place, struct plan *plan) {
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        plan->bytes[kind] += region_bytes(table, (enum region_kind)kind, place);
+    plan->total += region_place_bytes(table, place);
+    plan->host += region_total_bytes(table) - region_place_bytes(table, place);
+    for (int at = 0; at < N_REGION_PLACES; at++)
+        for (int kind = 0; kind < N_REGION_KINDS; kind++)
+            plan->taken[at] += table->arena_bytes[kind][at];
+    for (int i = 0; i < table->n_regions; i++)
+        if (table->regions[i].elsewhere)
+            plan->taken[table->regions[i].place] += table->regions[i].bytes;
+}
+
+typedef enum status (*parts_adder)(struct parts *parts, const struct plan_request *request,
+                                   struct region_table *table);
+
+static enum status count_parts(const struct plan_request *request, parts_adder add, struct plan *plan) {
     struct parts parts = {0};
     struct region_table table;
     region_table_init(&table);
-    enum status status = states ? add_states(&parts, request, &table) : STATUS_OK;
-    if (status == STATUS_OK && model)
-        status = add_model(&parts, request, &table);
+    enum status status = add(&parts, request, &table);
     if (status == STATUS_OK) {
-        enum region_place place = request->device->place;
-        for (int kind = 0; kind < N_REGION_KINDS; kind++)
-            plan->bytes[kind] += region_bytes(&table, (enum region_kind)kind, place);
-        plan->total += region_place_bytes(&table, place);
-        plan->host += region_total_bytes(&table) - region_place_bytes(&table, place);
-        if (states)
+        count_regions(&table, request->device->place, plan);
+        if (parts.state.params) // there are states
             wire_plan_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->wire);
     }
     parts_free(&parts);
@@ -205,9 +213,17 @@ static enum status count_parts(const struct plan_request *request, bool states, 
     return status;
 }
 
+enum status plan_add_states(const struct plan_request *request, struct plan *plan) {
+    return count_parts(request, add_states, plan);
+}
+
+enum status plan_add_model(const struct plan_request *request, struct plan *plan) {
+    return count_parts(request, add_model, plan);
+}
+
 enum status plan_make(const struct plan_request *request, struct plan *out) {
     *out = (struct plan){0};
-    return count_parts(request, true, true, out);
+    return count_parts(request, parts_plan, out);
 }
 
 // ---- every stage, of the ranks that need most and least
@@ -252,34 +268,44 @@ static int keep_extremes(struct load *loads, int n) {
     return kept ? n_kept : -1;
 }
 
-// The ranks worth planning: rank 0, which may have samples to write, and the extremes of the others.
-static enum status choose_ranks(const struct plan_request *request, struct load **out, int *n) {
+static enum status measure_loads(const struct plan_request *request, struct load *loads) {
     struct stage_options options;
     struct partition partition;
     TRY(stage_options_read(request->config, request->device->place, &options));
     TRY(partition_init(&partition, request->params, options.partition, request->world));
-    struct load *loads = calloc((size_t)request->world, sizeof *loads);
-    for (int rank = 0; loads && rank < request->world; rank++)
+    for (int rank = 0; rank < request->world; rank++)
         loads[rank] = (struct load){.elements = partition.rank_elements[rank], .rank = rank};
-    for (int i = 0; loads && i < partition.n_spans; i++) {
+    for (int i = 0; i < partition.n_spans; i++) {
         const struct partition_span *span = &partition.spans[i];
         loads[span->owner].partials += norm_span_partials(span->end - span->begin);
     }
     partition_free(&partition);
-    int n_others = loads ? keep_extremes(loads + 1, request->world - 1) : -1;
+    return STATUS_OK;
+}
+
+enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) {
+    struct load *loads = calloc((size_t)request->world, sizeof *loads);
+    int *list = calloc((size_t)request->world, sizeof *list);
+    enum status status = loads && list ? measure_loads(request, loads) : STATUS_OK;
+    int n_others = loads && list && status == STATUS_OK ? keep_extremes(loads + 1, request->world - 1) : -1;
+    for (int i = 0; i <= n_others; i++)
+        list[i] = loads[i].rank;
+    free(loads);
     if (n_others < 0) {
-        free(loads);
-        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", request->world);
+        free(list);
+        return status != STATUS_OK
+                   ? status
+                   : FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", request->world);
     }
-    *out = loads;
-    *n = 1 + n_others;
+    *ranks = list;
+    *n_ranks = 1 + n_others;
     return STATUS_OK;
 }
 
 static enum status plan_rank(const struct plan_request *request, const struct plan *model,
                              struct plan_stage *out) {
     struct plan plan = *model;
-    TRY(count_parts(request, true, false, &plan));
+    TRY(plan_add_states(request, &plan));
     if (out->least == 0 || plan.total < out->least)
         out->least = plan.total;
     if (plan.total > out->most.total) {
@@ -289,8 +315,8 @@ static enum status plan_rank(const struct plan_request *request, const struct pl
     return STATUS_OK;
 }
 
-static enum status plan_ranks(const struct plan_request *request, const struct load *ranks, int n_ranks,
-                              struct plan_stage stages[N_STAGES]) {
+static enum status plan_stages_of(const struct plan_request *request, const int *ranks, int n_ranks,
+                                  struct plan_stage stages[N_STAGES]) {
     struct config config = *request->config; // members are shared, none is freed
     struct plan_request one = *request;
     struct plan models[2] = {{.total = 0}}; // without and with a generator, made when asked for
@@ -298,21 +324,20 @@ static enum status plan_ranks(const struct plan_request *request, const struct l
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int i = 0; i < n_ranks; i++) {
             config.zero_optimization.stage = stage;
-            one.rank = ranks[i].rank;
-            struct plan *model = &models[wants_generator(&one)];
+            one.rank = ranks[i];
+            struct plan *model = &models[plan_samples(&one)];
             if (model->total == 0)
-                TRY(count_parts(&one, false, true, model));
+                TRY(plan_add_model(&one, model));
             TRY(plan_rank(&one, model, &stages[stage]));
         }
     return STATUS_OK;
 }
 
 enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) {
-    struct load *ranks = NULL;
-    int n_ranks = 0;
+    int *ranks = NULL, n_ranks = 0;
     memset(stages, 0, N_STAGES * sizeof *stages);
-    TRY(choose_ranks(request, &ranks, &n_ranks));
-    enum status status = plan_ranks(request, ranks, n_ranks, stages);
+    TRY(plan_ranks(request, &ranks, &n_ranks));
+    enum status status = plan_stages_of(request, ranks, n_ranks, stages);
     free(ranks);
     return status;
 }
@@ -338,59 +363,4 @@ void plan_print(const struct region_table *table, const struct wire_plan *wire, 
         log_info("each step rank 0 sends %s in %llu calls",
                  text_bytes(bytes, sizeof bytes, (double)wire_plan_bytes(wire)),
                  (unsigned long long)wire_plan_calls(wire));
-}
-
-// ---- what would fit
-
-// A plan of the same run with another stage, recomputation or number of ranks; the batch stays.
-static enum status plan_other(const struct plan_request *request, int64_t stage, bool recompute, int world,
-                              size_t *total) {
-    struct config other = *request->config; // members are shared, none is freed
-    struct plan_request changed = *request;
-    struct plan plan;
-    int64_t sequences = other.train.train_batch_size / world;
-    if (sequences == 0 || other.train.train_batch_size % world != 0)
-        return STATUS_INVALID;
-    if (other.train.micro_batch_size > sequences)
-        other.train.micro_batch_size = sequences;
-    other.train.gradient_accumulation_steps = sequences / other.train.micro_batch_size;
-    other.zero_optimization.stage = stage;
-    char block[] = "block";
-    if (recompute)
-        other.top.recompute = block;
-    changed.config = &other;
-    changed.world = world;
-    changed.local_world = request->local_world < world ? request->local_world : world;
-    changed.rank = 0;
-    TRY(plan_make(&changed, &plan));
-    *total = plan.total;
-    return STATUS_OK;
-}
-
-enum status plan_advise(const struct plan_request *request, uint64_t available, struct text *out) {
-    bool recomputes = strcmp(request->config->top.recompute, "block") == 0;
-    int64_t stage = request->config->zero_optimization.stage;
-    // From the cheapest change to the dearest: recomputation costs a third more work, ranks cost machines.
-    for (int world = request->world; world <= 1024 * request->world; world *= 2)
-        for (int recompute = recomputes; recompute <= 1; recompute++)
-            for (int64_t other = stage; other <= (world > 1 ? 3 : stage); other++) {
-                size_t total;
-                char bytes[32];
-                // On machines like this one, each with as many ranks as now.
-                if (plan_other(request, other, recompute, world, &total) != STATUS_OK || total > available)
-                    continue;
-                text_add(out, "; it would fit (%s a rank) with",
-                         text_bytes(bytes, sizeof bytes, (double)total));
-                if (other != stage)
-                    text_add(out, " zero_optimization.stage=%lld", (long long)other);
-                if (recompute != recomputes)
-                    text_add(out, " recompute=block");
-                if (world != request->world)
-                    text_add(out, " %d ranks (%d a machine)", world, request->local_world);
-                status_clear();
-                return text_status(out);
-            }
-    status_clear();
-    text_add(out, "; use a smaller train.micro_batch_size or a smaller model");
-    return text_status(out);
 }

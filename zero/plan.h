@@ -43,9 +43,20 @@ uint64_t wire_plan_calls(const struct wire_plan *wire);
 struct plan {
     size_t bytes[N_REGION_KINDS], total; // where the device has its memory
     size_t host;                         // beside that, on the host
+    size_t taken[N_REGION_PLACES];       // of each place's memory, padding included
     struct wire_plan wire;
 };
 enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
+// Its two halves, for who plans many settings; each adds to the plan. The states depend on stage, offload and
+// which elements the rank owns; the model on micro-batch and recomputation, and on the rank and the stage
+// only by whether the rank writes samples (plan_samples).
+enum status plan_add_states(const struct plan_request *request, struct plan *plan) MUST_CHECK;
+enum status plan_add_model(const struct plan_request *request, struct plan *plan) MUST_CHECK;
+bool plan_samples(const struct plan_request *request);
+
+// The ranks that are worth planning: rank 0, which may have samples to write, and of the others some of which
+// one needs most, whatever the stage, and one least. Free *ranks with free().
+enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) MUST_CHECK;
 
 // A stage's plan for the rank that needs most memory, and how little another needs.
 struct plan_stage {
@@ -58,8 +69,5 @@ enum status plan_stages(const struct plan_request *request, struct plan_stage st
 
 // Says to the person what the run takes and sends.
 void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
-// Adds, for a person whose run does not fit into `available` bytes a rank, the settings that would: a higher
-// stage, recomputation, more ranks; the batch stays.
-enum status plan_advise(const struct plan_request *request, uint64_t available, struct text *out) MUST_CHECK;
 
 #endif

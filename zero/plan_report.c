@@ -105,6 +105,33 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
     }
 }
 
+static bool has_limits(const struct plan_report *report) {
+    return report->device_limit > 0 || report->host_limit > 0;
+}
+
+static bool stage_fits(const struct plan_report *report, const struct plan_case *one, int stage) {
+    const size_t *taken = one->stages[stage].most.taken;
+    return (report->device_limit == 0 || taken[REGION_DEVICE] <= report->device_limit) &&
+           (report->host_limit == 0 || taken[REGION_HOST] * (uint64_t)one->local_world <= report->host_limit);
+}
+
+static void add_fitting(struct text *out, const struct plan_report *report, const struct plan_case *one) {
+    char bytes[32];
+    int n = 0;
+    text_add(out, "Stages that fit");
+    if (report->device_limit > 0)
+        text_add(out, " into %s of GPU memory a rank",
+                 text_bytes(bytes, sizeof bytes, (double)report->device_limit));
+    if (report->host_limit > 0)
+        text_add(out, "%s %s a machine", report->device_limit > 0 ? " and" : " into",
+                 text_bytes(bytes, sizeof bytes, (double)report->host_limit));
+    text_add(out, ":");
+    for (int stage = 0; stage < N_STAGES; stage++)
+        if (stage_fits(report, one, stage))
+            text_add(out, "%s %d", n++ ? "," : "", stage);
+    text_add(out, n ? "\n" : " none\n");
+}
+
 static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
     const char *plural = one->world == 1 ? "" : "s";
     if (one->refused) {
@@ -123,6 +150,8 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     for (int stage = 0; stage < N_STAGES; stage++)
         add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ);
     add_table(out, &table);
+    if (has_limits(report))
+        add_fitting(out, report, one);
     if (!differ)
         return;
     char bytes[32];
@@ -141,6 +170,10 @@ static void add_report(struct text *out, const struct plan_report *report) {
     text_add(out,
              "Memory of one rank by what it holds, the program itself aside, and what it sends in a step.\n"
              "train_batch_size is micro_batch_size x gradient_accumulation_steps x ranks.\n");
+    if (report->gpu_is_planned)
+        text_add(
+            out,
+            "For a GPU that is not here: the workspace of operations is as much as the largest takes.\n");
     for (int i = 0; i < report->n_cases; i++)
         add_case(out, report, &report->cases[i]);
     text_add(out, "\n* the config's zero_optimization.stage\n");
@@ -190,9 +223,11 @@ static void add_paper(struct text *out) {
 
 // ---- JSON
 
-static void add_stage_json(struct text *out, const struct plan_stage *plan, int stage, bool configured) {
+static void add_stage_json(struct text *out, const struct plan_report *report, const struct plan_case *one,
+                           int stage) {
+    const struct plan_stage *plan = &one->stages[stage];
     text_add(out, "        {\"stage\": %d, \"configured\": %s, \"rank\": %d, \"bytes\": {", stage,
-             configured ? "true" : "false", plan->rank);
+             stage == report->stage ? "true" : "false", plan->rank);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         text_add(out, "%s\"%s\": %zu", kind ? ", " : "", region_kind_name((enum region_kind)kind),
                  plan->most.bytes[kind]);
@@ -202,7 +237,10 @@ static void add_stage_json(struct text *out, const struct plan_stage *plan, int 
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
                  comm_operation_name(sending[i]), plan->most.wire.bytes[sending[i]],
                  plan->most.wire.calls[sending[i]]);
-    text_add(out, "}}");
+    text_add(out, "}");
+    if (has_limits(report))
+        text_add(out, ", \"fits\": %s", stage_fits(report, one, stage) ? "true" : "false");
+    text_add(out, "}");
 }
 
 static void add_case_json(struct text *out, const struct plan_report *report, const struct plan_case *one) {
@@ -219,7 +257,7 @@ static void add_case_json(struct text *out, const struct plan_report *report, co
              one->world, one->local_world, one->n_threads, one->micro_batch_size, one->accumulation_steps,
              one->train_batch_size);
     for (int stage = 0; stage < N_STAGES; stage++) {
-        add_stage_json(out, &one->stages[stage], stage, stage == report->stage);
+        add_stage_json(out, report, one, stage);
         text_add(out, "%s\n", stage + 1 < N_STAGES ? "," : "");
     }
     text_add(out, "    ]}");
@@ -228,11 +266,13 @@ static void add_case_json(struct text *out, const struct plan_report *report, co
 static void add_report_json(struct text *out, const struct plan_report *report) {
     text_add(out, "  \"config\": ");
     json_add_string(out, report->source);
-    text_add(out,
-             ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"compute\": \"%s\",\n"
-             "  \"compute_measured\": %s,\n  \"partition\": \"%s\",\n  \"plans\": [\n",
-             report->n_weights, report->n_elements, dtype_name(report->type),
-             report->type_measured ? "true" : "false", report->partition);
+    text_add(
+        out,
+        ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"compute\": \"%s\",\n"
+        "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"partition\": \"%s\",\n  \"plans\": [\n",
+        report->n_weights, report->n_elements, dtype_name(report->type),
+        report->type_measured ? "true" : "false", report->gpu_is_planned ? "true" : "false",
+        report->partition);
     for (int i = 0; i < report->n_cases; i++) {
         add_case_json(out, report, &report->cases[i]);
         text_add(out, "%s\n", i + 1 < report->n_cases ? "," : "");

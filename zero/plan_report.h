@@ -16,10 +16,12 @@ struct plan_case {
 struct plan_report {
     char *source; // of the config
     enum dtype type;
-    bool type_measured; // not given by the config: the faster one here
-    int stage;          // that the config names
+    bool type_measured;  // not given by the config: the faster one here
+    bool gpu_is_planned; // for: there is none, or not that one
+    int stage;           // that the config names
     const char *partition;
-    size_t n_weights, n_elements; // as struct params has them
+    size_t n_weights, n_elements;      // as struct params has them
+    uint64_t device_limit, host_limit; // memory of a rank's GPU, of a machine; 0: not said
     struct plan_case *cases;
     int n_cases;
 };

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/processors.h"
+#include "zero/fit.h"
 #include "zero/model_sizes.h"
 #include "zero/trainer_parts.h"
 
@@ -249,7 +250,7 @@ static enum status check_memory(struct trainer *trainer, enum region_place place
     char needed[32], there[32];
     enum status status = STATUS_OK;
     if (place == trainer->device->place)
-        status = plan_advise(&request, share, &advice);
+        status = fit_advise(&request, share, &advice);
     if (status == STATUS_OK)
         status = FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
                       text_bytes(needed, sizeof needed, (double)most), place == REGION_HOST ? "" : "GPU ",

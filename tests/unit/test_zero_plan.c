@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
+#include "zero/fit.h"
 #include "zero/model_sizes.h"
 #include "zero/paper.h"
 #include "zero/plan.h"
@@ -268,7 +269,7 @@ static void expect_advice(const struct rig *rig, int world, uint64_t available, 
                           const char *other) {
     struct plan_request request = request_of(rig, DTYPE_BF16, 0, world);
     struct text advice = {0};
-    EXPECT_OK(plan_advise(&request, available, &advice));
+    EXPECT_OK(fit_advise(&request, available, &advice));
     if (!strstr(advice.data, fact) || !strstr(advice.data, other))
         fail_msg("%llu bytes: advised is \"%s\", expected %s and %s", (unsigned long long)available,
                  advice.data, fact, other);
@@ -288,7 +289,7 @@ static void test_advice(void **state) {
     rig.config.zero_optimization.stage = 0;
     assert_true(plans[1].total < plans[0].total);
     expect_advice(&rig, 4, plans[1].total, "it would fit", "zero_optimization.stage=1");
-    expect_advice(&rig, 4, 1000, "smaller", "micro_batch_size");
+    expect_advice(&rig, 4, 1000, "smaller", "train.seq_len");
     rig_free(&rig);
 }
 
