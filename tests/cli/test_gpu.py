@@ -268,6 +268,64 @@ class Commands(GpuCase):
         self.assertTrue(losses['cuda'])
 
 
+@unittest.skipUnless(SIMULATED, 'the size of the GPU is simulated')
+class Fitting(GpuCase):
+    def plan(self, *arguments, code=0):
+        return json.loads(self.run_train('plan', *arguments, '--json', code=code).out)
+
+    def test_a_gpu_that_is_not_here_is_planned_as_one_that_is(self):
+        config = self.tiny_config(device='cuda', precision={'compute': 'bf16'})
+        here, planned = (self.plan(config, *flags, '--ranks', '1,2')
+                         for flags in ((), ('--device-memory', '8G')))
+        self.assertEqual((here.pop('gpu_is_planned'), planned.pop('gpu_is_planned')), (False, True))
+        for case in planned['plans']:
+            for stage in case['stages']:
+                self.assertTrue(stage.pop('fits'))
+        self.assertEqual(here, planned)
+
+    def test_proposals_train_on_a_gpu_of_that_size(self):
+        """From all memory down to what nothing fits into; the GPU has exactly what was said."""
+        config = self.ranks_config(device='cuda', train={'train_batch_size': 4, 'gradient_accumulation_steps': 2, 'max_steps': 2},
+                                   model={'n_layer': 6, 'n_embd': 64}, precision={'compute': 'bf16'},
+                                   zero_optimization={'stage3_param_persistence_threshold': 0})
+        words = set()
+        for ranks in 1, 2:
+            limit, expected = 1 << 30, None
+            while True:
+                process = self.start('plan', config, '--fit', '--device-memory', limit, '--ranks', ranks, '--json')
+                found = json.loads(process.communicate()[0])['fits'][0]['proposals']
+                if not found:
+                    break
+                first = found[0]
+                self.forget_if_there()
+                arguments, environment = (config, *first['overrides'].split()), {'CUDASIM_MEMORY': str(limit)}
+                if ranks == 1:
+                    self.run_train(*arguments, environment=environment)
+                else:
+                    self.run_ranks(ranks, *arguments, environment=environment)
+                step = self.metrics()[-1]
+                self.assertLessEqual(step['device_planned_bytes'], first['device_bytes'])
+                self.assertLess(first['device_bytes'] - step['device_planned_bytes'], 16 << 10, first)
+                expected = expected or self.curve()
+                for (_, loss, _), (_, wanted, _) in zip(self.curve(), expected):
+                    self.assertLessEqual(relative(loss, wanted), 1e-3)
+                if first['same_bits']:
+                    self.assertEqual(self.curve(), expected)
+                words |= {word.split('=')[0] for word in first['overrides'].split()}
+                limit = first['device_bytes'] * (98 if ranks == 1 else 90) // 100
+        for option in 'zero_optimization.offload_optimizer.device', 'zero_optimization.offload_param.device', 'recompute':
+            self.assertIn(option, words)
+
+    def forget_if_there(self):
+        shutil.rmtree(self.folder / 'run', ignore_errors=True)
+
+    def test_a_run_that_does_not_fit_is_told_what_would(self):
+        config = self.tiny_config(device='cuda', precision={'compute': 'bf16'})
+        run = self.refuses(config, code=1, says=('it would fit', ' with '), environment={'CUDASIM_MEMORY': '1200K'})
+        words = run.error.split('a rank) with ')[1].split()
+        self.run_train(config, *words, environment={'CUDASIM_MEMORY': '1200K'})
+
+
 @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
 class Faults(GpuCase):
     def test_without_a_driver_or_a_gpu(self):
@@ -281,7 +339,7 @@ class Faults(GpuCase):
 
     def test_too_little_memory_on_the_gpu(self):
         config = self.tiny_config(device='cuda')
-        run = self.refuses(config, code=1, says=('GPU memory', 'available', 'recompute=block'),
+        run = self.refuses(config, code=1, says=('GPU memory', 'available', 'it would fit'),
                            environment={'CUDASIM_MEMORY': '1300K'})
         self.assertFalse((self.folder / 'run' / 'checkpoints').exists() and list((self.folder / 'run' / 'checkpoints').iterdir()))
         self.assertNotIn('cudasim:', run.error)

@@ -1,8 +1,10 @@
-"""./train plan: its table and its JSON, plans that runs keep, a model of a trillion parameters, the paper's table."""
+"""./train plan: its table and its JSON, plans that runs keep, a model of a trillion parameters, proposals of what fits, the
+paper's table."""
 import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import subprocess
 import unittest
@@ -201,6 +203,153 @@ class Plan(CommandCase):
         ):
             with self.subTest(arguments):
                 self.refuses('plan', *arguments, says=says)
+
+
+class Fit(CommandCase):
+    """--fit: what is proposed is planned as the run will be, and trains."""
+
+    def fit(self, *arguments, code=0, **options):
+        run = self.run_train('plan', *arguments, '--fit', '--json', code=code, **options)
+        return json.loads(run.out)['fits']
+
+    def proposals(self, *arguments, **options):
+        case, = self.fit(*arguments, **options)
+        return case['proposals']
+
+    def test_exactly_enough_is_enough(self):
+        config = self.tiny_config(train={'micro_batch_size': 4})
+        for ranks in 1, 2:
+            first = self.proposals(config, '--ranks', ranks)[0]
+            needed = ranks * first['host_bytes']
+            again = self.proposals(config, '--ranks', ranks, '--host-memory', needed)[0]
+            self.assertEqual(again['overrides'], first['overrides'])
+            less = self.proposals(config, '--ranks', ranks, '--host-memory', needed - 1)[0]
+            self.assertNotEqual(less['overrides'], first['overrides'])
+            self.assertLess(less['host_bytes'], first['host_bytes'])
+
+    def test_proposals_train(self):
+        """Every first proposal from all memory down to none: it takes what was said, and where it says so the losses
+        are the same to the bit."""
+        config = self.ranks_config(train={'train_batch_size': 8, 'gradient_accumulation_steps': 2, 'max_steps': 3})
+        for ranks in (1, 2) if shutil.which('mpirun') and not harness.SANITIZERS else (1,):
+            self.run_words(ranks, config, [])
+            expected, limit, seen = self.curve(), 1 << 34, 0
+            while found := self.fit_within(config, ranks, limit)['proposals']:
+                first = found[0]
+                self.run_words(ranks, config, first['overrides'].split())
+                taken = sum(self.metrics()[-1]['memory'].values())
+                self.assertLessEqual(taken, first['host_bytes'])
+                self.assertGreater(taken, 0.98 * first['host_bytes'])  # but for padding, which counts little
+                if first['same_bits']:
+                    self.assertEqual(self.curve(), expected, first)
+                for (_, loss, _), (_, wanted, _) in zip(self.curve(), expected):
+                    self.assertAlmostEqual(loss, wanted, delta=1e-5)
+                limit, seen = ranks * first['host_bytes'] - 1, seen + 1
+            self.assertGreater(seen, 3)
+
+    def fit_within(self, config, ranks, limit):
+        """What fits into so much host memory, or what would do; the exit code says which."""
+        process = self.start('plan', config, '--fit', '--json', '--ranks', ranks, '--host-memory', limit)
+        case, = json.loads(process.communicate(timeout=300)[0])['fits']
+        self.assertEqual(process.returncode, 0 if case['proposals'] else 1)
+        return case
+
+    def run_words(self, ranks, config, words):
+        shutil.rmtree(self.folder / 'run', ignore_errors=True)
+        if ranks == 1:
+            self.run_train(config, *words)
+        else:
+            self.run_ranks(ranks, config, *words)
+
+    def test_the_command_replaces_what_was_given(self):
+        config = self.tiny_config()
+        first = self.proposals(config, 'recompute=block', 'data.train=a b', '--ranks', 2)[0]
+        words = shlex.split(first['command'])
+        self.assertEqual(words[:5], ['mpirun', '-n', '2', './train', str(config)])
+        self.assertIn('data.train=a b', words)
+        self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=none'])
+        out = self.run_train('plan', config, 'recompute=block', '--fit', '--ranks', 1).out
+        self.assertIn(f'./train {config} recompute=none\n', out)
+
+    def test_a_gpu_that_is_not_here(self):
+        """Planned with and without CUDA in the build, by the same formulas."""
+        xl = ROOT / 'configs' / 'gpt2-xl.json'
+        case, = self.fit(xl, '--device-memory', '24G', '--host-memory', '64G', '--ranks', 1)
+        first = case['proposals'][0]
+        self.assertIn('zero_optimization.offload_optimizer.device=cpu', first['overrides'])
+        self.assertLessEqual(first['device_bytes'], 23.5 * 2**30)
+        self.assertEqual([p['relative_time'] >= 1 for p in case['proposals']], [True] * 3)
+        report = json.loads(self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '1,8', '--json').out)
+        self.assertEqual((report['gpu_is_planned'], report['compute']), (True, 'bf16'))
+        alone, eight = report['plans']
+        self.assertEqual([stage['fits'] for stage in alone['stages']], [False] * 4)
+        self.assertEqual([stage['fits'] for stage in eight['stages']], [False, True, True, True])
+        out = self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '8').out
+        self.assertIn('Stages that fit into 23.5 GiB of GPU memory a rank: 1, 2, 3\n', out)
+
+    def test_cuda_without_a_gpu_is_planned(self):
+        out = self.run_train('plan', self.tiny_config(device='cuda'), '--ranks', 1,
+                             environment={'CUDA_VISIBLE_DEVICES': ''}).out
+        self.assertIn('For a GPU that is not here', out)
+
+    def test_nothing_fits(self):
+        big = ROOT / 'configs' / 'gpt3-13b.json'
+        limits = ('--device-memory', '8G', '--host-memory', '32G')
+        case, = self.fit(big, *limits, '--ranks', 1, code=1)
+        self.assertEqual((case['proposals'], case['preset']['path']), ([], 'configs/gpt2-xl.json'))
+        self.assertLessEqual(case['preset']['host_bytes'], 32 << 30)
+        self.assertIn('train.train_batch_size=2048', case['preset']['overrides'])  # of half the length each
+        run = self.refuses('plan', big, '--fit', *limits, '--ranks', '1,2', code=1,
+                           says=['no setting fits', 'configs/gpt2-xl.json'])
+        self.assertIn('./train configs/gpt2-xl.json ', run.out)
+        self.refuses('plan', big, '--fit', '--device-memory', '1M', '--ranks', 1, code=1, says=['no preset'])
+        # One number of ranks on which it fits is enough.
+        cases = self.fit(big, '--device-memory', '80G', '--host-memory', '64G', '--ranks', '1,64')
+        self.assertEqual([bool(case['proposals']) for case in cases], [False, True])
+
+    def test_a_narrower_state_is_only_named(self):
+        """bf16 and int8 moments round otherwise: not proposed, but told of where nothing else would do."""
+        config = self.tiny_config(model={'n_layer': 4, 'n_embd': 256}, train={'max_steps': 2, 'micro_batch_size': 1})
+        limit = 1 << 40
+        while (case := self.fit_within(config, 1, limit))['proposals']:
+            limit = case['proposals'][0]['host_bytes'] - 1
+        self.assertEqual(case['narrow_state']['state_dtype'], 'bf16')
+        self.assertLessEqual(case['narrow_state']['host_bytes'], limit)
+        self.run_train(config, *case['narrow_state']['overrides'].split())
+        out = self.run_train('plan', config, '--fit', '--ranks', 1, '--host-memory', limit, code=1).out
+        self.assertIn('with optimizer.state_dtype=bf16, which changes the run\'s rounding, it would fit', out)
+
+    def test_ranks_that_the_batch_does_not_divide_by(self):
+        config = self.tiny_config(train={'train_batch_size': 8})
+        one, three = self.fit(config, '--ranks', '1,3')
+        self.assertTrue(one['proposals'])
+        self.assertIn('does not divide', three['refused'])
+        self.refuses('plan', config, '--fit', '--ranks', '3', says=['does not divide'])
+
+    def test_bad_arguments(self):
+        config = self.tiny_config()
+        cuda = self.tiny_config('cuda.json', device='cuda')
+        for arguments, says in (
+            ([config, '--device-memory', '24G'], ['--device-memory', 'device is cpu', '--host-memory']),
+            ([cuda, '--device-memory', '24X'], ['--device-memory', '24X', '24G']),
+            ([cuda, '--device-memory', '0'], ['--device-memory', 'from 1 B']),
+            ([cuda, '--host-memory', '-1'], ['--host-memory', '-1', 'a size']),
+            ([cuda, '--host-memory'], ['--host-memory']),
+            ([config, '--fit', '--paper'], ['--fit', '--paper']),
+            ([config, '--fit', 'model.n_head=3'], ['model.n_head']),
+        ):
+            with self.subTest(arguments):
+                self.refuses('plan', *arguments, says=says)
+        self.refuses('plan', cuda, '--fit', says=['no GPU here', '--device-memory'],
+                     environment={'CUDA_VISIBLE_DEVICES': ''})
+
+    def test_it_is_quick(self):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.fit(ROOT / 'configs' / 'gpt3-13b.json', '--device-memory', '24G', '--host-memory', '512G', '--ranks', 64,
+                 '--per-machine', 8)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not harness.SANITIZERS:
+            self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 5)
 
 
 class Paper(CommandCase):
