@@ -27,9 +27,9 @@ static const struct arg flags[] = {
     {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS, "ranks that share a machine; 0: all (0)"},
     {"--fit", ARG_FLAG, &fits, 0, 0, "propose the fastest setting that fits, and the command to run"},
     {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
-     "plan for a GPU a rank of this memory, as in 24G"},
+     "plan for a GPU of this memory for each rank, as in 24G"},
     {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
-     "of a machine, for its ranks (what is available here)"},
+     "memory of a machine, for all ranks on it (what is available here)"},
     {"--paper", ARG_FLAG, &with_paper, 0, 0, "table 1 of the ZeRO paper, by its formulas; needs no config"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object, every figure exact"},
 };
@@ -141,8 +141,8 @@ static enum status open_or_plan(struct planner *planner, const struct config *co
     return plan_gpu(planner);
 }
 
-// A GPU's own plans measure what they plan: one setting is as good as another, so the many of --fit ask one
-// that is only planned for.
+// What it has. A GPU that is here measures the matrix products of what is planned for it, once and for the
+// run; for the many settings of --fit that would take minutes, so they are planned as for one that is not.
 static enum status measure_gpu(struct planner *planner) {
     size_t available = device_memory;
     if (device_memory == 0 && planner->report.gpu_is_planned)
@@ -262,6 +262,7 @@ static enum status begin_fit(struct planner *planner) {
     report->host_limit = host_memory;
     planner->fit.plans = report;
     planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_bytes();
+    planner->fit.host_is_here = host_memory == 0;
     planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
     return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for proposals");
 }

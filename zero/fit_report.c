@@ -78,7 +78,8 @@ static void add_machine(struct text *out, const struct fit_report *report) {
         text_add(out, "%s of GPU memory a rank, ", device);
     if (report->on_gpu && report->gpu_memory != report->machine.device)
         text_add(out, "%s less what CUDA itself takes, ", gpu);
-    text_add(out, "%s%s a machine", report->on_gpu ? "and " : "", host);
+    text_add(out, "%s%s a machine%s", report->on_gpu ? "and " : "", host,
+             report->host_is_here ? " (available here)" : "");
 }
 
 static void add_proposal(struct text *out, const struct fit_report *report, int world,

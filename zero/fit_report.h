@@ -22,6 +22,7 @@ struct fit_report {
     bool on_gpu;
     uint64_t gpu_memory; // as it was said, of which machine.device is free
     struct fit_machine machine;
+    bool host_is_here;        // its memory was not said: what is available on this machine
     const char *const *words; // of the command, from the configuration's path on
     int n_words;
 };
