@@ -127,7 +127,7 @@ static void test_overrides(void **state) {
     config_print_overrides(&was, &is, &words);
     EXPECT_OK(text_status(&words));
     assert_string_equal(
-        words.data, "recompute=block train.micro_batch_size=1 'train.sample_prompt=' "
+        words.data, "recompute=block train.micro_batch_size=1 train.sample_prompt= "
                     "'optimizer.betas=[0.5, 0.25]' zero_optimization.stage=3 "
                     "zero_optimization.overlap_comm=false zero_optimization.offload_optimizer.ratio=0.35");
     words.length = 0;
