@@ -4,7 +4,7 @@
 #   make CUDA_ARCH="90"    CUDA kernels for these GPUs only (compute capability); default: all that nvcc knows of ours
 #   make CUDA=no           without CUDA, though nvcc is there
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
-# Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, an MPI; cmocka for the tests.
+# Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built where nvcc is found (PATH or CUDA_HOME).
 
 .DEFAULT_GOAL := train
@@ -27,7 +27,7 @@ warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpo
 CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 -g $(warnings) -fopenmp -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
 LDFLAGS += -fopenmp
-LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lm -lpthread
+LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lm -lpthread
 
 # MPI's own compiler wrapper knows where it is; its headers count as the system's, without our warnings.
 MPICC ?= mpicc

@@ -12,9 +12,17 @@ const char *operation_name(enum operation operation) {
     return names[operation];
 }
 
+static enum status open_cpu(int n_threads, int index, struct device **out) {
+    TRY(cpu_device_open(NULL, n_threads, out));
+    enum status status = cpu_device_bind_threads(*out, index);
+    if (status != STATUS_OK)
+        device_close(*out);
+    return status;
+}
+
 enum status device_open(const char *name, int n_threads, int index, struct device **out) {
     if (strcmp(name, "cpu") == 0)
-        return cpu_device_open(NULL, n_threads, out);
+        return open_cpu(n_threads, index, out);
     if (strcmp(name, "cuda") == 0)
         return cuda_device_open(index, out);
     if (strcmp(name, "auto") != 0)
@@ -24,7 +32,7 @@ enum status device_open(const char *name, int n_threads, int index, struct devic
     if (status != STATUS_UNSUPPORTED)
         return status;
     status_clear(); // no GPU here: that is what auto asks
-    return cpu_device_open(NULL, n_threads, out);
+    return open_cpu(n_threads, index, out);
 }
 
 void device_close(struct device *device) {

@@ -61,7 +61,8 @@ struct device {
 
 // name: "cpu", "cuda", or "auto" for the best that this machine has. n_threads 0: one per core that the
 // process may use. index: which GPU, counted round where there are fewer (ranks of one machine give their
-// number there). STATUS_UNSUPPORTED when the device is not in this build or machine. Close with device_close.
+// number there); of the CPU, which processors, where threads are bound to memory nodes. STATUS_UNSUPPORTED
+// when the device is not in this build or machine. Close with device_close.
 enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
 
@@ -89,6 +90,10 @@ enum status ref_device_open(struct device **out) MUST_CHECK;
 // The CPU backend with a chosen instruction set: "avx512", "avx2", "portable", or NULL for the best.
 // STATUS_UNSUPPORTED when this processor lacks it.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
+// Binds the threads of the CPU backend to memory nodes, where the machine has several and OMP_PROC_BIND,
+// OMP_PLACES and GOMP_CPU_AFFINITY do not say otherwise: neighbours to one node, those of device `index`
+// after those of the devices before it. Memory then stands where the thread that first touches it works.
+enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK;
 // STATUS_UNSUPPORTED, with what is missing, when there is no GPU, no driver, or no CUDA in this build.
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 // A GPU for plans, whether or not there is one, or CUDA in this build: it answers ops->workspace_bytes by the

@@ -13,6 +13,7 @@ build_packages=(
   "libcjson-dev|cJSON: configuration files"
   "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
   "libxxhash-dev|xxHash: checksums of checkpoints"
+  "libhwloc-dev|hwloc: memory nodes of the machine"
   "openmpi-bin|Open MPI: mpirun, for several ranks"
   "libopenmpi-dev|Open MPI: headers, for several ranks"
 )

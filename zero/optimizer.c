@@ -28,38 +28,9 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
     return norm_finish(&state->norm, stream, state->comm, norm);
 }
 
-// A part's elements [offset, offset + n), all with or all without weight decay.
-struct stretch {
-    size_t offset, n;
-    bool decay;
-};
-
-// The next stretch after `last`, of n 0 when there is none. Padding between tensors is zero and stays so.
-static struct stretch next_stretch(const struct params *params, const struct tier_part *part,
-                                   const struct stretch *last) {
-    const struct stage_span *span = &part->span;
-    const struct param_unit *unit = &params->units[span->unit];
-    size_t from = span->begin + last->offset + last->n;
-    struct stretch stretch = {0};
-    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
-        const struct param *param = &params->params[i];
-        size_t begin = param->offset > from ? param->offset : from;
-        size_t end =
-            param->offset + param->elements < span->end ? param->offset + param->elements : span->end;
-        if (begin >= end)
-            continue;
-        if (stretch.n > 0 && param->decay != stretch.decay)
-            break;
-        if (stretch.n == 0)
-            stretch = (struct stretch){.offset = begin - span->begin, .decay = param->decay};
-        stretch.n = end - span->begin - stretch.offset;
-    }
-    return stretch;
-}
-
 static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
                                 struct stream *stream, const struct tier_part *part,
-                                const struct stretch *stretch, const float *grad, void *param) {
+                                const struct tier_stretch *stretch, const float *grad, void *param) {
     const struct state *state = optimizer->state;
     const struct config *config = optimizer->config;
     bool sgd = optimizer->rule == OPTIMIZER_SGD;
@@ -89,8 +60,8 @@ static enum status step_on_device(const struct optimizer *optimizer, const struc
     const struct state *state = optimizer->state;
     const float *grad = offload_stages(&state->offload) ? state->gradients.shard + part->at
                                                         : gradients_at(&state->gradients, &part->span);
-    struct stretch stretch = {0};
-    while ((stretch = next_stretch(state->params, part, &stretch)).n > 0) {
+    struct tier_stretch stretch = {0};
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
         void *param = state->type == DTYPE_F32 ? NULL : state_params_at(state, part, stretch.offset);
         TRY(step_stretch(optimizer, call, stream, part, &stretch, grad, param));
     }
@@ -103,13 +74,13 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
     struct state *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
-    struct stretch stretch = {0};
-    while ((stretch = next_stretch(state->params, part, &stretch)).n > 0)
+    struct tier_stretch stretch = {0};
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0)
         for (size_t done = 0; done < stretch.n; done += OFFLOAD_PIECE) {
             size_t left = stretch.n - done;
-            struct stretch piece = {.offset = stretch.offset + done,
-                                    .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
-                                    .decay = stretch.decay};
+            struct tier_stretch piece = {.offset = stretch.offset + done,
+                                         .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
+                                         .decay = stretch.decay};
             void *param;
             TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
             TRY(step_stretch(optimizer, call, &host, part, &piece, offload_gradients_at(offload, part),

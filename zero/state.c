@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/numa.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
@@ -270,11 +271,35 @@ static enum status round_chunk(struct state *state, struct stream *stream, const
     return offload_params_end(&state->offload, part, offset, n, copy, param);
 }
 
+// Memory stands where it is first touched: on machines with several nodes each thread first touches what it
+// will update. New memory is zero anyway.
+static enum status touch(struct state *state, struct stream *stream, const struct tier_part *part) {
+    struct device *device = part->on_host ? state->host : state->device;
+    struct stream host = {.device = state->host};
+    struct tier_stretch stretch = {0};
+    if (device->place != REGION_HOST || !numa_has_nodes())
+        return STATUS_OK;
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
+        const struct optimizer_state at = state_part_at(state, part, stretch.offset, state->tiers.current);
+        const size_t size = dtype_size(state->tiers.moment_type);
+        const struct fill_args fills[] = {
+            {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
+            {.out = at.m, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+            {.out = at.v, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+        };
+        for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
+            if (fills[i].out)
+                TRY(device->ops->fill(part->on_host ? &host : stream, &fills[i]));
+    }
+    return STATUS_OK;
+}
+
 // Without moments to load they begin as the zeros that their memory comes with.
 static enum status load_part(struct state *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
                              const struct tier_part *part) {
     const struct stage_span *span = &part->span;
+    TRY(touch(state, stream, part));
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;

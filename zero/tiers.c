@@ -144,6 +144,28 @@ void tiers_free(struct tiers *tiers) {
     *tiers = (struct tiers){0};
 }
 
+struct tier_stretch tiers_next_stretch(const struct params *params, const struct tier_part *part,
+                                       const struct tier_stretch *last) {
+    const struct stage_span *span = &part->span;
+    const struct param_unit *unit = &params->units[span->unit];
+    size_t from = span->begin + last->offset + last->n;
+    struct tier_stretch stretch = {0};
+    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t begin = param->offset > from ? param->offset : from;
+        size_t end =
+            param->offset + param->elements < span->end ? param->offset + param->elements : span->end;
+        if (begin >= end)
+            continue;
+        if (stretch.n > 0 && param->decay != stretch.decay)
+            break;
+        if (stretch.n == 0)
+            stretch = (struct tier_stretch){.offset = begin - span->begin, .decay = param->decay};
+        stretch.n = end - span->begin - stretch.offset;
+    }
+    return stretch;
+}
+
 void *tiers_at(const struct tiers *tiers, const struct tier_part *part, enum tier_array array, size_t offset,
                int copy) {
     const struct tier *tier = part->on_host ? &tiers->host : &tiers->device;

@@ -56,6 +56,16 @@ enum status tiers_init(struct tiers *tiers, const struct config *config, const s
 void tiers_bind(struct tiers *tiers, const struct region_table *table);
 void tiers_free(struct tiers *tiers);
 
+// A part's elements [offset, offset + n), all with or all without weight decay.
+struct tier_stretch {
+    size_t offset, n;
+    bool decay;
+};
+// The next stretch after `last` (a zeroed one for the first), of n 0 when there is none. Padding between
+// tensors is zero and stays so.
+struct tier_stretch tiers_next_stretch(const struct params *params, const struct tier_part *part,
+                                       const struct tier_stretch *last);
+
 // What an array holds for the part's element `offset` (a multiple of MOMENT_BLOCK for scales); NULL where the
 // array is not kept. copy: tiers->current, or the other.
 void *tiers_at(const struct tiers *tiers, const struct tier_part *part, enum tier_array array, size_t offset,

@@ -1,12 +1,14 @@
 // The CPU as a device: picks the instruction set and the number of threads at run time, and owns its memory.
 // Large pieces are arenas (huge pages), small ones come from the heap, where the address sanitizer guards
 // their ends.
+#include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/numa.h"
 #include "base/processors.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/product.h"
@@ -113,6 +115,28 @@ static enum status copy(struct stream *stream, void *to, const void *from, size_
 
 static enum status synchronize(struct stream *stream) {
     (void)stream; // every operation has happened when it returns
+    return STATUS_OK;
+}
+
+// ---- memory nodes
+
+static bool affinity_is_given(void) {
+    static const char *const names[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]))
+            return true;
+    return false;
+}
+
+enum status cpu_device_bind_threads(struct device *device, int index) {
+    if (!numa_has_nodes() || affinity_is_given())
+        return STATUS_OK;
+    struct numa *numa;
+    TRY(numa_open(NULL, &numa));
+    int first = index * device->n_threads, n_slots = numa_n_processors(numa);
+#pragma omp parallel num_threads(device->n_threads)
+    numa_bind_thread(numa, numa_node_of(numa, first + omp_get_thread_num(), n_slots));
+    numa_close(numa);
     return STATUS_OK;
 }
 
