@@ -46,9 +46,11 @@ enum moment { FIRST_MOMENT, SECOND_MOMENT }; // m, signed; v, never negative
 
 // ---- noise
 
-#define MOMENT_STRIDE 0x9e3779b1u // what the number of an element is multiplied by: odd, so no two meet
+#define MOMENT_STRIDE     0x9e3779b1u // what an element's number is multiplied by: odd, so no two meet
+#define MOMENT_MULTIPLIER 0x846ca68bu
 
-// Each bit of x in every bit of the result (C. Wellons, "Prospecting for Hash Functions", 2018).
+// Each bit of the step in every bit of the result (C. Wellons, "Prospecting for Hash Functions", 2018): it
+// makes an element's noise at one step independent of that at any other.
 MOMENT_FUNCTION uint32_t moment_mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -60,8 +62,12 @@ MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
 }
 
 // 32 bits for an element's step: the lower half is for m, the upper for v. Elements 2^32 apart share theirs.
+// Half of the key's mixing is enough to tell elements of one step apart, and the CPU's time for noise is
+// short.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
-    return moment_mix((uint32_t)element * MOMENT_STRIDE + key);
+    uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
+    x = (x ^ x >> 17) * MOMENT_MULTIPLIER;
+    return x ^ x >> 15;
 }
 
 // ---- bf16: noise is added to the bits that are cut off
@@ -78,24 +84,24 @@ MOMENT_FUNCTION float moment_float(uint32_t bits) {
     return value;
 }
 
-// An infinity stays, and NaN is 0x7fc0.
+// An infinity stays, as its lower bits are zero, and NaN is 0x7fc0.
 MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_t noise) {
-    uint32_t bits = moment_bits(value), magnitude = bits & 0x7fffffffu;
-    if (magnitude >= 0x7f800000u)
-        return magnitude > 0x7f800000u ? (uint16_t)0x7fc0 : (uint16_t)(bits >> 16);
-    return (uint16_t)((bits + (moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16)) >> 16);
+    if (value != value)
+        return 0x7fc0;
+    return (uint16_t)((moment_bits(value) + (moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16)) >> 16);
 }
 
 // ---- int8
 
-#define MOMENT_CODE_SHIFT 20 // a code is a float's bits from here up, less the bits of what code 0 would be
-#define MOMENT_NEAREST    (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
-#define MOMENT_LEAST_SCALE                                                                                   \
-    0x1p-110f // of a block that is not all zero: from here on each code has a float of its own
-
-MOMENT_FUNCTION uint32_t moment_code_base(enum moment moment) {
-    return 0x3f800000u - ((moment == FIRST_MOMENT ? 127u : 255u) << MOMENT_CODE_SHIFT);
-}
+// A value's share of the scale, as a float's bits, is cut to its upper 12; those of code 0 are subtracted.
+#define MOMENT_CODE_SHIFT 20
+#define MOMENT_CODE_ZERO(moment)                                                                             \
+    ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))
+// The bits of half of the first moment's code 1: smaller ones are 0.
+#define MOMENT_LEAST_SHARE ((MOMENT_CODE_ZERO(FIRST_MOMENT) + 1 - 8) << MOMENT_CODE_SHIFT)
+#define MOMENT_NEAREST     (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
+// Of a block that is not all zero: from here on each code has a float of its own.
+#define MOMENT_LEAST_SCALE 0x1p-110f
 
 // The noise for a code, below 2^20 by at least 8, and at least 8: a value that a rounding or two put beside a
 // code's own gets that code.
@@ -122,20 +128,18 @@ MOMENT_FUNCTION float moment_inverse(float scale) {
 MOMENT_FUNCTION uint8_t moment_encode(float value, enum moment moment, float inverse, uint32_t noise) {
     if (inverse == 0)
         return 0;
-    uint32_t share = moment_bits(value * inverse), sign = share >> 31 << 7;
-    int32_t above = (int32_t)((share & 0x7fffffffu) - moment_code_base(moment));
-    int32_t least = 1 << MOMENT_CODE_SHIFT, octave = 8 << MOMENT_CODE_SHIFT;
+    uint32_t share = moment_bits(value * inverse), magnitude = share & 0x7fffffffu;
+    int32_t code = (int32_t)((magnitude + noise) >> MOMENT_CODE_SHIFT) - (int32_t)MOMENT_CODE_ZERO(moment);
+    code = code > 1 ? code : 1;
     if (moment == SECOND_MOMENT)
-        return (uint8_t)(above >= least ? (above + (int32_t)noise) >> MOMENT_CODE_SHIFT : value != 0);
-    if (above >= least)
-        return (uint8_t)(sign | (uint32_t)(above + (int32_t)noise) >> MOMENT_CODE_SHIFT);
-    return (uint8_t)(sign | (uint32_t)(above >= least - octave));
+        return (uint8_t)(value != 0 ? code : 0);
+    return (uint8_t)((magnitude >= MOMENT_LEAST_SHARE ? (uint32_t)code : 0u) | (share >> 24 & 0x80u));
 }
 
 MOMENT_FUNCTION float moment_decode(uint8_t code, enum moment moment, float scale) {
     uint32_t magnitude = moment == FIRST_MOMENT ? code & 0x7fu : code;
     uint32_t sign = moment == FIRST_MOMENT ? (uint32_t)(code & 0x80u) << 24 : 0;
-    uint32_t share = magnitude == 0 ? 0 : (magnitude << MOMENT_CODE_SHIFT) + moment_code_base(moment);
+    uint32_t share = magnitude == 0 ? 0 : (magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT;
     return moment_float(sign | share) * scale;
 }
 

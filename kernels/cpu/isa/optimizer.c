@@ -8,9 +8,10 @@
 #include "kernels/cpu/simd.h"
 #include "kernels/optimizer_constants.h"
 
-// One call, as its loops see it.
+// One call, as its loops see it. Each thread copies it, so that no store through a pointer can be thought to
+// change it.
 struct call {
-    const struct optimizer_step_args *args;
+    struct optimizer_step_args args;
     struct optimizer_constants constants;
     bool reads_moments;
 };
@@ -46,7 +47,7 @@ VF_INLINE vf update(enum optimizer_rule rule, const struct call *call, vf g, vf 
 // Reads gradients and weights, and writes the new weights.
 VF_INLINE void update_weights(enum optimizer_rule rule, const struct call *call, size_t i, int lanes,
                               struct moments *at) {
-    const struct optimizer_step_args *args = call->args;
+    const struct optimizer_step_args *args = &call->args;
     vf g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
     vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
     weight = update(rule, call, g, weight, at);
@@ -58,37 +59,32 @@ VF_INLINE void update_weights(enum optimizer_rule rule, const struct call *call,
 // ---- moments as kernels/moments.h defines them, with its noise
 
 VF_INLINE vu noise_of(const struct call *call, size_t i) {
-    vu x = ((vu)vi_iota() + (uint32_t)(call->args->first + i)) * MOMENT_STRIDE + call->constants.noise_key;
-    x = (x ^ x >> 16) * 0x7feb352du;
-    x = (x ^ x >> 15) * 0x846ca68bu;
-    return x ^ x >> 16;
+    uint32_t first = (uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key;
+    vu x = (vu)vi_iota() * MOMENT_STRIDE + first;
+    x = (x ^ x >> 17) * MOMENT_MULTIPLIER;
+    return x ^ x >> 15;
 }
 
 VF_INLINE vh to_bf16(vf value, enum moment moment, vu noise) {
-    vu bits = (vu)value;
-    vu special = (vu)((vi)(bits & 0x7fffffffu) >= 0x7f800000), nan = (vu)(value != value);
-    vu rounded = bits + ((moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16) & ~special);
-    return vh_from_vu((rounded >> 16 & ~nan) | (0x7fc0u & nan));
+    vu rounded = ((vu)value + (moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16)) >> 16;
+    vu nan = (vu)(value != value);
+    return vh_from_vu((rounded & ~nan) | (0x7fc0u & nan));
 }
 
 VF_INLINE vf decode(vu code, enum moment moment, float scale) {
     vu magnitude = moment == FIRST_MOMENT ? code & 0x7fu : code;
-    vu share = ((magnitude << MOMENT_CODE_SHIFT) + moment_code_base(moment)) & (vu)(magnitude != 0);
-    return (vf)(moment == FIRST_MOMENT ? share | (code & 0x80u) << 24 : share) * scale;
+    vu share = ((magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT) & (vu)(magnitude != 0);
+    return (vf)(moment == FIRST_MOMENT ? share | (code << 24 & 0x80000000u) : share) * scale;
 }
 
 VF_INLINE vu encode(vf value, enum moment moment, float inverse, vu noise) {
-    vu share = (vu)(value * inverse), below;
-    vi above = (vi)(share & 0x7fffffffu) - (int32_t)moment_code_base(moment);
-    noise = (moment == FIRST_MOMENT ? (noise & 0xffffu) << 4 : noise >> 16 << 4) | 8u;
-    vu inside = (vu)(above >= 1 << MOMENT_CODE_SHIFT);
-    if (moment == FIRST_MOMENT)
-        below = (vu)(above >= -7 * (1 << MOMENT_CODE_SHIFT)) & 1u;
-    else
-        below = (vu)(value != 0) & 1u;
-    vu code = (inside & ((vu)above + noise) >> MOMENT_CODE_SHIFT) | (~inside & below);
-    code |= moment == FIRST_MOMENT ? share >> 31 << 7 : (vu){0};
-    return inverse == 0 ? (vu){0} : code;
+    vu share = (vu)(value * inverse), magnitude = share & 0x7fffffffu;
+    noise = (moment == FIRST_MOMENT ? noise << 4 & 0xffff0u : noise >> 12 & 0xffff0u) | 8u;
+    vi code = (vi)((magnitude + noise) >> MOMENT_CODE_SHIFT) - (int32_t)MOMENT_CODE_ZERO(moment);
+    code = vi_max(code, vi_set1(1));
+    if (moment == SECOND_MOMENT)
+        return (vu)(code & (value != 0));
+    return (vu)(code & ((vi)magnitude >= (int32_t)MOMENT_LEAST_SHARE)) | (share >> 24 & 0x80u);
 }
 
 // ---- spans of fp32 and bf16 moments
@@ -107,7 +103,7 @@ VF_INLINE void put_moments(enum dtype type, enum moment moment, void *to, size_t
 
 VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype type, const struct call *call,
                            size_t i, int lanes) {
-    const struct optimizer_step_args *args = call->args;
+    const struct optimizer_step_args *args = &call->args;
     struct moments at = {vf_zero(), vf_zero()};
     if (n_moments > 0)
         at.m = get_moments(type, call, args->from.m, i, lanes);
@@ -142,9 +138,26 @@ VF_INLINE vi larger(vi largest, vf value) {
     return vi_max(largest, (vi)value & 0x7fffffff);
 }
 
+VF_INLINE void put_codes(int n_moments, const struct call *call, const struct moments *at, size_t begin,
+                         size_t n, float m_inverse, float v_inverse, bool some_zero) {
+    for (size_t k = 0; k < n; k += VF_WIDTH) {
+        const struct moments *here = &at[k / VF_WIDTH];
+        size_t i = begin + k;
+        int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
+        vu noise = noise_of(call, i), code = encode(here->m, FIRST_MOMENT, m_inverse, noise);
+        code = some_zero && m_inverse == 0 ? (vu){0} : code;
+        vu_store_bytes_part((uint8_t *)call->args.to.m + i, code, lanes);
+        if (n_moments > 1) {
+            code = encode(here->v, SECOND_MOMENT, v_inverse, noise);
+            code = some_zero && v_inverse == 0 ? (vu){0} : code;
+            vu_store_bytes_part((uint8_t *)call->args.to.v + i, code, lanes);
+        }
+    }
+}
+
 VF_INLINE void step_block(enum optimizer_rule rule, int n_moments, const struct call *call, size_t begin,
                           size_t n) {
-    const struct optimizer_step_args *args = call->args;
+    const struct optimizer_step_args *args = &call->args;
     const uint8_t *m_from = args->from.m, *v_from = args->from.v;
     struct moments at[MOMENT_BLOCK / VF_WIDTH];
     vi m_largest = {0}, v_largest = {0};
@@ -166,17 +179,11 @@ VF_INLINE void step_block(enum optimizer_rule rule, int n_moments, const struct 
     }
     float m_inverse = put_scale(args->to.m_scales, block, m_largest);
     float v_inverse = n_moments > 1 ? put_scale(args->to.v_scales, block, v_largest) : 0;
-    for (size_t k = 0; k < n; k += VF_WIDTH) {
-        const struct moments *here = &at[k / VF_WIDTH];
-        size_t i = begin + k;
-        int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
-        vu noise = noise_of(call, i);
-        vu_store_bytes_part((uint8_t *)args->to.m + i, encode(here->m, FIRST_MOMENT, m_inverse, noise),
-                            lanes);
-        if (n_moments > 1)
-            vu_store_bytes_part((uint8_t *)args->to.v + i, encode(here->v, SECOND_MOMENT, v_inverse, noise),
-                                lanes);
-    }
+    // Of a block whose inverse is zero all codes are.
+    if (m_inverse != 0 && (n_moments < 2 || v_inverse != 0))
+        put_codes(n_moments, call, at, begin, n, m_inverse, v_inverse, false);
+    else
+        put_codes(n_moments, call, at, begin, n, m_inverse, v_inverse, true);
 }
 
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct call *call,
@@ -192,16 +199,17 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
 
 VF_INLINE void step_range(enum optimizer_rule rule, int n_moments, const struct call *call,
                           struct cpu_range range) {
-    if (n_moments == 0 || call->args->state_type == DTYPE_F32)
+    if (n_moments == 0 || call->args.state_type == DTYPE_F32)
         step_span(rule, n_moments, DTYPE_F32, call, range);
-    else if (call->args->state_type == DTYPE_BF16)
+    else if (call->args.state_type == DTYPE_BF16)
         step_span(rule, n_moments, DTYPE_BF16, call, range);
     else
         step_blocks(rule, n_moments, call, range);
 }
 
-static void step_share(const struct call *call, struct cpu_range range) {
-    switch (call->args->rule) {
+static void step_share(const struct call *shared, struct cpu_range range) {
+    const struct call copy = *shared, *call = &copy;
+    switch (call->args.rule) {
     case OPTIMIZER_ADAMW:
         step_range(OPTIMIZER_ADAMW, 2, call, range);
         break;
@@ -209,7 +217,7 @@ static void step_share(const struct call *call, struct cpu_range range) {
         step_range(OPTIMIZER_ADAM, 2, call, range);
         break;
     case OPTIMIZER_SGD:
-        if (call->args->from.m)
+        if (call->args.from.m)
             step_range(OPTIMIZER_SGD, 1, call, range);
         else
             step_range(OPTIMIZER_SGD, 0, call, range);
@@ -220,7 +228,7 @@ static void step_share(const struct call *call, struct cpu_range range) {
 }
 
 enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer_step_args *args) {
-    const struct call call = {.args = args,
+    const struct call call = {.args = *args,
                               .constants = optimizer_constants_of(args),
                               .reads_moments = optimizer_reads_moments(args)};
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
