@@ -37,18 +37,16 @@ struct unit_hooks {
 };
 
 // What backward computes again, a block at a time, instead of finding it kept from forward. It changes memory
-// and work, and no bit. Of a block's 16 C elements a token (C: n_embd; its input counted, statistics left
-// out):
+// and work, and no bit. Of a block's 16 C elements a token (C: n_embd; its input counts, statistics do not):
 // - RECOMPUTE_NONE keeps all.
 // - RECOMPUTE_ATTENTION keeps 11 C: the first norm, queries, keys, values and attention's output are made
-//   again in buffers that all blocks share, for about a tenth more work (a matrix product of 3 C columns and
-//   attention's forward). Selective recomputation (Korthikanti et al., arXiv 2205.05198) does this for what
-//   is between the products, where scores are most of the memory; attention here never stores scores, so what
-//   is worth giving up next is what it reads and writes.
+//   again in buffers that all blocks share, for about a tenth more work (a product with 3 C columns, and
+//   attention's forward). Selective recomputation (Korthikanti et al., arXiv 2205.05198) gives up what is
+//   between the two products of attention, its scores; attention here never stores scores, so this gives up
+//   what it reads and writes instead.
 // - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about a quarter more
-// work:
-//   all of the forward pass but the last product.
-// The last block's buffers are still full when backward begins, so nothing of that block is made again.
+//   work: forward's but for its last product.
+// The last block's buffers are still full when backward begins: none of it is made again.
 enum gpt_recompute { RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCK, N_RECOMPUTE };
 
 struct gpt;

@@ -1,7 +1,7 @@
-// The residual stream before each block and after the last (0 .. n_layer): where it waits for backward. Not
-// for other folders. Kept on the device, or (offload_activations) in host memory as DeepSpeed's
-// cpu_checkpointing and ZeRO-Infinity (arXiv 2104.07857, "CPU memory for activation checkpoints") have it:
-// copied out while the next block computes, and back a block ahead of its use.
+// The residual stream before each block and after the last (0 .. n_layer): where it waits for backward.
+// Inside the model; not for other folders. Kept on the device, or (offload_activations) in host memory, as
+// DeepSpeed's cpu_checkpointing and ZeRO-Infinity (arXiv 2104.07857) have it: copied out while the next block
+// computes, and back a block ahead of its use.
 //
 // Two buffers are then enough on the device. Residual i is in buffer i % 2: a block reads one and writes the
 // other, whose former residual has been copying out for the whole block before, and all of this one but its

@@ -129,7 +129,8 @@ class Ranks(GpuCase):
         environment = REORDERED[0] if SIMULATED else {}
         variants = ((), ('zero_optimization.reduce_bucket_size=1001', 'zero_optimization.allgather_bucket_size=1001',
                          'zero_optimization.stage3_param_persistence_threshold=0'),
-                    ('zero_optimization.overlap_comm=false',))
+                    ('zero_optimization.overlap_comm=false',),
+                    ('recompute=block', 'offload_activations=cpu'))
         for compute, travel in ('fp32', 'fp32'), ('bf16', 'bf16'):
             config = self.config(precision={'compute': compute})
             first = None
