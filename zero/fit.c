@@ -50,8 +50,9 @@ struct search {
     struct states_plan states[N_STAGES][2][RATIO_STEPS + 1]; // [host_params]
     struct model_plan *models;                               // [micro][recompute][host_activations]
     uint64_t *wire;                                          // [micro][stage]; 0: not known yet
-    struct candidate *candidates;
-    int n_candidates;
+    size_t limits[N_REGION_PLACES];                          // of a rank
+    struct candidate best;                                   // of those that were looked at with these limits
+    bool found;
 };
 
 static bool on_gpu(const struct search *search) {
@@ -159,13 +160,8 @@ static enum status plan_setting(struct search *search, const struct setting *set
     return STATUS_OK;
 }
 
-static bool device_holds(const struct search *search, const struct taken *taken) {
-    return !on_gpu(search) || taken->bytes[REGION_DEVICE] <= search->request->machine.device;
-}
-
-static bool host_holds(const struct search *search, const struct taken *taken) {
-    return taken->bytes[REGION_HOST] <=
-           search->request->machine.host / (uint64_t)search->request->plan.local_world;
+static bool holds(const struct search *search, const struct taken *taken, enum region_place place) {
+    return taken->bytes[place] <= search->limits[place];
 }
 
 // ---- candidates
@@ -185,6 +181,18 @@ static enum status find_wire(struct search *search, const struct setting *settin
     return STATUS_OK;
 }
 
+// The faster; of equals that which changes less, then that which takes less.
+static bool is_better(const struct candidate *x, const struct candidate *y) {
+    if (x->step_s != y->step_s)
+        return x->step_s < y->step_s;
+    if (x->n_changes != y->n_changes)
+        return x->n_changes < y->n_changes;
+    for (int place = N_REGION_PLACES - 1; place >= 0; place--)
+        if (x->taken.bytes[place] != y->taken.bytes[place])
+            return x->taken.bytes[place] < y->taken.bytes[place];
+    return false;
+}
+
 static enum status add_candidate(struct search *search, const struct setting *setting,
                                  const struct taken *taken) {
     const struct config config = config_with(search, setting);
@@ -192,11 +200,13 @@ static enum status add_candidate(struct search *search, const struct setting *se
     uint64_t wire;
     request.config = &config;
     TRY(find_wire(search, setting, &config, &wire));
-    search->candidates[search->n_candidates++] =
-        (struct candidate){.setting = *setting,
-                           .taken = *taken,
-                           .step_s = step_time_estimate(&request, wire),
-                           .n_changes = count_changes(search->request->given, &config)};
+    const struct candidate candidate = {.setting = *setting,
+                                        .taken = *taken,
+                                        .step_s = step_time_estimate(&request, wire),
+                                        .n_changes = count_changes(search->request->given, &config)};
+    if (!search->found || is_better(&candidate, &search->best))
+        search->best = candidate;
+    search->found = true;
     return STATUS_OK;
 }
 
@@ -208,7 +218,7 @@ static enum status find_ratio(struct search *search, struct setting setting, int
         struct taken taken;
         setting.ratio = high == RATIO_STEPS + 1 ? RATIO_STEPS : (low + high) / 2;
         TRY(plan_setting(search, &setting, &taken));
-        if (device_holds(search, &taken))
+        if (holds(search, &taken, REGION_DEVICE))
             high = setting.ratio;
         else
             low = setting.ratio;
@@ -222,7 +232,7 @@ static enum status consider(struct search *search, struct setting setting) {
     struct taken taken;
     setting.ratio = setting.host_params ? RATIO_STEPS : 0;
     TRY(plan_setting(search, &setting, &taken));
-    if (!device_holds(search, &taken)) {
+    if (!holds(search, &taken, REGION_DEVICE)) {
         if (setting.host_params)
             return STATUS_OK;
         TRY(find_ratio(search, setting, &setting.ratio));
@@ -230,7 +240,7 @@ static enum status consider(struct search *search, struct setting setting) {
             return STATUS_OK;
         TRY(plan_setting(search, &setting, &taken));
     }
-    return host_holds(search, &taken) ? add_candidate(search, &setting, &taken) : STATUS_OK;
+    return holds(search, &taken, REGION_HOST) ? add_candidate(search, &setting, &taken) : STATUS_OK;
 }
 
 // A setting that cannot be, as buckets that make too many calls in one stage, is none.
@@ -287,12 +297,13 @@ static void list_micro_sizes(struct search *search) {
 
 static enum status search_init(struct search *search, const struct fit_request *request) {
     search->request = request;
+    search->limits[REGION_HOST] = request->machine.host / (uint64_t)request->plan.local_world;
+    search->limits[REGION_DEVICE] = on_gpu(search) ? request->machine.device : SIZE_MAX;
     list_micro_sizes(search);
-    size_t n = (size_t)search->n_micro_sizes, n_models = n * N_RECOMPUTATIONS * 2;
-    search->models = calloc(n_models, sizeof *search->models);
+    size_t n = (size_t)search->n_micro_sizes;
+    search->models = calloc(n * N_RECOMPUTATIONS * 2, sizeof *search->models);
     search->wire = calloc(n * N_STAGES, sizeof *search->wire);
-    search->candidates = calloc(n_models * (N_STAGES + 1), sizeof *search->candidates);
-    if (!search->models || !search->wire || !search->candidates)
+    if (!search->models || !search->wire)
         return FAIL(STATUS_FAILED, "out of memory for the settings to try");
     return plan_ranks(&request->plan, &search->ranks, &search->n_ranks);
 }
@@ -300,21 +311,8 @@ static enum status search_init(struct search *search, const struct fit_request *
 static void search_free(struct search *search) {
     free(search->models);
     free(search->wire);
-    free(search->candidates);
     free(search->ranks);
     free(search);
-}
-
-static int compare_candidates(const void *a, const void *b) {
-    const struct candidate *x = a, *y = b;
-    if (x->step_s != y->step_s)
-        return x->step_s < y->step_s ? -1 : 1;
-    if (x->n_changes != y->n_changes)
-        return x->n_changes - y->n_changes;
-    for (int place = N_REGION_PLACES - 1; place >= 0; place--)
-        if (x->taken.bytes[place] != y->taken.bytes[place])
-            return x->taken.bytes[place] < y->taken.bytes[place] ? -1 : 1;
-    return 0;
 }
 
 // ---- proposals
@@ -371,17 +369,16 @@ static enum status propose(const struct search *search, const struct candidate *
     return text_status(&words);
 }
 
-// The fastest; then whichever takes less of what is short than those before it.
+// The fastest; then the fastest that takes a tenth less than the one before of what is short.
 static enum status choose(struct search *search, struct fit *out) {
     int place = on_gpu(search) ? REGION_DEVICE : REGION_HOST;
-    size_t least = SIZE_MAX;
-    qsort(search->candidates, (size_t)search->n_candidates, sizeof *search->candidates, compare_candidates);
-    for (int i = 0; i < search->n_candidates && out->n_proposals < FIT_MOST_PROPOSALS; i++) {
-        const struct candidate *candidate = &search->candidates[i];
-        if (candidate->taken.bytes[place] >= least)
-            continue;
-        least = candidate->taken.bytes[place];
-        TRY(propose(search, candidate, &out->proposals[out->n_proposals++]));
+    while (out->n_proposals < FIT_MOST_PROPOSALS) {
+        search->found = false;
+        TRY(consider_all(search));
+        if (!search->found)
+            break;
+        TRY(propose(search, &search->best, &out->proposals[out->n_proposals++]));
+        search->limits[place] = search->best.taken.bytes[place] / 10 * 9;
     }
     return STATUS_OK;
 }
@@ -402,8 +399,6 @@ enum status fit_search(const struct fit_request *request, struct fit *out) {
     enum status status = check_config(request);
     if (status == STATUS_OK)
         status = search_init(search, request);
-    if (status == STATUS_OK)
-        status = consider_all(search);
     if (status == STATUS_OK)
         status = choose(search, out);
     search_free(search);

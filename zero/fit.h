@@ -35,7 +35,7 @@ struct fit_proposal {
 };
 void fit_proposal_free(struct fit_proposal *proposal);
 
-// The fastest, and then those that take less of the memory that is short, each the fastest of its kind.
+// The fastest, and then the fastest that takes a tenth less than the one before of the memory that is short.
 #define FIT_MOST_PROPOSALS 3
 struct fit {
     struct fit_proposal proposals[FIT_MOST_PROPOSALS];

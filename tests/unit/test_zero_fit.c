@@ -188,7 +188,7 @@ static void test_smallest_ratio(void **state) {
     struct fit fit;
     size_t taken[N_REGION_PLACES];
     rig_init(&rig, true, 1, "\"train\": {\"micro_batch_size\": 1}");
-    for (int part = 1; part <= 20; part++) {
+    for (int part = 1; part <= 16; part++) { // above, other settings are faster
         char words[200];
         snprintf(
             words, sizeof words,
@@ -197,19 +197,12 @@ static void test_smallest_ratio(void **state) {
         plan_with(&rig, words, taken);
         rig.request.machine.device = taken[REGION_DEVICE];
         EXPECT_OK(fit_search(&rig.request, &fit));
-        bool found = false;
-        for (int i = 0; i < fit.n_proposals; i++) {
-            const char *ratio = strstr(fit.proposals[i].overrides, "offload_optimizer.ratio=");
-            double said = ratio ? atof(strchr(ratio, '=') + 1) : 1;
-            bool alone = !strstr(fit.proposals[i].overrides, "recompute") &&
-                         !strstr(fit.proposals[i].overrides, "stage=") &&
-                         strstr(fit.proposals[i].overrides, "offload_optimizer.device=cpu");
-            found |= alone && said == part / 20.0;
-            assert_false(alone && said > part / 20.0);
-        }
+        const char *overrides = fit.proposals[0].overrides,
+                   *ratio = strstr(overrides, "offload_optimizer.ratio=");
+        bool alone = !strstr(overrides, "recompute") && !strstr(overrides, "stage=");
+        if (!alone || !ratio || atof(strchr(ratio, '=') + 1) != part / 20.0)
+            fail_msg("expected ratio %g alone, and proposed is \"%s\"", part / 20.0, overrides);
         fit_free(&fit);
-        if (part <= 16 && !found) // beyond, other ways are faster
-            fail_msg("ratio %g was not proposed", part / 20.0);
     }
     rig_free(&rig);
 }
