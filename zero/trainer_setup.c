@@ -338,6 +338,10 @@ static void describe(const struct trainer *trainer) {
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
                  config->zero_optimization.partition,
                  config->zero_optimization.overlap_comm ? "while computing" : "between computations");
+    bool asked = strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0 ||
+                 strcmp(config->top.offload_activations, "cpu") == 0;
+    if (asked && trainer->device->place == REGION_HOST)
+        log_info("offload: the device is the host, which has everything already; nothing is moved");
     log_info(
         "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
         text_count(weights, sizeof weights, (double)trainer->params.n_weights),

@@ -1,4 +1,5 @@
 """scripts/quickstart.sh in a clean clone, in a folder whose name has spaces, with a read-only home."""
+import json
 import os
 import subprocess
 import unittest
@@ -29,6 +30,20 @@ class Quickstart(CommandCase):
         self.assertIn('train.max_steps', again)  # complete: says what to raise
         kept = {p: p.stat().st_mtime_ns for p in self.files()}
         self.assertEqual(written, kept)
+        self.moments_in_fewer_bits_learn_as_much()
+
+    def moments_in_fewer_bits_learn_as_much(self):
+        losses = {}
+        for state in 'fp32', 'bf16', 'int8':
+            run = self.clone / f'runs/{state}'
+            subprocess.run(['./train', 'configs/quickstart.json', 'device=cpu', 'train.max_steps=300', 'train.sample_every=0',
+                            f'optimizer.state_dtype={state}', f'run.dir={run}'], cwd=self.clone, check=True,
+                           stdout=subprocess.DEVNULL, timeout=600)
+            lines = map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
+            losses[state] = [line['val_loss'] for line in lines if 'val_loss' in line][-1]
+        print(f'quickstart, 300 steps, loss by type of state: {losses}')
+        for state in 'bf16', 'int8':
+            self.assertLess(abs(losses[state] - losses['fp32']) / losses['fp32'], 0.01)
 
     def files(self):
         """Whatever must not be made twice: programs, corpus, checkpoints."""
