@@ -21,7 +21,7 @@ struct trainer {
     int *token_bytes;            // (ids) bytes of each token's text, end-of-text having none
 
     struct device *device, *comm_device; // the second sums what ranks exchange, with one thread
-    struct device *host_device;          // the host's cores, for what is kept there for a GPU
+    struct device *host_device;          // the host's cores, for what is kept there for a GPU; else NULL
     struct stream stream;
     enum dtype type;
     struct params params;

@@ -124,7 +124,8 @@ static enum status open_devices(struct trainer *trainer) {
     bool overlap = config->zero_optimization.overlap_comm;
     TRY(device_open(config->top.device, threads, local_rank, &trainer->device));
     TRY(device_open(config->top.device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
-    TRY(device_open("cpu", threads, 0, &trainer->host_device));
+    if (trainer->device->place == REGION_DEVICE)
+        TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
     TRY(stream_init(&trainer->stream, trainer->device));
     memory_init(&trainer->memory, trainer->device);
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
@@ -274,8 +275,8 @@ static enum status make_model(struct trainer *trainer) {
         metrics_resident_memory() - comm_memory_bytes(request.world, request.local_world) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
-    enum status status =
-        parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm, trainer->host_device);
+    enum status status = parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm,
+                                    trainer->host_device ? trainer->host_device : trainer->device);
     return trainer_agree(trainer, status);
 }
 
