@@ -23,7 +23,9 @@ enum status stage_options_read(const struct config *config, enum region_place pl
         .offload_optimizer = on_host,
         .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
         .offload_speculative = on_host && config->zero_optimization.offload_optimizer.speculative,
-        .offload_param = apart && strcmp(config->zero_optimization.offload_param.device, "cpu") == 0};
+        // Of other stages a plan says what they would take without.
+        .offload_param = apart && config->zero_optimization.stage == 3 &&
+                         strcmp(config->zero_optimization.offload_param.device, "cpu") == 0};
     const char *travel_as = config->top.communication_data_type;
     if (!dtype_from_name(travel_as, &out->gradients_travel_as))
         return FAIL(STATUS_INVALID, "%s: communication_data_type is \"%s\", expected fp32, bf16 or fp16",
