@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "configs/deepspeed.h"
 #include "configs/option.h"
 
 #define LARGEST_CONFIG ((size_t)16 << 20)
@@ -205,6 +206,9 @@ static enum status unknown_key(const char *source, const char *full_name) {
                         full_name, key, section_is_top(options[i].section) ? "at the top" : "in the section ",
                         section_is_top(options[i].section) ? "" : options[i].section,
                         option_full_name(&options[i]));
+    const char *advice = deepspeed_advice(key);
+    if (advice)
+        return FAIL(STATUS_INVALID, "%s: unknown option %s; %s", source, full_name, advice);
     // What stands in its section comes before what is spelled alike elsewhere.
     const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
     if (!nearest)
@@ -225,6 +229,9 @@ static enum status set_option(struct config *config, const char *source, const c
 }
 
 static enum status unknown_section(const char *source, const char *name) {
+    const char *dot = strrchr(name, '.'), *advice = deepspeed_advice(dot ? dot + 1 : name);
+    if (advice)
+        return FAIL(STATUS_INVALID, "%s: unknown section %s; %s", source, name, advice);
     const char *nearest = nearest_section(name);
     if (nearest)
         return FAIL(STATUS_INVALID, "%s: unknown section %s; did you mean %s?", source, name, nearest);

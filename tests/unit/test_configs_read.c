@@ -167,6 +167,24 @@ static void test_subsections(void **state) {
                    "{\"zero_optimization\": {\"offload_param\": {\"device\": ...}}}");
 }
 
+// Words that people bring from DeepSpeed: the message says what does the same here.
+static void test_words_of_deepspeed(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
+                              "\"pin_memory\": true}}}"),
+                   "zero_optimization.offload_optimizer.pin_memory", "always pinned");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization\": {\"cpu_offload\": true}}"),
+                   "offload_optimizer.device=cpu");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}"),
+                   "recompute=block", "offload_activations=cpu");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("fp16.enabled=true"), "precision.compute");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}"),
+                   "the string \"nvme\"", "none, cpu");
+}
+
 // A key that exists elsewhere: the message says where.
 static void test_wrong_section(void **state) {
     (void)state;
@@ -269,6 +287,7 @@ int main(void) {
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_subsections),
+        cmocka_unit_test(test_words_of_deepspeed),
         cmocka_unit_test(test_wrong_section),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_bounds_and_choices),
