@@ -54,8 +54,9 @@ enum status fit_preset(const struct fit_request *request, const char **path,
 enum status fit_narrow_state(const struct fit_request *request, const char **name,
                              struct fit_proposal *out) MUST_CHECK;
 
-// Adds, for a person whose run does not fit into `available` bytes a rank where the device has its memory,
-// the fastest setting that would, on this number of ranks or, if there is none, on more; the batch stays.
-enum status fit_advise(const struct plan_request *request, uint64_t available, struct text *out) MUST_CHECK;
+// Adds, for a person whose run does not fit, the fastest setting that would, on this number of ranks or, if
+// there is none, on more; the batch stays.
+enum status fit_advise(const struct plan_request *request, const struct fit_machine *machine,
+                       struct text *out) MUST_CHECK;
 
 #endif

@@ -1,7 +1,6 @@
 // What would do where nothing fits: another number of ranks, a smaller preset, a narrower optimizer state.
 #include <string.h>
 
-#include "base/memory.h"
 #include "configs/presets.h"
 #include "zero/fit.h"
 #include "zero/model_sizes.h"
@@ -173,15 +172,14 @@ static enum status advise_ranks(const struct fit_request *request, int world, bo
     return text_status(out);
 }
 
-enum status fit_advise(const struct plan_request *request, uint64_t available, struct text *out) {
+enum status fit_advise(const struct plan_request *request, const struct fit_machine *machine,
+                       struct text *out) {
     enum { MOST_TIMES = 1024 };
-    bool gpu = request->device->place == REGION_DEVICE, found = false;
-    struct fit_request fit = {.plan = *request};
+    struct fit_request fit = {.plan = *request, .machine = *machine};
     struct device *device = NULL;
+    bool found = false;
     enum status status = STATUS_OK;
-    fit.machine.device = available;
-    fit.machine.host = gpu ? memory_available_bytes() : available * (uint64_t)request->local_world;
-    if (gpu) // the GPU itself would measure the products of every setting
+    if (request->device->place == REGION_DEVICE) // the GPU itself would measure the products of every setting
         status = cuda_device_plan(&device);
     if (device)
         fit.plan.device = device;

@@ -214,52 +214,64 @@ static struct plan_request plan_request_of(const struct trainer *trainer) {
                                  .local_world = trainer->comm->local_world};
 }
 
-// The least of what is available to any rank, and the most that one wants.
-static enum status gather_memory(struct trainer *trainer, enum region_place place, uint64_t *most,
-                                 uint64_t *least) {
+// Of one place's memory: the most that a rank wants, and the least that is there for any.
+struct memory_need {
+    uint64_t wanted, available;
+};
+
+static enum status gather_memory(struct trainer *trainer, enum region_place place, struct memory_need *out) {
     struct comm *comm = trainer->comm;
     size_t available;
     if (place == REGION_HOST)
         available = memory_available_bytes();
     else
         TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
-    uint64_t mine[2] = {memory_bytes(&trainer->memory, place), available};
-    uint64_t *all = calloc((size_t)comm->world, sizeof mine);
+    const struct memory_need mine = {memory_bytes(&trainer->memory, place), available};
+    struct memory_need *all = calloc((size_t)comm->world, sizeof mine);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
-    enum status status = comm_gather(comm, mine, sizeof mine, all);
-    *most = 0, *least = UINT64_MAX;
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    *out = (struct memory_need){0, UINT64_MAX};
     for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
-        *most = all[2 * rank] > *most ? all[2 * rank] : *most;
-        *least = all[2 * rank + 1] < *least ? all[2 * rank + 1] : *least;
+        out->wanted = all[rank].wanted > out->wanted ? all[rank].wanted : out->wanted;
+        out->available = all[rank].available < out->available ? all[rank].available : out->available;
     }
     free(all);
     return status;
 }
 
-// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
-// GPUs they have one each; where they share one, an allocation says so.
-static enum status check_memory(struct trainer *trainer, enum region_place place) {
-    struct comm *comm = trainer->comm;
-    uint64_t most, least;
-    TRY(gather_memory(trainer, place, &most, &least));
-    uint64_t share = place == REGION_HOST ? least / (uint64_t)comm->local_world : least;
-    if (most <= share)
-        return STATUS_OK;
-    struct plan_request request = plan_request_of(trainer);
+static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
+                                 enum region_place place) {
+    const int local_world = trainer->comm->local_world;
+    const struct plan_request request = plan_request_of(trainer);
+    const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
+                                        .host = needs[REGION_HOST].available * (uint64_t)local_world};
     struct text advice = {0};
-    char needed[32], there[32];
-    enum status status = STATUS_OK;
-    if (place == trainer->device->place)
-        status = fit_advise(&request, share, &advice);
+    char wanted[32], there[32];
+    enum status status = fit_advise(&request, &machine, &advice);
     if (status == STATUS_OK)
         status = FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
-                      text_bytes(needed, sizeof needed, (double)most), place == REGION_HOST ? "" : "GPU ",
-                      text_bytes(there, sizeof there, (double)share),
-                      place == REGION_HOST && comm->local_world > 1 ? " to each rank of a machine" : "",
+                      text_bytes(wanted, sizeof wanted, (double)needs[place].wanted),
+                      place == REGION_HOST ? "" : "GPU ",
+                      text_bytes(there, sizeof there, (double)needs[place].available),
+                      place == REGION_HOST && local_world > 1 ? " to each rank of a machine" : "",
                       advice.data ? advice.data : "");
     text_free(&advice);
     return status;
+}
+
+// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
+// GPUs they have one each; where they share one, an allocation says so.
+static enum status check_memory(struct trainer *trainer) {
+    struct memory_need needs[N_REGION_PLACES] = {0};
+    TRY(gather_memory(trainer, REGION_HOST, &needs[REGION_HOST]));
+    needs[REGION_HOST].available /= (uint64_t)trainer->comm->local_world;
+    if (trainer->device->place == REGION_DEVICE)
+        TRY(gather_memory(trainer, REGION_DEVICE, &needs[REGION_DEVICE]));
+    for (int place = 0; place < N_REGION_PLACES; place++)
+        if (needs[place].wanted > needs[place].available)
+            return refuse_memory(trainer, needs, (enum region_place)place);
+    return STATUS_OK;
 }
 
 static enum status make_model(struct trainer *trainer) {
@@ -268,9 +280,7 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
     wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
     plan_print(table, &trainer->wire, trainer->comm->world);
-    TRY(check_memory(trainer, REGION_HOST));
-    if (trainer->device->place == REGION_DEVICE)
-        TRY(check_memory(trainer, REGION_DEVICE));
+    TRY(check_memory(trainer));
     trainer->program_bytes =
         metrics_resident_memory() - comm_memory_bytes(request.world, request.local_world) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);

@@ -269,7 +269,8 @@ static void expect_advice(const struct rig *rig, int world, uint64_t available, 
                           const char *other) {
     struct plan_request request = request_of(rig, DTYPE_BF16, 0, world);
     struct text advice = {0};
-    EXPECT_OK(fit_advise(&request, available, &advice));
+    const struct fit_machine machine = {.host = available * (uint64_t)world};
+    EXPECT_OK(fit_advise(&request, &machine, &advice));
     if (!strstr(advice.data, fact) || !strstr(advice.data, other))
         fail_msg("%llu bytes: advised is \"%s\", expected %s and %s", (unsigned long long)available,
                  advice.data, fact, other);
