@@ -35,6 +35,9 @@
     OP(attention_backward)                                                                                   \
     OP(cross_entropy)                                                                                        \
     OP(optimizer_step)                                                                                       \
+    OP(adafactor_sums)                                                                                       \
+    OP(adafactor_norms)                                                                                      \
+    OP(adafactor_step)                                                                                       \
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
@@ -225,6 +228,65 @@ struct optimizer_step_args {
     float grad_scale;                       // clipping and unscaling folded in
     enum dtype type, grad_type, state_type; // type, grad_type: fp32, bf16 or fp16; state_type: fp32, bf16 or
                                             // int8. `type` DTYPE_F64 makes all double (ref)
+};
+
+// Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's choices (torch.optim.Adafactor): three
+// operations, between which kernels/adafactor.h turns sums into factors and scales. Each works on a stretch,
+// elements [begin, begin + n) of a (rows, columns) tensor, and every pointer to elements is to the first of
+// them; a tensor of one dimension is a single row. Whole tensors are summed over, by stretches, devices and
+// ranks in any order, and the bits are always the same: each square is split into a multiple of a coarse unit
+// and one of a fine unit, whose sums are exact (kernels/exact_sum.h). With g = grad * grad_scale in fp32:
+struct adafactor_stretch {
+    size_t begin, n;
+    int columns;
+};
+
+// Adds the squares of g to the sums of their rows and of their columns, coarse parts and then fine ones. The
+// units follow from `bound`, which no tensor's sum of squares exceeds (more than 2^32 numbers in a sum are
+// not foreseen). With DTYPE_F64 nothing is rounded to units: all goes to the coarse sums.
+struct adafactor_sums_args {
+    double *row_sums;    // [+] (2, rows), or NULL where the tensor has one dimension
+    double *column_sums; // [+] (2, columns)
+    const void *grad;    // [r] (n) grad_type
+    struct adafactor_stretch stretch;
+    int rows;
+    double bound;
+    float grad_scale;
+    enum dtype type, grad_type; // type: fp32 (or F64 in ref)
+};
+
+// What the next two read of each element, to make of it the update u = g min(row_scales[row]
+// column_scales[column], largest_scale).
+struct adafactor_direction {
+    const void *grad;          // [r] (n) grad_type
+    const void *row_scales;    // [r] (rows) fp32, or NULL for 1
+    const void *column_scales; // [r] (columns) fp32
+    float largest_scale, grad_scale;
+    enum dtype grad_type;
+};
+
+// Adds to `sums` the squares of u, coarse and fine, in units that follow from the sum's bound `update_bound`
+// and the tensor's size; then those of the master weights likewise, whose sum is taken to be
+// ADAFACTOR_WEIGHTS_BOUND where it is more.
+#define ADAFACTOR_WEIGHTS_BOUND 0x1p40
+struct adafactor_norms_args {
+    double *sums;       // [+] (4)
+    const void *master; // [r] (n) fp32
+    struct adafactor_direction direction;
+    struct adafactor_stretch stretch;
+    size_t elements; // of the tensor
+    double update_bound;
+    enum dtype type; // fp32 (or F64 in ref)
+};
+
+// master -= step_size u + decay master; param = rounded master.
+struct adafactor_step_args {
+    void *param;  // [w] (n) type, or NULL when master is the parameter (fp32 compute)
+    void *master; // [rw] (n) fp32
+    struct adafactor_direction direction;
+    struct adafactor_stretch stretch;
+    double step_size, decay;
+    enum dtype type;
 };
 
 // partial[i] = sum of squares of x[i * SUM_SQUARES_BLOCK ...], in double and in a fixed order, so that the

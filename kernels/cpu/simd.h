@@ -33,6 +33,9 @@ typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of as many bf16 or fp16 numbers
+typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many doubles
+typedef int64_t vl __attribute__((vector_size(VF_WIDTH * 4)));  // what a comparison of those gives
+#define VD_WIDTH (VF_WIDTH / 2)
 typedef uint8_t vb __attribute__((vector_size(VF_WIDTH)));
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
@@ -220,6 +223,40 @@ VF_INLINE vf vf_exp(vf x) {
 // 1 / (1 + e^-x)
 VF_INLINE vf vf_sigmoid(vf x) {
     return 1.0f / (vf_exp(-x) + 1.0f);
+}
+
+// ---- doubles
+
+VF_INLINE vd vd_set1(double x) {
+    return x - (vd){0};
+}
+
+// The lower or (half 1) upper lanes, exactly.
+VF_INLINE vd vd_widen(vf x, int half) {
+#if defined(VF_AVX512)
+    return _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(x, 1) : _mm512_castps512_ps256(x));
+#elif defined(VF_AVX2)
+    return _mm256_cvtps_pd(half ? _mm256_extractf128_ps(x, 1) : _mm256_castps256_ps128(x));
+#else
+    vd wide;
+    for (int i = 0; i < VD_WIDTH; i++)
+        wide[i] = (double)x[half * VD_WIDTH + i];
+    return wide;
+#endif
+}
+
+VF_INLINE vd vd_select(vl mask, vd yes, vd no) {
+    return (vd)((mask & (vl)yes) | (~mask & (vl)no));
+}
+
+VF_INLINE vd vd_load(const double *from) {
+    vd x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+
+VF_INLINE void vd_store(double *to, vd x) {
+    memcpy(to, &x, sizeof x);
 }
 
 // ---- memory, fp32: any alignment. The _part forms touch the first n elements only (0 <= n <= VF_WIDTH);

@@ -1,6 +1,7 @@
 // Every operation of the CUDA backend against the reference: on the simulated GPU of tests/cudasim, or on a
 // real one. Skipped where there is neither. And what must be the same to the bit on the CPU, because a shard
 // may be held on either: optimizer steps and sums of squares. And what the backend refuses.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,6 +35,57 @@ static void test_updates_have_the_bits_of_the_cpu(void **state) {
     device_close(gpu.device);
     if (n_compared == 0)
         skip();
+}
+
+// ---- Adafactor's step; that its sums have the reference's bits on every device is op_check_adafactor.c's
+
+struct adafactor_arrays {
+    float grad[37 * 64], weights[37 * 64], row_scales[37], column_scales[64];
+};
+
+static void adafactor_step(struct device *device, size_t begin, const struct adafactor_arrays *arrays,
+                           float *weights) {
+    struct stream stream;
+    struct adafactor_arrays *there;
+    void *memory;
+    EXPECT_OK(stream_init(&stream, device));
+    EXPECT_OK(device->memory_new(device, sizeof *there, "tests", &memory));
+    EXPECT_OK(device->copy(&stream, memory, arrays, sizeof *there));
+    there = memory;
+    const struct adafactor_step_args args = {.master = there->weights + begin,
+                                             .direction = {.grad = there->grad + begin,
+                                                           .row_scales = there->row_scales,
+                                                           .column_scales = there->column_scales,
+                                                           .largest_scale = 3,
+                                                           .grad_scale = 0.37f},
+                                             .stretch = {begin, 37 * 64 - begin, 64},
+                                             .step_size = 0.0123,
+                                             .decay = 1e-3};
+    EXPECT_OK(device->ops->adafactor_step(&stream, &args));
+    EXPECT_OK(device->copy(&stream, weights, there->weights, sizeof arrays->weights));
+    EXPECT_OK(device->synchronize(&stream));
+    device->memory_delete(device, memory, sizeof *there);
+    stream_free(&stream);
+}
+
+static void test_adafactor_has_the_bits_of_the_cpu(void **state) {
+    static struct adafactor_arrays arrays;
+    static float on_gpu[37 * 64], on_cpu[37 * 64];
+    struct device *gpu = op_device_or_skip("cuda", 1), *cpu = op_device_or_skip("avx2", 1);
+    (void)state;
+    for (int i = 0; i < 37 * 64; i++) {
+        arrays.grad[i] = (float)(rng_normal(33, 0, (uint64_t)i) * (i % 11 == 3 ? 1e-20 : 1));
+        arrays.weights[i] = (float)rng_normal(33, 1, (uint64_t)i);
+        arrays.row_scales[i % 37] = i % 5 == 1 ? INFINITY : (float)(1 + i % 3);
+        arrays.column_scales[i % 64] = (float)(0.3 + i % 7);
+    }
+    for (size_t begin = 0; begin < 300; begin += 67) { // aligned, and not
+        adafactor_step(gpu, begin, &arrays, on_gpu);
+        adafactor_step(cpu, begin, &arrays, on_cpu);
+        assert_memory_equal(on_gpu, on_cpu, sizeof on_gpu);
+    }
+    device_close(cpu);
+    device_close(gpu);
 }
 
 static void sums_of_squares(struct device *device, const float *x, size_t n, double *partial,
@@ -95,6 +147,7 @@ static void test_wide_heads_are_refused(void **state) {
 
 static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
                                               cmocka_unit_test(test_updates_have_the_bits_of_the_cpu),
+                                          cmocka_unit_test(test_adafactor_has_the_bits_of_the_cpu),
                                           cmocka_unit_test(test_sums_of_squares_have_the_bits_of_the_cpu),
                                           cmocka_unit_test(test_wide_heads_are_refused)};
 

@@ -1,0 +1,261 @@
+// Adafactor's sums and step. All that is summed is a multiple of a unit (kernels/exact_sum.h), so threads
+// share the work as suits them: rows are each thread's own, columns are summed by each and then together.
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/exact_sum.h"
+
+struct units {
+    vd coarse, fine;
+};
+
+VF_INLINE struct units units_of(double bound, double n) {
+    struct exact_units units = exact_units_of(bound, n);
+    return (struct units){vd_set1(units.coarse), vd_set1(units.fine)};
+}
+
+// What is summed of half a vector's squares.
+struct parts {
+    vd coarse, fine;
+};
+
+VF_INLINE struct parts split(vd square, const struct units *units) {
+    struct parts parts;
+    parts.coarse = (square + units->coarse) - units->coarse;
+    parts.fine = ((square - parts.coarse) + units->fine) - units->fine;
+    return parts;
+}
+
+VF_INLINE void add_parts(struct parts *sums, struct parts parts) {
+    sums->coarse += parts.coarse;
+    sums->fine += parts.fine;
+}
+
+VF_INLINE double sum_of_lanes(vd x) {
+    double sum = 0;
+    for (int i = 0; i < VD_WIDTH; i++)
+        sum += x[i];
+    return sum;
+}
+
+// ---- sums by row and by column
+
+// Columns that a thread sums at a time: they stay in the first cache while it goes down its rows.
+#define PANEL 512
+
+// Room after the last column, as whole vectors are added.
+struct panel {
+    double coarse[PANEL + VF_WIDTH], fine[PANEL + VF_WIDTH];
+};
+
+VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args *args,
+                          const struct units *units, size_t at, int lanes, double *coarse, double *fine,
+                          struct parts *row) {
+    vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
+    for (int half = 0; half < 2; half++) {
+        vd x = vd_widen(g, half);
+        struct parts parts = split(x * x, units);
+        vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + parts.coarse);
+        vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + parts.fine);
+        add_parts(row, parts);
+    }
+}
+
+// n elements of a row, from element `at` of the stretch on, whose columns are those of the panel from
+// `column` on.
+VF_INLINE struct parts add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
+                               const struct units *units, size_t at, size_t n, struct panel *panel,
+                               size_t column) {
+    struct parts row = {vd_set1(0), vd_set1(0)};
+    double *coarse = panel->coarse + column, *fine = panel->fine + column;
+    size_t i = 0;
+    for (; i + VF_WIDTH <= n; i += VF_WIDTH)
+        add_vector(grad_type, args, units, at + i, VF_WIDTH, coarse + i, fine + i, &row);
+    if (i < n)
+        add_vector(grad_type, args, units, at + i, (int)(n - i), coarse + i, fine + i, &row);
+    return row;
+}
+
+// The panel's columns of some rows, which no other thread has.
+VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args *args,
+                         const struct units *units, struct cpu_range rows, struct cpu_range columns,
+                         struct panel *panel) {
+    const struct adafactor_stretch *stretch = &args->stretch;
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        size_t first = row * (size_t)stretch->columns, begin = first + columns.begin;
+        size_t end = first + columns.end;
+        begin = begin > stretch->begin ? begin : stretch->begin;
+        end = end < stretch->begin + stretch->n ? end : stretch->begin + stretch->n;
+        if (begin >= end)
+            continue;
+        struct parts sums = add_row(grad_type, args, units, begin - stretch->begin, end - begin, panel,
+                                    begin - first - columns.begin);
+        if (args->row_sums) {
+            args->row_sums[row] += sum_of_lanes(sums.coarse);
+            args->row_sums[(size_t)args->rows + row] += sum_of_lanes(sums.fine);
+        }
+    }
+}
+
+static void add_columns(const struct adafactor_sums_args *args, struct cpu_range columns,
+                        const struct panel *panel) {
+    size_t n_columns = (size_t)args->stretch.columns;
+    for (size_t c = columns.begin; c < columns.end; c++) {
+        args->column_sums[c] += panel->coarse[c - columns.begin];
+        args->column_sums[n_columns + c] += panel->fine[c - columns.begin];
+    }
+}
+
+enum status CPU_OP(adafactor_sums)(struct stream *stream, const struct adafactor_sums_args *args) {
+    const struct adafactor_stretch *stretch = &args->stretch;
+    size_t n_columns = (size_t)stretch->columns, first = stretch->begin / n_columns;
+    size_t n_rows = (stretch->begin + stretch->n + n_columns - 1) / n_columns - first;
+    int longest = args->rows > stretch->columns ? args->rows : stretch->columns;
+    if (stretch->n == 0)
+        return STATUS_OK;
+#pragma omp parallel num_threads(cpu_threads(stream->device, stretch->n))
+    {
+        const struct units units = units_of(args->bound, longest);
+        struct cpu_range rows = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
+        rows = (struct cpu_range){first + rows.begin, first + rows.end};
+        for (size_t c = 0; c < n_columns && rows.begin < rows.end; c += PANEL) {
+            struct cpu_range columns = {c, n_columns - c < PANEL ? n_columns : c + PANEL};
+            struct panel panel;
+            memset(&panel, 0, sizeof panel);
+            VF_DISPATCH(args->grad_type, add_panel, args, &units, rows, columns, &panel);
+#pragma omp critical(adafactor_columns)
+            add_columns(args, columns, &panel);
+        }
+    }
+    return STATUS_OK;
+}
+
+// ---- the update
+
+VF_INLINE vf update(enum dtype grad_type, const struct adafactor_direction *direction, size_t at,
+                    size_t column, vf row_scale, int lanes) {
+    vf scale = vf_get_part(DTYPE_F32, direction->column_scales, column, lanes) * row_scale;
+    vf g = vf_get_part(grad_type, direction->grad, at, lanes) * direction->grad_scale;
+    return g * vf_min(vf_set1(direction->largest_scale), scale); // NaN stays
+}
+
+VF_INLINE vf row_scale_of(const struct adafactor_direction *direction, size_t row) {
+    const float *scales = direction->row_scales;
+    return vf_set1(scales ? scales[row] : 1.0f);
+}
+
+// The next stretch of a row in a range of elements, which count from the stretch's begin.
+struct row_piece {
+    size_t row, column; // of its first element
+    size_t at, n;
+};
+
+VF_INLINE struct row_piece row_piece_at(const struct adafactor_stretch *stretch, size_t at, size_t end) {
+    size_t element = stretch->begin + at, columns = (size_t)stretch->columns;
+    size_t row = element / columns, column = element - row * columns, left = columns - column;
+    return (struct row_piece){row, column, at, end - at < left ? end - at : left};
+}
+
+// ---- its norm, and the weights'
+
+struct norms {
+    struct units update_units, weight_units;
+    struct parts update, weights;
+};
+
+VF_INLINE void add_squares(vf x, double most, const struct units *units, struct parts *sums) {
+    for (int half = 0; half < 2; half++) {
+        vd wide = vd_widen(x, half), square = wide * wide;
+        square = vd_select(square > most, vd_set1(most), square);
+        add_parts(sums, split(square, units));
+    }
+}
+
+VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norms_args *args, size_t at,
+                               size_t column, vf row_scale, int lanes, struct norms *norms) {
+    vf u = update(grad_type, &args->direction, at, column, row_scale, lanes);
+    if (lanes < VF_WIDTH)
+        u = vf_first(u, lanes, vf_zero()); // an infinite scale makes NaN where nothing was loaded
+    add_squares(u, HUGE_VAL, &norms->update_units, &norms->update);
+    add_squares(vf_get_part(DTYPE_F32, args->master, at, lanes), ADAFACTOR_WEIGHTS_BOUND,
+                &norms->weight_units, &norms->weights);
+}
+
+VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms_args *args,
+                              struct cpu_range range, struct norms *sums) {
+    struct norms norms = *sums; // in registers
+    for (size_t at = range.begin; at < range.end;) {
+        struct row_piece piece = row_piece_at(&args->stretch, at, range.end);
+        vf row_scale = row_scale_of(&args->direction, piece.row);
+        size_t i = 0;
+        for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
+            norms_of_vector(grad_type, args, at + i, piece.column + i, row_scale, VF_WIDTH, &norms);
+        if (i < piece.n)
+            norms_of_vector(grad_type, args, at + i, piece.column + i, row_scale, (int)(piece.n - i), &norms);
+        at += piece.n;
+    }
+    *sums = norms;
+}
+
+enum status CPU_OP(adafactor_norms)(struct stream *stream, const struct adafactor_norms_args *args) {
+    double update_coarse = 0, update_fine = 0, weights_coarse = 0, weights_fine = 0;
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->stretch.n))                               \
+    reduction(+ : update_coarse, update_fine, weights_coarse, weights_fine)
+    {
+        struct norms norms = {
+            .update_units = units_of(args->update_bound, (double)args->elements),
+            .weight_units = units_of(ADAFACTOR_WEIGHTS_BOUND, (double)args->elements),
+            .update = {vd_set1(0), vd_set1(0)},
+            .weights = {vd_set1(0), vd_set1(0)},
+        };
+        struct cpu_range range =
+            cpu_thread_range(args->stretch.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->direction.grad_type, norms_of_range, args, range, &norms);
+        update_coarse += sum_of_lanes(norms.update.coarse);
+        update_fine += sum_of_lanes(norms.update.fine);
+        weights_coarse += sum_of_lanes(norms.weights.coarse);
+        weights_fine += sum_of_lanes(norms.weights.fine);
+    }
+    args->sums[0] += update_coarse;
+    args->sums[1] += update_fine;
+    args->sums[2] += weights_coarse;
+    args->sums[3] += weights_fine;
+    return STATUS_OK;
+}
+
+// ---- the step
+
+VF_INLINE void step_vector(enum dtype type, const struct adafactor_step_args *args, size_t at, size_t column,
+                           vf row_scale, int lanes) {
+    const struct adafactor_direction *direction = &args->direction;
+    vf u = update(direction->grad_type, direction, at, column, row_scale, lanes);
+    vf weight = vf_get_part(DTYPE_F32, args->master, at, lanes);
+    weight -= vf_fma(weight, vf_set1((float)args->decay), u * (float)args->step_size);
+    vf_put_part(DTYPE_F32, args->master, at, weight, lanes);
+    if (args->param)
+        vf_put_part(type, args->param, at, weight, lanes);
+}
+
+VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args, struct cpu_range range) {
+    for (size_t at = range.begin; at < range.end;) {
+        struct row_piece piece = row_piece_at(&args->stretch, at, range.end);
+        vf row_scale = row_scale_of(&args->direction, piece.row);
+        size_t i = 0;
+        for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
+            step_vector(type, args, at + i, piece.column + i, row_scale, VF_WIDTH);
+        if (i < piece.n)
+            step_vector(type, args, at + i, piece.column + i, row_scale, (int)(piece.n - i));
+        at += piece.n;
+    }
+}
+
+enum status CPU_OP(adafactor_step)(struct stream *stream, const struct adafactor_step_args *args) {
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->stretch.n))
+    {
+        struct cpu_range range =
+            cpu_thread_range(args->stretch.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(args->type, step_range, args, range);
+    }
+    return STATUS_OK;
+}

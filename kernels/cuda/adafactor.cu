@@ -1,0 +1,325 @@
+// Adafactor's sums and step (kernels/ops.h). Blocks add what they have to the sums in memory, in whatever
+// order they come: all parts are multiples of a unit, so every order gives the same bits, those of
+// kernels/cpu/isa/adafactor.c.
+#include "kernels/cuda/span.cuh"
+#include "kernels/exact_sum.h"
+
+namespace {
+
+constexpr int WIDEST = widest_access<float>();
+
+template <int WIDTH> __device__ floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
+    if (type == DTYPE_BF16)
+        return load<WIDTH>(static_cast<const bf16 *>(from) + i);
+    if (type == DTYPE_F16)
+        return load<WIDTH>(static_cast<const half *>(from) + i);
+    return load<WIDTH>(static_cast<const float *>(from) + i);
+}
+
+// ---- exact sums
+
+struct parts {
+    double coarse, fine;
+};
+
+// The operations are named so that no compiler fuses what must be rounded.
+__device__ parts split(double square, const exact_units &units) {
+    parts parts;
+    parts.coarse = __dsub_rn(__dadd_rn(square, units.coarse), units.coarse);
+    parts.fine = __dsub_rn(__dadd_rn(__dsub_rn(square, parts.coarse), units.fine), units.fine);
+    return parts;
+}
+
+__device__ parts split_square(float x, const exact_units &units) {
+    return split(__dmul_rn(static_cast<double>(x), static_cast<double>(x)), units);
+}
+
+__device__ void add(parts &sums, const parts &more) {
+    sums.coarse = __dadd_rn(sums.coarse, more.coarse);
+    sums.fine = __dadd_rn(sums.fine, more.fine);
+}
+
+__device__ void add_to_memory(double *sums, size_t n, size_t i, const parts &more) {
+    if (more.coarse != 0) // NaN too
+        atomicAdd(sums + i, more.coarse);
+    if (more.fine != 0)
+        atomicAdd(sums + n + i, more.fine);
+}
+
+// ---- walking a stretch
+
+// Blocks stand side by side over a row's columns (x), and go through the rows (y), each element once.
+struct rows_of {
+    size_t begin, n, columns, first_row, n_rows;
+};
+
+rows_of rows_of_stretch(const struct adafactor_stretch &stretch) {
+    size_t columns = static_cast<size_t>(stretch.columns), first = stretch.begin / columns;
+    return {stretch.begin, stretch.n, columns, first,
+            (stretch.begin + stretch.n + columns - 1) / columns - first};
+}
+
+constexpr int WALK_THREADS = 256;
+
+// WIDTH elements at a time: columns and begin are multiples of it, so that they are of one row, and only the
+// stretch's end may cut them.
+template <int WIDTH, class Step> __device__ void walk_rows(const rows_of &rows, Step &step) {
+    size_t column = (static_cast<size_t>(blockIdx.x) * WALK_THREADS + threadIdx.x) * WIDTH;
+    if (column >= rows.columns)
+        return;
+    for (size_t k = blockIdx.y; k < rows.n_rows; k += gridDim.y) {
+        size_t row = rows.first_row + k, element = row * rows.columns + column;
+        if (element + WIDTH <= rows.begin || element >= rows.begin + rows.n)
+            continue;
+        size_t i = element - rows.begin;
+        if (i + WIDTH <= rows.n)
+            step.template at<WIDTH>(i, row, column);
+        else
+            for (size_t j = i; j < rows.n; j++)
+                step.template at<1>(j, row, column + (j - i));
+    }
+}
+
+dim3 walk_grid(const struct stream *stream, const rows_of &rows, int width) {
+    unsigned across =
+        static_cast<unsigned>(ceil_divide(rows.columns, static_cast<size_t>(WALK_THREADS) * width));
+    size_t most = static_cast<size_t>(SPAN_BLOCKS_PER_PROCESSOR) * processors_of(stream) / across + 1;
+    most = most < 65535 ? most : 65535; // of a grid's second dimension
+    return dim3(across, static_cast<unsigned>(rows.n_rows < most ? rows.n_rows : most));
+}
+
+bool walks_by_packs(const struct adafactor_stretch &stretch) {
+    return stretch.begin % WIDEST == 0 && stretch.columns % WIDEST == 0;
+}
+
+// ---- sums by row and by column
+
+constexpr int TILE_WARPS = 8, TILE_ROWS = 8 * TILE_WARPS, LANE_COLUMNS = 4,
+              TILE_COLUMNS = LANE_COLUMNS * WARP;
+
+struct sums_call {
+    double *row_sums, *column_sums;
+    const void *grad;
+    enum dtype grad_type;
+    float grad_scale;
+    rows_of rows;
+    size_t n_rows; // of the tensor
+    exact_units units;
+};
+
+// Where a lane's k-th column is in a tile: those that one access reads lie side by side.
+template <int WIDTH> __device__ size_t tile_column(int k) {
+    size_t lane = threadIdx.x % WARP;
+    return WIDTH == 1 ? lane + static_cast<size_t>(k) * WARP : lane * LANE_COLUMNS + static_cast<size_t>(k);
+}
+
+// A lane's elements of one row; those outside the stretch or the row are 0.
+template <int WIDTH>
+__device__ void load_lane(const sums_call &call, size_t row, size_t first_column, float *values) {
+    const rows_of &rows = call.rows;
+    for (int k = 0; k < LANE_COLUMNS; k += WIDTH) {
+        size_t column = first_column + tile_column<WIDTH>(k), element = row * rows.columns + column;
+        bool inside = column < rows.columns && element >= rows.begin;
+        size_t i = element - rows.begin;
+        if (inside && i + WIDTH <= rows.n) {
+            floats<WIDTH> read = load_as<WIDTH>(call.grad_type, call.grad, i);
+            for (int j = 0; j < WIDTH; j++)
+                values[k + j] = __fmul_rn(read.x[j], call.grad_scale);
+            continue;
+        }
+        for (int j = 0; j < WIDTH; j++)
+            values[k + j] =
+                inside && i + j < rows.n
+                    ? __fmul_rn(load_as<1>(call.grad_type, call.grad, i + j).x[0], call.grad_scale)
+                    : 0.0f;
+    }
+}
+
+// A tile of rows and columns by each block: its columns are summed over the rows in registers, over the warps
+// in shared memory; its rows by each warp.
+template <int WIDTH>
+__global__ void __launch_bounds__(TILE_WARPS *WARP) adafactor_sums(const sums_call call) {
+    __shared__ double shared[2][TILE_WARPS][TILE_COLUMNS];
+    int warp = static_cast<int>(threadIdx.x) / WARP;
+    size_t first_column = static_cast<size_t>(blockIdx.x) * TILE_COLUMNS;
+    for (size_t tile = blockIdx.y; tile * TILE_ROWS < call.rows.n_rows; tile += gridDim.y) {
+        parts columns[LANE_COLUMNS] = {};
+        for (int r = warp; r < TILE_ROWS; r += TILE_WARPS) {
+            size_t k = tile * TILE_ROWS + static_cast<size_t>(r), row = call.rows.first_row + k;
+            if (k >= call.rows.n_rows)
+                break;
+            float values[LANE_COLUMNS];
+            load_lane<WIDTH>(call, row, first_column, values);
+            parts of_row = {0, 0};
+            for (int j = 0; j < LANE_COLUMNS; j++) {
+                parts of_element = split_square(values[j], call.units);
+                add(columns[j], of_element);
+                add(of_row, of_element);
+            }
+            if (call.row_sums) {
+                of_row = {warp_sum(of_row.coarse), warp_sum(of_row.fine)};
+                if (threadIdx.x % WARP == 0)
+                    add_to_memory(call.row_sums, call.n_rows, row, of_row);
+            }
+        }
+        for (int j = 0; j < LANE_COLUMNS; j++) {
+            shared[0][warp][tile_column<WIDTH>(j)] = columns[j].coarse;
+            shared[1][warp][tile_column<WIDTH>(j)] = columns[j].fine;
+        }
+        __syncthreads();
+        for (size_t c = threadIdx.x; c < TILE_COLUMNS && first_column + c < call.rows.columns;
+             c += TILE_WARPS * WARP) {
+            parts sums = {0, 0};
+            for (int w = 0; w < TILE_WARPS; w++)
+                add(sums, {shared[0][w][c], shared[1][w][c]});
+            add_to_memory(call.column_sums, call.rows.columns, first_column + c, sums);
+        }
+        __syncthreads();
+    }
+}
+
+// ---- the update
+
+struct direction {
+    const void *grad;
+    const float *row_scales, *column_scales;
+    float largest_scale, grad_scale;
+    enum dtype grad_type;
+
+    template <int WIDTH> __device__ floats<WIDTH> update(size_t i, size_t row, size_t column) const {
+        floats<WIDTH> g = load_as<WIDTH>(grad_type, grad, i), scales = load<WIDTH>(column_scales + column);
+        float row_scale = row_scales ? row_scales[row] : 1.0f;
+        for (int k = 0; k < WIDTH; k++) {
+            float scale = __fmul_rn(scales.x[k], row_scale);
+            scale = scale > largest_scale ? largest_scale : scale; // NaN stays
+            g.x[k] = __fmul_rn(__fmul_rn(g.x[k], grad_scale), scale);
+        }
+        return g;
+    }
+};
+
+direction direction_of(const struct adafactor_direction &d) {
+    return {d.grad,
+            static_cast<const float *>(d.row_scales),
+            static_cast<const float *>(d.column_scales),
+            d.largest_scale,
+            d.grad_scale,
+            d.grad_type};
+}
+
+bool direction_is_aligned(const struct adafactor_direction &d) {
+    return is_aligned(d.grad) && is_aligned(d.column_scales);
+}
+
+struct norms_step {
+    direction of;
+    const float *master;
+    exact_units update_units, weight_units;
+    parts update, weights;
+
+    template <int WIDTH> __device__ void at(size_t i, size_t row, size_t column) {
+        floats<WIDTH> u = of.update<WIDTH>(i, row, column), weight = load<WIDTH>(master + i);
+        for (int k = 0; k < WIDTH; k++) {
+            double wide = static_cast<double>(weight.x[k]), square = __dmul_rn(wide, wide);
+            add(update, split_square(u.x[k], update_units));
+            square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays
+            add(weights, split(square, weight_units));
+        }
+    }
+};
+
+template <int WIDTH>
+__global__ void __launch_bounds__(WALK_THREADS)
+    adafactor_norms(double *sums, const norms_step call, const rows_of rows) {
+    __shared__ double scratch[WALK_THREADS / WARP];
+    norms_step step = call;
+    walk_rows<WIDTH>(rows, step);
+    parts update = {block_sum<WALK_THREADS>(step.update.coarse, scratch),
+                    block_sum<WALK_THREADS>(step.update.fine, scratch)};
+    parts weights = {block_sum<WALK_THREADS>(step.weights.coarse, scratch),
+                     block_sum<WALK_THREADS>(step.weights.fine, scratch)};
+    if (threadIdx.x == 0) {
+        add_to_memory(sums, 1, 0, update);
+        add_to_memory(sums + 2, 1, 0, weights);
+    }
+}
+
+// ---- the step
+
+template <class T> struct weights_step {
+    direction of;
+    T *param;
+    float *master;
+    float step_size, decay;
+
+    template <int WIDTH> __device__ void at(size_t i, size_t row, size_t column) const {
+        floats<WIDTH> u = of.update<WIDTH>(i, row, column), weight = load<WIDTH>(master + i);
+        for (int k = 0; k < WIDTH; k++)
+            weight.x[k] = __fsub_rn(weight.x[k], __fmaf_rn(weight.x[k], decay, __fmul_rn(u.x[k], step_size)));
+        store(master + i, weight);
+        if (param)
+            store(param + i, weight);
+    }
+};
+
+template <int WIDTH, class T>
+__global__ void __launch_bounds__(WALK_THREADS)
+    adafactor_step(const weights_step<T> step, const rows_of rows) {
+    walk_rows<WIDTH>(rows, step);
+}
+
+} // namespace
+
+extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *args) {
+    if (args->stretch.n == 0)
+        return STATUS_OK;
+    rows_of rows = rows_of_stretch(args->stretch);
+    int longest = args->rows > args->stretch.columns ? args->rows : args->stretch.columns;
+    sums_call call = {args->row_sums,
+                      args->column_sums,
+                      args->grad,
+                      args->grad_type,
+                      args->grad_scale,
+                      rows,
+                      static_cast<size_t>(args->rows),
+                      exact_units_of(args->bound, longest)};
+    bool packs = walks_by_packs(args->stretch) && is_aligned(args->grad);
+    int tiles = ceil_divide(rows.n_rows, TILE_ROWS);
+    dim3 grid(static_cast<unsigned>(ceil_divide(rows.columns, TILE_COLUMNS)),
+              static_cast<unsigned>(tiles < 65535 ? tiles : 65535));
+    return LAUNCH(stream, (packs ? adafactor_sums<WIDEST> : adafactor_sums<1>), grid, TILE_WARPS * WARP, 0,
+                  call);
+}
+
+extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct adafactor_norms_args *args) {
+    if (args->stretch.n == 0)
+        return STATUS_OK;
+    rows_of rows = rows_of_stretch(args->stretch);
+    double n = static_cast<double>(args->elements);
+    norms_step step = {direction_of(args->direction),
+                       static_cast<const float *>(args->master),
+                       exact_units_of(args->update_bound, n),
+                       exact_units_of(ADAFACTOR_WEIGHTS_BOUND, n),
+                       {0, 0},
+                       {0, 0}};
+    bool packs =
+        walks_by_packs(args->stretch) && direction_is_aligned(args->direction) && is_aligned(args->master);
+    return LAUNCH(stream, (packs ? adafactor_norms<WIDEST> : adafactor_norms<1>),
+                  walk_grid(stream, rows, packs ? WIDEST : 1), WALK_THREADS, 0, args->sums, step, rows);
+}
+
+extern "C" enum status cuda_adafactor_step(struct stream *stream, const struct adafactor_step_args *args) {
+    if (args->stretch.n == 0)
+        return STATUS_OK;
+    rows_of rows = rows_of_stretch(args->stretch);
+    bool packs = walks_by_packs(args->stretch) && direction_is_aligned(args->direction) &&
+                 is_aligned(args->master) && is_aligned(args->param);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        weights_step<T> step = {direction_of(args->direction), static_cast<T *>(args->param),
+                                static_cast<float *>(args->master), static_cast<float>(args->step_size),
+                                static_cast<float>(args->decay)};
+        return LAUNCH(stream, (packs ? adafactor_step<WIDEST, T> : adafactor_step<1, T>),
+                      walk_grid(stream, rows, packs ? WIDEST : 1), WALK_THREADS, 0, step, rows);
+    });
+}

@@ -1,0 +1,86 @@
+// Adafactor's sums and step, element by element; formulas in kernels/ops.h. With DTYPE_F64 nothing is
+// rounded: sums are plain ones, and all in their coarse parts.
+#include <math.h>
+
+#include "kernels/exact_sum.h"
+#include "kernels/ref/ref.h"
+
+struct parts {
+    double coarse, fine;
+};
+
+static struct parts split(double square, const struct exact_units *units, enum dtype type) {
+    if (type == DTYPE_F64)
+        return (struct parts){square, 0};
+    struct parts parts;
+    parts.coarse = (square + units->coarse) - units->coarse;
+    parts.fine = (square - parts.coarse + units->fine) - units->fine;
+    return parts;
+}
+
+// Where fp32 is summed exactly, it is fp32 that is summed.
+static double rounded(double x, enum dtype type) {
+    return type == DTYPE_F64 ? x : (double)(float)x;
+}
+
+static double gradient(const void *grad, enum dtype grad_type, enum dtype type, size_t i, float grad_scale) {
+    return rounded(ref_load(grad, type == DTYPE_F64 ? type : grad_type, i) * (double)grad_scale, type);
+}
+
+static void add(double *sums, size_t n, size_t i, struct parts parts) {
+    sums[i] += parts.coarse;
+    sums[n + i] += parts.fine;
+}
+
+enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *a) {
+    size_t rows = (size_t)a->rows, columns = (size_t)a->stretch.columns;
+    struct exact_units units = exact_units_of(a->bound, rows > columns ? (double)rows : (double)columns);
+    (void)stream;
+    for (size_t i = 0; i < a->stretch.n; i++) {
+        double g = gradient(a->grad, a->grad_type, a->type, i, a->grad_scale);
+        struct parts parts = split(g * g, &units, a->type);
+        size_t element = a->stretch.begin + i;
+        if (a->row_sums)
+            add(a->row_sums, rows, element / columns, parts);
+        add(a->column_sums, columns, element % columns, parts);
+    }
+    return STATUS_OK;
+}
+
+static double update(const struct adafactor_direction *d, const struct adafactor_stretch *stretch,
+                     enum dtype type, size_t i) {
+    enum dtype wide = ref_wide(type);
+    size_t element = stretch->begin + i, columns = (size_t)stretch->columns;
+    double scale = ref_load(d->column_scales, wide, element % columns);
+    if (d->row_scales)
+        scale = rounded(scale * ref_load(d->row_scales, wide, element / columns), wide);
+    scale = scale > (double)d->largest_scale ? (double)d->largest_scale : scale; // NaN stays
+    return rounded(gradient(d->grad, d->grad_type, type, i, d->grad_scale) * scale, wide);
+}
+
+enum status ref_adafactor_norms(struct stream *stream, const struct adafactor_norms_args *a) {
+    struct exact_units of_update = exact_units_of(a->update_bound, (double)a->elements);
+    struct exact_units of_weights = exact_units_of(ADAFACTOR_WEIGHTS_BOUND, (double)a->elements);
+    (void)stream;
+    for (size_t i = 0; i < a->stretch.n; i++) {
+        double u = update(&a->direction, &a->stretch, a->type, i), weight = ref_load(a->master, a->type, i);
+        double square = weight * weight;
+        add(a->sums, 1, 0, split(u * u, &of_update, a->type));
+        square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays
+        add(a->sums + 2, 1, 0, split(square, &of_weights, a->type));
+    }
+    return STATUS_OK;
+}
+
+enum status ref_adafactor_step(struct stream *stream, const struct adafactor_step_args *a) {
+    enum dtype wide = ref_wide(a->type);
+    (void)stream;
+    for (size_t i = 0; i < a->stretch.n; i++) {
+        double weight = ref_load(a->master, wide, i);
+        weight -= a->step_size * update(&a->direction, &a->stretch, a->type, i) + a->decay * weight;
+        ref_store(a->master, wide, i, weight);
+        if (a->param)
+            ref_store(a->param, a->type, i, ref_load(a->master, wide, i));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,290 @@
+// Adafactor as a whole, by the reference's operations and the host's side of kernels/adafactor.h: figures of
+// torch.optim.Adafactor, the promise that bounds hold whatever the gradients do, and exact sums themselves.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/adafactor.h"
+#include "kernels/exact_sum.h"
+#include "kernels/ops.h"
+#include "tests/support/expect.h"
+
+static struct device *device;
+static struct stream stream;
+
+static int open_device(void **state) {
+    (void)state;
+    if (ref_device_open(&device) != STATUS_OK)
+        return -1;
+    stream = (struct stream){.device = device};
+    return 0;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    device_close(device);
+    return 0;
+}
+
+// ---- a tensor and its steps
+
+enum { N_MOST = 1024 };
+
+// In double but for the factors, which are kept in fp32 wherever Adafactor runs.
+struct tensor {
+    int rows, columns;
+    bool vector;
+    double lr, clip_threshold, weight_decay;
+    double weights[N_MOST], grad[N_MOST];
+    float row_factors[N_MOST], column_factors[N_MOST], row_scales[N_MOST], column_scales[N_MOST];
+    double row_sums[2 * N_MOST], column_sums[2 * N_MOST], sums[4], update_bound;
+};
+
+static size_t elements_of(const struct tensor *t) {
+    return (size_t)t->rows * (size_t)t->columns;
+}
+
+static void widen(double *out, const float *x, int n) {
+    for (int i = 0; i < n; i++)
+        out[i] = (double)x[i];
+}
+
+static void sum_gradients(struct tensor *t) {
+    memset(t->row_sums, 0, sizeof t->row_sums);
+    memset(t->column_sums, 0, sizeof t->column_sums);
+    const struct adafactor_sums_args args = {.row_sums = t->vector ? NULL : t->row_sums,
+                                             .column_sums = t->column_sums,
+                                             .grad = t->grad,
+                                             .stretch = {.n = elements_of(t), .columns = t->columns},
+                                             .rows = t->rows,
+                                             .bound = 1,
+                                             .grad_scale = 1,
+                                             .type = DTYPE_F64};
+    EXPECT_OK(device->ops->adafactor_sums(&stream, &args));
+}
+
+static void step(struct tensor *t, int64_t k) {
+    double row_scales[N_MOST], column_scales[N_MOST];
+    const struct adafactor_factors factors = {.rows = t->rows,
+                                              .columns = t->columns,
+                                              .row_factors = t->vector ? NULL : t->row_factors,
+                                              .column_factors = t->column_factors,
+                                              .row_sums = t->vector ? NULL : t->row_sums,
+                                              .column_sums = t->column_sums,
+                                              .row_scales = t->vector ? NULL : t->row_scales,
+                                              .column_scales = t->column_scales};
+    const struct adafactor_stretch whole = {.n = elements_of(t), .columns = t->columns};
+    sum_gradients(t);
+    t->update_bound = adafactor_factors_step(&factors, k, -0.8);
+    widen(row_scales, t->row_scales, t->rows);
+    widen(column_scales, t->column_scales, t->columns);
+    const struct adafactor_direction direction = {.grad = t->grad,
+                                                  .row_scales = t->vector ? NULL : row_scales,
+                                                  .column_scales = column_scales,
+                                                  .largest_scale = ADAFACTOR_LARGEST_SCALE,
+                                                  .grad_scale = 1};
+    memset(t->sums, 0, sizeof t->sums);
+    EXPECT_OK(
+        device->ops->adafactor_norms(&stream, &(struct adafactor_norms_args){.sums = t->sums,
+                                                                             .master = t->weights,
+                                                                             .direction = direction,
+                                                                             .stretch = whole,
+                                                                             .elements = whole.n,
+                                                                             .update_bound = t->update_bound,
+                                                                             .type = DTYPE_F64}));
+    double size = adafactor_step_size(t->sums, whole.n, k, t->lr, t->clip_threshold);
+    EXPECT_OK(
+        device->ops->adafactor_step(&stream, &(struct adafactor_step_args){.master = t->weights,
+                                                                           .direction = direction,
+                                                                           .stretch = whole,
+                                                                           .step_size = size,
+                                                                           .decay = t->lr * t->weight_decay,
+                                                                           .type = DTYPE_F64}));
+}
+
+// ---- PyTorch's figures
+
+// Weights after four steps of torch.optim.Adafactor (2.15) in float64 with beta2_decay -0.8, eps (2^-23,
+// 1e-3) and what is given here, from weights ((29 i) % 17 - 8) / 16, by gradients ((37 i + 101 k) % 19 - 9) /
+// 8 * factor at step k = 1, 2, ..., `jump` times that in the third.
+static const struct golden {
+    int rows, columns;
+    bool vector;
+    double factor, weight_decay, clip_threshold, lr, jump;
+    double wanted[12];
+} goldens[] = {
+    {3,
+     4,
+     false,
+     1,
+     0.1,
+     1,
+     0.05,
+     8,
+     {-0.5096297470334495, 0.23475185410683788, -0.0628525530072583, -0.35990545515580213,
+      0.37270205077115637, 0.07393627711337566, -0.2444518973041708, 0.4624077320900625, 0.15536775456469304,
+      -0.1370810580503889, -0.42684788003917207, 0.3280640294396435}},
+    {5,
+     2,
+     false,
+     0x1p-20,
+     0,
+     1.5,
+     1,
+     1, // where both epsilons matter
+     {-1.340696654793347, -0.20125706435637758, -0.1243174739194082, -0.047377883482438946,
+      1.0920617069545302, 1.1690012973914996, -0.13134527729665485, -0.27773754909020876, -0.2007979586532394,
+      -0.12385836821627003}},
+    {1,
+     7,
+     true,
+     1,
+     0,
+     1,
+     0.05,
+     8,
+     {-0.5137366959537528, 0.2420662306971656, -0.06403325670468449, -0.37085409593602325,
+      0.38399063844993553, 0.07603971583844216, -0.2519984703334583}},
+};
+
+static void expect_golden(const struct golden *golden) {
+    struct tensor *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    *t = (struct tensor){.rows = golden->rows,
+                         .columns = golden->columns,
+                         .vector = golden->vector,
+                         .lr = golden->lr,
+                         .clip_threshold = golden->clip_threshold,
+                         .weight_decay = golden->weight_decay};
+    int n = (int)elements_of(t);
+    for (int i = 0; i < n; i++)
+        t->weights[i] = (i * 29 % 17 - 8) / 16.0;
+    for (int k = 1; k <= 4; k++) {
+        for (int i = 0; i < n; i++)
+            t->grad[i] = ((i * 37 + k * 101) % 19 - 9) / 8.0 * golden->factor * (k == 3 ? golden->jump : 1);
+        step(t, k);
+    }
+    // Factors and scales are rounded to fp32 six times on the way of four steps, of at most lr 2 each.
+    for (int i = 0; i < n; i++)
+        if (!(fabs(t->weights[i] - golden->wanted[i]) <= 4 * 6 * 0x1p-24 * 2 * golden->lr))
+            fail_msg("weight %d of (%d, %d) is %.17g, PyTorch's is %.17g", i, golden->rows, golden->columns,
+                     t->weights[i], golden->wanted[i]);
+    free(t);
+}
+
+static void test_pytorch(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++)
+        expect_golden(&goldens[i]);
+}
+
+// ---- bounds
+
+// Gradients as training makes them, and as it should not.
+static double wild_gradient(int kind, int64_t k, const struct tensor *t, int i) {
+    int row = i / t->columns, column = i % t->columns;
+    double x = rng_normal(50, (uint32_t)(kind * 100 + k), (uint64_t)i);
+    switch (kind) {
+    case 0:
+        return x;
+    case 1: // rows that are new, and rows that have nothing
+        return row % 7 == k % 7 ? x : row % 3 ? 0 : 1e-12 * x;
+    case 2: // suddenly a thousand times as much
+        return k % 4 == 3 ? 1e3 * x : x;
+    case 3: // nearly nothing but one
+        return row == 2 && column == 3 ? 1e4 : 1e-9 * x;
+    case 4: // below eps1
+        return 1e-11 * x;
+    case 5: // a diagonal, and squares that fp32 does not hold
+        return row == column ? (k % 2 ? 1e19 : 1e-30) * x : 1e-25 * x;
+    default: // gradients of fp32's smallest numbers
+        return 0x1p-149 * floor(4 * x);
+    }
+}
+
+static void expect_bounds(int kind, int rows, int columns) {
+    struct tensor *t = calloc(1, sizeof *t);
+    assert_non_null(t);
+    *t = (struct tensor){
+        .rows = rows, .columns = columns, .vector = rows == 1, .lr = 1e-2, .clip_threshold = 1};
+    int n = (int)elements_of(t);
+    for (int i = 0; i < n; i++)
+        t->weights[i] = 0.02 * rng_normal(51, 0, (uint64_t)i);
+    for (int64_t k = 1; k <= 20; k++) {
+        double before[N_MOST];
+        memcpy(before, t->weights, sizeof before);
+        for (int i = 0; i < n; i++)
+            t->grad[i] = (double)(float)wild_gradient(kind, k, t, i);
+        step(t, k);
+        if (!(t->sums[0] <= t->update_bound))
+            fail_msg("gradients %d of (%d, %d), step %d: the update's squares sum to %g, bound %g", kind,
+                     rows, columns, (int)k, t->sums[0], t->update_bound);
+        double change = 0, weights = 0;
+        for (int i = 0; i < n; i++) {
+            change += (t->weights[i] - before[i]) * (t->weights[i] - before[i]);
+            weights += before[i] * before[i];
+        }
+        double most = t->lr * fmax(ADAFACTOR_EPSILON2, sqrt(weights / n)) * (1 + 1e-6);
+        assert_true(sqrt(change / n) <= most); // what the algorithm is for: steps of bounded relative size
+    }
+    free(t);
+}
+
+static void test_bounds_hold(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 7; kind++) {
+        expect_bounds(kind, 32, 32);
+        expect_bounds(kind, 100, 7);
+        expect_bounds(kind, 1, 200);
+    }
+}
+
+// ---- exact sums
+
+static void test_sums_need_no_order(void **state) {
+    enum { N = 4999 }; // a prime: every stride visits all
+    (void)state;
+    static double x[N];
+    double bound = 0, first[2] = {0}, truth = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = pow(rng_normal(52, 0, (uint64_t)i), 2) * pow(2, -60.0 * (i % 3));
+        bound += x[i];
+    }
+    struct exact_units units = exact_units_of(bound, N);
+    assert_true(units.coarse * 0x1p-52 <= bound * 0x1p-50);
+    assert_true(units.fine / 1.5 * 0x1p-52 <= N * 0x1p-52 * units.coarse * 0x1p-52);
+    for (int stride = 1; stride < N; stride += 1234) {
+        double coarse = 0, fine = 0;
+        for (int k = 0, i = 0; k < N; k++, i = (i + stride) % N) {
+            double part = (x[i] + units.coarse) - units.coarse;
+            coarse += part;
+            fine += (x[i] - part + units.fine) - units.fine;
+        }
+        if (stride == 1) {
+            first[0] = coarse;
+            first[1] = fine;
+        }
+        assert_true(coarse == first[0] && fine == first[1]);
+    }
+    for (int i = 0; i < N; i++)
+        truth += x[i];
+    assert_true(fabs(first[0] + first[1] - truth) <= N * 0x1p-53 * truth);
+    assert_true(isnan(exact_units_of(HUGE_VAL, 2).coarse) && isnan(exact_units_of((double)NAN, 2).fine));
+    assert_true(exact_units_of(0, 1).coarse > 0); // of zeros: any unit will do, but there is one
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pytorch),
+        cmocka_unit_test(test_bounds_hold),
+        cmocka_unit_test(test_sums_need_no_order),
+    };
+    return cmocka_run_group_tests_name("ref adafactor", tests, open_device, close_device);
+}
