@@ -175,9 +175,28 @@ static enum status check_speculative(const struct config *c) {
                 c->source);
 }
 
+// Its state has no moments to narrow, and a step needs sums over whole tensors of clipped gradients.
+static enum status check_adafactor(const struct config *c) {
+    if (strcmp(c->optimizer.type, "adafactor") != 0)
+        return STATUS_OK;
+    if (strcmp(c->optimizer.state_dtype, "fp32") != 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps factors of rows and "
+                    "columns in fp32, which are small already; set state_dtype=fp32",
+                    c->source, c->optimizer.state_dtype);
+    if (c->zero_optimization.offload_optimizer.speculative)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: zero_optimization.offload_optimizer.speculative steps each unit on its own, and "
+            "optimizer.type=adafactor steps by sums over all ranks' gradients once their norm is known; "
+            "set speculative=false",
+            c->source);
+    return STATUS_OK;
+}
+
 static enum status (*const rules[])(const struct config *) = {
-    check_heads,         check_sequence,    check_warmup, check_samples, check_offload_activations,
-    check_offload_param, check_speculative,
+    check_heads,         check_sequence,    check_warmup,    check_samples, check_offload_activations,
+    check_offload_param, check_speculative, check_adafactor,
 };
 
 enum status config_resolve(struct config *config, int world) {

@@ -12,14 +12,19 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "zero/factors.h"
 #include "zero/manifest.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "checkpoints hold little-endian floats as they are");
 
 const char *checkpoint_kind_name(enum checkpoint_kind kind) {
-    static const char *const names[N_CHECKPOINT_KINDS] = {"master", "m", "v"};
+    static const char *const names[N_CHECKPOINT_KINDS] = {"master", "m", "v", "factors"};
     return names[kind];
+}
+
+size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit) {
+    return kind == CHECKPOINT_FACTORS ? factors_of_unit(params, unit) : params->units[unit].elements;
 }
 
 static enum status hash_file(int descriptor, const char *path, uint64_t *checksum) {
@@ -171,7 +176,7 @@ static enum status read_bytes(const struct checkpoint *checkpoint, const struct 
 
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) {
-    if ((int)kind >= checkpoint->n_kinds)
+    if (kind == CHECKPOINT_FACTORS ? !checkpoint->has_factors : (int)kind >= checkpoint->n_kinds)
         return FAIL(STATUS_INVALID, "%s holds no \"%s\": it was written by optimizer.type %s",
                     checkpoint->path, checkpoint_kind_name(kind), checkpoint->optimizer);
     for (int i = 0; i < checkpoint->n_spans && begin < end; i++) {

@@ -2,7 +2,8 @@
 // there.
 //   manifest.json    format, step, tokens, config, model sizes, tensors, spans, a checksum of every file
 //   rank-00000.bin   fp32 spans, little-endian: what the rank owns, unit by unit the master weights, then the
-//                    optimizer's moments; one file a rank
+//                    optimizer's moments, or Adafactor's factors of the units that begin there; one file a
+//                    rank
 //   tokenizer.tiktoken   a copy, so that the folder can generate on its own (absent for "bytes" and for none)
 // Written to .tmp-step-N, flushed, agreed on by all ranks, then renamed. Readers trust nothing: every size,
 // offset and checksum is checked. Any number of ranks, in any stage and partition, reads what any other
@@ -23,15 +24,25 @@
 #include "zero/loss_scale.h"
 #include "zero/partition.h"
 
-// What is kept of each unit, in file order. AdamW has all three, SGD with momentum the first two.
-enum checkpoint_kind { CHECKPOINT_MASTER, CHECKPOINT_M, CHECKPOINT_V, N_CHECKPOINT_KINDS };
-const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v"
+// What is kept of each unit, in file order. AdamW has the first three, SGD with momentum the first two;
+// Adafactor has master weights and factors, which are not elements of the unit: zero/factors.h says how many
+// a unit has.
+enum checkpoint_kind {
+    CHECKPOINT_MASTER,
+    CHECKPOINT_M,
+    CHECKPOINT_V,
+    CHECKPOINT_FACTORS,
+    N_CHECKPOINT_KINDS
+};
+const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "factors"
+// How many values a unit has of a kind.
+size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit);
 
 // ---- writing
 
-// Where the numbers come from: gives fp32 values of elements [begin, end) of a unit, part of one of this
-// rank's spans, to host memory (a device copy and its synchronisation, or a memcpy). Asked in file order, at
-// most CHECKPOINT_CHUNK elements at a time.
+// Where the numbers come from: gives fp32 values [begin, end) of a kind of a unit, part of one of this
+// rank's spans or of the factors, to host memory (a device copy and its synchronisation, or a memcpy). Asked
+// in file order, at most CHECKPOINT_CHUNK elements at a time.
 #define CHECKPOINT_CHUNK (1 << 20)
 struct checkpoint_source {
     void *context;
@@ -49,6 +60,7 @@ struct checkpoint_contents {
     const struct tokenizer *tokenizer; // is copied in; or NULL
     enum dtype compute;                // what precision.compute came to
     int n_kinds;                       // 1: master only; 2: and m; 3: and v
+    bool has_factors;                  // and factors
     struct loss_scale loss_scale;
     struct checkpoint_source source;
 };
@@ -92,10 +104,11 @@ struct checkpoint {
     struct config config; // as resolved when it was written
     struct params params; // the table that its model sizes give
     enum dtype compute;
-    char *version;   // of the program that wrote it
-    char *optimizer; // "adamw", "sgd"
-    int n_kinds;
-    int world; // ranks that wrote it
+    char *version;    // of the program that wrote it
+    char *optimizer;  // "adamw", "sgd", ...
+    int n_kinds;      // as in checkpoint_contents
+    bool has_factors; //
+    int world;        // ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
     char *tokenizer; // "bytes", the path of the copy in the folder, or NULL

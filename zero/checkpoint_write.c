@@ -74,26 +74,36 @@ static enum status write_tokenizer(const char *path, const struct tokenizer *tok
     return STATUS_OK;
 }
 
-// The spans of all ranks, rank by rank in the order of their files: unit by unit, kind by kind.
-static struct checkpoint_span *spans_new(const struct partition *partition, int n_kinds, int *n_spans) {
-    struct checkpoint_span *spans = calloc((size_t)partition->n_spans * (size_t)n_kinds + 1, sizeof *spans);
-    int n = 0;
+// The spans of all ranks, rank by rank in the order of their files: unit by unit, kind by kind. A unit's
+// factors, which every rank has, are written by who owns its first element.
+static struct checkpoint_span *spans_new(const struct checkpoint_contents *contents, int *n_spans) {
+    const struct partition *partition = contents->partition;
+    int n_kinds = contents->n_kinds;
+    struct checkpoint_span *spans =
+        calloc((size_t)partition->n_spans * (size_t)(n_kinds + 1) + 1, sizeof *spans);
+    int n_written = 0;
     for (int rank = 0; spans && rank < partition->world; rank++) {
         uint64_t offset = 0;
         for (int i = 0; i < partition->n_spans; i++) {
             const struct partition_span *owned = &partition->spans[i];
             for (int kind = 0; kind < n_kinds && owned->owner == rank; kind++) {
-                spans[n++] = (struct checkpoint_span){.unit = owned->unit,
-                                                      .kind = (enum checkpoint_kind)kind,
-                                                      .begin = owned->begin,
-                                                      .end = owned->end,
-                                                      .file = rank,
-                                                      .offset = offset};
+                spans[n_written++] = (struct checkpoint_span){.unit = owned->unit,
+                                                              .kind = (enum checkpoint_kind)kind,
+                                                              .begin = owned->begin,
+                                                              .end = owned->end,
+                                                              .file = rank,
+                                                              .offset = offset};
                 offset += (owned->end - owned->begin) * sizeof(float);
             }
+            if (!contents->has_factors || owned->owner != rank || i != partition->first_span[owned->unit])
+                continue;
+            size_t n = checkpoint_kind_elements(contents->params, CHECKPOINT_FACTORS, owned->unit);
+            spans[n_written++] = (struct checkpoint_span){
+                .unit = owned->unit, .kind = CHECKPOINT_FACTORS, .end = n, .file = rank, .offset = offset};
+            offset += n * sizeof(float);
         }
     }
-    *n_spans = n;
+    *n_spans = n_written;
     return spans;
 }
 
@@ -171,7 +181,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
                          .files = calloc((size_t)world + 1, sizeof *writing->files),
                          .names = calloc((size_t)world + 1, sizeof *writing->names)};
-    writing->spans = spans_new(contents->partition, contents->n_kinds, &writing->n_spans);
+    writing->spans = spans_new(contents, &writing->n_spans);
     if (!writing->final || !writing->temporary || !writing->replaced || !writing->spans || !writing->files ||
         !writing->names)
         return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);

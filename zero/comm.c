@@ -12,8 +12,8 @@
 #include "zero/comm_backend.h"
 
 const char *comm_operation_name(enum comm_operation operation) {
-    static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "broadcast",
-                                                         "control"};
+    static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "all_reduce",
+                                                         "broadcast", "control"};
     return names[operation];
 }
 
@@ -269,6 +269,30 @@ enum status comm_sum(struct comm *comm, double *values, int n) {
             values[i] += all[r * n + i];
     }
     free(all);
+    return status;
+}
+
+struct comm_share comm_share_of(int rank, int world, size_t n) {
+    size_t begin = n / (size_t)world * (size_t)rank + n % (size_t)world * (size_t)rank / (size_t)world;
+    size_t next = (size_t)rank + 1;
+    size_t end = n / (size_t)world * next + n % (size_t)world * next / (size_t)world;
+    return (struct comm_share){begin, end - begin};
+}
+
+uint64_t comm_all_reduce_bytes(int rank, int world, size_t n) {
+    size_t own = comm_share_of(rank, world, n).n;
+    return ((uint64_t)(n - own) + (uint64_t)own * (uint64_t)(world - 1)) * sizeof(double);
+}
+
+enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
+    TRY(count_control(comm, COMM_ALL_REDUCE));
+    if (comm->world == 1)
+        return STATUS_OK;
+    double began = clock_monotonic_s();
+    enum status status = comm->backend->sum(comm, values, n);
+    double seconds = clock_monotonic_s() - began;
+    comm->traffic.busy_s += seconds;
+    comm->traffic.waited_s += seconds;
     return status;
 }
 

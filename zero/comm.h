@@ -19,14 +19,21 @@
 #include "base/status.h"
 #include "kernels/device.h"
 
-enum comm_operation { COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_CONTROL, N_COMM_OPERATIONS };
+enum comm_operation {
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_ALL_REDUCE,
+    COMM_BROADCAST,
+    COMM_CONTROL,
+    N_COMM_OPERATIONS
+};
 const char *comm_operation_name(enum comm_operation operation); // "reduce_scatter", ...
 
 // What this rank has sent so far, and how long it took.
 struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload handed to other ranks
     uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 for one rank alone
-    double busy_s;                     // in bulk collectives
+    double busy_s;                     // in bulk collectives, and all-reduces
     double waited_s;                   // of those, what the caller stood waiting
 };
 
@@ -105,6 +112,10 @@ enum status comm_wait_all(struct comm *comm) MUST_CHECK;
 
 // values[i] becomes the sum over ranks, in rank order.
 enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;
+// The same of many values, in host memory too: each rank sums a share of them and sends it to the others.
+enum status comm_all_reduce(struct comm *comm, double *values, size_t n) MUST_CHECK;
+// What `rank` sends for that: its part of the others' shares, and its own share to each of them.
+uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
 // `all` (world * bytes) gets every rank's `mine`, in rank order. At most COMM_CONTROL_BYTES.
 #define COMM_CONTROL_BYTES 4096
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;

@@ -23,6 +23,8 @@ struct comm_backend {
     void (*detach)(struct comm *comm);
     enum status (*bulk)(struct comm *comm, const struct comm_call *call); // several ranks only
     enum status (*gather)(struct comm *comm, const void *mine, size_t bytes, void *all);
+    // values[i] becomes the sum over ranks, in rank order. Not called where there is one rank.
+    enum status (*sum)(struct comm *comm, double *values, size_t n);
     enum status (*broadcast)(struct comm *comm, void *data, size_t bytes, int root);
     void (*abort)(struct comm *comm, enum status status, const char *message);
     // Every rank comes here that still can, with the status that it ends with.
@@ -40,6 +42,12 @@ struct transfer_run {
 };
 // At most `most` elements; 0 elements when there are no more.
 struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
+
+// The part of n values that a rank sums for all: every value is one rank's. The last rank's is the largest.
+struct comm_share {
+    size_t begin, n;
+};
+struct comm_share comm_share_of(int rank, int world, size_t n);
 
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) MUST_CHECK;
 

@@ -321,8 +321,8 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     return mpi->watching ? STATUS_OK : FAIL(STATUS_FAILED, "cannot start the thread that watches over ranks");
 }
 
-static const struct comm_backend mpi_backend = {"mpi",      mpi_attach,    mpi_detach, mpi_bulk,
-                                                mpi_gather, mpi_broadcast, mpi_abort,  mpi_close};
+static const struct comm_backend mpi_backend = {"mpi",   mpi_attach,    mpi_detach, mpi_bulk, mpi_gather,
+                                                mpi_sum, mpi_broadcast, mpi_abort,  mpi_close};
 
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) {
     int provided;

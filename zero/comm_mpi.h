@@ -88,6 +88,7 @@ enum status mpi_attach(struct comm *comm) MUST_CHECK;
 void mpi_detach(struct comm *comm);
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) MUST_CHECK;
 enum status mpi_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
+enum status mpi_sum(struct comm *comm, double *values, size_t n) MUST_CHECK;
 enum status mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
 
 #endif

@@ -263,6 +263,58 @@ enum status mpi_gather(struct comm *comm, const void *mine, size_t bytes, void *
     return STATUS_OK;
 }
 
+// A rank's share as it is summed and sent, a chunk a round; empty when it is done.
+static struct comm_share share_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
+    struct comm_share share = comm_share_of(rank, comm->world, n);
+    size_t most = mpi_of(comm)->chunk_bytes / sizeof(double), done = round * most;
+    done = done < share.n ? done : share.n;
+    size_t left = share.n - done;
+    return (struct comm_share){share.begin + done, left < most ? left : most};
+}
+
+// What all ranks have of this rank's chunk.
+static enum status sum_chunk(struct comm *comm, double *values, size_t n) {
+    const void *chunks[comm->world];
+    for (int rank = 0; rank < comm->world; rank++) {
+        chunks[rank] = values;
+        if (rank != comm->rank)
+            TRY(peer_pull_begin(comm, rank, &chunks[rank]));
+    }
+    for (size_t i = 0; i < n; i++) {
+        double sum = ((const double *)chunks[0])[i];
+        for (int rank = 1; rank < comm->world; rank++)
+            sum += ((const double *)chunks[rank])[i];
+        values[i] = sum;
+    }
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_end(comm, rank));
+    return STATUS_OK;
+}
+
+enum status mpi_sum(struct comm *comm, double *values, size_t n) {
+    for (size_t round = 0; share_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
+        struct comm_share mine = share_chunk(comm, comm->rank, n, round);
+        for (int distance = 1; distance < comm->world; distance++) {
+            int owner = (comm->rank + distance) % comm->world;
+            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            if (chunk.n > 0)
+                TRY(push_bytes(comm, owner, values + chunk.begin, chunk.n * sizeof *values, COMM_ALL_REDUCE));
+        }
+        if (mine.n > 0)
+            TRY(sum_chunk(comm, values + mine.begin, mine.n));
+        for (int distance = 1; distance < comm->world && mine.n > 0; distance++)
+            TRY(push_bytes(comm, (comm->rank + distance) % comm->world, values + mine.begin,
+                           mine.n * sizeof *values, COMM_ALL_REDUCE));
+        for (int owner = 0; owner < comm->world; owner++) {
+            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            if (chunk.n > 0 && owner != comm->rank)
+                TRY(pull_bytes(comm, owner, values + chunk.begin, chunk.n * sizeof *values));
+        }
+    }
+    return STATUS_OK;
+}
+
 enum status mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
     size_t chunk = mpi_of(comm)->chunk_bytes;
     for (size_t begin = 0; begin < bytes; begin += chunk) {

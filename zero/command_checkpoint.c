@@ -191,6 +191,7 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                                                .tokenizer = tokenizer,
                                                                .compute = checkpoint->compute,
                                                                .n_kinds = checkpoint->n_kinds,
+                                                               .has_factors = checkpoint->has_factors,
                                                                .loss_scale = checkpoint->loss_scale,
                                                                .source = {checkpoint, read_source}});
     partition_free(&partition);

@@ -130,6 +130,8 @@ enum status fit_narrow_state(const struct fit_request *request, const char **nam
     static const char *const narrower[] = {"fp32", "bf16", "int8"};
     bool found = false, wider = true;
     *name = NULL;
+    if (strcmp(request->plan.config->optimizer.type, "adafactor") == 0) // has no moments
+        return STATUS_OK;
     for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !found; i++) {
         struct config config = *request->plan.config;
         struct fit_request changed = *request;

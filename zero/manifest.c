@@ -77,6 +77,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     text_add(out, "  \"state\": [");
     for (int kind = 0; kind < contents->n_kinds; kind++)
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
+    if (contents->has_factors)
+        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_FACTORS));
     text_add(out, "],\n  \"world\": %d,\n", contents->partition->world);
     add_string_member(out, "partition", partition_name(contents->partition->kind));
     print_loss_scale(&contents->loss_scale, out);
@@ -194,7 +196,7 @@ static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *
     return json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped);
 }
 
-// The kinds come in the order of their enum, master first.
+// The kinds come in the order of their enum, none left out but, before the factors, the moments.
 static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array;
     TRY(json_get_array(root, "state", source, &array));
@@ -202,6 +204,10 @@ static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root,
     if (n < 1 || n > N_CHECKPOINT_KINDS)
         return FAIL(STATUS_INVALID, "%s: state has %d entries, expected 1 to %d", source, n,
                     N_CHECKPOINT_KINDS);
+    const cJSON *last = cJSON_GetArrayItem(array, n - 1);
+    checkpoint->has_factors = n > 1 && cJSON_IsString(last) &&
+                              strcmp(last->valuestring, checkpoint_kind_name(CHECKPOINT_FACTORS)) == 0;
+    n -= checkpoint->has_factors;
     for (int kind = 0; kind < n; kind++) {
         const cJSON *item = cJSON_GetArrayItem(array, kind);
         if (!cJSON_IsString(item) ||
@@ -280,6 +286,10 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
     return STATUS_OK;
 }
 
+static bool holds_kind(const struct checkpoint *checkpoint, int kind) {
+    return kind < checkpoint->n_kinds || (kind == CHECKPOINT_FACTORS && checkpoint->has_factors);
+}
+
 static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,
                               struct checkpoint_span *span) {
     const char *kind;
@@ -287,12 +297,12 @@ static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, 
     TRY(get_int(item, "unit", 0, checkpoint->params.n_units - 1, source, &span->unit));
     TRY(json_get_string(item, "kind", source, &kind));
     int k = 0;
-    while (k < checkpoint->n_kinds && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
+    while (k < N_CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
         k++;
-    if (k == checkpoint->n_kinds)
+    if (!holds_kind(checkpoint, k))
         return FAIL(STATUS_INVALID, "%s: a span's kind \"%.40s\" is not in state", source, kind);
     span->kind = (enum checkpoint_kind)k;
-    int64_t elements = (int64_t)checkpoint->params.units[span->unit].elements;
+    int64_t elements = (int64_t)checkpoint_kind_elements(&checkpoint->params, span->kind, span->unit);
     TRY(get_size(item, "begin", elements, source, &span->begin));
     TRY(get_size(item, "end", elements, source, &span->end));
     TRY(get_int(item, "file", 0, checkpoint->n_files - 1, source, &span->file));
@@ -320,8 +330,9 @@ static int compare_spans(const void *a, const void *b) {
 static enum status check_cover(struct checkpoint *checkpoint, const char *source) {
     qsort(checkpoint->spans, (size_t)checkpoint->n_spans, sizeof *checkpoint->spans, compare_spans);
     int i = 0;
-    for (int kind = 0; kind < checkpoint->n_kinds; kind++) {
-        for (int unit = 0; unit < checkpoint->params.n_units; unit++) {
+    for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++) {
+        for (int unit = 0; unit < checkpoint->params.n_units && holds_kind(checkpoint, kind); unit++) {
+            size_t elements = checkpoint_kind_elements(&checkpoint->params, (enum checkpoint_kind)kind, unit);
             size_t covered = 0;
             for (; i < checkpoint->n_spans; i++) {
                 const struct checkpoint_span *span = &checkpoint->spans[i];
@@ -329,11 +340,11 @@ static enum status check_cover(struct checkpoint *checkpoint, const char *source
                     break;
                 covered = span->end;
             }
-            if (covered != checkpoint->params.units[unit].elements)
+            if (covered != elements)
                 return FAIL(STATUS_INVALID,
                             "%s: the spans of unit %d (%s) leave a gap or overlap at element %zu of %zu",
                             source, unit, checkpoint_kind_name((enum checkpoint_kind)kind), covered,
-                            checkpoint->params.units[unit].elements);
+                            elements);
         }
     }
     return i == checkpoint->n_spans

@@ -6,10 +6,13 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "zero/adafactor.h"
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state) {
     static const char *const names[N_OPTIMIZER_RULES] = {"adamw", "adam", "sgd", "lion"};
-    *optimizer = (struct optimizer){.config = config, .state = state};
+    *optimizer = (struct optimizer){.config = config, .state = state, .adafactor = state->factors.n > 0};
+    if (optimizer->adafactor)
+        return STATUS_OK;
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
         if (strcmp(config->optimizer.type, names[rule]) == 0) {
             optimizer->rule = (enum optimizer_rule)rule;
@@ -58,8 +61,7 @@ static enum status step_stretch(const struct optimizer *optimizer, const struct 
 static enum status step_on_device(const struct optimizer *optimizer, const struct optimizer_call *call,
                                   struct stream *stream, const struct tier_part *part) {
     const struct state *state = optimizer->state;
-    const float *grad = offload_stages(&state->offload) ? state->gradients.shard + part->at
-                                                        : gradients_at(&state->gradients, &part->span);
+    const float *grad = state_gradients_at(state, part);
     struct tier_stretch stretch = {0};
     while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
         void *param = state->type == DTYPE_F32 ? NULL : state_params_at(state, part, stretch.offset);
@@ -83,8 +85,7 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                          .decay = stretch.decay};
             void *param;
             TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
-            TRY(step_stretch(optimizer, call, &host, part, &piece, offload_gradients_at(offload, part),
-                             param));
+            TRY(step_stretch(optimizer, call, &host, part, &piece, state_gradients_at(state, part), param));
             if (send)
                 TRY(offload_params_end(offload, part, piece.offset, piece.n, call->to,
                                        state_params_at(state, part, piece.offset)));
@@ -179,12 +180,28 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
     return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
 }
 
+static enum status update_by_adafactor(struct optimizer *optimizer, struct stream *stream,
+                                       const struct optimizer_call *call, double clipped_norm) {
+    struct state *state = optimizer->state;
+    TRY(adafactor_update(state, stream,
+                         &(struct adafactor_call){.config = optimizer->config,
+                                                  .step = call->step,
+                                                  .lr = call->lr,
+                                                  .norm = clipped_norm,
+                                                  .grad_scale = call->grad_scale}));
+    if (state->options.offload_optimizer)
+        TRY(offload_params_sent(&state->offload, stream));
+    return parameters_updated(&state->parameters, stream);
+}
+
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm, double loss_scale) {
     struct state *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
+    if (optimizer->adafactor)
+        return update_by_adafactor(optimizer, stream, &call, norm * clipping);
     for (int i = 0; i < state->tiers.n_parts; i++)
         if (!state->tiers.parts[i].on_host)
             TRY(step_on_device(optimizer, &call, stream, &state->tiers.parts[i]));
@@ -200,5 +217,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     int n_done;
     if (optimizer->speculation)
         TRY(speculation_wait(optimizer->speculation, &n_done));
+    if (optimizer->adafactor)
+        TRY(adafactor_skip(optimizer->state));
     return parameters_updated(&optimizer->state->parameters, stream);
 }

@@ -17,6 +17,7 @@ struct optimizer_call {
 struct optimizer {
     const struct config *config;
     struct state *state;
+    bool adafactor; // else it goes by `rule`
     enum optimizer_rule rule;
     struct speculation *speculation; // NULL: the host steps when the norm is known
     struct optimizer_call expected;  // what it steps by

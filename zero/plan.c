@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "zero/adafactor.h"
 
 // ---- the parts of a run
 
@@ -170,14 +171,15 @@ void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct w
         return;
     plan_reduction(state, (uint64_t)n_micro_batches, out);
     plan_gathers(state, (uint64_t)n_micro_batches, out);
+    adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
 }
 
 uint64_t wire_plan_bytes(const struct wire_plan *wire) {
-    return wire->bytes[COMM_REDUCE_SCATTER] + wire->bytes[COMM_ALL_GATHER];
+    return wire->bytes[COMM_REDUCE_SCATTER] + wire->bytes[COMM_ALL_GATHER] + wire->bytes[COMM_ALL_REDUCE];
 }
 
 uint64_t wire_plan_calls(const struct wire_plan *wire) {
-    return wire->calls[COMM_REDUCE_SCATTER] + wire->calls[COMM_ALL_GATHER];
+    return wire->calls[COMM_REDUCE_SCATTER] + wire->calls[COMM_ALL_GATHER] + wire->calls[COMM_ALL_REDUCE];
 }
 
 // ---- the whole

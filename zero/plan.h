@@ -37,7 +37,7 @@ struct wire_plan {
     uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
 };
 void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out);
-uint64_t wire_plan_bytes(const struct wire_plan *wire); // bulk calls, all together
+uint64_t wire_plan_bytes(const struct wire_plan *wire); // all but broadcasts and control
 uint64_t wire_plan_calls(const struct wire_plan *wire);
 
 struct plan {

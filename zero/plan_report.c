@@ -61,9 +61,17 @@ static void add_table(struct text *out, const struct table *table) {
 
 // ---- the plans
 
-// Of the operations that a plan counts, in the order of the columns.
-static const enum comm_operation sending[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER};
+// Of the operations that a plan counts, in the order of the columns. The last is Adafactor's alone: where
+// nothing is sent by it, it has no column.
+static const enum comm_operation sending[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE};
 enum { N_SENDING = sizeof sending / sizeof *sending };
+
+static int n_sending(const struct plan_case *one) {
+    for (int stage = 0; stage < N_STAGES; stage++)
+        if (one->stages[stage].most.wire.calls[sending[N_SENDING - 1]] > 0)
+            return N_SENDING;
+    return N_SENDING - 1;
+}
 
 static bool ranks_differ(const struct plan_case *one) {
     for (int stage = 0; stage < N_STAGES; stage++)
@@ -72,7 +80,7 @@ static bool ranks_differ(const struct plan_case *one) {
     return false;
 }
 
-static void add_header(struct table *table, bool with_host, bool name_rank) {
+static void add_header(struct table *table, bool with_host, bool name_rank, int n_columns) {
     begin_row(table);
     ADD_CELL(table, "stage");
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -82,14 +90,14 @@ static void add_header(struct table *table, bool with_host, bool name_rank) {
         ADD_CELL(table, "on the host");
     if (name_rank)
         ADD_CELL(table, "of rank");
-    for (int i = 0; i < N_SENDING; i++) {
+    for (int i = 0; i < n_columns; i++) {
         ADD_CELL(table, "%s", comm_operation_name(sending[i]));
         ADD_CELL(table, "calls");
     }
 }
 
 static void add_stage(struct table *table, const struct plan_stage *plan, int stage, bool configured,
-                      bool with_host, bool name_rank) {
+                      bool with_host, bool name_rank, int n_columns) {
     begin_row(table);
     ADD_CELL(table, "%s%d", configured ? "*" : "", stage);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -99,7 +107,7 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
         add_bytes(table, plan->most.host);
     if (name_rank)
         ADD_CELL(table, "%d", plan->rank);
-    for (int i = 0; i < N_SENDING; i++) {
+    for (int i = 0; i < n_columns; i++) {
         add_bytes(table, plan->most.wire.bytes[sending[i]]);
         ADD_CELL(table, "%" PRIu64, plan->most.wire.calls[sending[i]]);
     }
@@ -146,9 +154,10 @@ static void add_case(struct text *out, const struct plan_report *report, const s
              one->accumulation_steps, one->world);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
-    add_header(&table, on_host, differ);
+    int n_columns = n_sending(one);
+    add_header(&table, on_host, differ, n_columns);
     for (int stage = 0; stage < N_STAGES; stage++)
-        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ);
+        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, n_columns);
     add_table(out, &table);
     if (has_limits(report))
         add_fitting(out, report, one);
@@ -233,7 +242,7 @@ static void add_stage_json(struct text *out, const struct plan_report *report, c
                  plan->most.bytes[kind]);
     text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"host\": %zu, \"sends\": {", plan->most.total,
              plan->least, plan->most.host);
-    for (int i = 0; i < N_SENDING; i++)
+    for (int i = 0; i < n_sending(one); i++)
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
                  comm_operation_name(sending[i]), plan->most.wire.bytes[sending[i]],
                  plan->most.wire.calls[sending[i]]);

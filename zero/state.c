@@ -130,6 +130,7 @@ enum status state_init(struct state *state, const struct params *params, const s
     TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, shard, &state->offload,
                        device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
+    TRY(factors_init(&state->factors, config, params, device, table));
     return add_bounces(state, table);
 }
 
@@ -139,6 +140,7 @@ enum status state_bind(struct state *state, const struct region_table *table, st
     state->host = host;
     tiers_bind(&state->tiers, table);
     norm_bind(&state->norm, table);
+    factors_bind(&state->factors, table);
     TRY(parameters_bind(&state->parameters, table, comm));
     if (state->options.offload_param)
         parameters_keep(&state->parameters, tiers_shard(&state->tiers));
@@ -158,6 +160,7 @@ void state_free(struct state *state) {
     gradients_free(&state->gradients);
     offload_free(&state->offload);
     norm_free(&state->norm);
+    factors_free(&state->factors);
     tiers_free(&state->tiers);
     partition_free(&state->partition);
     free(state->owned.spans);
@@ -182,6 +185,13 @@ struct optimizer_state state_part_at(const struct state *state, const struct tie
                                     .v = tiers_at(tiers, part, TIER_V, offset, copy),
                                     .m_scales = tiers_at(tiers, part, TIER_M_SCALES, offset, copy),
                                     .v_scales = tiers_at(tiers, part, TIER_V_SCALES, offset, copy)};
+}
+
+const float *state_gradients_at(const struct state *state, const struct tier_part *part) {
+    if (part->on_host)
+        return offload_gradients_at(&state->offload, part);
+    return offload_stages(&state->offload) ? state->gradients.shard + part->at
+                                           : gradients_at(&state->gradients, &part->span);
 }
 
 void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset) {
@@ -319,6 +329,9 @@ enum status state_load(struct state *state, struct stream *stream, const struct 
                        bool all_kinds) {
     for (int i = 0; i < state->tiers.n_parts; i++)
         TRY(load_part(state, stream, source, all_kinds, &state->tiers.parts[i]));
+    for (int unit = 0; unit < state->params->n_units && all_kinds && state->factors.n > 0; unit++)
+        TRY(source->read(source->context, CHECKPOINT_FACTORS, unit, 0, factors_of_unit(state->params, unit),
+                         factors_unit_at(&state->factors, unit)));
     if (state->options.offload_optimizer)
         TRY(offload_params_sent(&state->offload, stream));
     TRY(state->device->synchronize(stream));
@@ -339,6 +352,10 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
                               float *out) {
     struct state_reader *reader = context;
     struct state *state = reader->state;
+    if (kind == CHECKPOINT_FACTORS) {
+        memcpy(out, factors_unit_at(&state->factors, unit) + begin, (end - begin) * sizeof *out);
+        return STATUS_OK;
+    }
     for (size_t at = begin; at < end;) {
         const struct tier_part *part = find_part(state, unit, at);
         if (!part)

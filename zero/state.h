@@ -7,6 +7,7 @@
 #include "kernels/device.h"
 #include "model/gpt.h"
 #include "zero/checkpoint.h"
+#include "zero/factors.h"
 #include "zero/gradients.h"
 #include "zero/norm.h"
 #include "zero/parameters.h"
@@ -25,7 +26,8 @@ struct state {
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
-    struct comm *comm; // from state_bind
+    struct factors factors; // Adafactor's
+    struct comm *comm;      // from state_bind
     int bounce_region, narrow_region, scales_region;
     float *bounce; // host, CHECKPOINT_CHUNK elements: between where state is kept and files
     void *narrow;  // moments of a chunk as they are kept, where that is not fp32
@@ -48,6 +50,8 @@ void state_free(struct state *state);
 // (tiers->current or the other), on the device in its only one.
 struct optimizer_state state_part_at(const struct state *state, const struct tier_part *part, size_t offset,
                                      int copy);
+// A part's gradients, summed over micro-batches and ranks, where the part is updated.
+const float *state_gradients_at(const struct state *state, const struct tier_part *part);
 // Where a part's parameters of the compute type stand on the device; NULL where they stay on the host.
 void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset);
 

@@ -104,10 +104,13 @@ static enum status add_tier(struct tiers *tiers, const struct stage_options *opt
     return STATUS_OK;
 }
 
-// AdamW and Adam keep two moments; Lion one; SGD one, and none without momentum.
+// AdamW and Adam keep two moments; Lion one; SGD one, and none without momentum. Adafactor's factors are no
+// element's (zero/factors.h).
 static int count_kinds(const struct config *config) {
     if (strcmp(config->optimizer.type, "sgd") == 0)
         return config->optimizer.momentum > 0 ? 2 : 1;
+    if (strcmp(config->optimizer.type, "adafactor") == 0)
+        return 1;
     return strcmp(config->optimizer.type, "lion") == 0 ? 2 : 3;
 }
 

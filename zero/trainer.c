@@ -103,7 +103,7 @@ static enum status check_overflow(struct trainer *trainer, const struct step_met
 static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
                             struct step_metrics *now) {
     const struct comm_traffic *after = &trainer->comm->traffic;
-    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_GATHER; i++) {
+    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_REDUCE; i++) {
         now->wire_bytes += after->bytes[i] - before->bytes[i];
         now->wire_calls += after->calls[i] - before->calls[i];
     }

@@ -130,6 +130,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
                                                  .n_kinds = state->tiers.n_kinds,
+                                                 .has_factors = state->factors.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .source = state_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));

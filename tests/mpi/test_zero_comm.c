@@ -109,6 +109,38 @@ static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, boo
     free(in);
 }
 
+// Any number of doubles: every share's size, and several chunks of each.
+static void test_all_reduce(void **state) {
+    (void)state;
+    static const size_t sizes[] = {0, 1, 2, 3, 5, 1000, 65536, N_ELEMENTS};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+        size_t n = sizes[s];
+        uint32_t call = 1000 + (uint32_t)s;
+        double *values = calloc(n + 1, sizeof *values);
+        assert_non_null(values);
+        for (size_t i = 0; i < n; i++)
+            values[i] = (double)share_of(comm->rank, i, call) / 3;
+        const struct comm_traffic before = comm->traffic;
+        together_ok(comm, comm_all_reduce(comm, values, n));
+        bool right = true;
+        for (size_t i = 0; i < n; i++) {
+            double sum = (double)share_of(0, i, call) / 3;
+            for (int rank = 1; rank < comm->world; rank++)
+                sum += (double)share_of(rank, i, call) / 3;
+            right = right && values[i] == sum;
+        }
+        together_true(comm, right && values[n] == 0);
+        uint64_t sent = comm->traffic.bytes[COMM_ALL_REDUCE] - before.bytes[COMM_ALL_REDUCE];
+        together_true(comm, sent == comm_all_reduce_bytes(comm->rank, comm->world, n));
+        double all = (double)sent;
+        together_ok(comm, comm_sum(comm, &all, 1)); // as a reduce-scatter and an all-gather send
+        together_true(comm, all == 2.0 * (double)(n * sizeof(double)) * (comm->world - 1));
+        together_true(comm, comm->traffic.calls[COMM_ALL_REDUCE] - before.calls[COMM_ALL_REDUCE] ==
+                                (comm->world > 1));
+        free(values);
+    }
+}
+
 static void test_reduce_scatter(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 41, 1000, 65536, N_ELEMENTS};
@@ -278,11 +310,9 @@ static void test_abort(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reduce_scatter),
-        cmocka_unit_test(test_all_gather),
-        cmocka_unit_test(test_many_calls_under_way),
-        cmocka_unit_test(test_small_calls),
-        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_reduce_scatter), cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_all_reduce),     cmocka_unit_test(test_many_calls_under_way),
+        cmocka_unit_test(test_small_calls),    cmocka_unit_test(test_agreement),
         cmocka_unit_test(test_abort),
     };
     bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;

@@ -245,7 +245,8 @@ static void test_optimizers(void **state) {
     (void)state;
     static const char *const variants[] = {
         "optimizer.type=lion", "optimizer.type=adam optimizer.state_dtype=bf16",
-        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8"};
+        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8",
+        "optimizer.type=adafactor"};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         struct outcome first = {0};
         for (int stage = 0; stage <= 3; stage++)

@@ -141,6 +141,21 @@ static void test_offload_rules(void **state) {
                    "offload_optimizer.device is none");
 }
 
+static void test_adafactor(void **state) {
+    (void)state;
+    EXPECT_OK(resolve("{\"optimizer\": {\"type\": \"adafactor\"}, \"zero_optimization\": "
+                      "{\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+                      1));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"optimizer\": {\"type\": \"adafactor\", \"state_dtype\": \"int8\"}}", 1),
+                   "optimizer.state_dtype is int8", "set state_dtype=fp32");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"optimizer\": {\"type\": \"adafactor\"}, \"zero_optimization\": "
+                           "{\"offload_optimizer\": {\"device\": \"cpu\", \"speculative\": true}}}",
+                           1),
+                   "speculative", "all ranks' gradients", "set speculative=false");
+}
+
 static void test_training_needs_data(void **state) {
     (void)state;
     struct config config;
@@ -220,6 +235,7 @@ int main(void) {
         cmocka_unit_test(test_sequence_and_heads),
         cmocka_unit_test(test_other_rules),
         cmocka_unit_test(test_offload_rules),
+        cmocka_unit_test(test_adafactor),
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),

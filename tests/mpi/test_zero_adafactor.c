@@ -1,0 +1,379 @@
+// Adafactor over the model's states: one rank alone against plain formulas in double; then 1 to 4 ranks in
+// every stage and partition, which must have that rank's bits, weights and factors, whoever shares a tensor;
+// and so must runs that go on from a checkpoint of other ranks, in another stage. Gradients are put in by
+// hand.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "tests/mpi/together.h"
+#include "tests/support/temporary.h"
+#include "zero/adafactor.h"
+#include "zero/checkpoint.h"
+#include "zero/memory.h"
+#include "zero/optimizer.h"
+
+static struct comm *comm;
+static struct temporary temporary;
+
+// Rows of no tensor end where ranks' shares do, and padding lies in every unit.
+static const struct gpt_config sizes = {
+    .n_layer = 2, .n_head = 1, .n_embd = 21, .vocab_size = 91, .n_positions = 7};
+
+enum { N_STEPS = 5, N_SAVED = 3 };
+#define RATE       0.02
+#define LOSS_SCALE 4.0
+#define CLIP       0.7
+
+// ---- a run without a model
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct comm *with;
+    struct device *device;
+    struct memory memory;
+    struct stream stream;
+    struct state state;
+    struct optimizer optimizer;
+};
+
+static void rig_init(struct rig *rig, struct comm *with, int stage, const char *partition, enum dtype type) {
+    char json[512];
+    snprintf(json, sizeof json,
+             "{\"optimizer\": {\"type\": \"adafactor\", \"clip_threshold\": 1.1, \"weight_decay\": 0.3}, "
+             "\"train\": {\"gradient_clipping\": %g}, \"zero_optimization\": {\"stage\": %d, \"partition\": "
+             "\"%s\", \"reduce_bucket_size\": 1000}}",
+             CLIP, stage, partition);
+    *rig = (struct rig){.with = with};
+    together_ok(comm, config_parse(&rig->config, json, strlen(json), "json"));
+    together_ok(comm, config_resolve(&rig->config, with->world));
+    together_ok(comm, params_init(&rig->params, &sizes));
+    together_ok(comm, device_open("cpu", 2, 0, &rig->device));
+    rig->stream.device = rig->device;
+    memory_init(&rig->memory, rig->device);
+    struct region_table *table = &rig->memory.table;
+    together_ok(comm, state_init(&rig->state, &rig->params, &rig->config, type, with->rank, with->world,
+                                 rig->device, table));
+    together_ok(comm, optimizer_init(&rig->optimizer, &rig->config, &rig->state));
+    together_ok(comm, memory_allocate(&rig->memory));
+    together_ok(comm, comm_attach(with, rig->device, true));
+    together_ok(comm, state_bind(&rig->state, table, with, rig->device));
+}
+
+static void rig_free(struct rig *rig) {
+    state_free(&rig->state);
+    comm_detach(rig->with);
+    memory_free(&rig->memory);
+    device_close(rig->device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+static enum status first_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                                 float *out) {
+    (void)kind;
+    params_init_span(context, 12, unit, begin, end, out);
+    return STATUS_OK;
+}
+
+// Of the whole batch, divided by LOSS_SCALE. Some rows have none, some next to none, and once all are larger.
+static double gradient(const struct param *param, size_t element, int64_t step) {
+    size_t row = element / (size_t)param->shape[param->n_dims - 1];
+    double size = param->n_dims == 1 ? 0.1 : row % 5 == 1 ? 0 : row % 5 == 2 ? 1e-9 : 0.1;
+    double x = rng_normal(5, (uint32_t)(100 * step + param->unit), param->offset + element);
+    return (double)(float)(size * (step == 4 ? 30 : 1) * x);
+}
+
+static double norm_of(const struct params *params, int64_t step) {
+    double sum = 0;
+    for (int i = 0; i < params->n_params; i++)
+        for (size_t k = 0; k < params->params[i].elements; k++) {
+            double g = gradient(&params->params[i], k, step);
+            sum += g * g;
+        }
+    return sqrt(sum);
+}
+
+// One rank has them all and the others have nothing, so that their sum is the same bits for any number.
+static void put_gradients(struct rig *rig, int64_t step) {
+    const struct params *params = &rig->params;
+    struct gradients *gradients = &rig->state.gradients;
+    bool has_all = step % rig->with->world == rig->with->rank;
+    together_ok(comm, gradients_begin(gradients, &rig->stream, 0, 1));
+    for (int unit = params->n_units - 1; unit >= 0; unit--) {
+        const struct param_unit *u = &params->units[unit];
+        float *to;
+        together_ok(comm, gradients_acquire(gradients, &rig->stream, unit, &to));
+        for (int i = u->first_param; i < u->first_param + u->n_params && has_all; i++)
+            for (size_t k = 0; k < params->params[i].elements; k++)
+                to[params->params[i].offset + k] =
+                    (float)(LOSS_SCALE * gradient(&params->params[i], k, step));
+        together_ok(comm, gradients_ready(gradients, &rig->stream, unit));
+    }
+    together_ok(comm, gradients_finish(gradients, &rig->stream));
+}
+
+// Steps [from, to], and before the second of them one that is skipped. The norm is given, as its last bit is
+// not the same for all partitions.
+static void run_steps(struct rig *rig, int64_t from, int64_t to) {
+    uint64_t bytes, calls;
+    adafactor_traffic(&rig->state, &bytes, &calls);
+    for (int64_t step = from; step <= to; step++) {
+        const struct comm_traffic before = rig->with->traffic;
+        put_gradients(rig, step);
+        if (step == from + 1)
+            together_ok(comm, optimizer_skip(&rig->optimizer, &rig->stream));
+        together_ok(comm, optimizer_update(&rig->optimizer, &rig->stream, step, RATE,
+                                           norm_of(&rig->params, step), LOSS_SCALE));
+        uint64_t n = step == from + 1 ? 2 : 1;
+        const struct comm_traffic *after = &rig->with->traffic;
+        together_true(comm, after->bytes[COMM_ALL_REDUCE] - before.bytes[COMM_ALL_REDUCE] == n * bytes);
+        together_true(comm, after->calls[COMM_ALL_REDUCE] - before.calls[COMM_ALL_REDUCE] == n * calls);
+    }
+}
+
+// ---- one rank alone
+
+// What every run must come to: the whole model's weights and factors.
+struct outcome {
+    float *weights, *factors;
+    size_t n_weights, n_factors;
+};
+
+static void outcome_free(struct outcome *outcome) {
+    free(outcome->weights);
+    free(outcome->factors);
+}
+
+static struct outcome run_alone(enum dtype type, int64_t steps) {
+    struct comm *self;
+    struct rig rig;
+    assert_int_equal(comm_open_self(&self), STATUS_OK);
+    rig_init(&rig, self, 0, "even", type);
+    together_ok(comm, state_load(&rig.state, &rig.stream,
+                                 &(struct checkpoint_source){&rig.params, first_weights}, false));
+    run_steps(&rig, 1, steps);
+    struct outcome outcome = {.n_weights = rig.params.n_elements, .n_factors = rig.state.factors.n};
+    outcome.weights = malloc(outcome.n_weights * sizeof(float));
+    outcome.factors = malloc(outcome.n_factors * sizeof(float));
+    assert_true(outcome.weights && outcome.factors);
+    // In stage 0 the parts stand one after the other.
+    memcpy(outcome.weights, state_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
+           outcome.n_weights * sizeof(float));
+    memcpy(outcome.factors, rig.state.factors.factors, outcome.n_factors * sizeof(float));
+    rig_free(&rig);
+    (void)comm_close(self, STATUS_OK);
+    return outcome;
+}
+
+// ---- plain formulas
+
+struct plain {
+    double *weights, *changes; // changes: the sum of each weight's steps, as magnitudes
+    double *rows, *columns;
+};
+
+static double root_mean_square(const double *x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * x[i];
+    return sqrt(sum / (double)n);
+}
+
+static void plain_moments(const struct param *param, const double *g, double share, struct plain *p,
+                          double *v) {
+    size_t columns = (size_t)param->shape[param->n_dims - 1], rows = param->elements / columns;
+    for (size_t i = 0; i < rows; i++)
+        p->rows[i] += share * (pow(root_mean_square(g + i * columns, columns), 2) - p->rows[i]);
+    for (size_t j = 0; j < columns; j++) {
+        double sum = 0;
+        for (size_t i = 0; i < rows; i++)
+            sum += g[i * columns + j] * g[i * columns + j];
+        p->columns[j] += share * (sum / (double)rows - p->columns[j]);
+    }
+    double mean = 0;
+    for (size_t i = 0; i < rows; i++)
+        mean += p->rows[i] / (double)rows;
+    for (size_t k = 0; k < param->elements; k++)
+        v[k] = param->n_dims == 1 ? p->columns[k]
+                                  : p->rows[k / columns] * p->columns[k % columns] / fmax(mean, 0x1p-23);
+}
+
+static void plain_step(const struct param *param, int64_t step, double factor, struct plain *p) {
+    size_t n = param->elements;
+    double *g = calloc(2 * n, sizeof *g), *u = g + n;
+    assert_non_null(g);
+    for (size_t k = 0; k < n; k++)
+        g[k] = gradient(param, k, step) * factor;
+    plain_moments(param, g, pow((double)step, -0.8), p, u);
+    for (size_t k = 0; k < n; k++)
+        u[k] = g[k] / fmax(sqrt(u[k]), 0x1p-23);
+    double size = fmax(1e-3, root_mean_square(p->weights, n)) * fmin(RATE, 1 / sqrt((double)step)) /
+                  fmax(1, root_mean_square(u, n) / 1.1);
+    for (size_t k = 0; k < n; k++) {
+        double change = size * u[k] + (param->n_dims > 1 ? RATE * 0.3 * p->weights[k] : 0);
+        p->changes[k] += fabs(change);
+        p->weights[k] -= change;
+    }
+    free(g);
+}
+
+static void check_tensor(const struct params *params, const struct param *param,
+                         const struct outcome *outcome) {
+    size_t n = param->elements;
+    float *first = calloc(n, sizeof *first);
+    double *memory = calloc(4 * n, sizeof *memory);
+    assert_true(first && memory);
+    struct plain p = {memory, memory + n, memory + 2 * n, memory + 3 * n};
+    params_init_span(params, 12, param->unit, param->offset, param->offset + n, first);
+    for (size_t k = 0; k < n; k++)
+        p.weights[k] = (double)first[k];
+    for (int64_t step = 1; step <= N_STEPS; step++) {
+        double clipping = CLIP / (norm_of(params, step) + 1e-6);
+        plain_step(param, step, fmin(1, clipping), &p);
+    }
+    const float *got = outcome->weights + params->units[param->unit].offset + param->offset;
+    for (size_t k = 0; k < n; k++) {
+        // A step is off by a dozen roundings of fp32, most of them of factors and scales; a weight by one a
+        // step.
+        double allowed = 0x1p-24 * (16 * p.changes[k] + N_STEPS * (fabs(p.weights[k]) + p.changes[k]));
+        if (!(fabs((double)got[k] - p.weights[k]) <= allowed))
+            fail_msg("%s[%zu] is %.9g, expected %.9g, off by %.3g of %.3g allowed", param->name, k,
+                     (double)got[k], p.weights[k], fabs((double)got[k] - p.weights[k]), allowed);
+    }
+    free(first);
+    free(memory);
+}
+
+static void test_one_rank_follows_the_formulas(void **state) {
+    (void)state;
+    struct params params;
+    assert_int_equal(params_init(&params, &sizes), STATUS_OK);
+    struct outcome outcome = run_alone(DTYPE_F32, N_STEPS);
+    size_t n = 0;
+    for (int i = 0; i < params.n_params; i++) {
+        const struct param *param = &params.params[i];
+        check_tensor(&params, param, &outcome);
+        n += param->n_dims > 1 ? (size_t)(param->shape[0] + param->shape[1]) : param->elements;
+    }
+    assert_int_equal(outcome.n_factors, n); // all that is kept beside the weights
+    outcome_free(&outcome);
+    params_free(&params);
+}
+
+// ---- ranks
+
+static bool has_bits(const struct rig *rig, const struct outcome *wanted) {
+    const struct tiers *tiers = &rig->state.tiers;
+    bool right = memcmp(rig->state.factors.factors, wanted->factors, wanted->n_factors * sizeof(float)) == 0;
+    for (int i = 0; i < tiers->n_parts && right; i++) {
+        const struct tier_part *part = &tiers->parts[i];
+        size_t n = part->span.end - part->span.begin;
+        const float *weights = wanted->weights + rig->params.units[part->span.unit].offset + part->span.begin;
+        right = memcmp(state_part_at(&rig->state, part, 0, 0).master, weights, n * sizeof(float)) == 0;
+        const uint16_t *narrow = state_params_at(&rig->state, part, 0);
+        for (size_t k = 0; k < n && right && rig->state.type == DTYPE_BF16; k++)
+            right = narrow[k] == bf16_from_float(weights[k]);
+    }
+    return right;
+}
+
+static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
+                                   size_t end, float *out) {
+    return checkpoint_read_span(context, kind, unit, begin, end, out);
+}
+
+static void save(struct rig *rig, const char *folder) {
+    struct state_reader reader = {&rig->state, &rig->stream};
+    const struct checkpoint_contents contents = {.comm = rig->with,
+                                                 .partition = &rig->state.partition,
+                                                 .step = N_SAVED,
+                                                 .config = &rig->config,
+                                                 .params = &rig->params,
+                                                 .compute = rig->state.type,
+                                                 .n_kinds = rig->state.tiers.n_kinds,
+                                                 .has_factors = true,
+                                                 .source = state_source(&reader)};
+    together_ok(comm, checkpoint_write(folder, &contents));
+}
+
+static void go_on(struct comm *with, const char *folder, int stage, const char *partition, enum dtype type,
+                  const struct outcome *wanted) {
+    struct rig rig;
+    struct checkpoint *checkpoint;
+    rig_init(&rig, with, stage, partition, type);
+    together_ok(comm, checkpoint_open_path(with, folder, &checkpoint));
+    together_true(comm, checkpoint->n_kinds == 1 && checkpoint->has_factors);
+    const struct checkpoint_source source = {checkpoint, read_checkpoint};
+    together_ok(comm, state_load(&rig.state, &rig.stream, &source, true));
+    checkpoint_close(checkpoint);
+    run_steps(&rig, N_SAVED + 1, N_STEPS);
+    together_true(comm, has_bits(&rig, wanted));
+    rig_free(&rig);
+}
+
+static void check_runs(int stage, enum partition_kind partition, enum dtype type, const struct outcome *saved,
+                       const struct outcome *wanted) {
+    struct rig rig;
+    char folder[300];
+    struct comm *self;
+    temporary_path(&temporary, "saved", folder, sizeof folder);
+    rig_init(&rig, comm, stage, partition_name(partition), type);
+    together_ok(comm, state_load(&rig.state, &rig.stream,
+                                 &(struct checkpoint_source){&rig.params, first_weights}, false));
+    run_steps(&rig, 1, N_SAVED);
+    together_true(comm, has_bits(&rig, saved));
+    save(&rig, folder);
+    run_steps(&rig, N_SAVED + 1, N_STEPS);
+    together_true(comm, has_bits(&rig, wanted));
+    rig_free(&rig);
+    go_on(comm, folder, 3 - stage, partition_name((enum partition_kind)((partition + 1) % N_PARTITIONS)),
+          type, wanted);
+    assert_int_equal(comm_open_self(&self), STATUS_OK);
+    go_on(self, folder, 1, "even", type, wanted);
+    (void)comm_close(self, STATUS_OK);
+    together_ok(comm, comm->rank > 0 ? STATUS_OK : file_remove_tree(folder));
+}
+
+static void test_every_stage_and_partition_has_its_bits(void **state) {
+    (void)state;
+    for (enum dtype type = DTYPE_F32; type <= DTYPE_BF16; type++) {
+        struct outcome saved = run_alone(type, N_SAVED), wanted = run_alone(type, N_STEPS);
+        for (int stage = 0; stage <= 3; stage++)
+            for (int partition = 0; partition < N_PARTITIONS; partition++)
+                check_runs(stage, (enum partition_kind)partition, type, &saved, &wanted);
+        outcome_free(&saved);
+        outcome_free(&wanted);
+    }
+}
+
+// ---- setting up
+
+static enum status set_up(void) {
+    if (comm->rank == 0 && !temporary_init(&temporary))
+        return FAIL(STATUS_FAILED, "cannot make a temporary folder");
+    log_set_level(LOG_ERROR);
+    return comm_broadcast(comm, &temporary, sizeof temporary, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_rank_follows_the_formulas),
+        cmocka_unit_test(test_every_stage_and_partition_has_its_bits),
+    };
+    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK ||
+        set_up() != STATUS_OK) {
+        print_error("%s\n", status_message());
+        return 1;
+    }
+    together_quiet(comm);
+    char name[64];
+    snprintf(name, sizeof name, "%d ranks", comm->world);
+    int failed = cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    bool removed = comm->rank > 0 || temporary_free(&temporary);
+    (void)comm_close(comm, STATUS_OK);
+    return failed + !removed;
+}
