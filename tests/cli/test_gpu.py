@@ -234,6 +234,14 @@ class Offload(GpuCase):
                 self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
                                            (2, HOST, AHEAD, RATIO + '0.3', 'zero_optimization.stage=2')))
 
+    def test_adafactor(self):
+        """What it sums over a tensor, the GPU and the host and several ranks have parts of."""
+        for ranks, compute in (1, 'fp32'), (2, 'bf16'):
+            config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
+            self.same_bits(config, ranks, (
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (3, 'zero_optimization.stage=3'),
+                (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'), (2, HOST, PARAMS, 'zero_optimization.stage=3')))
+
     def test_steps_that_overflow_are_undone(self):
         config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
                              train={'max_steps': 12, 'overfit_one_batch': True})
