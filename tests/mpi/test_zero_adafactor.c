@@ -369,10 +369,7 @@ int main(void) {
         print_error("%s\n", status_message());
         return 1;
     }
-    together_quiet(comm);
-    char name[64];
-    snprintf(name, sizeof name, "%d ranks", comm->world);
-    int failed = cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    int failed = together_run(comm, tests);
     bool removed = comm->rank > 0 || temporary_free(&temporary);
     (void)comm_close(comm, STATUS_OK);
     return failed + !removed;

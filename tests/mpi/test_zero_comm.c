@@ -320,10 +320,7 @@ int main(int argc, char **argv) {
         device_open("cpu", 1, 0, &device) != STATUS_OK || comm_attach(comm, device, overlap) != STATUS_OK)
         return 1;
     stream.device = device;
-    together_quiet(comm);
-    char name[64];
-    snprintf(name, sizeof name, "%d ranks", comm->world);
-    int failed = cmocka_run_group_tests_name(name, tests, NULL, NULL);
+    int failed = together_run(comm, tests);
     status_clear();
     (void)comm_close(comm, STATUS_OK);
     device_close(device);

@@ -41,4 +41,13 @@ static inline void together_quiet(const struct comm *comm) {
         print_error("rank %d: cannot be made quiet\n", comm->rank);
 }
 
+// Runs the tests as the group "N ranks"; gives the number that failed.
+#define together_run(comm, tests) together_run_group((comm), (tests), sizeof(tests) / sizeof *(tests))
+static inline int together_run_group(const struct comm *comm, const struct CMUnitTest *tests, size_t n) {
+    char name[64];
+    together_quiet(comm);
+    snprintf(name, sizeof name, "%d ranks", comm->world);
+    return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+}
+
 #endif
