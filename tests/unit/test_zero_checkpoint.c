@@ -107,6 +107,50 @@ static void test_what_is_read_is_what_was_written(void **state) {
     checkpoint_close(checkpoint);
 }
 
+// Adafactor's: of each unit as many as its tensors have rows and columns, or elements in one dimension.
+static void test_factors(void **state) {
+    (void)state;
+    const struct checkpoint_contents contents = {.comm = comm,
+                                                 .partition = &partition,
+                                                 .step = 7,
+                                                 .config = &config,
+                                                 .params = &params,
+                                                 .compute = DTYPE_F32,
+                                                 .n_kinds = 1,
+                                                 .has_factors = true,
+                                                 .source = {NULL, read_values}};
+    struct checkpoint *checkpoint;
+    EXPECT_OK(checkpoint_write(folder, &contents));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
+    assert_int_equal(checkpoint->n_kinds, 1);
+    assert_true(checkpoint->has_factors);
+    float *values = malloc((params.n_elements + 1) * sizeof *values);
+    assert_non_null(values);
+    for (int unit = 0; unit < params.n_units; unit++) {
+        size_t n = 0;
+        for (int i = 0; i < params.n_params; i++)
+            if (params.params[i].unit == unit)
+                n += (size_t)params.params[i].shape[0] +
+                     (params.params[i].n_dims > 1 ? (size_t)params.params[i].shape[1] : 0);
+        assert_int_equal(checkpoint_kind_elements(&params, CHECKPOINT_FACTORS, unit), n);
+        EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, unit, 0, n, values));
+        for (size_t i = 0; i < n; i++)
+            assert_true(values[i] == value_of(CHECKPOINT_FACTORS, unit, i));
+        EXPECT_FAILURE(STATUS_FAILED,
+                       checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, unit, n - 1, n + 1, values),
+                       "unit");
+    }
+    EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_M, 0, 0, 1, values),
+                   "holds no \"m\"");
+    checkpoint_close(checkpoint);
+    EXPECT_OK(write_step(7)); // with moments
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
+    EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, 0, 0, 1, values),
+                   "holds no \"factors\"");
+    checkpoint_close(checkpoint);
+    free(values);
+}
+
 // Changes a file through `change`, expects the checkpoint to be refused by the file's name, and restores it.
 static void expect_found(const char *name, void (*change)(char *data, size_t *bytes, size_t at), size_t at) {
     char path[600], *data, *good;
@@ -272,6 +316,7 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_what_is_read_is_what_was_written, set_up),
+        cmocka_unit_test_setup(test_factors, set_up),
         cmocka_unit_test_setup(test_every_damage_is_found, set_up),
         cmocka_unit_test_setup(test_a_damaged_one_gives_way_to_the_one_before, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),

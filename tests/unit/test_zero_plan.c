@@ -168,6 +168,7 @@ static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
     else
         assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], N_MICRO * rig->params.n_units);
     assert_int_equal(sum.bytes[COMM_BROADCAST] + sum.bytes[COMM_CONTROL], 0);
+    assert_int_equal(sum.bytes[COMM_ALL_REDUCE] + sum.calls[COMM_ALL_REDUCE], 0); // Adafactor's alone
 }
 
 static void test_wire(void **state) {
@@ -187,6 +188,33 @@ static void test_wire(void **state) {
                         check_wire(&rig, (enum dtype)type, stage, world);
                 rig_free(&rig);
             }
+}
+
+// Two doubles a row and two a column, or an element in one dimension, and four a tensor; to and fro.
+static void test_adafactor(void **state) {
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct rig rig;
+            struct wire_plan sum, adamw;
+            uint64_t n = 0, others = (uint64_t)world - 1;
+            rig_init(&rig, world, "", "\"partition\": \"tensor\"");
+            rig.config.zero_optimization.stage = stage;
+            sum_wire(&rig, DTYPE_BF16, world, &adamw);
+            free(rig.config.optimizer.type);
+            rig.config.optimizer.type = strdup("adafactor");
+            sum_wire(&rig, DTYPE_BF16, world, &sum);
+            for (int i = 0; i < rig.params.n_params; i++) {
+                const struct param *param = &rig.params.params[i];
+                n += 4 + 2 * (uint64_t)(param->shape[0] + (param->n_dims > 1 ? param->shape[1] : 0));
+            }
+            bool shared = stage > 0 && world > 1;
+            assert_int_equal(sum.bytes[COMM_ALL_REDUCE], shared ? 2 * others * n * sizeof(double) : 0);
+            assert_int_equal(sum.calls[COMM_ALL_REDUCE], shared ? 2 : 0);
+            assert_int_equal(sum.bytes[COMM_REDUCE_SCATTER], adamw.bytes[COMM_REDUCE_SCATTER]);
+            assert_int_equal(sum.bytes[COMM_ALL_GATHER], adamw.bytes[COMM_ALL_GATHER]);
+            rig_free(&rig);
+        }
 }
 
 // Gradients rounded to bf16 or fp16 on their way are half the bytes.
@@ -306,13 +334,10 @@ static void test_paper(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_wire),
-        cmocka_unit_test(test_narrow_gradients),
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_tiny_buckets),
-        cmocka_unit_test(test_advice),
-        cmocka_unit_test(test_paper),
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_adafactor), cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_stages),    cmocka_unit_test(test_tiny_buckets),
+        cmocka_unit_test(test_advice),    cmocka_unit_test(test_paper),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
