@@ -24,9 +24,10 @@
 //
 // The codes. Second moments: code 0 is 0, code c in 1..255 is the float of bits(1.0f) + (c - 255) * 2^20,
 // from 1.25 * 2^-32 to 1. First moments: a sign bit, and codes 1..127 likewise from 1.25 * 2^-16 to 1. Below
-// code 1 a second moment becomes code 1, and a first moment the nearer of 0 and code 1: rounded at random, a
-// small one would now and then be many times too large for its second moment. A block that holds an infinity
-// or a NaN has the scale NaN and codes 0, and reads as NaN throughout.
+// code 1 a second moment becomes code 1 (as long as its share of the scale is a normal number), and a first
+// moment code 1 or 0, whichever is nearer: rounded at random, a small one would now and then be many times
+// too large for its second moment. A block that holds an infinity or a NaN has the scale NaN and codes 0, and
+// reads as NaN throughout.
 #ifndef ZERO_KERNELS_MOMENTS_H
 #define ZERO_KERNELS_MOMENTS_H
 
@@ -47,10 +48,10 @@ enum moment { FIRST_MOMENT, SECOND_MOMENT }; // m, signed; v, never negative
 // ---- noise
 
 #define MOMENT_STRIDE     0x9e3779b1u // what an element's number is multiplied by: odd, so no two meet
-#define MOMENT_MULTIPLIER 0x846ca68bu
+#define MOMENT_MULTIPLIER 0xd35a2d97u
 
-// Each bit of the step in every bit of the result (C. Wellons, "Prospecting for Hash Functions", 2018): it
-// makes an element's noise at one step independent of that at any other.
+// Each bit of x in every bit of the result (C. Wellons, "Prospecting for Hash Functions", 2018): it makes an
+// element's noise at one step independent of that at any other.
 MOMENT_FUNCTION uint32_t moment_mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
@@ -62,12 +63,10 @@ MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
 }
 
 // 32 bits for an element's step: the lower half is for m, the upper for v. Elements 2^32 apart share theirs.
-// Half of the key's mixing is enough to tell elements of one step apart, and the CPU's time for noise is
-// short.
+// The key is well mixed, so that a third of its mixing is enough to tell elements of one step apart.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
-    x = (x ^ x >> 17) * MOMENT_MULTIPLIER;
-    return x ^ x >> 15;
+    return (x ^ x >> 17) * MOMENT_MULTIPLIER;
 }
 
 // ---- bf16: noise is added to the bits that are cut off
@@ -97,16 +96,16 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 #define MOMENT_CODE_SHIFT 20
 #define MOMENT_CODE_ZERO(moment)                                                                             \
     ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))
-// The bits of half of the first moment's code 1: smaller ones are 0.
-#define MOMENT_LEAST_SHARE ((MOMENT_CODE_ZERO(FIRST_MOMENT) + 1 - 8) << MOMENT_CODE_SHIFT)
-#define MOMENT_NEAREST     (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
+// Up to here a first moment is 0: these 12 bits are the largest of less than half of code 1.
+#define MOMENT_CODE_NONE (MOMENT_CODE_ZERO(FIRST_MOMENT) + 1 - 8 - 1)
+#define MOMENT_NEAREST   (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
 // Of a block that is not all zero: from here on each code has a float of its own.
 #define MOMENT_LEAST_SCALE 0x1p-110f
 
 // The noise for a code, below 2^20 by at least 8, and at least 8: a value that a rounding or two put beside a
-// code's own gets that code.
+// code's own gets that code. The first moment's upper bits are the second's lower ones, which count little.
 MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t noise) {
-    return (moment == FIRST_MOMENT ? (noise & 0xffffu) << 4 : noise >> 16 << 4) | 8;
+    return ((moment == FIRST_MOMENT ? noise : noise >> 12) & 0xffff0u) | 8u;
 }
 
 // A block's scale, from the largest of its elements' bits without their signs (so that NaN counts as more
@@ -128,12 +127,11 @@ MOMENT_FUNCTION float moment_inverse(float scale) {
 MOMENT_FUNCTION uint8_t moment_encode(float value, enum moment moment, float inverse, uint32_t noise) {
     if (inverse == 0)
         return 0;
-    uint32_t share = moment_bits(value * inverse), magnitude = share & 0x7fffffffu;
-    int32_t code = (int32_t)((magnitude + noise) >> MOMENT_CODE_SHIFT) - (int32_t)MOMENT_CODE_ZERO(moment);
-    code = code > 1 ? code : 1;
-    if (moment == SECOND_MOMENT)
-        return (uint8_t)(value != 0 ? code : 0);
-    return (uint8_t)((magnitude >= MOMENT_LEAST_SHARE ? (uint32_t)code : 0u) | (share >> 24 & 0x80u));
+    uint32_t share = (moment_bits(value * inverse) + noise) >> MOMENT_CODE_SHIFT, magnitude = share & 0x7ffu;
+    uint32_t code = magnitude > MOMENT_CODE_ZERO(moment) ? magnitude - MOMENT_CODE_ZERO(moment) : 0;
+    bool something = magnitude > (moment == FIRST_MOMENT ? MOMENT_CODE_NONE : 0);
+    return (uint8_t)((code == 0 && something ? 1u : code) |
+                     (moment == FIRST_MOMENT ? share >> 4 & 0x80u : 0));
 }
 
 MOMENT_FUNCTION float moment_decode(uint8_t code, enum moment moment, float scale) {

@@ -36,7 +36,6 @@ typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of a
 typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many doubles
 typedef int64_t vl __attribute__((vector_size(VF_WIDTH * 4)));  // what a comparison of those gives
 #define VD_WIDTH (VF_WIDTH / 2)
-typedef uint8_t vb __attribute__((vector_size(VF_WIDTH)));
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
 // its first parameter becomes a constant, so that one source serves every type. Call it inside a parallel
@@ -130,28 +129,6 @@ VF_INLINE vf vf_sqrt(vf x) {
     for (int i = 0; i < VF_WIDTH; i++)
         root[i] = sqrtf(x[i]);
     return root;
-#endif
-}
-
-VF_INLINE vi vi_max(vi a, vi b) {
-#if defined(VF_AVX512)
-    return (vi)_mm512_max_epi32((__m512i)a, (__m512i)b);
-#elif defined(VF_AVX2)
-    return (vi)_mm256_max_epi32((__m256i)a, (__m256i)b);
-#else
-    vi above = a > b;
-    return (above & a) | (~above & b);
-#endif
-}
-
-VF_INLINE int32_t vi_reduce_max(vi x) {
-#if defined(VF_AVX512)
-    return _mm512_reduce_max_epi32((__m512i)x);
-#else
-    int32_t largest = x[0];
-    for (int i = 1; i < VF_WIDTH; i++)
-        largest = x[i] > largest ? x[i] : largest;
-    return largest;
 #endif
 }
 
@@ -294,51 +271,6 @@ VF_INLINE void vf_store_part(float *to, vf x, int n) {
     for (int i = 0; i < n; i++)
         to[i] = x[i];
 #endif
-}
-
-// ---- bytes, as the integers that they are in; x holds no others. Any alignment, and _part as above.
-
-VF_INLINE vu vu_load_bytes(const uint8_t *from) {
-#if defined(VF_AVX512)
-    return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
-#elif defined(VF_AVX2)
-    return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
-#else
-    vb bytes;
-    memcpy(&bytes, from, sizeof bytes);
-    return __builtin_convertvector(bytes, vu);
-#endif
-}
-
-VF_INLINE void vu_store_bytes(uint8_t *to, vu x) {
-#if defined(VF_AVX512)
-    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8((__m512i)x));
-#elif defined(VF_AVX2)
-    __m128i words =
-        _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x), _mm256_extracti128_si256((__m256i)x, 1));
-    _mm_storel_epi64((__m128i *)(void *)to, _mm_packus_epi16(words, words));
-#else
-    vb bytes = __builtin_convertvector(x, vb);
-    memcpy(to, &bytes, sizeof bytes);
-#endif
-}
-
-VF_INLINE vu vu_load_bytes_part(const uint8_t *from, int n) {
-    uint8_t bytes[VF_WIDTH] = {0};
-    if (n == VF_WIDTH)
-        return vu_load_bytes(from);
-    memcpy(bytes, from, (size_t)n);
-    return vu_load_bytes(bytes);
-}
-
-VF_INLINE void vu_store_bytes_part(uint8_t *to, vu x, int n) {
-    uint8_t bytes[VF_WIDTH];
-    if (n == VF_WIDTH) {
-        vu_store_bytes(to, x);
-    } else {
-        vu_store_bytes(bytes, x);
-        memcpy(to, bytes, (size_t)n);
-    }
 }
 
 // ---- bf16 and fp16

@@ -140,13 +140,15 @@ static void test_below_the_first_code(void **state) {
     (void)state;
     float first = moment_decode(1, FIRST_MOMENT, 1);
     for (uint32_t j = 0; j < 2; j++) {
-        uint32_t noise = moment_code_noise(FIRST_MOMENT, j ? 0xffffffffu : 0);
-        assert_int_equal(moment_encode(first * 0.499f, FIRST_MOMENT, 1, noise), 0);
-        assert_int_equal(moment_encode(-first * 0.501f, FIRST_MOMENT, 1, noise), 0x81);
-        assert_int_equal(moment_encode(0, FIRST_MOMENT, 1, noise), 0);
-        assert_int_equal(moment_encode(0, SECOND_MOMENT, 1, noise), 0);
-        assert_int_equal(moment_encode(0x1p-149f, SECOND_MOMENT, 1, noise), 1);
-        assert_int_equal(moment_encode(1e-30f, SECOND_MOMENT, moment_inverse(0x1.fffffep127f), noise), 1);
+        uint32_t noise = j ? 0xffffffffu : 0, m_noise = moment_code_noise(FIRST_MOMENT, noise);
+        uint32_t v_noise = moment_code_noise(SECOND_MOMENT, noise);
+        // Half of code 1, as exactly as the noise leaves it.
+        assert_int_equal(moment_encode(first * 0.449f, FIRST_MOMENT, 1, m_noise), 0);
+        assert_int_equal(moment_encode(-first * 0.5f, FIRST_MOMENT, 1, m_noise), 0x81);
+        assert_int_equal(moment_encode(0, FIRST_MOMENT, 1, m_noise), 0);
+        assert_int_equal(moment_encode(0, SECOND_MOMENT, 1, v_noise), 0);
+        assert_int_equal(moment_encode(0x1p-126f, SECOND_MOMENT, 1, v_noise), 1);
+        assert_int_equal(moment_encode(1e-30f, SECOND_MOMENT, moment_inverse(1e7f), v_noise), 1);
     }
 }
 
@@ -184,27 +186,34 @@ static void test_rounding_at_random_keeps_the_mean(void **state) {
     }
 }
 
-// Each bit is set half of the time, and equals no other bit of the element, its neighbour, or the next step
-// more often than that.
+// As numbers from -1/2 to 1/2: both halves have mean zero, and neither goes with the other, with that of
+// another element, or with its own at another step, more than chance allows.
+static double half_of(uint32_t noise, int half) {
+    return ((double)(half ? noise >> 16 : noise & 0xffffu) + 0.5) / 65536 - 0.5;
+}
+
 static void test_noise(void **state) {
     (void)state;
-    enum { N = 1 << 16 };
-    int ones[32] = {0}, same[3][32] = {{0}};
-    for (uint64_t i = 0; i < N; i++) {
-        uint32_t noise = moment_noise(moment_noise_key(7), i);
-        uint32_t others[3] = {noise >> 16 | noise << 16, moment_noise(moment_noise_key(7), i + 1),
-                              moment_noise(moment_noise_key(8), i)};
-        for (int bit = 0; bit < 32; bit++) {
-            ones[bit] += noise >> bit & 1;
-            for (int k = 0; k < 3; k++)
-                same[k][bit] += ~(noise ^ others[k]) >> bit & 1;
+    enum { N = 1 << 16, N_OTHERS = 8 };
+    static const uint64_t distances[] = {1, 2, 16, MOMENT_BLOCK, 768};
+    uint32_t key = moment_noise_key(1000);
+    double mean[2] = {0}, together[2][N_OTHERS] = {{0}};
+    for (uint64_t i = 0; i < N; i++)
+        for (int half = 0; half < 2; half++) {
+            double here = half_of(moment_noise(key, i), half), others[N_OTHERS];
+            for (int k = 0; k < 5; k++)
+                others[k] = half_of(moment_noise(key, i + distances[k]), half);
+            others[5] = half_of(moment_noise(moment_noise_key(1001), i), half);
+            others[6] = half_of(moment_noise(moment_noise_key(1000 + ((int64_t)1 << 32)), i), half);
+            others[7] = half_of(moment_noise(key, i), 1 - half);
+            mean[half] += here;
+            for (int k = 0; k < N_OTHERS; k++)
+                together[half][k] += here * others[k];
         }
-    }
-    double allowed = 5 * sqrt(N / 4.0);
-    for (int bit = 0; bit < 32; bit++) {
-        assert_true(abs(ones[bit] - N / 2) < allowed);
-        for (int k = 0; k < 3; k++)
-            assert_true(abs(same[k][bit] - N / 2) < allowed);
+    for (int half = 0; half < 2; half++) {
+        assert_true(fabs(mean[half]) < 5 * sqrt(N / 12.0));
+        for (int k = 0; k < N_OTHERS; k++)
+            assert_true(fabs(together[half][k]) < 5 * sqrt(N) / 12);
     }
 }
 

@@ -5,7 +5,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_bytes.h"
 #include "kernels/optimizer_constants.h"
 
 // One call, as its loops see it. Each thread copies it, so that no store through a pointer can be thought to
@@ -22,13 +22,18 @@ struct moments {
     vf m, v;
 };
 
+// Only SGD's depend on the call.
+VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct call *call) {
+    return rule != OPTIMIZER_SGD || call->reads_moments;
+}
+
 // The new weights, from the old ones and the unscaled gradients; the moments are updated.
 VF_INLINE vf update(enum optimizer_rule rule, const struct call *call, vf g, vf weight, struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
     if (rule == OPTIMIZER_ADAM || rule == OPTIMIZER_SGD)
         g = vf_fma(weight, vf_set1(c->coupled_decay), g);
     if (rule == OPTIMIZER_SGD) {
-        at->m = call->reads_moments ? vf_fma(at->m, vf_set1(c->momentum), g) : g;
+        at->m = reads_moments(rule, call) ? vf_fma(at->m, vf_set1(c->momentum), g) : g;
         return vf_fnma(at->m, vf_set1(c->lr), weight);
     }
     vf towards = g - at->m, direction;
@@ -56,13 +61,39 @@ VF_INLINE void update_weights(enum optimizer_rule rule, const struct call *call,
         vf_put_part(args->type, args->param, i, weight, lanes);
 }
 
+// ---- memory
+
+// How far ahead of the arithmetic memory is asked for. The processor sees streams coming by itself, but
+// between square roots and divisions it looks too short a way ahead to keep memory busy.
+#define AHEAD_BYTES 1024
+
+VF_INLINE void fetch(const void *array, size_t byte) {
+    __builtin_prefetch((const char *)array + byte + AHEAD_BYTES);
+}
+
+VF_INLINE void fetch_weights(const struct optimizer_step_args *args, size_t i) {
+    fetch(args->grad, i * sizeof(float));
+    fetch(args->from.master, i * sizeof(float));
+}
+
+VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimizer_step_args *args,
+                             size_t i) {
+    if (n_moments > 0)
+        fetch(args->from.m, i * dtype_size(type));
+    if (n_moments > 1)
+        fetch(args->from.v, i * dtype_size(type));
+}
+
 // ---- moments as kernels/moments.h defines them, with its noise
 
-VF_INLINE vu noise_of(const struct call *call, size_t i) {
-    uint32_t first = (uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key;
-    vu x = (vu)vi_iota() * MOMENT_STRIDE + first;
-    x = (x ^ x >> 17) * MOMENT_MULTIPLIER;
-    return x ^ x >> 15;
+// What the elements' hashes are made of: consecutive vectors' differ by VF_WIDTH * MOMENT_STRIDE.
+VF_INLINE vu numbers_of(const struct call *call, size_t i) {
+    return (vu)vi_iota() * MOMENT_STRIDE +
+           ((uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key);
+}
+
+VF_INLINE vu noise_of(vu numbers) {
+    return (numbers ^ numbers >> 17) * MOMENT_MULTIPLIER;
 }
 
 VF_INLINE vh to_bf16(vf value, enum moment moment, vu noise) {
@@ -71,27 +102,30 @@ VF_INLINE vh to_bf16(vf value, enum moment moment, vu noise) {
     return vh_from_vu((rounded & ~nan) | (0x7fc0u & nan));
 }
 
-VF_INLINE vf decode(vu code, enum moment moment, float scale) {
-    vu magnitude = moment == FIRST_MOMENT ? code & 0x7fu : code;
-    vu share = ((magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT) & (vu)(magnitude != 0);
-    return (vf)(moment == FIRST_MOMENT ? share | (code << 24 & 0x80000000u) : share) * scale;
+VF_INLINE vf decode(const uint8_t *codes, enum moment moment, float scale) {
+    vu zero = (vu){0} + (MOMENT_CODE_ZERO(moment) << MOMENT_CODE_SHIFT);
+    if (moment == SECOND_MOMENT) {
+        vu code = vu_load_bytes(codes);
+        return (vf)vu_add_where(code, 0xffu, code << MOMENT_CODE_SHIFT, zero, (vu){0}) * scale;
+    }
+    vu code = vu_load_signed_bytes(codes), share = code << MOMENT_CODE_SHIFT & 0x87ffffffu;
+    return (vf)vu_add_where(code, 0x7fu, share, zero, share) * scale;
 }
 
-VF_INLINE vu encode(vf value, enum moment moment, float inverse, vu noise) {
-    vu share = (vu)(value * inverse), magnitude = share & 0x7fffffffu;
-    noise = (moment == FIRST_MOMENT ? noise << 4 & 0xffff0u : noise >> 12 & 0xffff0u) | 8u;
-    vi code = (vi)((magnitude + noise) >> MOMENT_CODE_SHIFT) - (int32_t)MOMENT_CODE_ZERO(moment);
-    code = vi_max(code, vi_set1(1));
-    if (moment == SECOND_MOMENT)
-        return (vu)(code & (value != 0));
-    return (vu)(code & ((vi)magnitude >= (int32_t)MOMENT_LEAST_SHARE)) | (share >> 24 & 0x80u);
+// The upper 12 bits of a value's share of the scale, rounded. A second moment has no sign.
+VF_INLINE vu rounded_share(vf value, enum moment moment, float inverse, vu noise) {
+    noise = ((moment == FIRST_MOMENT ? noise : noise >> 12) & 0xffff0u) | 8u;
+    return ((vu)(value * inverse) + noise) >> MOMENT_CODE_SHIFT;
+}
+
+VF_INLINE vw code_of(vw share, enum moment moment) {
+    vw magnitude = moment == FIRST_MOMENT ? share & 0x7ff : share, zero = vw_set1(MOMENT_CODE_ZERO(moment));
+    vw least = moment == FIRST_MOMENT ? vw_subtract(magnitude, vw_set1(MOMENT_CODE_NONE)) : magnitude;
+    vw code = vw_max(vw_subtract(magnitude, zero), vw_min(least, vw_set1(1)));
+    return moment == FIRST_MOMENT ? code | (share >> 4 & 0x80) : code;
 }
 
 // ---- spans of fp32 and bf16 moments
-
-VF_INLINE vf get_moments(enum dtype type, const struct call *call, const void *from, size_t i, int lanes) {
-    return call->reads_moments ? vf_get_part(type, from, i, lanes) : vf_zero();
-}
 
 VF_INLINE void put_moments(enum dtype type, enum moment moment, void *to, size_t i, vf value, vu noise,
                            int lanes) {
@@ -105,12 +139,12 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
                            size_t i, int lanes) {
     const struct optimizer_step_args *args = &call->args;
     struct moments at = {vf_zero(), vf_zero()};
-    if (n_moments > 0)
-        at.m = get_moments(type, call, args->from.m, i, lanes);
+    if (n_moments > 0 && reads_moments(rule, call))
+        at.m = vf_get_part(type, args->from.m, i, lanes);
     if (n_moments > 1)
-        at.v = get_moments(type, call, args->from.v, i, lanes);
+        at.v = vf_get_part(type, args->from.v, i, lanes);
     update_weights(rule, call, i, lanes, &at);
-    vu noise = type == DTYPE_BF16 ? noise_of(call, i) : (vu){0};
+    vu noise = type == DTYPE_BF16 ? noise_of(numbers_of(call, i)) : (vu){0};
     if (n_moments > 0)
         put_moments(type, FIRST_MOMENT, args->to.m, i, at.m, noise, lanes);
     if (n_moments > 1)
@@ -120,118 +154,212 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
 VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type, const struct call *call,
                          struct cpu_range range) {
     size_t i = range.begin;
-    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
+    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH) {
+        fetch_weights(&call->args, i);
+        fetch_moments(n_moments, type, &call->args, i);
         step_vector(rule, n_moments, type, call, i, VF_WIDTH);
+    }
     if (i < range.end)
         step_vector(rule, n_moments, type, call, i, (int)(range.end - i));
 }
 
 // ---- blocks of int8 moments: the new ones are all known before the first is stored
 
-VF_INLINE float put_scale(void *scales, size_t block, vi largest) {
-    float scale = moment_scale((uint32_t)vi_reduce_max(largest));
-    ((float *)scales)[block] = scale;
+enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are put together
+
+// Where the codes of a block are, all MOMENT_BLOCK of them.
+struct codes {
+    const uint8_t *m_from, *v_from;
+    uint8_t *m_to, *v_to;
+};
+
+VF_INLINE struct codes codes_at(int n_moments, const struct optimizer_step_args *args, size_t begin) {
+    struct codes codes = {(const uint8_t *)args->from.m + begin, NULL, (uint8_t *)args->to.m + begin, NULL};
+    if (n_moments > 1) {
+        codes.v_from = (const uint8_t *)args->from.v + begin;
+        codes.v_to = (uint8_t *)args->to.v + begin;
+    }
+    return codes;
+}
+
+// A block's scales while it is updated, and the largest bits of its new moments.
+struct scales {
+    float m, v;
+    vu m_largest, v_largest;
+};
+
+VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const struct call *call,
+                                  size_t begin) {
+    const float *m = call->args.from.m_scales, *v = call->args.from.v_scales;
+    size_t block = begin / MOMENT_BLOCK;
+    return (struct scales){.m = reads_moments(rule, call) ? m[block] : 0, .v = n_moments > 1 ? v[block] : 0};
+}
+
+// The vector from element k of the block that begins at `begin`.
+VF_INLINE void update_part(enum optimizer_rule rule, int n_moments, const struct call *call,
+                           const struct codes *codes, size_t begin, size_t k, int lanes,
+                           struct scales *scales, struct moments *new) {
+    struct moments at = {vf_zero(), vf_zero()};
+    if (reads_moments(rule, call))
+        at.m = decode(codes->m_from + k, FIRST_MOMENT, scales->m);
+    if (n_moments > 1)
+        at.v = decode(codes->v_from + k, SECOND_MOMENT, scales->v);
+    update_weights(rule, call, begin + k, lanes, &at);
+    scales->m_largest = vu_max(scales->m_largest, (vu)at.m & 0x7fffffffu);
+    if (n_moments > 1)
+        scales->v_largest = vu_max(scales->v_largest, (vu)at.v);
+    new[k / VF_WIDTH] = at;
+}
+
+// What a block's new moments are multiplied by to have their share of its new scales.
+struct inverses {
+    float m, v;
+};
+
+VF_INLINE float put_scale(void *scales, size_t begin, vu largest) {
+    float scale = moment_scale(vu_reduce_max(largest) & 0x7fffffffu);
+    ((float *)scales)[begin / MOMENT_BLOCK] = scale;
     return moment_inverse(scale);
 }
 
-VF_INLINE vi larger(vi largest, vf value) {
-    return vi_max(largest, (vi)value & 0x7fffffff);
+VF_INLINE struct inverses put_scales(int n_moments, const struct call *call, size_t begin,
+                                     const struct scales *scales) {
+    const struct optimizer_state *to = &call->args.to;
+    return (struct inverses){.m = put_scale(to->m_scales, begin, scales->m_largest),
+                             .v = n_moments > 1 ? put_scale(to->v_scales, begin, scales->v_largest) : 0};
 }
 
-VF_INLINE void put_codes(int n_moments, const struct call *call, const struct moments *at, size_t begin,
-                         size_t n, float m_inverse, float v_inverse, bool some_zero) {
-    for (size_t k = 0; k < n; k += VF_WIDTH) {
-        const struct moments *here = &at[k / VF_WIDTH];
-        size_t i = begin + k;
-        int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
-        vu noise = noise_of(call, i), code = encode(here->m, FIRST_MOMENT, m_inverse, noise);
-        code = some_zero && m_inverse == 0 ? (vu){0} : code;
-        vu_store_bytes_part((uint8_t *)call->args.to.m + i, code, lanes);
-        if (n_moments > 1) {
-            code = encode(here->v, SECOND_MOMENT, v_inverse, noise);
-            code = some_zero && v_inverse == 0 ? (vu){0} : code;
-            vu_store_bytes_part((uint8_t *)call->args.to.v + i, code, lanes);
-        }
+VF_INLINE void put_group(int n_moments, const struct call *call, const struct codes *codes, size_t begin,
+                         size_t k, struct inverses inverses, const struct moments *new) {
+    vu m[4], v[4], numbers = numbers_of(call, begin + k);
+    for (size_t j = 0; j < 4; j++) {
+        const struct moments *at = &new[k / VF_WIDTH + j];
+        vu noise = noise_of(numbers);
+        m[j] = rounded_share(at->m, FIRST_MOMENT, inverses.m, noise);
+        v[j] = rounded_share(at->v, SECOND_MOMENT, inverses.v, noise);
+        numbers += VF_WIDTH * MOMENT_STRIDE;
     }
+    vw_store_bytes(codes->m_to + k, code_of(vw_pack(m[0], m[1]), FIRST_MOMENT),
+                   code_of(vw_pack(m[2], m[3]), FIRST_MOMENT));
+    if (n_moments > 1)
+        vw_store_bytes(codes->v_to + k, code_of(vw_pack(v[0], v[1]), SECOND_MOMENT),
+                       code_of(vw_pack(v[2], v[3]), SECOND_MOMENT));
 }
 
-VF_INLINE void step_block(enum optimizer_rule rule, int n_moments, const struct call *call, size_t begin,
-                          size_t n) {
-    const struct optimizer_step_args *args = &call->args;
-    const uint8_t *m_from = args->from.m, *v_from = args->from.v;
-    struct moments at[MOMENT_BLOCK / VF_WIDTH];
-    vi m_largest = {0}, v_largest = {0};
-    size_t block = begin / MOMENT_BLOCK;
-    float m_scale = call->reads_moments ? ((const float *)args->from.m_scales)[block] : 0;
-    float v_scale = n_moments > 1 ? ((const float *)args->from.v_scales)[block] : 0;
-    for (size_t k = 0; k < n; k += VF_WIDTH) {
-        struct moments *here = &at[k / VF_WIDTH];
-        size_t i = begin + k;
-        int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
-        here->m = call->reads_moments ? decode(vu_load_bytes_part(m_from + i, lanes), FIRST_MOMENT, m_scale)
-                                      : vf_zero();
-        here->v =
-            n_moments > 1 ? decode(vu_load_bytes_part(v_from + i, lanes), SECOND_MOMENT, v_scale) : vf_zero();
-        update_weights(rule, call, i, lanes, here);
-        m_largest = larger(m_largest, here->m);
-        if (n_moments > 1)
-            v_largest = larger(v_largest, here->v);
-    }
-    float m_inverse = put_scale(args->to.m_scales, block, m_largest);
-    float v_inverse = n_moments > 1 ? put_scale(args->to.v_scales, block, v_largest) : 0;
-    // Of a block whose inverse is zero all codes are.
-    if (m_inverse != 0 && (n_moments < 2 || v_inverse != 0))
-        put_codes(n_moments, call, at, begin, n, m_inverse, v_inverse, false);
-    else
-        put_codes(n_moments, call, at, begin, n, m_inverse, v_inverse, true);
+// After its groups were put: where an inverse is zero, all codes are.
+VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inverses inverses) {
+    if (inverses.m == 0)
+        memset(codes->m_to, 0, MOMENT_BLOCK);
+    if (n_moments > 1 && inverses.v == 0)
+        memset(codes->v_to, 0, MOMENT_BLOCK);
 }
 
+// The last block of a span, of n < MOMENT_BLOCK elements, by way of copies of its codes that are whole.
+VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct call *call,
+                                size_t begin, size_t n) {
+    uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
+    struct moments new[VECTORS];
+    struct codes codes = {m_copy, v_copy, m_copy, v_copy}, there = codes_at(n_moments, &call->args, begin);
+    struct scales scales = scales_at(rule, n_moments, call, begin);
+    memset(new, 0, sizeof new);
+    memcpy(m_copy, there.m_from, n);
+    if (n_moments > 1)
+        memcpy(v_copy, there.v_from, n);
+    for (size_t k = 0; k < n; k += VF_WIDTH)
+        update_part(rule, n_moments, call, &codes, begin, k, n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH,
+                    &scales, new);
+    struct inverses inverses = put_scales(n_moments, call, begin, &scales);
+    for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP)
+        put_group(n_moments, call, &codes, begin, k, inverses, new);
+    close_block(n_moments, &codes, inverses);
+    memcpy(there.m_to, m_copy, n);
+    if (n_moments > 1)
+        memcpy(there.v_to, v_copy, n);
+}
+
+// A block is put while the next one is updated: rounding fills the time that square roots and divisions take.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct call *call,
                            struct cpu_range range) {
+    struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
+    struct codes last_codes = {0};
+    struct inverses inverses = {0};
     size_t i = range.begin;
-    for (; i + MOMENT_BLOCK <= range.end; i += MOMENT_BLOCK)
-        step_block(rule, n_moments, call, i, MOMENT_BLOCK);
+    for (; i + MOMENT_BLOCK <= range.end; i += MOMENT_BLOCK) {
+        struct codes codes = codes_at(n_moments, &call->args, i);
+        struct scales scales = scales_at(rule, n_moments, call, i);
+        for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP) {
+            fetch_moments(n_moments, DTYPE_I8, &call->args, i + k);
+            for (size_t j = k; j < k + GROUP; j += VF_WIDTH) {
+                fetch_weights(&call->args, i + j);
+                update_part(rule, n_moments, call, &codes, i, j, VF_WIDTH, &scales, new);
+            }
+            if (i > range.begin)
+                put_group(n_moments, call, &last_codes, i - MOMENT_BLOCK, k, inverses, last);
+        }
+        if (i > range.begin)
+            close_block(n_moments, &last_codes, inverses);
+        inverses = put_scales(n_moments, call, i, &scales);
+        last_codes = codes;
+        struct moments *swapped = new;
+        new = last;
+        last = swapped;
+    }
+    if (i > range.begin) {
+        for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP)
+            put_group(n_moments, call, &last_codes, i - MOMENT_BLOCK, k, inverses, last);
+        close_block(n_moments, &last_codes, inverses);
+    }
     if (i < range.end)
-        step_block(rule, n_moments, call, i, range.end - i);
+        step_short_block(rule, n_moments, call, i, range.end - i);
 }
 
 // ---- the operation
 
-VF_INLINE void step_range(enum optimizer_rule rule, int n_moments, const struct call *call,
-                          struct cpu_range range) {
-    if (n_moments == 0 || call->args.state_type == DTYPE_F32)
-        step_span(rule, n_moments, DTYPE_F32, call, range);
-    else if (call->args.state_type == DTYPE_BF16)
-        step_span(rule, n_moments, DTYPE_BF16, call, range);
-    else
-        step_blocks(rule, n_moments, call, range);
+// A function for each rule and type of moments: each has the registers to itself.
+#define STEP(name, rule, n_moments)                                                                          \
+    static __attribute__((noinline)) void name##_fp32(const struct call *shared, struct cpu_range range) {   \
+        const struct call call = *shared;                                                                    \
+        step_span(rule, n_moments, DTYPE_F32, &call, range);                                                 \
+    }                                                                                                        \
+    static __attribute__((noinline)) void name##_bf16(const struct call *shared, struct cpu_range range) {   \
+        const struct call call = *shared;                                                                    \
+        step_span(rule, n_moments, DTYPE_BF16, &call, range);                                                \
+    }                                                                                                        \
+    static __attribute__((noinline)) void name##_int8(const struct call *shared, struct cpu_range range) {   \
+        const struct call call = *shared;                                                                    \
+        step_blocks(rule, n_moments, &call, range);                                                          \
+    }
+
+STEP(adamw, OPTIMIZER_ADAMW, 2)
+STEP(adam, OPTIMIZER_ADAM, 2)
+STEP(momentum, OPTIMIZER_SGD, 1)
+STEP(lion, OPTIMIZER_LION, 1)
+
+static __attribute__((noinline)) void sgd(const struct call *shared, struct cpu_range range) {
+    const struct call call = *shared;
+    step_span(OPTIMIZER_SGD, 0, DTYPE_F32, &call, range);
 }
 
-static void step_share(const struct call *shared, struct cpu_range range) {
-    const struct call copy = *shared, *call = &copy;
-    switch (call->args.rule) {
-    case OPTIMIZER_ADAMW:
-        step_range(OPTIMIZER_ADAMW, 2, call, range);
-        break;
-    case OPTIMIZER_ADAM:
-        step_range(OPTIMIZER_ADAM, 2, call, range);
-        break;
-    case OPTIMIZER_SGD:
-        if (call->args.from.m)
-            step_range(OPTIMIZER_SGD, 1, call, range);
-        else
-            step_range(OPTIMIZER_SGD, 0, call, range);
-        break;
-    default:
-        step_range(OPTIMIZER_LION, 1, call, range);
-    }
+typedef void step_function(const struct call *shared, struct cpu_range range);
+
+static step_function *step_of(const struct optimizer_step_args *args) {
+    static step_function *const steps[N_OPTIMIZER_RULES][3] = {
+        [OPTIMIZER_ADAMW] = {adamw_fp32, adamw_bf16, adamw_int8},
+        [OPTIMIZER_ADAM] = {adam_fp32, adam_bf16, adam_int8},
+        [OPTIMIZER_SGD] = {momentum_fp32, momentum_bf16, momentum_int8},
+        [OPTIMIZER_LION] = {lion_fp32, lion_bf16, lion_int8},
+    };
+    if (args->rule == OPTIMIZER_SGD && !args->from.m)
+        return sgd;
+    return steps[args->rule][args->state_type == DTYPE_I8 ? 2 : args->state_type == DTYPE_BF16 ? 1 : 0];
 }
 
 enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer_step_args *args) {
     const struct call call = {.args = *args,
                               .constants = optimizer_constants_of(args),
                               .reads_moments = optimizer_reads_moments(args)};
+    step_function *step = step_of(args);
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    step_share(&call, cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
+    step(&call, cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
     return STATUS_OK;
 }
