@@ -1,7 +1,13 @@
 // Checks of optimizer_step: every rule with fp32 moments against the reference's double, element by element.
 // Narrower moments are op_check_moments.c's.
 #include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
 
+#include <cmocka.h>
+
+#include "kernels/moments.h"
 #include "tests/ops/op_check.h"
 #include "tests/ops/op_check_optimizer.h"
 
@@ -80,6 +86,23 @@ static void allow_lion(const struct optimizer_step_args *args, double g, double 
                     4 * TINY + (either ? 2 * args->lr : 0);
 }
 
+// The element's offs from the rest: what the step was given, and what it should have given.
+static void allow(const struct optimizer_step_args *args, int n_moments, double grad, double weight, double m,
+                  struct element *e) {
+    double scaled = grad * (double)args->grad_scale;
+    bool coupled = args->rule == OPTIMIZER_ADAM || args->rule == OPTIMIZER_SGD;
+    e->g = fabs(scaled) + (coupled ? args->weight_decay * fabs(weight) : 0);
+    e->g_rounds = coupled ? 3 : 1;
+    e->weight = fabs(weight);
+    e->m = fabs(m);
+    if (args->rule == OPTIMIZER_SGD)
+        allow_sgd(args, n_moments > 0, e);
+    else if (args->rule == OPTIMIZER_LION)
+        allow_lion(args, scaled, m, e);
+    else
+        allow_adam(args, e);
+}
+
 struct tensors {
     struct op_tensor *grad, *master, *m, *v;      // before
     struct op_tensor *new_master, *new_m, *new_v; // after: the same ones in place
@@ -87,22 +110,11 @@ struct tensors {
 };
 
 static void allow_element(const struct optimizer_step_args *args, const struct tensors *t, size_t i) {
-    double scaled = t->grad->given[i] * (double)args->grad_scale, weight = t->master->given[i];
-    bool coupled = args->rule == OPTIMIZER_ADAM || args->rule == OPTIMIZER_SGD;
-    struct element e = {.g = fabs(scaled) + (coupled ? args->weight_decay * fabs(weight) : 0),
-                        .weight = fabs(weight),
-                        .m = t->m ? fabs(t->m->given[i]) : 0,
-                        .v = t->v ? t->v->given[i] : 0,
+    struct element e = {.v = t->v ? t->v->given[i] : 0,
                         .new_weight = t->new_master->truth[i],
                         .new_m = t->m ? t->new_m->truth[i] : 0,
-                        .new_v = t->v ? t->new_v->truth[i] : 0,
-                        .g_rounds = coupled ? 3 : 1};
-    if (args->rule == OPTIMIZER_SGD)
-        allow_sgd(args, t->m != NULL, &e);
-    else if (args->rule == OPTIMIZER_LION)
-        allow_lion(args, scaled, t->m->given[i], &e);
-    else
-        allow_adam(args, &e);
+                        .new_v = t->v ? t->new_v->truth[i] : 0};
+    allow(args, t->m != NULL, t->grad->given[i], t->master->given[i], t->m ? t->m->given[i] : 0, &e);
     t->new_master->allowed[i] = e.weight_off;
     if (t->m)
         t->new_m->allowed[i] = e.m_off;
@@ -216,4 +228,78 @@ void check_optimizer_step(struct op_bench *bench) {
         }
     }
     op_check_narrow_moments(bench);
+}
+
+// ---- one long span
+
+enum { LONG = 10000019, PIECE = 65536 }; // a prime length, judged a piece at a time
+enum { GRAD, WEIGHT, M, V, N_ARRAYS };
+
+// Fast, and of all sizes: a float of random sign, fraction, and an exponent of about 2^-40 to 2^2; every 16th
+// is zero, every 16th subnormal.
+static float long_value(int array, size_t i) {
+    uint32_t bits = moment_mix((uint32_t)i * N_ARRAYS + (uint32_t)array), kind = moment_mix(bits) % 16;
+    uint32_t exponent = kind == 1 ? 0 : 87 + bits % 43;
+    float value = kind == 0 ? 0 : moment_float((bits & 0x807fffffu) | exponent << 23);
+    return array == V ? fabsf(value) * 0x1p-4f : value;
+}
+
+static void judge_long(const struct optimizer_step_args *args, int n_moments, size_t first, size_t n,
+                       float *const arrays[], double *const before[], double *const after[]) {
+    for (size_t i = 0; i < n; i++) {
+        struct element e = {.v = n_moments > 1 ? before[V][i] : 0,
+                            .new_weight = after[WEIGHT][i],
+                            .new_m = n_moments > 0 ? after[M][i] : 0,
+                            .new_v = n_moments > 1 ? after[V][i] : 0};
+        allow(args, n_moments, before[GRAD][i], before[WEIGHT][i], n_moments > 0 ? before[M][i] : 0, &e);
+        double offs[N_ARRAYS] = {0, e.weight_off, e.m_off, e.v_off};
+        for (int k = WEIGHT; k <= WEIGHT + n_moments; k++) {
+            double got = (double)arrays[k][first + i], wanted = after[k][i];
+            if (!(fabs(got - wanted) <= offs[k] * (1 + 2 * OP_UNIT) + OP_UNIT * fabs(wanted) + TINY))
+                fail_msg("array %d, element %zu: %.9g, expected %.9g, allowed %.3g", k, first + i, got,
+                         wanted, offs[k]);
+        }
+    }
+}
+
+void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer) {
+    struct stream stream;
+    float *arrays[N_ARRAYS];
+    double *before[N_ARRAYS], *after[N_ARRAYS];
+    assert_int_equal(stream_init(&stream, bench->device), STATUS_OK);
+    for (int k = 0; k < N_ARRAYS; k++) {
+        void *memory;
+        assert_int_equal(bench->device->memory_new(bench->device, LONG * sizeof(float), "tests", &memory),
+                         STATUS_OK);
+        arrays[k] = memory;
+        before[k] = malloc(PIECE * sizeof(double));
+        after[k] = malloc(PIECE * sizeof(double));
+        assert_true(before[k] && after[k]);
+        for (size_t i = 0; i < LONG; i++)
+            arrays[k][i] = long_value(k, i);
+    }
+    struct optimizer_step_args args = op_optimizer_args(optimizer, &op_optimizer_settings[1], LONG);
+    args.from = args.to = (struct optimizer_state){
+        .master = arrays[WEIGHT], .m = optimizer->n_moments > 0 ? arrays[M] : NULL, .v = arrays[V]};
+    args.grad = arrays[GRAD];
+    assert_int_equal(bench->device->ops->optimizer_step(&stream, &args), STATUS_OK);
+    for (size_t first = 0; first < LONG; first += PIECE) {
+        size_t n = LONG - first < PIECE ? LONG - first : PIECE;
+        for (int k = 0; k < N_ARRAYS; k++)
+            for (size_t i = 0; i < n; i++)
+                before[k][i] = after[k][i] = (double)long_value(k, first + i);
+        struct optimizer_step_args wide = args;
+        wide.n = n;
+        wide.type = DTYPE_F64;
+        wide.from = wide.to = (struct optimizer_state){
+            .master = after[WEIGHT], .m = optimizer->n_moments > 0 ? after[M] : NULL, .v = after[V]};
+        wide.grad = before[GRAD];
+        op_reference_call(bench, OP_optimizer_step, &wide);
+        judge_long(&args, optimizer->n_moments, first, n, arrays, before, after);
+    }
+    for (int k = 0; k < N_ARRAYS; k++) {
+        bench->device->memory_delete(bench->device, arrays[k], LONG * sizeof(float));
+        free(before[k]), free(after[k]);
+    }
+    stream_free(&stream);
 }

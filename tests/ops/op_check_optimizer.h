@@ -24,6 +24,8 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
 
 // With moments in bf16 and int8; op_check_moments.c says how they are judged.
 void op_check_narrow_moments(struct op_bench *bench);
+// Ten million elements in fp32, on a device of host memory.
+void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer);
 // Whether steps on two devices have the same bits: all rules and types.
 void op_check_same_steps(struct op_bench *bench, struct op_bench *other);
 
