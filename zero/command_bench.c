@@ -164,6 +164,41 @@ static enum status adamw(struct bench *b, struct work *work) {
          .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
 }
 
+// Adafactor's three passes over a (B T, 4 C) tensor.
+static struct adafactor_stretch whole_tensor(const struct bench *b) {
+    return (struct adafactor_stretch){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
+}
+
+static struct adafactor_direction direction_of(const struct bench *b) {
+    return (struct adafactor_direction){.grad = b->buffers[0],
+                                        .row_scales = b->buffers[2],
+                                        .column_scales = b->buffers[3],
+                                        .largest_scale = 1,
+                                        .grad_scale = 1,
+                                        .grad_type = DTYPE_F32};
+}
+
+static enum status adafactor_sums(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = (double)whole_tensor(b).n * 4};
+    CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
+         .stretch = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
+         .grad_type = DTYPE_F32);
+}
+
+static enum status adafactor_norms(struct bench *b, struct work *work) {
+    *work = (struct work){.bytes = (double)whole_tensor(b).n * 8};
+    CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
+         .stretch = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
+}
+
+static enum status adafactor_step(struct bench *b, struct work *work) {
+    bool narrow = b->type != DTYPE_F32;
+    *work = (struct work){.bytes = (double)whole_tensor(b).n * (12 + (narrow ? 2 : 0))};
+    CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
+         .direction = direction_of(b), .stretch = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
+         .type = b->type);
+}
+
 static enum status sum_squares(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     *work = (struct work){.bytes = (double)n * sizeof(float)};
@@ -200,6 +235,9 @@ static const struct bench_case {
     {"embedding_backward", embedding_backward},
     {"cross_entropy", cross_entropy},
     {"adamw", adamw},
+    {"adafactor_sums", adafactor_sums},
+    {"adafactor_norms", adafactor_norms},
+    {"adafactor_step", adafactor_step},
     {"sum_squares", sum_squares},
     {"cast", cast},
     {"add", add},
