@@ -268,7 +268,8 @@ struct adafactor_direction {
 // Adds to `sums` the squares of u, coarse and fine, in units that follow from the sum's bound `update_bound`
 // and the tensor's size; then those of the master weights likewise, whose sum is taken to be
 // ADAFACTOR_WEIGHTS_BOUND where it is more.
-#define ADAFACTOR_WEIGHTS_BOUND 0x1p40
+#define ADAFACTOR_WEIGHTS_BOUND  0x1p40
+#define ADAFACTOR_LARGEST_WEIGHT 0x1p20f // whose square that is
 struct adafactor_norms_args {
     double *sums;       // [+] (4)
     const void *master; // [r] (n) fp32

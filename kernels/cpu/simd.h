@@ -34,7 +34,6 @@ typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of as many bf16 or fp16 numbers
 typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many doubles
-typedef int64_t vl __attribute__((vector_size(VF_WIDTH * 4)));  // what a comparison of those gives
 #define VD_WIDTH (VF_WIDTH / 2)
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
@@ -222,8 +221,15 @@ VF_INLINE vd vd_widen(vf x, int half) {
 #endif
 }
 
-VF_INLINE vd vd_select(vl mask, vd yes, vd no) {
-    return (vd)((mask & (vl)yes) | (~mask & (vl)no));
+// a * b + c. Rounded once where the machine can; elsewhere twice, unless a * b is exact.
+VF_INLINE vd vd_fma(vd a, vd b, vd c) {
+#if defined(VF_AVX512)
+    return _mm512_fmadd_pd(a, b, c);
+#elif defined(VF_AVX2)
+    return _mm256_fmadd_pd(a, b, c);
+#else
+    return a * b + c;
+#endif
 }
 
 VF_INLINE vd vd_load(const double *from) {

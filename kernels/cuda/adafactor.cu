@@ -22,16 +22,14 @@ struct parts {
     double coarse, fine;
 };
 
-// The operations are named so that no compiler fuses what must be rounded.
-__device__ parts split(double square, const exact_units &units) {
-    parts parts;
-    parts.coarse = __dsub_rn(__dadd_rn(square, units.coarse), units.coarse);
-    parts.fine = __dsub_rn(__dadd_rn(__dsub_rn(square, parts.coarse), units.fine), units.fine);
-    return parts;
-}
-
+// A float's square is exact in double, fused or not. The other operations are named so that no compiler fuses
+// what must be rounded.
 __device__ parts split_square(float x, const exact_units &units) {
-    return split(__dmul_rn(static_cast<double>(x), static_cast<double>(x)), units);
+    double wide = static_cast<double>(x);
+    parts parts;
+    parts.coarse = __dsub_rn(__fma_rn(wide, wide, units.coarse), units.coarse);
+    parts.fine = __dsub_rn(__dadd_rn(__fma_rn(wide, wide, -parts.coarse), units.fine), units.fine);
+    return parts;
 }
 
 __device__ void add(parts &sums, const parts &more) {
@@ -220,10 +218,10 @@ struct norms_step {
     template <int WIDTH> __device__ void at(size_t i, size_t row, size_t column) {
         floats<WIDTH> u = of.update<WIDTH>(i, row, column), weight = load<WIDTH>(master + i);
         for (int k = 0; k < WIDTH; k++) {
-            double wide = static_cast<double>(weight.x[k]), square = __dmul_rn(wide, wide);
+            float size = fabsf(weight.x[k]);
+            size = size > ADAFACTOR_LARGEST_WEIGHT ? ADAFACTOR_LARGEST_WEIGHT : size; // NaN stays
             add(update, split_square(u.x[k], update_units));
-            square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays
-            add(weights, split(square, weight_units));
+            add(weights, split_square(size, weight_units));
         }
     }
 };

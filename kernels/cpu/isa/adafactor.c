@@ -20,10 +20,11 @@ struct parts {
     vd coarse, fine;
 };
 
-VF_INLINE struct parts split(vd square, const struct units *units) {
+// x comes from floats, so that its square is exact: fused or not, the bits are the same.
+VF_INLINE struct parts split_square(vd x, const struct units *units) {
     struct parts parts;
-    parts.coarse = (square + units->coarse) - units->coarse;
-    parts.fine = ((square - parts.coarse) + units->fine) - units->fine;
+    parts.coarse = vd_fma(x, x, units->coarse) - units->coarse;
+    parts.fine = (vd_fma(x, x, -parts.coarse) + units->fine) - units->fine;
     return parts;
 }
 
@@ -54,8 +55,7 @@ VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args
                           struct parts *row) {
     vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
     for (int half = 0; half < 2; half++) {
-        vd x = vd_widen(g, half);
-        struct parts parts = split(x * x, units);
+        struct parts parts = split_square(vd_widen(g, half), units);
         vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + parts.coarse);
         vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + parts.fine);
         add_parts(row, parts);
@@ -164,12 +164,9 @@ struct norms {
     struct parts update, weights;
 };
 
-VF_INLINE void add_squares(vf x, double most, const struct units *units, struct parts *sums) {
-    for (int half = 0; half < 2; half++) {
-        vd wide = vd_widen(x, half), square = wide * wide;
-        square = vd_select(square > most, vd_set1(most), square);
-        add_parts(sums, split(square, units));
-    }
+VF_INLINE void add_squares(vf x, const struct units *units, struct parts *sums) {
+    for (int half = 0; half < 2; half++)
+        add_parts(sums, split_square(vd_widen(x, half), units));
 }
 
 VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norms_args *args, size_t at,
@@ -177,9 +174,10 @@ VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norm
     vf u = update(grad_type, &args->direction, at, column, row_scale, lanes);
     if (lanes < VF_WIDTH)
         u = vf_first(u, lanes, vf_zero()); // an infinite scale makes NaN where nothing was loaded
-    add_squares(u, HUGE_VAL, &norms->update_units, &norms->update);
-    add_squares(vf_get_part(DTYPE_F32, args->master, at, lanes), ADAFACTOR_WEIGHTS_BOUND,
-                &norms->weight_units, &norms->weights);
+    vf size = (vf)((vu)vf_get_part(DTYPE_F32, args->master, at, lanes) & 0x7fffffffu);
+    size = vf_min(vf_set1(ADAFACTOR_LARGEST_WEIGHT), size); // NaN stays
+    add_squares(u, &norms->update_units, &norms->update);
+    add_squares(size, &norms->weight_units, &norms->weights);
 }
 
 VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms_args *args,
