@@ -8,14 +8,6 @@ namespace {
 
 constexpr int WIDEST = widest_access<float>();
 
-template <int WIDTH> __device__ floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
-    if (type == DTYPE_BF16)
-        return load<WIDTH>(static_cast<const bf16 *>(from) + i);
-    if (type == DTYPE_F16)
-        return load<WIDTH>(static_cast<const half *>(from) + i);
-    return load<WIDTH>(static_cast<const float *>(from) + i);
-}
-
 // ---- exact sums
 
 struct parts {

@@ -53,14 +53,6 @@ template <class Rule> __device__ float update(const call &call, float g, float w
                      Rule::rule == OPTIMIZER_ADAMW ? __fmaf_rn(weight, c.decay, direction) : direction);
 }
 
-template <int WIDTH> __device__ floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
-    if (type == DTYPE_BF16)
-        return load<WIDTH>(static_cast<const bf16 *>(from) + i);
-    if (type == DTYPE_F16)
-        return load<WIDTH>(static_cast<const half *>(from) + i);
-    return load<WIDTH>(static_cast<const float *>(from) + i);
-}
-
 template <int WIDTH>
 __device__ void store_as(enum dtype type, void *to, size_t i, const floats<WIDTH> &value) {
     if (type == DTYPE_BF16)

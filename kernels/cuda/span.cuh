@@ -22,6 +22,15 @@ template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from
     return value;
 }
 
+// The same of a type that is known only when the kernel runs.
+template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
+    if (type == DTYPE_BF16)
+        return load<WIDTH>(static_cast<const bf16 *>(from) + i);
+    if (type == DTYPE_F16)
+        return load<WIDTH>(static_cast<const half *>(from) + i);
+    return load<WIDTH>(static_cast<const float *>(from) + i);
+}
+
 template <int WIDTH, class T> __device__ inline void store(T *to, const floats<WIDTH> &value) {
     elements<T, WIDTH> narrow_ones;
     for (int i = 0; i < WIDTH; i++)
