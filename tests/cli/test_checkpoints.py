@@ -123,7 +123,7 @@ class Consolidate(CheckpointCase):
         self.assertEqual((target / 'tokenizer.tiktoken').read_bytes(), before['tokenizer.tiktoken'])
 
     def test_what_one_rank_wrote_stays_the_same_bytes(self):
-        for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}:
+        for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}, {'type': 'adafactor'}:
             with self.subTest(optimizer):
                 self.run_train(self.tiny_config(optimizer=optimizer, train={'max_steps': 2}))
                 source = self.checkpoints()[-1]
@@ -161,6 +161,20 @@ class Consolidate(CheckpointCase):
                                    f'checkpoint.resume={path}', f'zero_optimization.stage={stage}')
                 self.assertEqual([step for step, _, _ in self.curve(f'consolidated-{ranks}')], [4, 5])
                 self.assertEqual(self.curve(f'consolidated-{ranks}'), self.curve(f'original-{ranks}'))
+                self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
+
+    def test_factors_of_adafactor(self):
+        """They are written once, though every rank has them; resumed runs find them wherever they stand."""
+        source = self.three_ranks('train.max_steps=4', optimizer={'type': 'adafactor', 'lr': 0.01})[-1]
+        self.run_train('checkpoint', 'consolidate', source)
+        target = self.folder / 'run' / 'consolidated' / source.name
+        self.assertEqual(numbers(target), numbers(source))
+        self.assertEqual({kind for _, kind in numbers(source)}, {'master', 'factors'})
+        for ranks, stage in (1, 0), (2, 2):
+            with self.subTest(ranks=ranks):
+                for name, path in ('original', source), ('consolidated', target):
+                    self.run_ranks(ranks, self.config, f'run.dir={self.folder}/{name}-{ranks}',
+                                   f'checkpoint.resume={path}', f'zero_optimization.stage={stage}')
                 self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
 
     def test_damage(self):
