@@ -137,15 +137,25 @@ static void run_steps(struct rig *rig, int64_t from, int64_t to) {
 
 // ---- one rank alone
 
-// What every run must come to: the whole model's weights and factors.
+// What every run must come to: the whole model's weights and factors, and the last step's sums, whose last
+// bits factors would hide.
 struct outcome {
     float *weights, *factors;
-    size_t n_weights, n_factors;
+    double *sums, *norms;
+    size_t n_weights, n_factors, n_sums, n_norms;
 };
 
 static void outcome_free(struct outcome *outcome) {
     free(outcome->weights);
     free(outcome->factors);
+    free(outcome->sums);
+    free(outcome->norms);
+}
+
+static void *copy_of(const void *from, size_t bytes) {
+    void *copy = malloc(bytes);
+    assert_non_null(copy);
+    return memcpy(copy, from, bytes);
 }
 
 static struct outcome run_alone(enum dtype type, int64_t steps) {
@@ -156,14 +166,17 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
     together_ok(comm, state_load(&rig.state, &rig.stream,
                                  &(struct checkpoint_source){&rig.params, first_weights}, false));
     run_steps(&rig, 1, steps);
-    struct outcome outcome = {.n_weights = rig.params.n_elements, .n_factors = rig.state.factors.n};
-    outcome.weights = malloc(outcome.n_weights * sizeof(float));
-    outcome.factors = malloc(outcome.n_factors * sizeof(float));
-    assert_true(outcome.weights && outcome.factors);
+    const struct factors *factors = &rig.state.factors;
+    struct outcome outcome = {.n_weights = rig.params.n_elements,
+                              .n_factors = factors->n,
+                              .n_sums = 2 * factors->n,
+                              .n_norms = FACTORS_NORMS * (size_t)rig.params.n_params};
     // In stage 0 the parts stand one after the other.
-    memcpy(outcome.weights, state_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
-           outcome.n_weights * sizeof(float));
-    memcpy(outcome.factors, rig.state.factors.factors, outcome.n_factors * sizeof(float));
+    outcome.weights = copy_of(state_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
+                              outcome.n_weights * sizeof(float));
+    outcome.factors = copy_of(factors->factors, outcome.n_factors * sizeof(float));
+    outcome.sums = copy_of(factors->host.sums, outcome.n_sums * sizeof(double));
+    outcome.norms = copy_of(factors->host.norms, outcome.n_norms * sizeof(double));
     rig_free(&rig);
     (void)comm_close(self, STATUS_OK);
     return outcome;
@@ -268,7 +281,10 @@ static void test_one_rank_follows_the_formulas(void **state) {
 
 static bool has_bits(const struct rig *rig, const struct outcome *wanted) {
     const struct tiers *tiers = &rig->state.tiers;
-    bool right = memcmp(rig->state.factors.factors, wanted->factors, wanted->n_factors * sizeof(float)) == 0;
+    const struct factors *factors = &rig->state.factors;
+    bool right = memcmp(factors->factors, wanted->factors, wanted->n_factors * sizeof(float)) == 0 &&
+                 memcmp(factors->host.sums, wanted->sums, wanted->n_sums * sizeof(double)) == 0 &&
+                 memcmp(factors->host.norms, wanted->norms, wanted->n_norms * sizeof(double)) == 0;
     for (int i = 0; i < tiers->n_parts && right; i++) {
         const struct tier_part *part = &tiers->parts[i];
         size_t n = part->span.end - part->span.begin;
