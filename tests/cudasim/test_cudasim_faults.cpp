@@ -425,6 +425,17 @@ void unregister_before_the_copy(bool faulty) {
     stream.finish();
 }
 
+void nobody_waits_for_the_copy(bool faulty) {
+    cudasim_reorder(1);
+    cudaStream_t stream;
+    device_array<int> from(64), to(64);
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaMemcpyAsync(to, from, 256, cudaMemcpyDeviceToDevice, stream);
+    if (!faulty)
+        cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+}
+
 void copy_too_much(bool faulty) {
     test_stream stream;
     device_array<int> device(64);
@@ -507,6 +518,7 @@ const fault faults[] = {
     {"free_before_the_copy", EVERY, "which was freed", nullptr, free_before_the_copy},
     {"unregister_before_the_copy", EVERY, "memory that the device does not know", nullptr,
      unregister_before_the_copy},
+    {"nobody_waits_for_the_copy", EVERY, "which was freed", nullptr, nobody_waits_for_the_copy},
     {"copy_too_much", EVERY, "cudaMemcpyAsync: 257 bytes", nullptr, copy_too_much},
     {"copy_the_wrong_way", EVERY, "the direction given is not that of the pointers", nullptr,
      copy_the_wrong_way},
