@@ -413,8 +413,12 @@ void trainer_free(struct trainer *trainer) {
     metrics_close(&trainer->metrics);
     loader_delete(trainer->train);
     loader_delete(trainer->val);
-    parts_free(&trainer->parts);
+    // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
+    // what they use is freed.
+    if (trainer->stream.queue)
+        (void)trainer->device->synchronize(&trainer->stream);
     comm_detach(trainer->comm);
+    parts_free(&trainer->parts);
     if (trainer->device) {
         memory_free(&trainer->memory);
         stream_free(&trainer->stream);
