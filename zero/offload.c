@@ -173,9 +173,9 @@ static enum status load(struct offload *offload, int unit) {
     int slot = unit % OFFLOAD_BUFFERS;
     if (!offload_stages(offload) || !offload->accumulating || unit < 0)
         return STATUS_OK;
-    if (unit + OFFLOAD_BUFFERS < offload->params->n_units) // the one that had the buffer before
+    // Whoever had the buffer before; the first two units find it free since offload_begin.
+    if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
         TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->in));
-    TRY(event_wait(&offload->copied[unit], &offload->in)); // of the micro-batch before
     for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++) {
         const struct tier_part *part = &tiers->parts[i];
         TRY(offload->device->copy(&offload->in, reduced_at(offload, &part->span), kept_at(offload, part),
@@ -197,19 +197,20 @@ enum status offload_begin(struct offload *offload, struct stream *stream, bool l
     offload->last = last;
     offload->accumulating = accumulating;
     offload->pending_to = offload->params->n_units; // the lowest unit so far
-    // The staging buffers of the first two units in backward were used last by units 0 and 1.
-    for (int unit = 0; unit < OFFLOAD_BUFFERS && unit < offload->params->n_units; unit++)
-        TRY(event_wait(&offload->copied[unit], &offload->in));
+    // The last of the micro-batch before: what is loaded was kept by then, and the staging buffers are free.
+    TRY(event_wait(&offload->copied[0], &offload->in));
     return load(offload, offload->params->n_units - 1);
 }
 
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) {
     int slot = unit % OFFLOAD_BUFFERS, n_units = offload->params->n_units;
     *out = offload->staging[slot];
-    // The last user of the buffer: two units up, or the micro-batch's first units before that of the step.
-    int before = unit + OFFLOAD_BUFFERS < n_units ? unit + OFFLOAD_BUFFERS : unit % OFFLOAD_BUFFERS;
-    TRY(event_wait(&offload->copied[before], stream));
-    return offload->accumulating ? event_wait(&offload->loaded[slot], stream) : STATUS_OK;
+    // Who had the buffer before: what was loaded into it came after that; else two units up. The first two
+    // units of a step find it free since offload_finish.
+    if (offload->accumulating)
+        return event_wait(&offload->loaded[slot], stream);
+    return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], stream)
+                                            : STATUS_OK;
 }
 
 enum status offload_reduced(struct offload *offload, struct stream *stream, int unit, comm_ticket ticket) {
