@@ -148,6 +148,14 @@ class CommandCase(unittest.TestCase):
         lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
         return [entry for entry in map(json.loads, lines) if 'loss' in entry]
 
+    def wait_for_steps(self, n, run='run'):
+        path = self.folder / run / 'metrics.jsonl'
+        for _ in range(1200):
+            if path.exists() and path.read_text().count('"loss"') >= n:
+                return
+            time.sleep(0.05)
+        self.fail('no steps seen')
+
     def curve(self, run='run'):
         return [(m['step'], m['loss'], m['grad_norm']) for m in self.metrics(run)]
 

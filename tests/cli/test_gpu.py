@@ -6,11 +6,13 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
 import harness
-from harness import CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, relative
+from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
+                     write_shard)
 
 SIMULATED = 'cudasim' in str(harness.TRAIN)
 REORDERED = [{'CUDASIM_REORDER': str(seed)} for seed in (1, 2)]
@@ -166,6 +168,12 @@ HOST = 'zero_optimization.offload_optimizer.device=cpu'
 RATIO = 'zero_optimization.offload_optimizer.ratio='
 AHEAD = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
+STAGE = 'zero_optimization.stage='
+
+
+def late(seed):
+    """The streams' order; seeds that 3 divides put off longest what nobody waits for."""
+    return {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
 
 
 class Offload(GpuCase):
@@ -173,17 +181,25 @@ class Offload(GpuCase):
 
     def config(self, **sections):
         train = {'max_steps': 4, 'train_batch_size': 4, 'gradient_clipping': 0.5, **sections.pop('train', {})}
-        return self.ranks_config(device='cuda', train=train, model={'n_layer': 3, 'n_embd': 64, 'vocab_size': 300},
-                                 **sections)
+        model = {'n_layer': 3, 'n_embd': 64, 'vocab_size': 300, **sections.pop('model', {})}
+        # Matrices come and go, vectors persist.
+        stage = {'stage3_param_persistence_threshold': 1000, **sections.pop('zero_optimization', {})}
+        return self.ranks_config(device='cuda', train=train, model=model, zero_optimization=stage, **sections)
+
+    def results(self):
+        """What a run gives: its curve, evaluations, samples and last checkpoint."""
+        lines = map(json.loads, (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines())
+        state = {name: hashlib.sha256(data).hexdigest() for name, data in self.final_state().items()}
+        samples = {path.name: path.read_bytes() for path in (self.folder / 'run' / 'samples').glob('*')}
+        return self.curve(), [entry for entry in lines if 'val_loss' in entry], samples, state
 
     def same_bits(self, config, ranks, variants):
         """Each variant (overrides after a seed of the streams' order) trains as the first."""
         first, memory = None, []
         for seed, *overrides in variants:
             with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
-                environment = {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
-                self.run_ranks(ranks, config, *overrides, environment=environment)
-                here = self.curve(), {name: hashlib.sha256(data).hexdigest() for name, data in self.final_state().items()}
+                self.run_ranks(ranks, config, *overrides, environment=late(seed))
+                here = self.results()
                 first = first or here
                 self.assertEqual(here, first)
                 for step in self.metrics():
@@ -204,7 +220,8 @@ class Offload(GpuCase):
                 (1, HOST, 'zero_optimization.stage=2'), (2, HOST, AHEAD, RATIO + '0.5', 'zero_optimization.stage=2'),
                 (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, AHEAD, 'zero_optimization.stage=3'),
                 (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
-                 'zero_optimization.stage3_prefetch_bucket_size=0')))
+                 'zero_optimization.stage3_prefetch_bucket_size=0'),
+                (1, HOST, RATIO + '0.01', STAGE + '2')))  # of the last unit the host has nothing
             self.assertLess(memory[1], memory[2])
             self.assertLess(memory[2], memory[4])
 
@@ -225,6 +242,8 @@ class Offload(GpuCase):
                 (3, HOST, 'zero_optimization.stage=2'),
                 (1, HOST, PARAMS, 'zero_optimization.stage=3', *small),
                 (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
+                (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
+                (4, HOST, AHEAD, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (3, HOST, AHEAD, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
 
     def test_optimizers_and_types_of_state(self):
@@ -245,7 +264,7 @@ class Offload(GpuCase):
     def test_steps_that_overflow_are_undone(self):
         config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
                              train={'max_steps': 12, 'overfit_one_batch': True})
-        self.same_bits(config, 1, ((0,), (1, HOST, AHEAD), (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3')))
+        self.same_bits(config, 1, ((0,), (3, HOST), (1, HOST, AHEAD), (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3')))
 
     def test_a_stopped_run_goes_on_with_another_tier(self):
         for state in 'fp32', 'int8':
@@ -259,6 +278,89 @@ class Offload(GpuCase):
                 self.assertEqual(self.final_state(run.name), self.final_state('whole'))
                 self.forget(run.name)
             self.forget('whole')
+
+    def test_ranks_that_own_nothing(self):
+        """Three units, dealt out whole to four ranks."""
+        config = self.config(model={'n_layer': 1}, zero_optimization={'partition': 'layer'}, precision={'compute': 'bf16'})
+        self.same_bits(config, 4, (
+            (0,), (1, HOST, STAGE + '1'), (2, HOST, AHEAD, RATIO + '0.5', STAGE + '2'), (3, HOST, AHEAD, PARAMS, STAGE + '3')))
+
+    def test_evaluations_and_samples_in_between(self):
+        config = self.config(data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
+                             train={'eval_every': 1, 'eval_steps': 3, 'sample_every': 2, 'sample_tokens': 6})
+        for ranks in 1, 2:
+            self.same_bits(config, ranks, (
+                (0,), (1, HOST, AHEAD), (2, HOST, PARAMS, STAGE + '3'), (3, HOST, AHEAD, PARAMS, STAGE + '3')))
+
+    def test_a_run_that_is_stopped_in_between(self):
+        config = self.config(train={'max_steps': 1000000, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
+                             scheduler={'type': 'constant'})
+        steps = 0
+        for seed, *overrides in (1, HOST, AHEAD, PARAMS, STAGE + '3'), (2, HOST, AHEAD, RATIO + '0.5', STAGE + '2'):
+            process = self.start(config, *overrides, environment=late(seed))
+            self.wait_for_steps(steps + 2)
+            process.send_signal(signal.SIGTERM)
+            self.finish(process, 0)
+            steps = len(self.curve())
+        self.run_train(config, f'train.max_steps={steps}', STAGE + '2', 'run.dir=whole')
+        self.assertEqual(self.curve(), self.curve('whole'))
+        self.assertEqual(self.final_state(), self.final_state('whole'))
+
+    def ends_well(self, code, says, ranks, *arguments, seed=1):
+        """A run that fails: one message, nothing left to do on the GPU when its memory goes, no rank left waiting."""
+        process = self.run_ranks(ranks, *arguments, code=code, environment=late(seed))
+        self.assertEqual(process.error.count('train: error:'), 1, process.error)
+        self.assertIn(says, process.error)
+        self.assertNotIn('cudasim:', process.error)
+
+    def test_bad_data_between_micro_batches(self):
+        """Copies of the micro-batch before are still under way; what is saved is the last whole step."""
+        tokens = pseudo_random_tokens(4000, 61)
+        tokens[(2 * 4 + 3) * 32 + 5] = 60000  # step 2, its last micro-batch
+        write_shard(self.folder / 'tokens.bin', tokens)
+        config = self.config(data={'shuffle': False}, train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
+        first = None
+        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, AHEAD, PARAMS, STAGE + '3'):
+            with self.subTest(overrides=overrides):
+                self.ends_well(2, 'beyond the vocabulary', 1, config, *overrides, seed=seed)
+                self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
+                first = first or self.results()
+                self.assertEqual(self.results(), first)
+            self.forget()
+
+    def test_runs_that_diverge(self):
+        """The norm says so while gradients, and steps ahead, are under way."""
+        config = self.config(optimizer={'lr': 1e6}, scheduler={'type': 'constant', 'warmup_steps': 0}, train={'max_steps': 40})
+        for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, AHEAD), (2, 3, HOST, AHEAD, PARAMS, STAGE + '3'):
+            with self.subTest(ranks=ranks, overrides=overrides):
+                self.ends_well(1, 'the run has diverged', ranks, config, *overrides, seed=seed)
+            self.forget()
+
+    @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
+    def test_faults_of_the_gpu(self):
+        """In mid-step, on one of two ranks: with copies, reductions and steps ahead under way."""
+        config = self.config()
+        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, AHEAD, RATIO + '0.5', STAGE + '1'),
+                                     (2, 600, HOST, AHEAD, PARAMS, STAGE + '3')):
+            with self.subTest(overrides=overrides):
+                rank = ['-n', 1, '-x', f'CUDASIM_REORDER={seed}']
+                process = self.start_mpirun(*rank, harness.TRAIN, config, *overrides, ':',
+                                            *rank, '-x', f'CUDASIM_FAIL={at}', harness.TRAIN, config, *overrides)
+                self.finish(process, 1)
+                self.assertEqual(process.error.count('train: error:'), 1, process.error)
+                self.assertIn('rank 1: CUDA: ', process.error)
+            self.forget()
+
+    @unittest.skipUnless(SIMULATED, 'the size of the GPU is simulated')
+    def test_too_little_memory_on_the_gpu(self):
+        config = self.config()
+        for ranks in 1, 2:
+            for kibibytes in 100, 500, 800:
+                with self.subTest(ranks=ranks, kibibytes=kibibytes):
+                    process = self.run_ranks(ranks, config, HOST, AHEAD, PARAMS, STAGE + '3', code=1,
+                                             environment={'CUDASIM_MEMORY': f'{kibibytes}K', **late(1)})
+                    self.assertIn('GPU memory', process.error)
+                    self.assertNotIn('cudasim:', process.error)
 
 
 class Commands(GpuCase):

@@ -42,14 +42,6 @@ class RankCase(CommandCase):
                 continue
         return found
 
-    def wait_for_steps(self, n, run='run'):
-        path = self.folder / run / 'metrics.jsonl'
-        for _ in range(1200):
-            if path.exists() and path.read_text().count('"loss"') >= n:
-                return
-            time.sleep(0.05)
-        self.fail('no steps seen')
-
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers; tests/mpi runs all stages with them')
 class GoldenCurves(RankCase):

@@ -218,14 +218,6 @@ class Running(CommandCase):
         self.run_train(self.tiny_config(checkpoint={'every': 1, 'keep': 2}))
         self.assertEqual([p.name for p in self.checkpoints()], ['step-00000005', 'step-00000006'])
 
-    def wait_for_steps(self, n):
-        path = self.folder / 'run' / 'metrics.jsonl'
-        for _ in range(600):
-            if path.exists() and path.read_text().count('"loss"') >= n:
-                return
-            time.sleep(0.05)
-        self.fail('no steps seen')
-
     def test_signals_finish_the_step_checkpoint_and_say_how_to_resume(self):
         for number in signal.SIGINT, signal.SIGTERM:
             with self.subTest(number):
