@@ -21,9 +21,8 @@ static void store_block(enum moment moment, const float *values, size_t n, const
     *scale = moment_scale(largest);
     float inverse = moment_inverse(*scale);
     for (size_t i = 0; i < n; i++)
-        codes[i] =
-            moment_encode(values[i], moment, inverse,
-                          key ? moment_code_noise(moment, moment_noise(*key, first + i)) : MOMENT_NEAREST);
+        codes[i] = moment_encode(values[i], moment, inverse,
+                                 key ? moment_code_noise(moment, *key, first + i) : MOMENT_NEAREST);
 }
 
 static void store(enum dtype type, enum moment moment, const float *values, size_t n, const uint32_t *key,

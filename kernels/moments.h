@@ -18,16 +18,16 @@
 //   the error there is up to half of a value.
 // - Blocks are of 128 elements, not 2048: a block's range is then narrower, a warp's registers hold it, and
 //   the scales cost 4 / 128 of a byte.
-// - A second moment that is not zero never becomes zero, which would divide a first moment by epsilon: the
-//   fault for which the paper keeps embeddings in 32 bits. The first moment's range is the root of the
+// - A second moment never becomes zero beside larger ones, which would divide a first moment by epsilon: the
+//   fault for which the paper keeps embeddings in 32 bits. Its smallest code is 2^-32 of the scale, which for
+//   one that is zero is as good: its first moment is zero too. The first moment's range is the root of the
 //   second's, so that a first moment is zero before its second is at the bottom.
 //
-// The codes. Second moments: code 0 is 0, code c in 1..255 is the float of bits(1.0f) + (c - 255) * 2^20,
-// from 1.25 * 2^-32 to 1. First moments: a sign bit, and codes 1..127 likewise from 1.25 * 2^-16 to 1. Below
-// code 1 a second moment becomes code 1 (as long as its share of the scale is a normal number), and a first
-// moment code 1 or 0, whichever is nearer: rounded at random, a small one would now and then be many times
-// too large for its second moment. A block that holds an infinity or a NaN has the scale NaN and codes 0, and
-// reads as NaN throughout.
+// The codes. Second moments: code c in 0..255 is the float of bits(1.0f) + (c - 255) * 2^20, from 1.125 *
+// 2^-32 to 1. First moments: a sign bit, 0, and codes 1..127 likewise from 1.25 * 2^-16 to 1; below that they
+// become 0 as if the next code down were, which is 1.125 * 2^-16: rounded at random between 0 and code 1, a
+// small one would now and then be many times too large for its second moment. A block of zeros has the scale
+// 0. One that holds an infinity or a NaN has the scale NaN and codes 0, and reads as NaN throughout.
 #ifndef ZERO_KERNELS_MOMENTS_H
 #define ZERO_KERNELS_MOMENTS_H
 
@@ -62,8 +62,8 @@ MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
     return moment_mix((uint32_t)step + moment_mix((uint32_t)((uint64_t)step >> 32) + 0x85ebca6bu));
 }
 
-// 32 bits for an element's step: the lower half is for m, the upper for v. Elements 2^32 apart share theirs.
-// The key is well mixed, so that a third of its mixing is enough to tell elements of one step apart.
+// 32 bits for an element's step: of bf16, the lower half is for m, the upper for v. Elements 2^32 apart share
+// theirs. The key is well mixed, so that a third of its mixing is enough to tell elements of one step apart.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
     return (x ^ x >> 17) * MOMENT_MULTIPLIER;
@@ -96,16 +96,18 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 #define MOMENT_CODE_SHIFT 20
 #define MOMENT_CODE_ZERO(moment)                                                                             \
     ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))
-// Up to here a first moment is 0: these 12 bits are the largest of less than half of code 1.
-#define MOMENT_CODE_NONE (MOMENT_CODE_ZERO(FIRST_MOMENT) + 1 - 8 - 1)
-#define MOMENT_NEAREST   (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
+#define MOMENT_NEAREST (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
 // Of a block that is not all zero: from here on each code has a float of its own.
 #define MOMENT_LEAST_SCALE 0x1p-110f
 
 // The noise for a code, below 2^20 by at least 8, and at least 8: a value that a rounding or two put beside a
-// code's own gets that code. The first moment's upper bits are the second's lower ones, which count little.
-MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t noise) {
-    return ((moment == FIRST_MOMENT ? noise : noise >> 12) & 0xffff0u) | 8u;
+// code's own gets that code. Of elements MOMENT_PAIR apart one's m has what the other's v has, so that two
+// need one hash.
+#define MOMENT_PAIR 16
+MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t key, uint64_t element) {
+    uint32_t noise = moment_noise(key, element & ~(uint64_t)MOMENT_PAIR);
+    bool upper = (moment == SECOND_MOMENT) != ((element & MOMENT_PAIR) != 0);
+    return (upper ? noise >> 16 : noise & 0xffffu) << 4 | 8u;
 }
 
 // A block's scale, from the largest of its elements' bits without their signs (so that NaN counts as more
@@ -129,16 +131,15 @@ MOMENT_FUNCTION uint8_t moment_encode(float value, enum moment moment, float inv
         return 0;
     uint32_t share = (moment_bits(value * inverse) + noise) >> MOMENT_CODE_SHIFT, magnitude = share & 0x7ffu;
     uint32_t code = magnitude > MOMENT_CODE_ZERO(moment) ? magnitude - MOMENT_CODE_ZERO(moment) : 0;
-    bool something = magnitude > (moment == FIRST_MOMENT ? MOMENT_CODE_NONE : 0);
-    return (uint8_t)((code == 0 && something ? 1u : code) |
-                     (moment == FIRST_MOMENT ? share >> 4 & 0x80u : 0));
+    return (uint8_t)(moment == FIRST_MOMENT ? code | (share >> 4 & 0x80u) : code);
 }
 
 MOMENT_FUNCTION float moment_decode(uint8_t code, enum moment moment, float scale) {
     uint32_t magnitude = moment == FIRST_MOMENT ? code & 0x7fu : code;
-    uint32_t sign = moment == FIRST_MOMENT ? (uint32_t)(code & 0x80u) << 24 : 0;
-    uint32_t share = magnitude == 0 ? 0 : (magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT;
-    return moment_float(sign | share) * scale;
+    uint32_t share = (magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT;
+    if (moment == FIRST_MOMENT)
+        share = (magnitude == 0 ? 0 : share) | (uint32_t)(code & 0x80u) << 24;
+    return moment_float(share) * scale;
 }
 
 // ---- spans, on the host. `state` holds n elements of fp32, bf16 or int8, with `scales` for int8.

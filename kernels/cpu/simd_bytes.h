@@ -104,28 +104,6 @@ VF_INLINE vw vw_set1(uint16_t x) {
     return x + (vw){0};
 }
 
-VF_INLINE vw vw_max(vw a, vw b) {
-#if defined(VF_AVX512)
-    return (vw)_mm512_max_epu16((__m512i)a, (__m512i)b);
-#elif defined(VF_AVX2)
-    return (vw)_mm256_max_epu16((__m256i)a, (__m256i)b);
-#else
-    vw above = (vw)(a > b);
-    return (above & a) | (~above & b);
-#endif
-}
-
-VF_INLINE vw vw_min(vw a, vw b) {
-#if defined(VF_AVX512)
-    return (vw)_mm512_min_epu16((__m512i)a, (__m512i)b);
-#elif defined(VF_AVX2)
-    return (vw)_mm256_min_epu16((__m256i)a, (__m256i)b);
-#else
-    vw above = (vw)(a > b);
-    return (above & b) | (~above & a);
-#endif
-}
-
 // a - b, or 0 where that would be negative
 VF_INLINE vw vw_subtract(vw a, vw b) {
 #if defined(VF_AVX512)

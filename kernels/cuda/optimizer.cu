@@ -158,8 +158,8 @@ __device__ void store_codes(const call &call, enum moment moment, const lane_ele
         size_t i = lane.at(access);
         elements<uint8_t, WIDTH> code;
         for (int k = 0; k < WIDTH; k++) {
-            uint32_t noise = moment_noise(call.constants.noise_key, call.first + i + k);
-            code.x[k] = moment_encode(values[access].x[k], moment, inverse, moment_code_noise(moment, noise));
+            uint32_t noise = moment_code_noise(moment, call.constants.noise_key, call.first + i + k);
+            code.x[k] = moment_encode(values[access].x[k], moment, inverse, noise);
         }
         *reinterpret_cast<elements<uint8_t, WIDTH> *>(static_cast<uint8_t *>(codes) + i) = code;
     }

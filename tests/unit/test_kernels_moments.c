@@ -27,7 +27,8 @@ static void test_codes_are_upper_bits_of_floats(void **state) {
     static const double ends[2][2] = {{1.25 * 0x1p-16, 1}, {1.25 * 0x1p-32, 1}}; // codes 1 and the top
     for (enum moment moment = FIRST_MOMENT; moment <= SECOND_MOMENT; moment++) {
         int n = n_codes(moment);
-        assert_true(moment_decode(0, moment, 1) == 0);
+        assert_true(moment_decode(0, moment, 1) == (moment == FIRST_MOMENT ? 0 : 1.125f * 0x1p-32f));
+        assert_true(moment_decode(0, moment, 0) == 0);
         assert_true((double)moment_decode(1, moment, 1) == ends[moment][0]);
         assert_true((double)moment_decode((uint8_t)(n - 1), moment, 1) == ends[moment][1]);
         for (int code = 2; code < n; code++) {
@@ -90,7 +91,7 @@ static void test_tiny_blocks(void **state) {
         moments_store(DTYPE_I8, moment, values, 3, codes, &scale);
         assert_true(scale == MOMENT_LEAST_SCALE);
         moments_load(DTYPE_I8, moment, codes, &scale, 3, read);
-        assert_true(read[1] == 0 && (moment == FIRST_MOMENT || (read[0] == values[0] && read[2] > 0)));
+        assert_true(moment == FIRST_MOMENT ? read[1] == 0 : read[0] == values[0] && read[2] > 0);
         moments_store(DTYPE_I8, moment, read, 3, again, &scale);
         assert_memory_equal(again, codes, sizeof codes);
     }
@@ -122,7 +123,7 @@ static void test_what_is_not_finite(void **state) {
 // the largest of a block gets the top code.
 static void test_any_noise_keeps_a_codes_value(void **state) {
     (void)state;
-    static const uint32_t noises[] = {0, 0xffffffffu, 0x12345678u, MOMENT_NEAREST};
+    static const uint32_t noises[] = {8, (1u << MOMENT_CODE_SHIFT) - 8, 0x12348, MOMENT_NEAREST};
     for (enum moment moment = FIRST_MOMENT; moment <= SECOND_MOMENT; moment++)
         for (uint64_t k = 0; k < 20000; k++) {
             float scale =
@@ -131,8 +132,7 @@ static void test_any_noise_keeps_a_codes_value(void **state) {
             int code = k % 2 ? n_codes(moment) - 1 : 1 + (int)(k / 2) % (n_codes(moment) - 1);
             float value = moment_decode((uint8_t)code, moment, scale);
             for (size_t j = 0; j < 4; j++)
-                assert_int_equal(moment_encode(value, moment, inverse, moment_code_noise(moment, noises[j])),
-                                 code);
+                assert_int_equal(moment_encode(value, moment, inverse, noises[j]), code);
         }
 }
 
@@ -140,15 +140,13 @@ static void test_below_the_first_code(void **state) {
     (void)state;
     float first = moment_decode(1, FIRST_MOMENT, 1);
     for (uint32_t j = 0; j < 2; j++) {
-        uint32_t noise = j ? 0xffffffffu : 0, m_noise = moment_code_noise(FIRST_MOMENT, noise);
-        uint32_t v_noise = moment_code_noise(SECOND_MOMENT, noise);
-        // Half of code 1, as exactly as the noise leaves it.
-        assert_int_equal(moment_encode(first * 0.449f, FIRST_MOMENT, 1, m_noise), 0);
-        assert_int_equal(moment_encode(-first * 0.5f, FIRST_MOMENT, 1, m_noise), 0x81);
-        assert_int_equal(moment_encode(0, FIRST_MOMENT, 1, m_noise), 0);
-        assert_int_equal(moment_encode(0, SECOND_MOMENT, 1, v_noise), 0);
-        assert_int_equal(moment_encode(0x1p-126f, SECOND_MOMENT, 1, v_noise), 1);
-        assert_int_equal(moment_encode(1e-30f, SECOND_MOMENT, moment_inverse(1e7f), v_noise), 1);
+        uint32_t noise = j ? (1u << MOMENT_CODE_SHIFT) - 8 : 8; // the most and the least
+        assert_int_equal(moment_encode(first * 0.899f, FIRST_MOMENT, 1, noise), 0);
+        assert_int_equal(moment_encode(-first, FIRST_MOMENT, 1, noise), 0x81);
+        assert_int_equal(moment_encode(0, FIRST_MOMENT, 1, noise), 0);
+        assert_int_equal(moment_encode(0, SECOND_MOMENT, 1, noise), 0);
+        assert_int_equal(moment_encode(0x1p-149f, SECOND_MOMENT, 1, noise), 0);
+        assert_int_equal(moment_encode(1e-30f, SECOND_MOMENT, moment_inverse(0x1.fffffep127f), noise), 0);
     }
 }
 
@@ -186,35 +184,44 @@ static void test_rounding_at_random_keeps_the_mean(void **state) {
     }
 }
 
-// As numbers from -1/2 to 1/2: both halves have mean zero, and neither goes with the other, with that of
-// another element, or with its own at another step, more than chance allows.
-static double half_of(uint32_t noise, int half) {
-    return ((double)(half ? noise >> 16 : noise & 0xffffu) + 0.5) / 65536 - 0.5;
+// As numbers from -1/2 to 1/2: those of either moment have mean zero, and go with neither the other's, nor
+// another element's, nor their own at another step, more than chance allows.
+static double noise_at(enum dtype type, int moment, int64_t step, uint64_t element) {
+    uint32_t noise = moment_noise(moment_noise_key(step), element);
+    noise = moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16;
+    if (type == DTYPE_I8)
+        noise = moment_code_noise((enum moment)moment, moment_noise_key(step), element) >> 4;
+    return ((double)noise + 0.5) / 65536 - 0.5;
+}
+
+static void noise_is_random(enum dtype type) {
+    enum { N = 1 << 16, N_OTHERS = 8 };
+    static const uint64_t distances[] = {1, 2, 16, MOMENT_BLOCK, 768};
+    double mean[2] = {0}, together[2][N_OTHERS] = {{0}};
+    for (uint64_t i = 0; i < N; i++)
+        for (int moment = 0; moment < 2; moment++) {
+            double here = noise_at(type, moment, 1000, i), others[N_OTHERS];
+            for (int k = 0; k < 5; k++)
+                others[k] = noise_at(type, moment, 1000, i + distances[k]);
+            others[5] = noise_at(type, moment, 1001, i);
+            others[6] = noise_at(type, moment, 1000 + ((int64_t)1 << 32), i);
+            others[7] = noise_at(type, 1 - moment, 1000, i);
+            mean[moment] += here;
+            for (int k = 0; k < N_OTHERS; k++)
+                together[moment][k] += here * others[k];
+        }
+    for (int moment = 0; moment < 2; moment++) {
+        assert_true(fabs(mean[moment]) < 5 * sqrt(N / 12.0));
+        // Pairs of codes share their hash, so that their products count twice.
+        for (int k = 0; k < N_OTHERS; k++)
+            assert_true(fabs(together[moment][k]) < 5 * sqrt(2 * N) / 12);
+    }
 }
 
 static void test_noise(void **state) {
     (void)state;
-    enum { N = 1 << 16, N_OTHERS = 8 };
-    static const uint64_t distances[] = {1, 2, 16, MOMENT_BLOCK, 768};
-    uint32_t key = moment_noise_key(1000);
-    double mean[2] = {0}, together[2][N_OTHERS] = {{0}};
-    for (uint64_t i = 0; i < N; i++)
-        for (int half = 0; half < 2; half++) {
-            double here = half_of(moment_noise(key, i), half), others[N_OTHERS];
-            for (int k = 0; k < 5; k++)
-                others[k] = half_of(moment_noise(key, i + distances[k]), half);
-            others[5] = half_of(moment_noise(moment_noise_key(1001), i), half);
-            others[6] = half_of(moment_noise(moment_noise_key(1000 + ((int64_t)1 << 32)), i), half);
-            others[7] = half_of(moment_noise(key, i), 1 - half);
-            mean[half] += here;
-            for (int k = 0; k < N_OTHERS; k++)
-                together[half][k] += here * others[k];
-        }
-    for (int half = 0; half < 2; half++) {
-        assert_true(fabs(mean[half]) < 5 * sqrt(N / 12.0));
-        for (int k = 0; k < N_OTHERS; k++)
-            assert_true(fabs(together[half][k]) < 5 * sqrt(N) / 12);
-    }
+    noise_is_random(DTYPE_BF16);
+    noise_is_random(DTYPE_I8);
 }
 
 int main(void) {

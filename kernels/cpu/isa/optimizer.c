@@ -65,15 +65,17 @@ VF_INLINE void update_weights(enum optimizer_rule rule, const struct call *call,
 
 // How far ahead of the arithmetic memory is asked for. The processor sees streams coming by itself, but
 // between square roots and divisions it looks too short a way ahead to keep memory busy.
-#define AHEAD_BYTES 1024
+#define AHEAD_BYTES 2048
 
 VF_INLINE void fetch(const void *array, size_t byte) {
     __builtin_prefetch((const char *)array + byte + AHEAD_BYTES);
 }
 
 VF_INLINE void fetch_weights(const struct optimizer_step_args *args, size_t i) {
-    fetch(args->grad, i * sizeof(float));
+    fetch(args->grad, i * (args->grad_type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
     fetch(args->from.master, i * sizeof(float));
+    if (args->param)
+        fetch(args->param, i * (args->type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
 }
 
 VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimizer_step_args *args,
@@ -82,6 +84,15 @@ VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimi
         fetch(args->from.m, i * dtype_size(type));
     if (n_moments > 1)
         fetch(args->from.v, i * dtype_size(type));
+}
+
+// The processor does not see these coming: they are read too seldom.
+VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *args, size_t i) {
+    enum { AHEAD_BLOCKS = 32 };
+    size_t byte = (i / MOMENT_BLOCK + AHEAD_BLOCKS) * sizeof(float);
+    __builtin_prefetch((const char *)args->from.m_scales + byte);
+    if (n_moments > 1)
+        __builtin_prefetch((const char *)args->from.v_scales + byte);
 }
 
 // ---- moments as kernels/moments.h defines them, with its noise
@@ -104,25 +115,22 @@ VF_INLINE vh to_bf16(vf value, enum moment moment, vu noise) {
 
 VF_INLINE vf decode(const uint8_t *codes, enum moment moment, float scale) {
     vu zero = (vu){0} + (MOMENT_CODE_ZERO(moment) << MOMENT_CODE_SHIFT);
-    if (moment == SECOND_MOMENT) {
-        vu code = vu_load_bytes(codes);
-        return (vf)vu_add_where(code, 0xffu, code << MOMENT_CODE_SHIFT, zero, (vu){0}) * scale;
-    }
+    if (moment == SECOND_MOMENT)
+        return (vf)((vu_load_bytes(codes) << MOMENT_CODE_SHIFT) + zero) * scale;
     vu code = vu_load_signed_bytes(codes), share = code << MOMENT_CODE_SHIFT & 0x87ffffffu;
     return (vf)vu_add_where(code, 0x7fu, share, zero, share) * scale;
 }
 
 // The upper 12 bits of a value's share of the scale, rounded. A second moment has no sign.
-VF_INLINE vu rounded_share(vf value, enum moment moment, float inverse, vu noise) {
-    noise = ((moment == FIRST_MOMENT ? noise : noise >> 12) & 0xffff0u) | 8u;
+VF_INLINE vu rounded_share(vf value, float inverse, vu noise) {
     return ((vu)(value * inverse) + noise) >> MOMENT_CODE_SHIFT;
 }
 
 VF_INLINE vw code_of(vw share, enum moment moment) {
-    vw magnitude = moment == FIRST_MOMENT ? share & 0x7ff : share, zero = vw_set1(MOMENT_CODE_ZERO(moment));
-    vw least = moment == FIRST_MOMENT ? vw_subtract(magnitude, vw_set1(MOMENT_CODE_NONE)) : magnitude;
-    vw code = vw_max(vw_subtract(magnitude, zero), vw_min(least, vw_set1(1)));
-    return moment == FIRST_MOMENT ? code | (share >> 4 & 0x80) : code;
+    vw zero = vw_set1(MOMENT_CODE_ZERO(moment));
+    if (moment == SECOND_MOMENT)
+        return vw_subtract(share, zero);
+    return vw_subtract(share & 0x7ff, zero) | (share >> 4 & 0x80);
 }
 
 // ---- spans of fp32 and bf16 moments
@@ -229,15 +237,38 @@ VF_INLINE struct inverses put_scales(int n_moments, const struct call *call, siz
                              .v = n_moments > 1 ? put_scale(to->v_scales, begin, scales->v_largest) : 0};
 }
 
+// The noise of a group's vectors, halves of hashes: of two vectors MOMENT_PAIR elements apart, the first has
+// the lower halves for m and the upper for v, and the second has them the other way round.
+struct noise {
+    vu m[4], v[4];
+};
+
+VF_INLINE struct noise noise_of_group(const struct call *call, size_t begin, size_t k) {
+    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; pairs may lie in one group, or in two
+    struct noise noise;
+    bool second_group = APART == 4 && (k & MOMENT_PAIR);
+    vu numbers = numbers_of(call, begin + (second_group ? k - MOMENT_PAIR : k));
+    for (size_t j = 0; j < 4; j++, numbers += VF_WIDTH * MOMENT_STRIDE) {
+        if (APART < 4 && (j & APART)) {
+            noise.m[j] = noise.v[j - APART % 4];
+            noise.v[j] = noise.m[j - APART % 4];
+            continue;
+        }
+        vu hash = noise_of(numbers), lower = (hash << 4 & 0xffff0u) | 8u,
+           upper = (hash >> 12 & 0xffff0u) | 8u;
+        noise.m[j] = second_group ? upper : lower;
+        noise.v[j] = second_group ? lower : upper;
+    }
+    return noise;
+}
+
 VF_INLINE void put_group(int n_moments, const struct call *call, const struct codes *codes, size_t begin,
                          size_t k, struct inverses inverses, const struct moments *new) {
-    vu m[4], v[4], numbers = numbers_of(call, begin + k);
+    vu m[4], v[4];
+    struct noise noise = noise_of_group(call, begin, k);
     for (size_t j = 0; j < 4; j++) {
-        const struct moments *at = &new[k / VF_WIDTH + j];
-        vu noise = noise_of(numbers);
-        m[j] = rounded_share(at->m, FIRST_MOMENT, inverses.m, noise);
-        v[j] = rounded_share(at->v, SECOND_MOMENT, inverses.v, noise);
-        numbers += VF_WIDTH * MOMENT_STRIDE;
+        m[j] = rounded_share(new[k / VF_WIDTH + j].m, inverses.m, noise.m[j]);
+        v[j] = rounded_share(new[k / VF_WIDTH + j].v, inverses.v, noise.v[j]);
     }
     vw_store_bytes(codes->m_to + k, code_of(vw_pack(m[0], m[1]), FIRST_MOMENT),
                    code_of(vw_pack(m[2], m[3]), FIRST_MOMENT));
@@ -287,6 +318,7 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
     for (; i + MOMENT_BLOCK <= range.end; i += MOMENT_BLOCK) {
         struct codes codes = codes_at(n_moments, &call->args, i);
         struct scales scales = scales_at(rule, n_moments, call, i);
+        fetch_scales(n_moments, &call->args, i);
         for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP) {
             fetch_moments(n_moments, DTYPE_I8, &call->args, i + k);
             for (size_t j = k; j < k + GROUP; j += VF_WIDTH) {
