@@ -8,11 +8,12 @@
 
 #include "base/clock.h"
 #include "kernels/ops.h"
+#include "zero/bench_optimizer.h"
 #include "zero/commands.h"
 #include "zero/memory.h"
 
 static const char *device_name = "auto";
-static int64_t threads = 0;
+static int64_t threads = 0, optimizer_elements = 0;
 static bool as_json = false, quick = false;
 
 static const struct arg flags[] = {
@@ -20,6 +21,10 @@ static const struct arg flags[] = {
     {"--quick", ARG_FLAG, &quick, 0, 0, "fewer repeats and smaller shapes: seconds, and noisier"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
+    {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
+     "optimizer steps on so many elements instead, on the CPU: a line of input names a case, a line of "
+     "output is "
+     "its seconds (what scripts/bench_optimizer.sh runs)"},
 };
 
 // A GPT-2 124M's sizes.
@@ -393,6 +398,8 @@ static enum status run_cases(struct bench *bench) {
 static enum status run_bench(int n_args, char **args) {
     int n_positional;
     TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
+    if (optimizer_elements > 0)
+        return bench_optimizer((int)threads, (size_t)optimizer_elements);
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
     TRY(device_open(device_name, (int)threads, 0, &bench.device));
     memory_init(&bench.memory, bench.device);

@@ -1,0 +1,15 @@
+// ./train bench --optimizer: optimizer steps timed one by one, on request, so that a script can measure them
+// in turn with other programs' and all see the same machine.
+#ifndef ZERO_ZERO_BENCH_OPTIMIZER_H
+#define ZERO_ZERO_BENCH_OPTIMIZER_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+// Holds the state of n elements, and for each line of standard input, which names a case, runs it once and
+// writes the seconds that it took; "ready" comes first, with a description of the device. Ends with the
+// input. On the CPU. STATUS_INVALID for a name that is none, with all of them.
+enum status bench_optimizer(int n_threads, size_t n) MUST_CHECK;
+
+#endif
