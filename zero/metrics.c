@@ -93,6 +93,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "lr", step->lr);
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
+    if (step->speculates)
+        text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
     text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);
     add_number(&line, "tokens_per_s", step->tokens_per_s);
     add_number(&line, "step_ms", step->step_ms);

@@ -18,7 +18,8 @@ struct step_metrics {
     double loss;       // mean over the step's tokens, nats
     double grad_norm;  // before clipping; not finite where the gradients overflowed and the step was skipped
     double loss_scale; // 1 where losses are not scaled
-    int64_t skipped_steps; // so far
+    int64_t skipped_steps;          // so far
+    bool speculates, stepped_ahead; // offload_optimizer.speculative; whether what it stepped ahead counted
     double lr;
     int64_t tokens; // trained on so far, this step included
     double tokens_per_s;

@@ -174,8 +174,8 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
     int n_units = optimizer->state->params->n_units, n_done = 0;
     if (optimizer->speculation)
         TRY(speculation_wait(optimizer->speculation, &n_done));
-    bool ahead = n_done == n_units && is_as_expected(optimizer, call);
-    for (int unit = n_units - 1; unit >= 0 && !ahead; unit--)
+    optimizer->stepped_ahead = n_done == n_units && is_as_expected(optimizer, call);
+    for (int unit = n_units - 1; unit >= 0 && !optimizer->stepped_ahead; unit--)
         TRY(step_unit(optimizer, call, unit, !optimizer->speculation));
     return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
 }
@@ -215,6 +215,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
 // Nothing changed, but every step sends what the plan says.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     int n_done;
+    optimizer->stepped_ahead = false;
     if (optimizer->speculation)
         TRY(speculation_wait(optimizer->speculation, &n_done));
     if (optimizer->adafactor)

@@ -21,6 +21,7 @@ struct optimizer {
     enum optimizer_rule rule;
     struct speculation *speculation; // NULL: the host steps when the norm is known
     struct optimizer_call expected;  // what it steps by
+    bool stepped_ahead;              // the last step was as expected: what the host had stepped counted
 };
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config,

@@ -142,6 +142,8 @@ static enum status train_step(struct trainer *trainer) {
     TRY(accumulate(trainer, &loss_sum));
     TRY(gather_reports(trainer, loss_sum, &now));
     TRY(update(trainer, &now));
+    now.speculates = trainer->parts.optimizer.speculation != NULL;
+    now.stepped_ahead = trainer->parts.optimizer.stepped_ahead;
     // The others' reports are older than their update; a first update takes more.
     now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
     double seconds = clock_monotonic_s() - began;
