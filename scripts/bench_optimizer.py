@@ -182,7 +182,8 @@ def summarize(n, seconds):
 def table(results):
     about, lines = results['about'], []
     lines.append(f"# The optimizer's step on the CPU\n\n{results['processor']}, {plural(results['threads'], 'thread')}; "
-                 f"{about.get('device', '')}. Medians of {plural(results['rounds'], 'round')}, each case in turn{', huge pages for all' if results['huge_pages'] else ''}. \"of "
+                 f"{about.get('device', '')}. Medians of {plural(results['rounds'], 'round')}, each case in turn"
+                 f"{', huge pages for all' if results['huge_pages'] else ''}. \"of "
                  'memory" is by bytes a second, of the fastest of the three loops in the same rounds.\n')
     lines += [f'- {name} {version}\n' for name, version in about.get('versions', {}).items()]
     lines += [f'- not compared with {name}: {why}\n' for name, why in about.get('missing', {}).items()]
@@ -202,7 +203,8 @@ def table(results):
 def main():
     arguments = parse_arguments()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds, 'huge_pages': arguments.huge_pages,
+    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds,
+               'huge_pages': arguments.huge_pages,
                'command': 'scripts/bench_optimizer.sh ' + shlex.join(sys.argv[1:]), 'about': {}, 'sizes': [], 'skipped': []}
     try:
         for n in arguments.sizes:
