@@ -35,6 +35,47 @@ class BenchOptimizer(CommandCase):
         self.assertIn('## 20K elements', table)
         self.assertIn('not compared with PyTorch', table)
 
+    def python_that(self, name, text):
+        """A program that stands for a Python with PyTorch."""
+        program = self.folder / name
+        program.write_text(text)
+        program.chmod(0o755)
+        return program
+
+    def test_other_programs_are_measured_and_compared(self):
+        python = self.python_that('fake', f'''#!{sys.executable}
+import json, sys
+print(json.dumps({{'cases': ['torch fused'], 'versions': {{'PyTorch': '9'}}, 'missing': {{'DeepSpeed': 'not here'}}}}), flush=True)
+for line in sys.stdin:
+    assert line == 'torch fused\\n'
+    print(1000, flush=True)
+''')
+        out = self.bench('--sizes', '1000', '--rounds', 2, '--python', python).stdout
+        results = json.loads((self.folder / 'bench' / 'bench_optimizer.json').read_text())
+        cases, ratios = results['sizes'][0]['cases'], results['sizes'][0]['ratios']
+        self.assertEqual(cases['torch fused']['seconds'], 1000)
+        self.assertAlmostEqual(ratios['AdamW / torch.optim.AdamW(fused=True)'], 1000 / cases['adamw']['seconds'])
+        self.assertNotIn('AdamW / DeepSpeed CPUAdam', ratios)
+        self.assertIn('- PyTorch 9\n- not compared with DeepSpeed: not here\n', out)
+
+    def test_a_python_without_pytorch(self):
+        (self.folder / 'torch.py').write_text("raise ImportError('no torch here')\n")
+        python = self.python_that('bare', f'#!/bin/sh\nPYTHONPATH={self.folder} exec {sys.executable} "$@"\n')
+        out = self.bench('--sizes', '1000', '--rounds', 1, '--python', python).stdout
+        self.assertIn('- not compared with PyTorch: no torch here\n- not compared with DeepSpeed: needs PyTorch\n', out)
+
+    def test_the_program_names_its_cases(self):
+        run = subprocess.run([harness.TRAIN, 'bench', '--optimizer', '100'], input='adamw\nadamwx\n', text=True,
+                             capture_output=True)
+        self.assertEqual((run.returncode, len(run.stdout.splitlines())), (2, 2))
+        self.assertIn('there is no case "adamwx"; there are: add;', run.stderr)
+
+    def test_help(self):
+        process = subprocess.run([ROOT / 'scripts' / 'bench_optimizer.sh', '--help'], capture_output=True, text=True)
+        self.assertEqual(process.returncode, 0)
+        for option in '--sizes', '--rounds', '--threads', '--python', '--huge-pages', '--output':
+            self.assertIn(option, process.stdout)
+
     def test_what_does_not_fit_is_skipped_and_bad_words_are_refused(self):
         self.assertIn('skipped', self.bench('--sizes', '20K,4000G', '--rounds', 1).stdout)
         for words in ('--sizes', '0'), ('--sizes', 'many'), ('--rounds', '0'), ('--python', '/no/such/python'):
