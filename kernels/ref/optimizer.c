@@ -37,9 +37,10 @@ static double sign(double x) {
     return x > 0 ? 1 : x < 0 ? -1 : x; // zero, and NaN
 }
 
-// The new weight, from the old one and the unscaled gradient; m and v are updated.
-static double step(const struct optimizer_step_args *a, double g, double weight, double *m, double *v) {
-    double correction1 = 1 - pow(a->beta1, (double)a->step), correction2 = 1 - pow(a->beta2, (double)a->step);
+// The new weight, from the old one and the unscaled gradient; m and v are updated. correction: 1 - beta^step,
+// of both betas.
+static double step(const struct optimizer_step_args *a, const double correction[2], double g, double weight,
+                   double *m, double *v) {
     if (a->rule == OPTIMIZER_ADAM || a->rule == OPTIMIZER_SGD)
         g += a->weight_decay * weight;
     double decay = a->rule == OPTIMIZER_ADAMW || a->rule == OPTIMIZER_LION ? a->weight_decay * weight : 0;
@@ -55,12 +56,13 @@ static double step(const struct optimizer_step_args *a, double g, double weight,
     default:
         *m = a->beta1 * *m + (1 - a->beta1) * g;
         *v = a->beta2 * *v + (1 - a->beta2) * g * g;
-        return weight - a->lr * (*m / correction1 / (sqrt(*v / correction2) + a->epsilon) + decay);
+        return weight - a->lr * (*m / correction[0] / (sqrt(*v / correction[1]) + a->epsilon) + decay);
     }
 }
 
 enum status ref_optimizer_step(struct stream *stream, const struct optimizer_step_args *a) {
     enum dtype wide = ref_wide(a->type), grad_type = a->type == DTYPE_F64 ? DTYPE_F64 : a->grad_type;
+    double correction[2] = {1 - pow(a->beta1, (double)a->step), 1 - pow(a->beta2, (double)a->step)};
     (void)stream;
     for (size_t begin = 0; begin < a->n; begin += MOMENT_BLOCK) {
         size_t n = a->n - begin < MOMENT_BLOCK ? a->n - begin : MOMENT_BLOCK;
@@ -72,7 +74,8 @@ enum status ref_optimizer_step(struct stream *stream, const struct optimizer_ste
         for (size_t k = 0; k < n; k++) {
             size_t i = begin + k;
             double g = ref_load(a->grad, grad_type, i) * (double)a->grad_scale;
-            ref_store(a->to.master, wide, i, step(a, g, ref_load(a->from.master, wide, i), &m[k], &v[k]));
+            ref_store(a->to.master, wide, i,
+                      step(a, correction, g, ref_load(a->from.master, wide, i), &m[k], &v[k]));
             if (a->param)
                 ref_store(a->param, a->type, i, ref_load(a->to.master, wide, i));
         }

@@ -40,6 +40,10 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
 
 // ---- how far a result may be off
 
+// 1 - beta^step of both betas
+#define CORRECTION(args)                                                                                     \
+    { 1 - pow((args)->beta1, (double)(args)->step), 1 - pow((args)->beta2, (double)(args)->step) }
+
 // One element: what the step began with, as magnitudes, and what it should have become.
 struct element {
     double g, weight, m, v;                    // g: unscaled, with a coupled decay's part
@@ -52,16 +56,15 @@ struct element {
 // error, by the denominator's, which follows from the range of v, and by eight roundings; the update adds
 // four more. Below the normal numbers a rounding is TINY / 2 at most, which the division by the denominator
 // enlarges where it comes before it.
-static void allow_adam(const struct optimizer_step_args *args, struct element *e) {
-    double correction1 = 1 - pow(args->beta1, (double)args->step);
-    double correction2 = 1 - pow(args->beta2, (double)args->step);
+static void allow_adam(const struct optimizer_step_args *args, const double correction[2],
+                       struct element *e) {
     e->m_off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta1) * e->g) + 4 * TINY;
     e->v_off = (3 + 2 * e->g_rounds) * OP_UNIT * (e->v + (1 - args->beta2) * e->g * e->g) + 4 * TINY;
-    double root = sqrt(e->new_v / correction2);
-    double lowest = sqrt(fmax(e->new_v - e->v_off, 0) / correction2);
-    double highest = sqrt((e->new_v + e->v_off) / correction2);
-    double mhat = fabs(e->new_m) / correction1, direction = mhat / (root + args->epsilon);
-    double direction_off = e->m_off / correction1 / (lowest + args->epsilon) +
+    double root = sqrt(e->new_v / correction[1]);
+    double lowest = sqrt(fmax(e->new_v - e->v_off, 0) / correction[1]);
+    double highest = sqrt((e->new_v + e->v_off) / correction[1]);
+    double mhat = fabs(e->new_m) / correction[0], direction = mhat / (root + args->epsilon);
+    double direction_off = e->m_off / correction[0] / (lowest + args->epsilon) +
                            direction * (highest - lowest) / (lowest + args->epsilon) +
                            8 * OP_UNIT * direction;
     double decay = args->rule == OPTIMIZER_ADAMW ? args->weight_decay * e->weight : 0;
@@ -87,8 +90,8 @@ static void allow_lion(const struct optimizer_step_args *args, double g, double 
 }
 
 // The element's offs from the rest: what the step was given, and what it should have given.
-static void allow(const struct optimizer_step_args *args, int n_moments, double grad, double weight, double m,
-                  struct element *e) {
+static void allow(const struct optimizer_step_args *args, const double correction[2], int n_moments,
+                  double grad, double weight, double m, struct element *e) {
     double scaled = grad * (double)args->grad_scale;
     bool coupled = args->rule == OPTIMIZER_ADAM || args->rule == OPTIMIZER_SGD;
     e->g = fabs(scaled) + (coupled ? args->weight_decay * fabs(weight) : 0);
@@ -100,7 +103,7 @@ static void allow(const struct optimizer_step_args *args, int n_moments, double 
     else if (args->rule == OPTIMIZER_LION)
         allow_lion(args, scaled, m, e);
     else
-        allow_adam(args, e);
+        allow_adam(args, correction, e);
 }
 
 struct tensors {
@@ -109,12 +112,14 @@ struct tensors {
     struct op_tensor *param;
 };
 
-static void allow_element(const struct optimizer_step_args *args, const struct tensors *t, size_t i) {
+static void allow_element(const struct optimizer_step_args *args, const double correction[2],
+                          const struct tensors *t, size_t i) {
     struct element e = {.v = t->v ? t->v->given[i] : 0,
                         .new_weight = t->new_master->truth[i],
                         .new_m = t->m ? t->new_m->truth[i] : 0,
                         .new_v = t->v ? t->new_v->truth[i] : 0};
-    allow(args, t->m != NULL, t->grad->given[i], t->master->given[i], t->m ? t->m->given[i] : 0, &e);
+    allow(args, correction, t->m != NULL, t->grad->given[i], t->master->given[i], t->m ? t->m->given[i] : 0,
+          &e);
     t->new_master->allowed[i] = e.weight_off;
     if (t->m)
         t->new_m->allowed[i] = e.m_off;
@@ -192,8 +197,9 @@ static void step_call(struct op_bench *bench, size_t n, const struct variant *va
     describe(&call, variant, &args, &t);
     give(variant, &args, &t);
     op_call_reference(&call);
+    const double correction[2] = CORRECTION(&args);
     for (size_t i = 0; i < n; i++)
-        allow_element(&args, &t, i);
+        allow_element(&args, correction, &t, i);
     if (t.param)
         op_same_when_rounded(t.param, t.new_master);
     op_call_judge(&call);
@@ -246,12 +252,14 @@ static float long_value(int array, size_t i) {
 
 static void judge_long(const struct optimizer_step_args *args, int n_moments, size_t first, size_t n,
                        float *const arrays[], double *const before[], double *const after[]) {
+    const double correction[2] = CORRECTION(args);
     for (size_t i = 0; i < n; i++) {
         struct element e = {.v = n_moments > 1 ? before[V][i] : 0,
                             .new_weight = after[WEIGHT][i],
                             .new_m = n_moments > 0 ? after[M][i] : 0,
                             .new_v = n_moments > 1 ? after[V][i] : 0};
-        allow(args, n_moments, before[GRAD][i], before[WEIGHT][i], n_moments > 0 ? before[M][i] : 0, &e);
+        allow(args, correction, n_moments, before[GRAD][i], before[WEIGHT][i],
+              n_moments > 0 ? before[M][i] : 0, &e);
         double offs[N_ARRAYS] = {0, e.weight_off, e.m_off, e.v_off};
         for (int k = WEIGHT; k <= WEIGHT + n_moments; k++) {
             double got = (double)arrays[k][first + i], wanted = after[k][i];
