@@ -46,7 +46,8 @@ static void test_long_spans(void **state) {
 }
 
 // A regression whose inputs differ in size by four orders, in noisy batches: after 400 steps of AdamW the
-// loss with narrow moments is what it is with fp32.
+// loss with narrow moments is no more than it is with fp32, to a hundredth. It may be less: rounding's noise
+// shortens the steps of weights that have next to no gradient but noise.
 enum { N_WEIGHTS = 1024, N_STEPS = 400, N_BATCH = 8 };
 
 static double input(uint32_t row, int i) {
@@ -103,7 +104,7 @@ static void test_narrow_moments_converge(void **state) {
     device_close(device);
     print_message("loss %.5g with fp32 moments, %.5g with bf16, %.5g with int8\n", fp32, bf16, int8);
     assert_true(fp32 < 10); // from 55
-    assert_true(fabs(bf16 / fp32 - 1) < 0.01 && fabs(int8 / fp32 - 1) < 0.01);
+    assert_true(bf16 < 1.01 * fp32 && int8 < 1.01 * fp32);
 }
 
 #define CASE_REF(name)      OP_CASE("ref", 1, name)
