@@ -6,10 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "base/rng.h"
 #include "tests/mpi/together.h"
-#include "tests/support/temporary.h"
 #include "zero/adafactor.h"
 #include "zero/checkpoint.h"
 #include "zero/memory.h"
@@ -366,27 +364,10 @@ static void test_every_stage_and_partition_has_its_bits(void **state) {
     }
 }
 
-// ---- setting up
-
-static enum status set_up(void) {
-    if (comm->rank == 0 && !temporary_init(&temporary))
-        return FAIL(STATUS_FAILED, "cannot make a temporary folder");
-    log_set_level(LOG_ERROR);
-    return comm_broadcast(comm, &temporary, sizeof temporary, 0);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_rank_follows_the_formulas),
         cmocka_unit_test(test_every_stage_and_partition_has_its_bits),
     };
-    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK ||
-        set_up() != STATUS_OK) {
-        print_error("%s\n", status_message());
-        return 1;
-    }
-    int failed = together_run(comm, tests);
-    bool removed = comm->rank > 0 || temporary_free(&temporary);
-    (void)comm_close(comm, STATUS_OK);
-    return failed + !removed;
+    return together_main(&comm, &temporary, NULL, tests);
 }

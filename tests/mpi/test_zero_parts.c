@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "tests/mpi/together.h"
-#include "tests/support/temporary.h"
 #include "zero/memory.h"
 #include "zero/plan.h"
 
@@ -180,26 +178,10 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
     }
 }
 
-static enum status set_up(void) {
-    if (comm->rank == 0 && !temporary_init(&temporary))
-        return FAIL(STATUS_FAILED, "cannot make a temporary folder");
-    TRY(comm_broadcast(comm, &temporary, sizeof temporary, 0));
-    log_set_level(LOG_ERROR);
-    return comm_barrier(comm);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saving_at_once_after_loading),
         cmocka_unit_test(test_the_norm_is_the_same_everywhere),
     };
-    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK ||
-        set_up() != STATUS_OK) {
-        print_error("%s\n", status_message());
-        return 1;
-    }
-    int failed = together_run(comm, tests);
-    bool removed = comm->rank > 0 || temporary_free(&temporary);
-    (void)comm_close(comm, STATUS_OK);
-    return failed + !removed;
+    return together_main(&comm, &temporary, NULL, tests);
 }

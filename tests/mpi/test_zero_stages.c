@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
 #include "tests/mpi/together.h"
-#include "tests/support/temporary.h"
 #include "zero/trainer.h"
 #include "zero/trainer_parts.h"
 
@@ -406,15 +404,6 @@ static enum status make_inputs(void) {
     return file_write_all(temporary_path(&temporary, "c.json", path, sizeof path), json, strlen(json));
 }
 
-static enum status set_up(void) {
-    if (comm->rank == 0 && !temporary_init(&temporary))
-        return FAIL(STATUS_FAILED, "cannot make a temporary folder");
-    TRY(comm_broadcast(comm, &temporary, sizeof temporary, 0));
-    TRY(comm->rank == 0 ? make_inputs() : STATUS_OK);
-    log_set_level(LOG_ERROR);
-    return comm_barrier(comm);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages_buckets_and_overlap),
@@ -427,13 +416,5 @@ int main(void) {
         cmocka_unit_test(test_the_update_shows_the_gradient),
         cmocka_unit_test(test_overflows_are_skipped_everywhere),
     };
-    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK ||
-        set_up() != STATUS_OK) {
-        print_error("%s\n", status_message());
-        return 1;
-    }
-    int failed = together_run(comm, tests);
-    bool removed = comm->rank > 0 || temporary_free(&temporary);
-    (void)comm_close(comm, STATUS_OK);
-    return failed + !removed;
+    return together_main(&comm, &temporary, make_inputs, tests);
 }

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "base/log.h"
+#include "tests/support/temporary.h"
 #include "zero/comm.h"
 
 // Fails the test on every rank when `good` is false on any; the rank where it is says so.
@@ -48,6 +50,34 @@ static inline int together_run_group(const struct comm *comm, const struct CMUni
     together_quiet(comm);
     snprintf(name, sizeof name, "%d ranks", comm->world);
     return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
+}
+
+// A whole program of such tests: opens the ranks' communicator, makes a folder that rank 0 removes at the
+// end, prepares (NULL: nothing) and runs the tests. Gives the exit code.
+#define together_main(comm, temporary, prepare, tests)                                                       \
+    together_whole_main((comm), (temporary), (prepare), (tests), sizeof(tests) / sizeof *(tests))
+static inline enum status together_set_up(struct comm **comm, struct temporary *temporary,
+                                          enum status (*prepare)(void)) {
+    TRY(comm_open(&(struct comm_options){.shared_memory = true}, comm));
+    if ((*comm)->rank == 0 && !temporary_init(temporary))
+        return FAIL(STATUS_FAILED, "cannot make a temporary folder");
+    TRY(comm_broadcast(*comm, temporary, sizeof *temporary, 0));
+    if (prepare && (*comm)->rank == 0)
+        TRY(prepare());
+    log_set_level(LOG_ERROR);
+    return comm_barrier(*comm);
+}
+static inline int together_whole_main(struct comm **comm, struct temporary *temporary,
+                                      enum status (*prepare)(void), const struct CMUnitTest *tests,
+                                      size_t n) {
+    if (together_set_up(comm, temporary, prepare) != STATUS_OK) {
+        print_error("%s\n", status_message());
+        return 1;
+    }
+    int failed = together_run_group(*comm, tests, n);
+    bool removed = (*comm)->rank > 0 || temporary_free(temporary);
+    (void)comm_close(*comm, STATUS_OK);
+    return failed + !removed;
 }
 
 #endif
