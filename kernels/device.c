@@ -67,6 +67,11 @@ void stream_free(struct stream *stream) {
     *stream = (struct stream){0};
 }
 
+void stream_drain(struct stream *stream) {
+    if (stream->queue)
+        (void)stream->device->synchronize(stream);
+}
+
 enum status event_init(struct event *event, struct device *device) {
     *event = (struct event){.device = device};
     return device->event_open ? device->event_open(device, &event->mark) : STATUS_OK;

@@ -75,6 +75,8 @@ void device_unpin(struct device *device, void *memory); // before the memory is 
 
 enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // without a workspace
 void stream_free(struct stream *stream); // its work must have happened; a zeroed stream is left alone
+// For cleaning up after a failure: waits for what was left on the stream. Why it failed is told elsewhere.
+void stream_drain(struct stream *stream); // a zeroed stream is left alone
 
 enum status event_init(struct event *event, struct device *device) MUST_CHECK;
 void event_free(struct event *event);

@@ -44,8 +44,7 @@ enum status residuals_bind(struct residuals *residuals, const struct region_tabl
 }
 
 void residuals_free(struct residuals *residuals) {
-    if (residuals->copies.queue) // a pass that failed half-way leaves work behind; why it failed is told
-        (void)residuals->device->synchronize(&residuals->copies);
+    stream_drain(&residuals->copies);
     for (int i = 0; i < RESIDUALS_IN_USE; i++)
         event_free(&residuals->copied[i]);
     event_free(&residuals->computed);

@@ -90,15 +90,9 @@ enum status offload_bind(struct offload *offload, const struct region_table *tab
     return make_events(offload);
 }
 
-// A step that failed half-way leaves work behind; why it failed is told.
-static void drain(struct stream *stream) {
-    if (stream->queue)
-        (void)stream->device->synchronize(stream);
-}
-
 void offload_free(struct offload *offload) {
-    drain(&offload->out);
-    drain(&offload->in);
+    stream_drain(&offload->out);
+    stream_drain(&offload->in);
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         event_free(&offload->reduced[i]);
         event_free(&offload->loaded[i]);

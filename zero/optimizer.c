@@ -180,18 +180,14 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
     return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
 }
 
-static enum status update_by_adafactor(struct optimizer *optimizer, struct stream *stream,
-                                       const struct optimizer_call *call, double clipped_norm) {
+// By a rule that takes each element by itself.
+static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
+                                      const struct optimizer_call *call) {
     struct state *state = optimizer->state;
-    TRY(adafactor_update(state, stream,
-                         &(struct adafactor_call){.config = optimizer->config,
-                                                  .step = call->step,
-                                                  .lr = call->lr,
-                                                  .norm = clipped_norm,
-                                                  .grad_scale = call->grad_scale}));
-    if (state->options.offload_optimizer)
-        TRY(offload_params_sent(&state->offload, stream));
-    return parameters_updated(&state->parameters, stream);
+    for (int i = 0; i < state->tiers.n_parts; i++)
+        if (!state->tiers.parts[i].on_host)
+            TRY(step_on_device(optimizer, call, stream, &state->tiers.parts[i]));
+    return state->options.offload_optimizer ? step_host(optimizer, call) : STATUS_OK;
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
@@ -201,14 +197,16 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
     if (optimizer->adafactor)
-        return update_by_adafactor(optimizer, stream, &call, norm * clipping);
-    for (int i = 0; i < state->tiers.n_parts; i++)
-        if (!state->tiers.parts[i].on_host)
-            TRY(step_on_device(optimizer, &call, stream, &state->tiers.parts[i]));
-    if (state->options.offload_optimizer) {
-        TRY(step_host(optimizer, &call));
+        TRY(adafactor_update(state, stream,
+                             &(struct adafactor_call){.config = optimizer->config,
+                                                      .step = call.step,
+                                                      .lr = call.lr,
+                                                      .norm = norm * clipping,
+                                                      .grad_scale = call.grad_scale}));
+    else
+        TRY(update_elementwise(optimizer, stream, &call));
+    if (state->options.offload_optimizer)
         TRY(offload_params_sent(&state->offload, stream));
-    }
     return parameters_updated(&state->parameters, stream);
 }
 

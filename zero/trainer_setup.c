@@ -415,8 +415,7 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->val);
     // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
     // what they use is freed.
-    if (trainer->stream.queue)
-        (void)trainer->device->synchronize(&trainer->stream);
+    stream_drain(&trainer->stream);
     comm_detach(trainer->comm);
     parts_free(&trainer->parts);
     if (trainer->device) {
