@@ -158,6 +158,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
     if (!cpu)
         return FAIL(STATUS_FAILED, "out of memory for the CPU device");
     cpu->isa = isa;
+    cpu->fast_bf16_products = cpu_measure_fast_bf16_products();
     cpu->device = (struct device){
         .name = "cpu",
         .ops = &isa->ops,
