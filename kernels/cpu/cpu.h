@@ -11,6 +11,21 @@
 
 struct product_cache;
 
+// What is left to do to a block of a linear layer's product, c (rows, columns) in fp32, in one pass: v = c +
+// bias + residual; with gelu, v = gelu(v), where v is rounded first if pre_gelu gets it; with gelu_input, v =
+// v gelu'(gelu_input); out = v. All but c and out may be NULL.
+struct linear_finish {
+    const float *c;         // [r] rows c_stride apart; may be pre_gelu or out where those are fp32
+    void *out;              // [w] out_type, rows out_stride apart, like all that follow
+    void *pre_gelu;         // [w] type
+    const void *residual;   // [r] type
+    const void *gelu_input; // [r] type
+    const void *bias;       // [r] (columns) type
+    int64_t rows, columns, c_stride, out_stride;
+    bool gelu;
+    enum dtype type, out_type; // out_type: type, or fp32
+};
+
 // What one instruction set brings: the table of operations, and helpers that linear.c needs in it.
 struct cpu_isa {
     const char *name;
@@ -18,6 +33,7 @@ struct cpu_isa {
     // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
+    void (*finish_linear)(struct stream *stream, const struct linear_finish *args);
 };
 
 struct cpu_device {
@@ -88,6 +104,7 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
+void CPU_OP(finish_linear)(struct stream *stream, const struct linear_finish *args);
 #endif
 
 #endif

@@ -14,9 +14,8 @@ static inline bool dnnl_is_named(const_dnnl_primitive_desc_t description, const 
     return status == dnnl_success && name && strncmp(name, start, strlen(start)) == 0;
 }
 
-// dnnl_layout_*: the description of a tensor in memory. dnnl_matmul_new: the description of c = a b + bias by
-// the first implementation whose name starts with `preferred`, or the first of all when there is none or it
-// is NULL. dnnl_finish_*: what happens to c before it is stored.
+// dnnl_layout_*: the description of a tensor in memory; dnnl_layout_init_any leaves the layout to oneDNN.
+// dnnl_matmul_new: the description of c = a b + bias. dnnl_finish_*: what happens to c before it is stored.
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -35,6 +34,11 @@ static inline dnnl_status_t dnnl_layout_init(struct dnnl_layout *layout, int n_d
     return dnnl_memory_desc_create_with_strides(&layout->handle, n_dims, dims, type, strides);
 }
 
+static inline dnnl_status_t dnnl_layout_init_any(struct dnnl_layout *layout, int n_dims,
+                                                 const dnnl_dims_t dims, dnnl_data_type_t type) {
+    return dnnl_memory_desc_create_with_tag(&layout->handle, n_dims, dims, type, dnnl_format_tag_any);
+}
+
 static inline void dnnl_layout_free(struct dnnl_layout *layout) {
     if (layout->handle)
         dnnl_memory_desc_destroy(layout->handle);
@@ -44,19 +48,9 @@ static inline void dnnl_layout_free(struct dnnl_layout *layout) {
 static inline dnnl_status_t dnnl_matmul_new(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                             const struct dnnl_layout *a, const struct dnnl_layout *b,
                                             const struct dnnl_layout *bias, const struct dnnl_layout *c,
-                                            const_dnnl_primitive_attr_t attributes, const char *preferred) {
-    for (int attempt = 0; attempt < 2; attempt++) {
-        dnnl_status_t status = dnnl_matmul_primitive_desc_create(out, engine, a->handle, b->handle,
-                                                                 bias->handle, c->handle, attributes);
-        if (status != dnnl_success || !preferred || attempt == 1)
-            return status;
-        do {
-            if (dnnl_is_named(*out, preferred))
-                return dnnl_success;
-        } while (dnnl_primitive_desc_next_impl(*out) == dnnl_success);
-        dnnl_primitive_desc_destroy(*out);
-    }
-    return dnnl_success;
+                                            const_dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(out, engine, a->handle, b->handle, bias->handle, c->handle,
+                                             attributes);
 }
 
 static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {
@@ -84,6 +78,11 @@ static inline dnnl_status_t dnnl_layout_init(struct dnnl_layout *layout, int n_d
     return dnnl_memory_desc_init_by_strides(&layout->value, n_dims, dims, type, strides);
 }
 
+static inline dnnl_status_t dnnl_layout_init_any(struct dnnl_layout *layout, int n_dims,
+                                                 const dnnl_dims_t dims, dnnl_data_type_t type) {
+    return dnnl_memory_desc_init_by_tag(&layout->value, n_dims, dims, type, dnnl_format_tag_any);
+}
+
 static inline void dnnl_layout_free(struct dnnl_layout *layout) {
     layout->value.ndims = 0;
 }
@@ -91,29 +90,12 @@ static inline void dnnl_layout_free(struct dnnl_layout *layout) {
 static inline dnnl_status_t dnnl_matmul_new(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                             const struct dnnl_layout *a, const struct dnnl_layout *b,
                                             const struct dnnl_layout *bias, const struct dnnl_layout *c,
-                                            const_dnnl_primitive_attr_t attributes, const char *preferred) {
+                                            const_dnnl_primitive_attr_t attributes) {
     dnnl_matmul_desc_t matmul;
     dnnl_status_t status = dnnl_matmul_desc_init(&matmul, &a->value, &b->value,
                                                  bias->value.ndims > 0 ? &bias->value : NULL, &c->value);
-    dnnl_primitive_desc_iterator_t implementations;
-    if (status == dnnl_success)
-        status = dnnl_primitive_desc_iterator_create(&implementations, &matmul, attributes, engine, NULL);
-    if (status != dnnl_success)
-        return status;
-    *out = dnnl_primitive_desc_iterator_fetch(implementations);
-    bool found = !preferred || !*out || dnnl_is_named(*out, preferred);
-    while (!found && dnnl_primitive_desc_iterator_next(implementations) == dnnl_success) {
-        dnnl_primitive_desc_t other = dnnl_primitive_desc_iterator_fetch(implementations);
-        found = other && dnnl_is_named(other, preferred);
-        if (found) {
-            dnnl_primitive_desc_destroy(*out);
-            *out = other;
-        } else if (other) {
-            dnnl_primitive_desc_destroy(other);
-        }
-    }
-    dnnl_primitive_desc_iterator_destroy(implementations);
-    return *out ? dnnl_success : dnnl_out_of_memory;
+    return status == dnnl_success ? dnnl_primitive_desc_create(out, &matmul, attributes, engine, NULL)
+                                  : status;
 }
 
 static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {

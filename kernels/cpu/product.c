@@ -13,13 +13,21 @@
 #define N_BUCKETS 256
 
 // The tensors of a product, in the order in which they are given to the primitive.
-enum operand { OPERAND_A, OPERAND_B, OPERAND_C, OPERAND_BIAS, OPERAND_RESIDUAL, OPERAND_SCRATCH, N_OPERANDS };
+enum tensor { TENSOR_A, TENSOR_B, TENSOR_C, TENSOR_BIAS, TENSOR_RESIDUAL, TENSOR_SCRATCH, N_TENSORS };
+
+// How an operand comes to be as it is multiplied.
+struct packing {
+    dnnl_primitive_t primitive; // NULL: it is multiplied where it is
+    dnnl_memory_t from;
+    size_t bytes;
+};
 
 struct product {
     struct product_shape shape;
     struct product *next;
     dnnl_primitive_t primitive;
-    dnnl_memory_t memories[N_OPERANDS]; // NULL: not in this product
+    dnnl_memory_t memories[N_TENSORS]; // NULL: not in this product
+    struct packing packings[2];        // of PRODUCT_A and PRODUCT_B, which are TENSOR_A and TENSOR_B
     size_t workspace_bytes;
 };
 
@@ -52,10 +60,24 @@ const char *product_library(char *buffer, size_t size) {
     return buffer;
 }
 
+bool product_has_matrix_units(void) {
+#if defined(__x86_64__)
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+#else
+    return false;
+#endif
+}
+
 static void product_delete(struct product *product) {
-    for (int i = 0; i < N_OPERANDS; i++)
+    for (int i = 0; i < N_TENSORS; i++)
         if (product->memories[i])
             dnnl_memory_destroy(product->memories[i]);
+    for (int i = 0; i < 2; i++) {
+        if (product->packings[i].from)
+            dnnl_memory_destroy(product->packings[i].from);
+        if (product->packings[i].primitive)
+            dnnl_primitive_destroy(product->packings[i].primitive);
+    }
     if (product->primitive)
         dnnl_primitive_destroy(product->primitive);
     free(product);
@@ -93,9 +115,17 @@ void product_cache_delete(struct product_cache *cache) {
 
 // ---- building one
 
+// How the tensors are given, and how they are multiplied.
 struct layouts {
-    struct dnnl_layout of[N_OPERANDS];
+    struct dnnl_layout given[2], of[N_TENSORS];
 };
+
+static void layouts_free(struct layouts *layouts) {
+    for (int i = 0; i < N_TENSORS; i++)
+        dnnl_layout_free(&layouts->of[i]);
+    for (int i = 0; i < 2; i++)
+        dnnl_layout_free(&layouts->given[i]);
+}
 
 static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t column_stride, int64_t type) {
@@ -104,15 +134,25 @@ static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int
 }
 
 static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_shape *s) {
-    dnnl_status_t error = layout_matrix(&layouts->of[OPERAND_A], s->m, s->k, s->a_row, s->a_column, s->type);
+    dnnl_dims_t b_dims = {s->k, s->n};
+    bool widens = s->type != s->multiplied;
+    dnnl_status_t error =
+        layout_matrix(&layouts->given[PRODUCT_A], s->m, s->k, s->a_row, s->a_column, s->type);
     if (error == dnnl_success)
-        error = layout_matrix(&layouts->of[OPERAND_B], s->k, s->n, s->b_row, s->b_column, s->type);
+        error = layout_matrix(&layouts->given[PRODUCT_B], s->k, s->n, s->b_row, s->b_column, s->type);
+    if (error == dnnl_success) // widened, a is row by row, whatever it was
+        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, widens ? product_row(s->k) : s->a_row,
+                              widens ? 1 : s->a_column, s->multiplied);
     if (error == dnnl_success)
-        error = layout_matrix(&layouts->of[OPERAND_C], s->m, s->n, s->c_row, 1, s->c_type);
+        error = s->packs_b
+                    ? dnnl_layout_init_any(&layouts->of[TENSOR_B], 2, b_dims, dnnl_type_of(s->multiplied))
+                    : layout_matrix(&layouts->of[TENSOR_B], s->k, s->n, s->b_row, s->b_column, s->multiplied);
+    if (error == dnnl_success)
+        error = layout_matrix(&layouts->of[TENSOR_C], s->m, s->n, s->c_row, 1, DTYPE_F32);
     if (error == dnnl_success && s->has_bias)
-        error = layout_matrix(&layouts->of[OPERAND_BIAS], 1, s->n, s->n, 1, s->type);
+        error = layout_matrix(&layouts->of[TENSOR_BIAS], 1, s->n, s->n, 1, DTYPE_F32);
     if (error == dnnl_success && s->finish == PRODUCT_RESIDUAL)
-        error = layout_matrix(&layouts->of[OPERAND_RESIDUAL], s->m, s->n, s->n, 1, s->type);
+        error = layout_matrix(&layouts->of[TENSOR_RESIDUAL], s->m, s->n, s->c_row, 1, DTYPE_F32);
     return error;
 }
 
@@ -126,7 +166,7 @@ static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_
         error = dnnl_finish_with_gelu(post_ops);
     if (error == dnnl_success && shape->finish == PRODUCT_RESIDUAL)
         error = dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
-                                            dnnl_layout_get(&layouts->of[OPERAND_RESIDUAL]));
+                                            dnnl_layout_get(&layouts->of[TENSOR_RESIDUAL]));
     if (error == dnnl_success && shape->finish == PRODUCT_ACCUMULATE)
         error = dnnl_finish_with_sum(post_ops);
     if (error == dnnl_success)
@@ -134,32 +174,48 @@ static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_
     return error;
 }
 
+// The layouts that oneDNN has chosen, and what brings the operands into them.
+static dnnl_status_t packing_new(struct packing *packing, const struct product_cache *cache,
+                                 const struct dnnl_layout *given, dnnl_layout_view multiplied) {
+    dnnl_primitive_desc_t description = NULL;
+    if (dnnl_memory_desc_equal(dnnl_layout_get(given), multiplied))
+        return dnnl_success;
+    dnnl_status_t error =
+        dnnl_memory_create(&packing->from, dnnl_layout_get(given), cache->engine, DNNL_MEMORY_NONE);
+    if (error == dnnl_success)
+        error = dnnl_reorder_primitive_desc_create(&description, dnnl_layout_get(given), cache->engine,
+                                                   multiplied, cache->engine, NULL);
+    if (error == dnnl_success)
+        error = dnnl_primitive_create(&packing->primitive, description);
+    if (description)
+        dnnl_primitive_desc_destroy(description);
+    packing->bytes = dnnl_memory_desc_get_size(multiplied);
+    return error;
+}
+
 static dnnl_status_t memories_new(struct product *product, const struct product_cache *cache,
                                   const struct layouts *layouts, const_dnnl_primitive_desc_t description) {
     const struct product_shape *shape = &product->shape;
     dnnl_status_t error = dnnl_success;
-    for (int i = 0; i < N_OPERANDS && error == dnnl_success; i++) {
-        if ((i == OPERAND_BIAS && !shape->has_bias) ||
-            (i == OPERAND_RESIDUAL && shape->finish != PRODUCT_RESIDUAL))
+    for (int i = 0; i < N_TENSORS && error == dnnl_success; i++) {
+        if ((i == TENSOR_BIAS && !shape->has_bias) ||
+            (i == TENSOR_RESIDUAL && shape->finish != PRODUCT_RESIDUAL))
             continue;
         dnnl_layout_view layout = dnnl_layout_get(&layouts->of[i]);
-        if (i == OPERAND_SCRATCH) {
+        if (i == TENSOR_B)
+            layout = dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0);
+        if (i == TENSOR_SCRATCH) {
             layout = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
             product->workspace_bytes = layout ? dnnl_memory_desc_get_size(layout) : 0;
             if (product->workspace_bytes == 0)
                 continue;
         }
-        error = dnnl_memory_create(&product->memories[i], layout, cache->engine, DNNL_MEMORY_NONE);
+        if (i == TENSOR_A || i == TENSOR_B)
+            error = packing_new(&product->packings[i], cache, &layouts->given[i], layout);
+        if (error == dnnl_success)
+            error = dnnl_memory_create(&product->memories[i], layout, cache->engine, DNNL_MEMORY_NONE);
     }
     return error;
-}
-
-// oneDNN's first choice for fp32, its blocked kernel, reads b in place; rows that start a multiple of 4 KiB
-// apart fall on the same few sets of the cache, and it runs at half speed (measured: 69 against 157 GF/s a
-// core). The older implementation packs b first and does not care.
-static const char *preferred_implementation(const struct product_shape *shape) {
-    bool conflicts = shape->type == DTYPE_F32 && shape->b_column == 1 && shape->b_row % 1024 == 0;
-    return conflicts ? "gemm" : NULL;
 }
 
 static dnnl_status_t product_build(struct product *product, const struct product_cache *cache) {
@@ -176,11 +232,10 @@ static dnnl_status_t product_build(struct product *product, const struct product
     if (error == dnnl_success)
         error = attributes_set(attributes, post_ops, &product->shape, &layouts);
     if (error == dnnl_success)
-        error = dnnl_matmul_new(&description, cache->engine, &layouts.of[OPERAND_A], &layouts.of[OPERAND_B],
-                                &layouts.of[OPERAND_BIAS], &layouts.of[OPERAND_C], attributes,
-                                preferred_implementation(&product->shape));
+        error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
+                                &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
     // Its reference implementation is plain loops: fp32 is hundreds of times faster, widening included.
-    if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
+    if (error == dnnl_success && product->shape.multiplied != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;
     if (error == dnnl_success)
         error = memories_new(product, cache, &layouts, description);
@@ -192,8 +247,7 @@ static dnnl_status_t product_build(struct product *product, const struct product
         dnnl_post_ops_destroy(post_ops);
     if (attributes)
         dnnl_primitive_attr_destroy(attributes);
-    for (int i = 0; i < N_OPERANDS; i++)
-        dnnl_layout_free(&layouts.of[i]);
+    layouts_free(&layouts);
     return error;
 }
 
@@ -227,7 +281,7 @@ enum status product_find(struct product_cache *cache, const struct product_shape
         product_delete(product);
         return FAIL(STATUS_FAILED, "oneDNN cannot build a matrix product (%lld x %lld x %lld, %s): %s",
                     (long long)shape->m, (long long)shape->n, (long long)shape->k,
-                    dtype_name((enum dtype)shape->type), dnnl_reason(error));
+                    dtype_name((enum dtype)shape->multiplied), dnnl_reason(error));
     }
     product->next = *bucket;
     *bucket = product;
@@ -239,13 +293,47 @@ bool product_is_supported(const struct product *product) {
     return product->primitive != NULL;
 }
 
+size_t product_packed_bytes(const struct product *product, enum product_operand operand) {
+    return product->packings[operand].bytes;
+}
+
 size_t product_workspace_bytes(const struct product *product) {
     return product->workspace_bytes;
 }
 
+// Runs a primitive on the device's threads.
+static dnnl_status_t execute(const struct product_cache *cache, const struct product *product,
+                             dnnl_primitive_t primitive, const dnnl_exec_arg_t *args, int n_args) {
+    int threads_before = omp_get_max_threads();
+    omp_set_num_threads((int)product->shape.n_threads);
+    dnnl_status_t error = dnnl_primitive_execute(primitive, cache->stream, n_args, args);
+    if (error == dnnl_success)
+        error = dnnl_stream_wait(cache->stream);
+    omp_set_num_threads(threads_before);
+    return error;
+}
+
+static enum status failed(const struct product *product, dnnl_status_t error) {
+    return FAIL(STATUS_FAILED, "oneDNN's matrix product (%lld x %lld x %lld, %s) failed: %s",
+                (long long)product->shape.m, (long long)product->shape.n, (long long)product->shape.k,
+                dtype_name((enum dtype)product->shape.multiplied), dnnl_reason(error));
+}
+
+enum status product_pack(struct product_cache *cache, struct product *product, enum product_operand operand,
+                         const void *from, void *packed) {
+    struct packing *packing = &product->packings[operand];
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, packing->from}, {DNNL_ARG_TO, product->memories[operand]}};
+    dnnl_status_t error = dnnl_memory_set_data_handle(packing->from, (void *)(uintptr_t)from);
+    if (error == dnnl_success)
+        error = dnnl_memory_set_data_handle(product->memories[operand], packed);
+    if (error == dnnl_success)
+        error = execute(cache, product, packing->primitive, args, 2);
+    return error == dnnl_success ? STATUS_OK : failed(product, error);
+}
+
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) {
-    static const int names[N_OPERANDS] = {
+    static const int names[N_TENSORS] = {
         DNNL_ARG_SRC,
         DNNL_ARG_WEIGHTS,
         DNNL_ARG_DST,
@@ -254,29 +342,20 @@ enum status product_run(struct product_cache *cache, struct product *product,
         DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1,
         DNNL_ARG_SCRATCHPAD,
     };
-    void *const data[N_OPERANDS] = {
-        (void *)operands->a,    (void *)operands->b,        operands->c,
-        (void *)operands->bias, (void *)operands->residual, workspace,
+    void *const data[N_TENSORS] = {
+        (void *)(uintptr_t)operands->a,    (void *)(uintptr_t)operands->b,        operands->c,
+        (void *)(uintptr_t)operands->bias, (void *)(uintptr_t)operands->residual, workspace,
     };
-    dnnl_exec_arg_t args[N_OPERANDS];
+    dnnl_exec_arg_t args[N_TENSORS];
     int n_args = 0;
     dnnl_status_t error = dnnl_success;
-    for (int i = 0; i < N_OPERANDS && error == dnnl_success; i++) {
+    for (int i = 0; i < N_TENSORS && error == dnnl_success; i++) {
         if (!product->memories[i])
             continue;
         error = dnnl_memory_set_data_handle(product->memories[i], data[i]);
         args[n_args++] = (dnnl_exec_arg_t){names[i], product->memories[i]};
     }
-    int threads_before = omp_get_max_threads();
-    omp_set_num_threads((int)product->shape.n_threads);
     if (error == dnnl_success)
-        error = dnnl_primitive_execute(product->primitive, cache->stream, n_args, args);
-    if (error == dnnl_success)
-        error = dnnl_stream_wait(cache->stream);
-    omp_set_num_threads(threads_before);
-    if (error != dnnl_success)
-        return FAIL(STATUS_FAILED, "oneDNN's matrix product (%lld x %lld x %lld, %s) failed: %s",
-                    (long long)product->shape.m, (long long)product->shape.n, (long long)product->shape.k,
-                    dtype_name((enum dtype)product->shape.type), dnnl_reason(error));
-    return STATUS_OK;
+        error = execute(cache, product, product->primitive, args, n_args);
+    return error == dnnl_success ? STATUS_OK : failed(product, error);
 }

@@ -1,6 +1,6 @@
-// Matrix products by oneDNN: c = finish(a b + bias), each shape's primitive built once and kept. Sums of
-// products are accumulated in fp32, and fp32 products are never rounded down to a narrower type. For linear.c
-// alone.
+// Matrix products by oneDNN: c = finish(a b + bias), each shape's primitives built once and kept. Sums of
+// products are accumulated in fp32, and fp32 products are never rounded down to a narrower type. For
+// matmul.c alone, which cuts large products to these.
 #ifndef ZERO_KERNELS_CPU_PRODUCT_H
 #define ZERO_KERNELS_CPU_PRODUCT_H
 
@@ -23,17 +23,12 @@ struct product_shape {
     int64_t m, n, k;
     int64_t a_row, a_column; // strides of a (m, k) and b (k, n) in elements; one of each pair is 1
     int64_t b_row, b_column;
-    int64_t c_row;        // stride between rows of c (m, n)
-    int64_t type, c_type; // enum dtype; bias (n) and residual (m, n, dense) are of `type`
-    int64_t has_bias;     //
-    int64_t finish;       // enum product_finish
-    int64_t n_threads;    //
-};
-
-struct product_operands {
-    const void *a, *b;
-    const void *bias, *residual; // read if the shape has them
-    void *c;
+    int64_t c_row;            // stride between rows of c (m, n), which is fp32
+    int64_t type, multiplied; // enum dtype: what a and b are in; what they are multiplied in, `type` or fp32
+    int64_t packs_b;          // b is put first in the layout that oneDNN is fastest with
+    int64_t has_bias;         // bias (n) is fp32
+    int64_t finish;           // enum product_finish; residual has c's layout
+    int64_t n_threads;        //
 };
 
 struct product_cache;
@@ -47,10 +42,33 @@ enum status product_find(struct product_cache *cache, const struct product_shape
                          struct product **out) MUST_CHECK;
 // Whether oneDNN has it on this processor: bf16 is missing before AVX-512, fp16 before AVX-512-FP16.
 bool product_is_supported(const struct product *product);
+
+// The operands as they are multiplied. An operand of 0 bytes is read where it is.
+enum product_operand { PRODUCT_A, PRODUCT_B };
+size_t product_packed_bytes(const struct product *product, enum product_operand operand);
+// Widens the operand or changes its layout: from (as in the shape) to packed, product_packed_bytes aligned to
+// 64.
+enum status product_pack(struct product_cache *cache, struct product *product, enum product_operand operand,
+                         const void *from, void *packed) MUST_CHECK;
+
+struct product_operands {
+    const void *a, *b;            // packed, where they have packed bytes
+    const float *bias, *residual; // read if the shape has them
+    float *c;
+};
 size_t product_workspace_bytes(const struct product *product);
 // workspace: product_workspace_bytes, aligned to 64.
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) MUST_CHECK;
+
+// The stride that rows of n fp32 elements are best given: rows a multiple of 4 KiB apart would fall on the
+// same few sets of the cache.
+static inline int64_t product_row(int64_t n) {
+    return (n + 15) / 16 * 16 + 16;
+}
+
+// Whether bf16 products run on matrix units (AMX).
+bool product_has_matrix_units(void);
 // "oneDNN 2.6.3"
 const char *product_library(char *buffer, size_t size);
 

@@ -50,4 +50,5 @@ const struct cpu_isa CPU_OP(isa) = {
     .name = TEXT_OF_VALUE(ISA),
     .ops = {OPERATIONS(ENTRY).workspace_bytes = workspace_bytes},
     .add_column_sums = CPU_OP(add_column_sums),
+    .finish_linear = CPU_OP(finish_linear),
 };

@@ -1,0 +1,52 @@
+// What follows a linear layer's product while a block of it is still in the cache: bias, residual, GELU or
+// its gradient, and rounding. Bound by the cache.
+#include <omp.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/gelu.h"
+
+// Elements [i, i + lanes) of a row that begins at `row` in the tensors that lie like out.
+VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, const float *c, size_t row,
+                             size_t i, int lanes) {
+    vf v = vf_get_part(DTYPE_F32, c, i, lanes);
+    if (args->bias)
+        v += vf_get_part(type, args->bias, i, lanes);
+    if (args->residual)
+        v += vf_get_part(type, args->residual, row + i, lanes);
+    if (args->gelu) {
+        if (args->pre_gelu) { // which backward will see
+            if (type != DTYPE_F32)
+                v = vf_widen(type, vf_narrow(type, v));
+            vf_put_part(type, args->pre_gelu, row + i, v, lanes);
+        }
+        v = vf_gelu(v);
+    }
+    if (args->gelu_input)
+        v *= vf_gelu_derivative(vf_get_part(type, args->gelu_input, row + i, lanes));
+    if (args->out_type == type)
+        vf_put_part(type, args->out, row + i, v, lanes);
+    else
+        vf_put_part(DTYPE_F32, args->out, row + i, v, lanes);
+}
+
+VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args, struct cpu_range rows) {
+    size_t n = (size_t)args->columns;
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        const float *c = args->c + row * (size_t)args->c_stride;
+        size_t first = row * (size_t)args->out_stride, i = 0;
+        for (; i + VF_WIDTH <= n; i += VF_WIDTH)
+            finish_vector(type, args, c, first, i, VF_WIDTH);
+        if (i < n)
+            finish_vector(type, args, c, first, i, (int)(n - i));
+    }
+}
+
+void CPU_OP(finish_linear)(struct stream *stream, const struct linear_finish *args) {
+    size_t n_rows = (size_t)args->rows;
+#pragma omp parallel num_threads(cpu_threads(stream->device, n_rows *(size_t)args->columns))
+    {
+        const struct linear_finish copy = *args; // no store through a pointer can be thought to change it
+        struct cpu_range rows = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
+        VF_DISPATCH(copy.type, finish_rows, &copy, rows);
+    }
+}

@@ -1,0 +1,272 @@
+// The blocks of a product, one after the other; planning walks through the same blocks as running.
+#include "kernels/cpu/matmul.h"
+
+#include "kernels/cpu/product.h"
+
+#define WORKSPACE_ALIGNMENT 256
+
+// A block has at most so many rows, columns and terms, so that b's block is laid out once for much work, and
+// what is made of a block is finished while it is in the cache (measured with 768 to 3072 columns and terms:
+// oneDNN is as fast with 512 rows as with 4096).
+#define BLOCK_ROWS         512
+#define BLOCK_COLUMNS      3072
+#define BLOCK_TERMS        4096
+#define BLOCK_B_ELEMENTS   ((int64_t)8 << 20)
+#define BLOCK_COLUMN_GRAIN 64
+// Gradients of weights have as many rows as the weights, and their terms are the batch's rows.
+#define ACCUMULATED_ROWS  3072
+#define ACCUMULATED_TERMS 1024
+
+// Laying out b for fp32 products gains a twentieth to a sixth where it is used for so many rows (measured).
+#define PACKED_ROWS 1024
+
+// ---- blocks
+
+struct blocks {
+    int64_t m, n, k; // sizes of all but the last of each
+};
+
+// The size of the fewest equal parts of n, in whole pieces of grain, that are at most `most` long.
+static int64_t part_of(int64_t n, int64_t most, int64_t grain) {
+    int64_t n_parts = (n + most - 1) / most, part = (n + n_parts - 1) / n_parts;
+    return (part + grain - 1) / grain * grain;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static struct blocks blocks_of(const struct matmul *t) {
+    struct blocks blocks;
+    if (t->accumulate) {
+        blocks.m = part_of(t->m, ACCUMULATED_ROWS, BLOCK_COLUMN_GRAIN);
+        blocks.k = part_of(t->k, ACCUMULATED_TERMS, 1);
+    } else if (t->type == DTYPE_F32 && t->m < PACKED_ROWS) {
+        return (struct blocks){t->m, t->n, t->k};
+    } else {
+        blocks.m = part_of(t->m, BLOCK_ROWS, 1);
+        // Where oneDNN finishes, it must have all terms at once.
+        blocks.k = t->type == DTYPE_F32 ? t->k : part_of(t->k, BLOCK_TERMS, BLOCK_COLUMN_GRAIN);
+    }
+    int64_t columns = BLOCK_B_ELEMENTS / least(blocks.k, BLOCK_B_ELEMENTS / BLOCK_COLUMN_GRAIN);
+    columns = columns / BLOCK_COLUMN_GRAIN * BLOCK_COLUMN_GRAIN;
+    blocks.n = part_of(t->n, least(columns, BLOCK_COLUMNS), BLOCK_COLUMN_GRAIN);
+    return blocks;
+}
+
+// ---- one block
+
+// Scratch pieces one after the other. With base NULL it only counts.
+struct scratch {
+    char *base;
+    size_t used;
+};
+
+static void *scratch_take(struct scratch *scratch, size_t bytes) {
+    void *piece = scratch->base ? scratch->base + scratch->used : NULL;
+    scratch->used += (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    return piece;
+}
+
+// Where a block's operands and results are.
+struct block {
+    struct product *product;
+    struct product_operands operands;
+    void *packed[2], *workspace;
+};
+
+// A walk through all blocks.
+struct walk {
+    const struct matmul *matmul;
+    struct cpu_device *cpu;
+    struct blocks blocks;
+    enum dtype multiplied;
+    bool direct;           // oneDNN writes to out or pre_gelu, and finishes but for GELU's second result
+    struct stream *stream; // NULL: planning
+    size_t scratch_bytes;  // the most that a block has taken
+};
+
+// Narrow products are widened where that is faster, which changes no product and no sum's precision.
+static bool multiplies_narrow(const struct cpu_device *cpu, enum dtype type) {
+    return type == DTYPE_F16 || cpu->fast_bf16_products || product_has_matrix_units();
+}
+
+static void walk_init(struct walk *walk, const struct matmul *matmul, struct device *device,
+                      struct stream *stream) {
+    struct cpu_device *cpu = (struct cpu_device *)device;
+    bool narrow = matmul->type != DTYPE_F32;
+    *walk = (struct walk){
+        .matmul = matmul,
+        .cpu = cpu,
+        .blocks = blocks_of(matmul),
+        .multiplied = narrow && multiplies_narrow(cpu, matmul->type) ? matmul->type : DTYPE_F32,
+        .direct = matmul->accumulate || !narrow ||
+                  (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->gelu),
+        .stream = stream,
+    };
+}
+
+struct place {
+    int64_t m, n, k; // where a block begins
+};
+
+static const void *element_at(const struct walk *walk, const void *tensor, int64_t index) {
+    return tensor ? (const char *)tensor + (size_t)index * dtype_size(walk->matmul->type) : NULL;
+}
+
+static enum product_finish finish_of(const struct walk *walk, struct place at) {
+    const struct matmul *t = walk->matmul;
+    if (t->accumulate || at.k > 0)
+        return PRODUCT_ACCUMULATE;
+    if (walk->direct && t->residual)
+        return PRODUCT_RESIDUAL;
+    return walk->direct && t->gelu && !t->pre_gelu ? PRODUCT_GELU : PRODUCT_PLAIN;
+}
+
+static struct product_shape shape_at(const struct walk *walk, struct place at) {
+    const struct matmul *t = walk->matmul;
+    int64_t m = least(walk->blocks.m, t->m - at.m), n = least(walk->blocks.n, t->n - at.n);
+    int64_t k = least(walk->blocks.k, t->k - at.k);
+    return (struct product_shape){
+        .m = m,
+        .n = n,
+        .k = k,
+        .a_row = t->a.row,
+        .a_column = t->a.column,
+        .b_row = t->b.row,
+        .b_column = t->b.column,
+        .c_row = walk->direct ? t->out_stride : product_row(n),
+        .type = t->type,
+        .multiplied = walk->multiplied,
+        .packs_b = t->m >= PACKED_ROWS || walk->multiplied != t->type,
+        .has_bias = walk->direct && t->bias,
+        .finish = finish_of(walk, at),
+        .n_threads = walk->cpu->device.n_threads,
+    };
+}
+
+// The product at a place. A type that oneDNN cannot multiply here is widened from then on.
+static enum status find_product(struct walk *walk, struct place at, struct product **out) {
+    struct product_shape shape = shape_at(walk, at);
+    TRY(product_find(walk->cpu->products, &shape, out));
+    if (!product_is_supported(*out) && walk->multiplied != DTYPE_F32) {
+        walk->multiplied = DTYPE_F32;
+        shape = shape_at(walk, at);
+        TRY(product_find(walk->cpu->products, &shape, out));
+    }
+    char library[32];
+    if (!product_is_supported(*out))
+        return FAIL(STATUS_UNSUPPORTED, "%s has no matrix product for this processor",
+                    product_library(library, sizeof library));
+    return STATUS_OK;
+}
+
+static enum status block_at(struct walk *walk, struct place at, struct block *out) {
+    const struct matmul *t = walk->matmul;
+    struct scratch scratch = {walk->stream ? walk->stream->workspace : NULL, 0};
+    int64_t first = at.m * t->out_stride + at.n;
+    TRY(find_product(walk, at, &out->product));
+    if (walk->direct) {
+        out->operands.c = (float *)(t->pre_gelu ? t->pre_gelu : t->out) + first;
+        out->operands.bias = (const float *)element_at(walk, t->bias, at.n);
+        out->operands.residual = (const float *)element_at(walk, t->residual, first);
+    } else {
+        size_t elements = (size_t)(walk->blocks.m * product_row(walk->blocks.n));
+        out->operands.c = scratch_take(&scratch, elements * sizeof(float));
+    }
+    out->operands.a = element_at(walk, t->a.data, at.m * t->a.row + at.k * t->a.column);
+    out->operands.b = element_at(walk, t->b.data, at.k * t->b.row + at.n * t->b.column);
+    for (int i = 0; i < 2; i++)
+        out->packed[i] = scratch_take(&scratch, product_packed_bytes(out->product, (enum product_operand)i));
+    out->workspace = scratch_take(&scratch, product_workspace_bytes(out->product));
+    if (scratch.used > walk->scratch_bytes)
+        walk->scratch_bytes = scratch.used;
+    return STATUS_OK;
+}
+
+// `from` becomes the packed operand, unless it is read where it is; `kept`: it was packed for the block
+// before.
+static enum status pack(struct walk *walk, struct block *block, enum product_operand operand,
+                        const void **from, bool kept) {
+    if (product_packed_bytes(block->product, operand) == 0)
+        return STATUS_OK;
+    if (!kept)
+        TRY(product_pack(walk->cpu->products, block->product, operand, *from, block->packed[operand]));
+    *from = block->packed[operand];
+    return STATUS_OK;
+}
+
+static void finish_block(const struct walk *walk, struct place at, const struct block *block) {
+    const struct matmul *t = walk->matmul;
+    int64_t first = at.m * t->out_stride + at.n, n = least(walk->blocks.n, t->n - at.n);
+    size_t out_size = dtype_size(t->out_type);
+    struct linear_finish finish = {
+        .c = block->operands.c,
+        .out = (char *)t->out + (size_t)first * out_size,
+        .gelu_input = element_at(walk, t->gelu_input, first),
+        .rows = least(walk->blocks.m, t->m - at.m),
+        .columns = n,
+        .c_stride = walk->direct ? t->out_stride : product_row(n),
+        .out_stride = t->out_stride,
+        .gelu = t->gelu,
+        .type = t->type,
+        .out_type = t->out_type,
+    };
+    if (!walk->direct) {
+        finish.bias = element_at(walk, t->bias, at.n);
+        finish.residual = element_at(walk, t->residual, first);
+        finish.pre_gelu = (void *)(uintptr_t)element_at(walk, t->pre_gelu, first);
+    }
+    walk->cpu->isa->finish_linear(walk->stream, &finish);
+}
+
+// Whether oneDNN leaves something to do.
+static bool needs_finish(const struct walk *walk) {
+    const struct matmul *t = walk->matmul;
+    return !walk->direct || t->pre_gelu || t->gelu_input;
+}
+
+// ---- all blocks
+
+static enum status visit(struct walk *walk, struct place at) {
+    const struct matmul *t = walk->matmul;
+    struct block block = {0};
+    TRY(block_at(walk, at, &block));
+    if (!walk->stream)
+        return STATUS_OK;
+    // Blocks that differ in columns alone share a, and those that differ in rows alone share b; a last block
+    // that is smaller may have other layouts and places.
+    bool one_k = walk->blocks.k >= t->k, one_m = walk->blocks.m >= t->m;
+    bool whole_m = at.m + walk->blocks.m <= t->m, whole_n = at.n + walk->blocks.n <= t->n;
+    TRY(pack(walk, &block, PRODUCT_A, &block.operands.a, one_k && one_m && at.n > 0 && whole_n));
+    TRY(pack(walk, &block, PRODUCT_B, &block.operands.b, one_k && at.m > 0 && whole_m));
+    TRY(product_run(walk->cpu->products, block.product, &block.operands, block.workspace));
+    if (at.k + walk->blocks.k >= t->k && needs_finish(walk))
+        finish_block(walk, at, &block);
+    return STATUS_OK;
+}
+
+static enum status visit_all(struct walk *walk) {
+    const struct matmul *t = walk->matmul;
+    struct place at;
+    for (at.n = 0; at.n < t->n; at.n += walk->blocks.n)
+        for (at.m = 0; at.m < t->m; at.m += walk->blocks.m)
+            for (at.k = 0; at.k < t->k; at.k += walk->blocks.k)
+                TRY(visit(walk, at));
+    return STATUS_OK;
+}
+
+enum status matmul_workspace(struct device *device, const struct matmul *matmul, size_t *bytes) {
+    struct walk walk;
+    walk_init(&walk, matmul, device, NULL);
+    TRY(visit_all(&walk));
+    if (walk.scratch_bytes > *bytes)
+        *bytes = walk.scratch_bytes;
+    return STATUS_OK;
+}
+
+enum status matmul_run(struct stream *stream, const struct matmul *matmul) {
+    struct walk walk;
+    walk_init(&walk, matmul, stream->device, stream);
+    return visit_all(&walk);
+}

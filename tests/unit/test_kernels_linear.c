@@ -1,0 +1,259 @@
+// Linear layers on the CPU that are larger than a block of kernels/cpu/matmul.c in each direction, in every
+// type and both ways to multiply bf16. The numbers are small integers, whose sums are exact: any element of a
+// wrong block, and any sum of too many or too few terms, is another number.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/dtype.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "tests/support/expect.h"
+
+static struct device *device;
+static struct stream stream;
+
+static int open_device(void **state) {
+    (void)state;
+    return device_open("cpu", 2, 0, &device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
+}
+
+static int close_device(void **state) {
+    (void)state;
+    stream_free(&stream);
+    device_close(device);
+    return 0;
+}
+
+// ---- tensors of small integers
+
+struct tensor {
+    void *data;
+    size_t n;
+    enum dtype type;
+};
+
+static float get(const struct tensor *tensor, size_t i) {
+    if (tensor->type == DTYPE_F32)
+        return ((const float *)tensor->data)[i];
+    uint16_t bits = ((const uint16_t *)tensor->data)[i];
+    return tensor->type == DTYPE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
+}
+
+static void put(struct tensor *tensor, size_t i, float value) {
+    if (tensor->type == DTYPE_F32)
+        ((float *)tensor->data)[i] = value;
+    else
+        ((uint16_t *)tensor->data)[i] =
+            tensor->type == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+}
+
+// -1, 0 and 1 in an order of no short period; seed tells tensors apart.
+static struct tensor tensor_new(enum dtype type, size_t n, uint32_t seed) {
+    struct tensor tensor = {malloc(n * dtype_size(type)), n, type};
+    assert_non_null(tensor.data);
+    uint32_t x = seed * 2654435761u + 1;
+    for (size_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        put(&tensor, i, (float)((int)((x >> 16) % 3) - 1));
+    }
+    return tensor;
+}
+
+// ---- calls
+
+struct linear {
+    int N, IC, OC;
+    enum dtype type;
+};
+
+// At least one more block than fits, by rows, columns and terms.
+static const struct linear shapes[] = {{1030, 40, 70, 0}, {20, 24, 6200, 0}, {9, 9000, 70, 0}};
+static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
+static void take_workspace(enum operation operation, const void *args) {
+    EXPECT_OK(device->ops->workspace_bytes(device, operation, args, &stream.workspace_bytes));
+    stream.workspace = aligned_alloc(256, stream.workspace_bytes + 256);
+    assert_non_null(stream.workspace);
+}
+
+static void give_workspace(void) {
+    free(stream.workspace);
+    stream.workspace = NULL;
+}
+
+static void expect_element(const char *what, const struct linear *s, size_t i, float found, float expected) {
+    if (found != expected)
+        fail_msg("%s, N %d IC %d OC %d %s: element %zu is %g, expected %g", what, s->N, s->IC, s->OC,
+                 dtype_name(s->type), i, (double)found, (double)expected);
+}
+
+static float rounded(enum dtype type, float value) {
+    return type == DTYPE_F32   ? value
+           : type == DTYPE_F16 ? f16_to_float(f16_from_float(value))
+                               : bf16_to_float(bf16_from_float(value));
+}
+
+// sum over k of a[i_a + k step_a] b[i_b + k step_b]
+static float dot(const struct tensor *a, size_t i_a, size_t step_a, const struct tensor *b, size_t i_b,
+                 size_t step_b, int n) {
+    float sum = 0;
+    for (int k = 0; k < n; k++)
+        sum += get(a, i_a + (size_t)k * step_a) * get(b, i_b + (size_t)k * step_b);
+    return sum;
+}
+
+static void check_forward(const struct linear *s, bool residual) {
+    size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
+    struct tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
+    struct tensor bias = tensor_new(s->type, OC, 3), out = tensor_new(s->type, N * OC, 4);
+    struct tensor added = tensor_new(s->type, N * OC, 5);
+    struct linear_forward_args args = {.out = out.data,
+                                       .x = x.data,
+                                       .weight = weight.data,
+                                       .bias = bias.data,
+                                       .residual = residual ? added.data : NULL,
+                                       .N = s->N,
+                                       .IC = s->IC,
+                                       .OC = s->OC,
+                                       .out_stride = s->OC,
+                                       .type = s->type,
+                                       .out_type = s->type};
+    take_workspace(OP_linear_forward, &args);
+    EXPECT_OK(device->ops->linear_forward(&stream, &args));
+    give_workspace();
+    for (size_t i = 0; i < N * OC; i++) {
+        float sum = dot(&x, i / OC * IC, 1, &weight, i % OC * IC, 1, s->IC) + get(&bias, i % OC);
+        expect_element(residual ? "forward with residual" : "forward", s, i, get(&out, i),
+                       rounded(s->type, sum + (residual ? get(&added, i) : 0)));
+    }
+    free(x.data), free(weight.data), free(bias.data), free(out.data), free(added.data);
+}
+
+// GELU's value and gradient are those of their own operations, element by element: what is checked is where
+// they are read and written.
+static void check_gelu(const struct linear *s) {
+    size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
+    struct tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
+    struct tensor pre = tensor_new(s->type, N * OC, 3), out = tensor_new(s->type, N * OC, 4);
+    struct tensor expected = tensor_new(s->type, N * OC, 5);
+    struct linear_forward_args args = {.out = out.data,
+                                       .pre_gelu = pre.data,
+                                       .x = x.data,
+                                       .weight = weight.data,
+                                       .N = s->N,
+                                       .IC = s->IC,
+                                       .OC = s->OC,
+                                       .out_stride = s->OC,
+                                       .gelu = true,
+                                       .type = s->type,
+                                       .out_type = s->type};
+    take_workspace(OP_linear_forward, &args);
+    EXPECT_OK(device->ops->linear_forward(&stream, &args));
+    give_workspace();
+    EXPECT_OK(device->ops->gelu_forward(
+        &stream,
+        &(struct gelu_forward_args){.out = expected.data, .x = pre.data, .n = N * OC, .type = s->type}));
+    for (size_t i = 0; i < N * OC; i++) {
+        expect_element("before GELU", s, i, get(&pre, i),
+                       rounded(s->type, dot(&x, i / OC * IC, 1, &weight, i % OC * IC, 1, s->IC)));
+        expect_element("GELU", s, i, get(&out, i), get(&expected, i));
+    }
+    free(x.data), free(weight.data), free(pre.data), free(out.data), free(expected.data);
+}
+
+// dx of a layer of OC inputs and IC outputs, so that `s` is again (rows, terms, columns).
+static void check_dx(const struct linear *s, bool gelu) {
+    size_t N = (size_t)s->N, K = (size_t)s->IC, n = (size_t)s->OC;
+    struct tensor dout = tensor_new(s->type, N * K, 1), weight = tensor_new(s->type, K * n, 2);
+    struct tensor dx = tensor_new(s->type, N * n, 3), pre = tensor_new(s->type, N * n, 4);
+    struct tensor expected = tensor_new(s->type, N * n, 5);
+    struct linear_backward_args args = {.dx = dx.data,
+                                        .dout = dout.data,
+                                        .weight = weight.data,
+                                        .pre_gelu = gelu ? pre.data : NULL,
+                                        .N = s->N,
+                                        .IC = s->OC,
+                                        .OC = s->IC,
+                                        .dout_stride = s->IC,
+                                        .type = s->type};
+    take_workspace(OP_linear_backward, &args);
+    EXPECT_OK(device->ops->linear_backward(&stream, &args));
+    give_workspace();
+    for (size_t i = 0; i < N * n; i++)
+        put(&expected, i, dot(&dout, i / n * K, 1, &weight, i % n, n, s->IC));
+    if (gelu)
+        EXPECT_OK(device->ops->gelu_backward(
+            &stream,
+            &(struct gelu_backward_args){
+                .dx = expected.data, .dout = expected.data, .x = pre.data, .n = N * n, .type = s->type}));
+    for (size_t i = 0; i < N * n; i++)
+        expect_element(gelu ? "dx of GELU" : "dx", s, i, get(&dx, i), get(&expected, i));
+    free(dout.data), free(weight.data), free(dx.data), free(pre.data), free(expected.data);
+}
+
+static void check_dweight(const struct linear *s) {
+    size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
+    struct tensor dout = tensor_new(s->type, N * OC, 1), x = tensor_new(s->type, N * IC, 2);
+    struct tensor dweight = tensor_new(DTYPE_F32, OC * IC, 3), before = tensor_new(DTYPE_F32, OC * IC, 3);
+    struct linear_backward_args args = {.dweight = dweight.data,
+                                        .dout = dout.data,
+                                        .x = x.data,
+                                        .N = s->N,
+                                        .IC = s->IC,
+                                        .OC = s->OC,
+                                        .dout_stride = s->OC,
+                                        .type = s->type};
+    take_workspace(OP_linear_backward, &args);
+    EXPECT_OK(device->ops->linear_backward(&stream, &args));
+    give_workspace();
+    for (size_t i = 0; i < OC * IC; i++)
+        expect_element("dweight", s, i, get(&dweight, i),
+                       get(&before, i) + dot(&dout, i / IC, OC, &x, i % IC, IC, s->N));
+    free(dout.data), free(x.data), free(dweight.data), free(before.data);
+}
+
+static void check_all(enum dtype type) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct linear s = shapes[i];
+        s.type = type;
+        check_forward(&s, false);
+        check_forward(&s, true);
+        check_dx(&s, false);
+        if (s.IC < 256) { // whose sums are exact in 8 bits
+            check_gelu(&s);
+            check_dx(&s, true);
+        }
+    }
+    check_dweight(&(struct linear){2100, 12, 3200, type});
+    check_dweight(&(struct linear){30, 3200, 24, type});
+}
+
+static void test_blocks(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        check_all(types[i]);
+}
+
+// As on a processor that multiplies bf16 fast, or slowly, whichever this one is not.
+static void test_blocks_of_bf16_otherwise(void **state) {
+    (void)state;
+    struct cpu_device *cpu = (struct cpu_device *)device;
+    cpu->fast_bf16_products = !cpu->fast_bf16_products;
+    check_all(DTYPE_BF16);
+    cpu->fast_bf16_products = !cpu->fast_bf16_products;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_blocks_of_bf16_otherwise),
+    };
+    return cmocka_run_group_tests_name("linear layers larger than a block", tests, open_device, close_device);
+}
