@@ -93,7 +93,9 @@ struct layernorm_backward_args {
     enum dtype type;
 };
 
-// out = gelu?(x weight^T + bias) + residual. The sum of products is accumulated in fp32.
+// out = gelu?(x weight^T + bias) + residual. The sum of products is accumulated in fp32. With pre_gelu, GELU
+// is that of what pre_gelu holds, so that gelu_forward gives the same bits again; but not where a GPU's
+// library makes both inside a product.
 struct linear_forward_args {
     void *out;            // [w] (N, OC) out_type, rows out_stride apart
     void *pre_gelu;       // [w] (N, OC) type: x weight^T + bias before GELU, or NULL. Only with gelu

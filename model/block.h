@@ -29,27 +29,34 @@ extern const struct unit_hooks rehearsal_hooks;
 // What stands for a buffer in a rehearsal: not NULL, never read.
 #define REHEARSAL_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
 
-// The halves of a block that recomputation tells apart: up to attention's output, and the rest.
-enum block_half { BLOCK_ATTENTION = 1, BLOCK_MLP = 2 };
+// The parts of a block's activations that recomputation tells apart: up to attention's output, and the rest;
+// and of both what a pass over kept elements makes again.
+enum block_part {
+    BLOCK_ATTENTION = 1,
+    BLOCK_MLP = 2,
+    BLOCK_NORMS = 4,
+    BLOCK_GELU = 8,
+    BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_GELU
+};
 
-// A block's activations, in order of their making. X(name, elements, type, half, only backward reads it);
+// A block's activations, in order of their making. X(name, elements, type, part, only backward reads it);
 // rows = B T.
 #define BLOCK_BUFFERS(X)                                                                                     \
-    X(ln1, rows *C, type, BLOCK_ATTENTION, false)                                                            \
+    X(ln1, rows *C, type, BLOCK_NORMS, false)                                                                \
     X(ln1_mean, rows, statistics, BLOCK_ATTENTION, true)                                                     \
     X(ln1_rstd, rows, statistics, BLOCK_ATTENTION, true)                                                     \
     X(qkv, rows * 3 * C, type, BLOCK_ATTENTION, false)                                                       \
     X(attention, rows *C, type, BLOCK_ATTENTION, false)                                                      \
     X(lse, rows *H, statistics, BLOCK_ATTENTION, true)                                                       \
     X(middle, rows *C, type, BLOCK_MLP, false) /* residual stream between attention and MLP */               \
-    X(ln2, rows *C, type, BLOCK_MLP, false)                                                                  \
+    X(ln2, rows *C, type, BLOCK_NORMS, false)                                                                \
     X(ln2_mean, rows, statistics, BLOCK_MLP, true)                                                           \
     X(ln2_rstd, rows, statistics, BLOCK_MLP, true)                                                           \
     X(fc, rows * 4 * C, type, BLOCK_MLP, true) /* before GELU */                                             \
-    X(gelu, rows * 4 * C, type, BLOCK_MLP, false)
+    X(gelu, rows * 4 * C, type, BLOCK_GELU, false)
 
-#define BLOCK_POINTER(name, elements, type, half, backward) void *name;
-#define BLOCK_INDEX(name, elements, type, half, backward)   int name;
+#define BLOCK_POINTER(name, elements, type, part, backward) void *name;
+#define BLOCK_INDEX(name, elements, type, part, backward)   int name;
 struct block_buffers {
     BLOCK_BUFFERS(BLOCK_POINTER)
 };
@@ -59,11 +66,11 @@ struct block_regions {
 #undef BLOCK_POINTER
 #undef BLOCK_INDEX
 
-// Adds the buffers of a block's halves (a set of enum block_half) and writes their indices; `label` names
+// Adds the buffers of a block's parts (a set of enum block_part) and writes their indices; `label` names
 // them in the plan. With for_backward false, those that only backward reads are left out: their index is -1
 // and their pointer NULL.
 enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned halves,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
                               bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
 // table NULL: buffers of a rehearsal.
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
@@ -87,7 +94,7 @@ struct block_forward {
     int cache_length;
 };
 enum status block_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
-// Its parts, in this order: the buffers of each half, and out (the only part that touches it).
+// In this order: up to attention's output, the MLP up to GELU's, and out (which nothing else touches).
 enum status block_attention_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
 enum status block_mlp_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
 enum status block_output_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;

@@ -113,8 +113,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
     for (int i = 0; i < 2; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &generator->residual_regions[i],
                        "generate.residual.%d", i));
-    TRY(block_regions_add(table, generator->device, config, type, rows, BLOCK_ATTENTION | BLOCK_MLP, false,
-                          "generate", &generator->block_regions));
+    TRY(block_regions_add(table, generator->device, config, type, rows, BLOCK_ALL, false, "generate",
+                          &generator->block_regions));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &generator->tokens_region, "generate.tokens"));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, C, &generator->lnf_region, "generate.lnf"));
     TRY(region_add(table, REGION_LOGITS, place, DTYPE_F32, (size_t)config->vocab_size,

@@ -43,6 +43,23 @@ static const void *block_weight(const struct block_forward *a, int index) {
     return param_at(a->params, a->table, index, a->type);
 }
 
+static enum status attention_norm_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    RUN(runner, layernorm_forward, .out = kept->ln1, .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
+        .x = a->x, .weight = block_weight(a, PARAM_LN1_WEIGHT), .bias = block_weight(a, PARAM_LN1_BIAS),
+        .N = a->B * a->T, .C = a->config->n_embd, .epsilon = GPT_LAYERNORM_EPSILON, .type = a->type);
+    return STATUS_OK;
+}
+
+static enum status mlp_norm_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
+        .x = kept->middle, .weight = block_weight(a, PARAM_LN2_WEIGHT),
+        .bias = block_weight(a, PARAM_LN2_BIAS), .N = a->B * a->T, .C = a->config->n_embd,
+        .epsilon = GPT_LAYERNORM_EPSILON, .type = a->type);
+    return STATUS_OK;
+}
+
 enum status block_attention_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
@@ -50,9 +67,7 @@ enum status block_attention_forward(struct runner *runner, const struct block_fo
     size_t size = dtype_size(type), stride = 3 * (size_t)C;
     const void *weight = block_weight(a, PARAM_QKV_WEIGHT), *bias = block_weight(a, PARAM_QKV_BIAS);
 
-    RUN(runner, layernorm_forward, .out = kept->ln1, .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
-        .x = a->x, .weight = block_weight(a, PARAM_LN1_WEIGHT), .bias = block_weight(a, PARAM_LN1_BIAS),
-        .N = N, .C = C, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    TRY(attention_norm_forward(runner, a));
     if (a->cache) {
         size_t kv_row = 2 * (size_t)C; // keys, then values
         char *kv = (char *)a->cache + (size_t)a->cache_length * kv_row * size;
@@ -85,10 +100,7 @@ enum status block_mlp_forward(struct runner *runner, const struct block_forward 
     RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
         .weight = block_weight(a, PARAM_ATTN_PROJ_WEIGHT), .bias = block_weight(a, PARAM_ATTN_PROJ_BIAS),
         .residual = a->x, .N = N, .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
-    RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
-        .x = kept->middle, .weight = block_weight(a, PARAM_LN2_WEIGHT),
-        .bias = block_weight(a, PARAM_LN2_BIAS), .N = N, .C = C, .epsilon = GPT_LAYERNORM_EPSILON,
-        .type = type);
+    TRY(mlp_norm_forward(runner, a));
     RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
         .weight = block_weight(a, PARAM_FC_WEIGHT), .bias = block_weight(a, PARAM_FC_BIAS), .N = N, .IC = C,
         .OC = 4 * C, .out_stride = 4 * C, .gelu = true, .type = type, .out_type = type);
@@ -232,11 +244,20 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
 // Makes again what backward reads and forward did not keep. The last block's is still there.
 static enum status recompute(struct pass *pass, int block, const void *params) {
     struct gpt *gpt = pass->gpt;
-    if (gpt->options.recompute == RECOMPUTE_NONE || block == gpt->params->config.n_layer - 1)
-        return STATUS_OK;
+    unsigned parts = block < gpt->params->config.n_layer - 1 ? gpt_remade_parts(gpt) : 0;
     const struct block_forward args = block_arguments(gpt, block, params);
-    TRY(block_attention_forward(&pass->runner, &args));
-    return gpt->options.recompute == RECOMPUTE_BLOCK ? block_mlp_forward(&pass->runner, &args) : STATUS_OK;
+    if (parts & BLOCK_ATTENTION)
+        TRY(block_attention_forward(&pass->runner, &args));
+    else if (parts & BLOCK_NORMS)
+        TRY(attention_norm_forward(&pass->runner, &args));
+    if (parts & BLOCK_MLP)
+        return block_mlp_forward(&pass->runner, &args);
+    if (parts & BLOCK_NORMS)
+        TRY(mlp_norm_forward(&pass->runner, &args));
+    if (parts & BLOCK_GELU)
+        RUN(&pass->runner, gelu_forward, .out = args.buffers->gelu, .x = args.buffers->fc,
+            .n = 4 * (size_t)args.B * (size_t)args.T * (size_t)args.config->n_embd, .type = args.type);
+    return STATUS_OK;
 }
 
 // dresidual: from the gradient of the block's output to that of its input.

@@ -11,12 +11,12 @@
 #define MINIMUM_LOGITS_ROWS  64
 
 enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned halves,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
                               bool for_backward, const char *label, struct block_regions *out) {
     size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
     enum dtype statistics = statistics_type(type);
-#define BLOCK_ADD(buffer, elements, buffer_type, half, backward)                                             \
-    if (halves & half) {                                                                                     \
+#define BLOCK_ADD(buffer, elements, buffer_type, part, backward)                                             \
+    if (parts & part) {                                                                                      \
         out->buffer = -1;                                                                                    \
         if (for_backward || !backward)                                                                       \
             TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,    \
@@ -29,28 +29,40 @@ enum status block_regions_add(struct region_table *table, struct device *device,
 
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
                         struct block_buffers *out) {
-#define BLOCK_FIND(buffer, elements, type, half, backward) out->buffer = buffer_find(table, regions->buffer);
+#define BLOCK_FIND(buffer, elements, type, part, backward) out->buffer = buffer_find(table, regions->buffer);
     BLOCK_BUFFERS(BLOCK_FIND)
 #undef BLOCK_FIND
+}
+
+// GELU's output is the same bits again only where it is not made inside a product by a library.
+unsigned gpt_remade_parts(const struct gpt *gpt) {
+    unsigned elementwise = BLOCK_NORMS | (gpt->device->place == REGION_HOST ? BLOCK_GELU : 0u);
+    switch (gpt->options.training ? gpt->options.recompute : RECOMPUTE_NONE) {
+    case RECOMPUTE_ELEMENTWISE:
+        return elementwise;
+    case RECOMPUTE_ATTENTION:
+        return elementwise | BLOCK_ATTENTION;
+    case RECOMPUTE_BLOCK:
+        return BLOCK_ALL;
+    default:
+        return 0;
+    }
 }
 
 // Each block's own buffers, and where some are made again, those that the blocks share.
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct gpt_config *config = &gpt->params->config;
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    unsigned own = BLOCK_ATTENTION | BLOCK_MLP;
+    unsigned remade = gpt->n_blocks > 1 ? gpt_remade_parts(gpt) : 0;
     struct block_regions shared = {0};
-    if (gpt->options.training && gpt->options.recompute == RECOMPUTE_ATTENTION) {
-        own = BLOCK_MLP;
-        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, BLOCK_ATTENTION, true,
-                              "block", &shared));
-    }
+    TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, remade, true, "block",
+                          &shared));
     for (int i = 0; i < gpt->n_blocks; i++) {
         char label[24];
         snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
         gpt->block_regions[i] = shared;
-        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, own, gpt->options.training,
-                              label, &gpt->block_regions[i]));
+        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, BLOCK_ALL & ~remade,
+                              gpt->options.training, label, &gpt->block_regions[i]));
     }
     return STATUS_OK;
 }

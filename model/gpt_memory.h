@@ -29,6 +29,9 @@ struct gpt {
     } buffers;
 };
 
+// What backward makes again: a set of enum block_part.
+unsigned gpt_remade_parts(const struct gpt *gpt);
+
 // Every pass that the gpt is made for, with nothing run: the workspace that its operations will need.
 enum status gpt_rehearse(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
 

@@ -11,8 +11,8 @@
 
 enum { RATIO_STEPS = 20, MOST_MICRO_SIZES = 64 };
 
-static const char *const recomputations[] = {"none", "attention", "block"};
-enum { N_RECOMPUTATIONS = sizeof recomputations / sizeof *recomputations, RECOMPUTES_BLOCKS = 2 };
+static const char *const recomputations[] = {"none", "elementwise", "attention", "block"};
+enum { N_RECOMPUTATIONS = sizeof recomputations / sizeof *recomputations, RECOMPUTES_BLOCKS = 3 };
 
 struct setting {
     int stage, recompute; // as `recomputations` counts
@@ -325,11 +325,11 @@ static void describe(const struct config *config, int world, bool gpu, struct te
     const double ratio = config->zero_optimization.offload_optimizer.ratio;
     if (world > 1 || config->zero_optimization.stage > 0)
         text_add(words, "ZeRO stage %lld", (long long)config->zero_optimization.stage);
-    if (strcmp(config->top.recompute, "none") != 0)
+    if (strcmp(config->top.recompute, "none") == 0)
+        add_part(words, "all activations kept");
+    else if (strcmp(config->top.recompute, "elementwise") != 0)
         text_add(words, "%s%s computed again in backward", words->length ? ", " : "",
                  strcmp(config->top.recompute, "block") == 0 ? "blocks" : "attention");
-    else
-        add_part(words, "all activations kept");
     if (gpu && strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0) {
         add_part(words, ratio < 1 ? "" : "the optimizer on the host");
         if (ratio < 1)

@@ -25,9 +25,10 @@ static enum status add_states(struct parts *parts, const struct plan_request *re
 }
 
 static enum gpt_recompute recompute_of(const struct config *config) {
-    return strcmp(config->top.recompute, "block") == 0       ? RECOMPUTE_BLOCK
-           : strcmp(config->top.recompute, "attention") == 0 ? RECOMPUTE_ATTENTION
-                                                             : RECOMPUTE_NONE;
+    return strcmp(config->top.recompute, "block") == 0         ? RECOMPUTE_BLOCK
+           : strcmp(config->top.recompute, "attention") == 0   ? RECOMPUTE_ATTENTION
+           : strcmp(config->top.recompute, "elementwise") == 0 ? RECOMPUTE_ELEMENTWISE
+                                                               : RECOMPUTE_NONE;
 }
 
 // What does not, but for the generator.

@@ -53,7 +53,7 @@ static double block_flops(const struct work *work, bool attention_half_only) {
     return L * (2 * weights + 2 * T * C);
 }
 
-// What backward computes again, for a token.
+// What backward computes again, for a token. Elements alone take no time worth a choice.
 static double recomputed_flops(const struct work *work) {
     const char *recompute = work->config->top.recompute;
     return is(recompute, "block")       ? block_flops(work, false)

@@ -9,8 +9,10 @@ enum status ref_linear_forward(struct stream *stream, const struct linear_forwar
             double sum = a->bias ? ref_load(a->bias, a->type, o) : 0;
             for (size_t i = 0; i < IC; i++)
                 sum += ref_load(a->x, a->type, n * IC + i) * ref_load(a->weight, a->type, o * IC + i);
-            if (a->pre_gelu)
+            if (a->pre_gelu) {
                 ref_store(a->pre_gelu, a->type, n * OC + o, sum);
+                sum = ref_load(a->pre_gelu, a->type, n * OC + o);
+            }
             if (a->gelu)
                 sum = ref_gelu(sum);
             if (a->residual)

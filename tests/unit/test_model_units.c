@@ -172,7 +172,8 @@ static size_t planned_activations(struct device *device, const struct gpt_option
 }
 
 // What is kept of N = B T positions: C elements of the residual stream before each block and after the last,
-// and of the final norm; in each block's attention half 5 C, in its other half 10 C; and the statistics.
+// and of the final norm; in each block 4 C of attention, 5 C of the MLP, 2 C of norms and 4 C of GELU; and
+// the statistics.
 static void test_recompute_keeps_what_it_says(void **state) {
     struct device *device = device_for_test(*state);
     size_t N = 3 * 9, C = (size_t)small_config.n_embd, H = (size_t)small_config.n_head,
@@ -180,11 +181,13 @@ static void test_recompute_keeps_what_it_says(void **state) {
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         size_t size = dtype_size((enum dtype)type);
         size_t always = N * ((L + 2) * C * size + 2 * sizeof(float));
-        size_t attention = N * (5 * C * size + (2 + H) * sizeof(float));
-        size_t mlp = N * (10 * C * size + 2 * sizeof(float));
-        const size_t expected[N_RECOMPUTE] = {[RECOMPUTE_NONE] = always + L * (attention + mlp),
-                                              [RECOMPUTE_ATTENTION] = always + attention + L * mlp,
-                                              [RECOMPUTE_BLOCK] = always + attention + mlp};
+        size_t attention = N * (4 * C * size + (2 + H) * sizeof(float));
+        size_t mlp = N * (5 * C * size + 2 * sizeof(float)), elementwise = N * 6 * C * size;
+        const size_t expected[N_RECOMPUTE] = {
+            [RECOMPUTE_NONE] = always + L * (attention + mlp + elementwise),
+            [RECOMPUTE_ELEMENTWISE] = always + L * (attention + mlp) + elementwise,
+            [RECOMPUTE_ATTENTION] = always + L * mlp + attention + elementwise,
+            [RECOMPUTE_BLOCK] = always + attention + mlp + elementwise};
         for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
             assert_int_equal(
                 planned_activations(device, &(struct gpt_options){.type = (enum dtype)type,

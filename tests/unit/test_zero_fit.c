@@ -168,7 +168,7 @@ static void test_plenty(void **state) {
         "{\"device\": "
         "\"cpu\"}}");
     EXPECT_OK(fit_search(&rig.request, &fit));
-    assert_string_equal(fit.proposals[0].overrides, "recompute=none offload_activations=none "
+    assert_string_equal(fit.proposals[0].overrides, "recompute=elementwise offload_activations=none "
                                                     "zero_optimization.offload_optimizer.device=none "
                                                     "zero_optimization.offload_optimizer.speculative=false "
                                                     "zero_optimization.offload_param.device=none");
