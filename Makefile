@@ -67,10 +67,11 @@ needs_zero := model data configs kernels base
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)
-isas := portable avx2 avx512
+isas := portable avx2 avx512 avx512_bf16
 isa_flags_portable :=
 isa_flags_avx2 := -mavx2 -mfma -mf16c
 isa_flags_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
+isa_flags_avx512_bf16 := $(isa_flags_avx512) -mavx512bf16
 machine := $(shell $(CC) -dumpmachine)
 ifeq ($(filter x86_64%,$(machine)),)
   isas := portable

@@ -89,8 +89,9 @@ enum status event_synchronize(struct event *event) MUST_CHECK;
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;
-// The CPU backend with a chosen instruction set: "avx512", "avx2", "portable", or NULL for the best.
-// STATUS_UNSUPPORTED when this processor lacks it.
+// The CPU backend with a chosen instruction set: "avx512_bf16", "avx512", "avx2", "portable", or NULL for the
+// best: avx512_bf16, whose attention multiplies bf16 as it is, where that measures fast. STATUS_UNSUPPORTED
+// when this processor lacks it.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 // Binds the threads of the CPU backend to memory nodes, where the machine has several and OMP_PROC_BIND,
 // OMP_PLACES and GOMP_CPU_AFFINITY do not say otherwise: neighbours to one node, those of device `index`

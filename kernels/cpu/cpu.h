@@ -1,5 +1,6 @@
 // The inside of the CPU backend: its device, the names of the operations that are compiled once per
-// instruction set (kernels/cpu/isa, with -DISA=portable|avx2|avx512), and how work is divided among threads.
+// instruction set (kernels/cpu/isa, with -DISA=portable|avx2|avx512|avx512_bf16), and how work is divided
+// among threads.
 #ifndef ZERO_KERNELS_CPU_CPU_H
 #define ZERO_KERNELS_CPU_CPU_H
 
@@ -41,7 +42,7 @@ struct cpu_device {
     const struct cpu_isa *isa;
     struct product_cache *products;
     // Vector instructions multiply bf16 at least as fast as fp32 (matrix units, which the library of products
-    // uses by itself, are another matter).
+    // uses by itself, are another matter): measured, or what the instruction set that was asked for says.
     bool fast_bf16_products;
 };
 
@@ -82,7 +83,7 @@ enum status cpu_linear_backward_workspace(struct device *device, const struct li
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct sample_args *args);
 
-extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa;
+extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa;
 
 // ---- once per instruction set: CPU_OP(gelu_forward) is cpu_avx512_gelu_forward, and so on
 #ifdef ISA

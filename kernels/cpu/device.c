@@ -23,6 +23,9 @@
 
 // Best first; the build says which of them it compiled.
 static const struct cpu_isa *const instruction_sets[] = {
+#ifdef HAVE_ISA_avx512_bf16
+    &cpu_avx512_bf16_isa,
+#endif
 #ifdef HAVE_ISA_avx512
     &cpu_avx512_isa,
 #endif
@@ -43,6 +46,8 @@ static bool processor_has_f16c(void) {
 
 static bool processor_has(const char *name) {
 #if defined(__x86_64__)
+    if (strcmp(name, "avx512_bf16") == 0)
+        return processor_has("avx512") && __builtin_cpu_supports("avx512bf16");
     if (strcmp(name, "avx512") == 0)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
@@ -53,11 +58,17 @@ static bool processor_has(const char *name) {
     return strcmp(name, "portable") == 0;
 }
 
-// NULL when there is none of that name (or, for a NULL name, never: portable runs everywhere).
-static const struct cpu_isa *choose_instruction_set(const char *name) {
+static bool multiplies_bf16(const char *name) {
+    return strcmp(name, "avx512_bf16") == 0;
+}
+
+// NULL when there is none of that name (or, for a NULL name, never: portable runs everywhere). Without a
+// name, the products of bf16 are those that are fast.
+static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_bf16_products) {
     for (size_t i = 0; i < N_INSTRUCTION_SETS; i++) {
         const struct cpu_isa *isa = instruction_sets[i];
-        if (processor_has(isa->name) && (!name || strcmp(isa->name, name) == 0))
+        if (processor_has(isa->name) &&
+            (name ? strcmp(isa->name, name) == 0 : fast_bf16_products || !multiplies_bf16(isa->name)))
             return isa;
     }
     return NULL;
@@ -149,16 +160,18 @@ static void close_device(struct device *device) {
 }
 
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) {
-    const struct cpu_isa *isa = choose_instruction_set(instruction_set);
+    bool fast_bf16_products =
+        instruction_set ? multiplies_bf16(instruction_set) : cpu_measure_fast_bf16_products();
+    const struct cpu_isa *isa = choose_instruction_set(instruction_set, fast_bf16_products);
     if (!isa)
         return FAIL(STATUS_UNSUPPORTED,
                     "the instruction set \"%s\" is not in this build or processor; this one runs \"%s\"",
-                    instruction_set, choose_instruction_set(NULL)->name);
+                    instruction_set, choose_instruction_set(NULL, false)->name);
     struct cpu_device *cpu = calloc(1, sizeof *cpu);
     if (!cpu)
         return FAIL(STATUS_FAILED, "out of memory for the CPU device");
     cpu->isa = isa;
-    cpu->fast_bf16_products = cpu_measure_fast_bf16_products();
+    cpu->fast_bf16_products = fast_bf16_products;
     cpu->device = (struct device){
         .name = "cpu",
         .ops = &isa->ops,

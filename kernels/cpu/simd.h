@@ -196,6 +196,30 @@ VF_INLINE vf vf_exp(vf x) {
 #endif
 }
 
+// 2^x within 2 units in the last place; inf from 128, NaN stays NaN, 0 below -126. A third cheaper than
+// vf_exp, for where a factor of x exists that log2 e can be multiplied into. The polynomial is the one of
+// degree 6 with the smallest relative error on [-1/2, 1/2], 2^-29.
+VF_INLINE vf vf_exp2(vf x) {
+    const vf lowest = vf_set1(-126.0f), shift = vf_set1(0x1.8p23f);
+#if !defined(VF_AVX512)
+    x = vf_min(vf_set1(128.0f), x);
+#endif
+    vf shifted = x + shift, n = shifted - shift, r = x - n;
+    vf p = vf_set1(0x1.41fbc6p-13f);
+    p = vf_fma(p, r, vf_set1(0x1.5f3e5ep-10f));
+    p = vf_fma(p, r, vf_set1(0x1.3b2d4ep-7f));
+    p = vf_fma(p, r, vf_set1(0x1.c6aee8p-5f));
+    p = vf_fma(p, r, vf_set1(0x1.ebfbdcp-3f));
+    p = vf_fma(p, r, vf_set1(0x1.62e43p-1f));
+    p = vf_fma(p, r, vf_set1(1.0f));
+#if defined(VF_AVX512)
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
+#else
+    vi exponent = (vi)shifted - (vi)shift;
+    return vf_select(x < lowest, vf_zero(), p * (vf)((exponent + 127) << 23));
+#endif
+}
+
 // 1 / (1 + e^-x)
 VF_INLINE vf vf_sigmoid(vf x) {
     return 1.0f / (vf_exp(-x) + 1.0f);
@@ -357,6 +381,53 @@ VF_INLINE vf vf_widen(enum dtype type, vh half) {
 
 VF_INLINE vh vf_narrow(enum dtype type, vf x) {
     return type == DTYPE_F16 ? vf_narrow_f16(x) : vf_narrow_bf16(x);
+}
+
+// ---- pairs: a vu of VF_WIDTH pairs of bf16, the first number of each in the lower half. Where the processor
+// multiplies them (VF_PAIRS), subnormal numbers count as 0.
+
+#if defined(VF_AVX512) && defined(__AVX512BF16__)
+#    define VF_PAIRS 1
+#else
+#    define VF_PAIRS 0
+#endif
+
+// sum + first a * first b + second a * second b
+VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
+#if VF_PAIRS
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+    sum = vf_fma((vf)(a << 16), (vf)(b << 16), sum);
+    return vf_fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), sum);
+#endif
+}
+
+// Pairs of neighbours in the order a, b: what lies in memory when both are stored as bf16.
+VF_INLINE vu vu_from_neighbours(vf a, vf b) {
+#if VF_PAIRS
+    return (vu)_mm512_cvtne2ps_pbh(b, a);
+#else
+    vu pairs;
+    vh halves[2] = {vf_narrow_bf16(a), vf_narrow_bf16(b)};
+    memcpy(&pairs, halves, sizeof pairs);
+    return pairs;
+#endif
+}
+
+// Pairs of a lane of each.
+VF_INLINE vu vu_from_two(vf a, vf b) {
+#if VF_PAIRS
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+#else
+    return __builtin_convertvector(vf_narrow_bf16(a), vu) | __builtin_convertvector(vf_narrow_bf16(b), vu)
+                                                                << 16;
+#endif
+}
+
+VF_INLINE vu vu_from_pairs(vh first, vh second) {
+    return __builtin_convertvector(first, vu) | __builtin_convertvector(second, vu) << 16;
 }
 
 VF_INLINE vh vh_load_part(const uint16_t *from, int n) {

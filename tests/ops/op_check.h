@@ -13,6 +13,7 @@
 struct op_bench {
     struct device *device;    // under test
     struct device *reference; // kernels/ref
+    bool multiplies_bf16;     // a CPU whose attention takes bf16 factors as they are
     int n_calls[N_OPERATIONS];
     int n_wrong;                  // findings so far; each is printed
     double worst_share[N_DTYPES]; // by compute type: the largest error as a share of what was allowed

@@ -81,14 +81,17 @@ static struct score score_of(const double *q, const double *k, int D) {
     return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
 }
 
-// Tensor cores take both factors in the tensors' type: where weights (p, ds) are a factor, a device with such
-// rounds them to it, by half an epsilon of themselves, or half of the smallest number.
+// Products of 16-bit numbers, a GPU's or those of a CPU's bf16 instructions, take both factors in the
+// tensors' type: where weights (p, ds) are a factor, a device with such rounds them to it, by half an epsilon
+// of themselves, or half of the smallest number.
 struct weight_rounding {
     double relative, absolute;
 };
 
 static struct weight_rounding weight_rounding(const struct op_bench *bench, enum dtype type) {
-    if (bench->device->place != REGION_DEVICE || type == DTYPE_F32)
+    bool multiplies = bench->device->place == REGION_DEVICE ? type != DTYPE_F32
+                                                            : bench->multiplies_bf16 && type == DTYPE_BF16;
+    if (!multiplies)
         return (struct weight_rounding){0, 0};
     return (struct weight_rounding){dtype_epsilon(type) / 2, dtype_smallest(type) / 2};
 }

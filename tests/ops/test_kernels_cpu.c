@@ -111,11 +111,12 @@ static void test_narrow_moments_converge(void **state) {
 #define CASE_PORTABLE(name) OP_CASE("portable", 1, name)
 #define CASE_AVX2(name)     OP_CASE("avx2", 3, name)
 #define CASE_AVX512(name)   OP_CASE("avx512", 2, name)
+#define CASE_BF16(name)     OP_CASE("avx512_bf16", 2, name)
 
 // From the list of operations, so that none can be without a check.
 static const struct CMUnitTest tests[] = {
     OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
-        cmocka_unit_test(test_sum_squares_and_threads),
+        OPERATIONS(CASE_BF16) cmocka_unit_test(test_sum_squares_and_threads),
     cmocka_unit_test(test_long_spans), cmocka_unit_test(test_narrow_moments_converge)};
 
 int main(void) {

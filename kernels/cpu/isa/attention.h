@@ -1,8 +1,10 @@
-// What attention's forward and backward share: a register-blocked product of small matrices of floats, and
-// the packing of rows of either type into the two layouts it reads. Everything is packed to float,
-// zero-padded to whole vectors, so that the arithmetic is one piece of code for every type, head size and
-// length. Each element of a product is one chain of fused multiply-adds in the order of the inner dimension,
-// whatever tile it falls in: which thread works on which block never changes a bit of the result.
+// What attention's forward and backward share: a register-blocked product of small matrices, and the packing
+// of rows of any type into the layouts it reads. Its factors are matrices of units, packed and zero-padded to
+// whole vectors, so that the arithmetic is one piece of code for every type, head size and length. A unit is
+// a float; for bf16 on processors that multiply bf16 fast (VF_PAIRS), it is a pair of bf16 that are
+// neighbours in the product's inner dimension, which then has half as many units. Sums are floats always.
+// Each element of a product is one chain of fused multiply-adds in the order of the inner dimension, whatever
+// tile it falls in: which thread works on which block never changes a bit of the result.
 #ifndef ZERO_KERNELS_CPU_ISA_ATTENTION_H
 #define ZERO_KERNELS_CPU_ISA_ATTENTION_H
 
@@ -32,11 +34,27 @@ static inline int clamp_to(int n, int low, int high) {
 #    define FLAT_LOOP(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 #endif
 
-// c[m, n] = (add ? c[m, n] : 0) + the sum over k of a(m, k) * b[k, n], for TILE_ROWS rows and n_vectors
+// The unit at an address, in every lane.
+VF_INLINE vu vu_set1_from(const float *unit) {
+    int32_t bits;
+    memcpy(&bits, unit, sizeof bits);
+    return (vu)vi_set1(bits);
+}
+
+VF_INLINE bool multiplies_pairs(enum dtype type) {
+    return VF_PAIRS && type == DTYPE_BF16;
+}
+
+// The units of n numbers.
+VF_INLINE int units_of(bool pairs, int n) {
+    return pairs ? (n + 1) / 2 : n;
+}
+
+// c[m, n] = (add ? c[m, n] : 0) + the sum over units k of a(m, k) * b[k, n], for TILE_ROWS rows and n_vectors
 // vectors of columns. a(m, k) is a[m * a_row + k], or a[k * a_row + m] when transposed.
-VF_INLINE void multiply_tile(const bool transposed, const int n_vectors, float *c, size_t c_row,
-                             const float *a, size_t a_row, const float *b, size_t b_row, int depth,
-                             bool add) {
+VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
+                             size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
+                             int depth, bool add) {
     vf sums[TILE_ROWS][TILE_VECTORS];
     FLAT_LOOP(m, TILE_ROWS) {
         FLAT_LOOP(n, n_vectors) {
@@ -49,9 +67,17 @@ VF_INLINE void multiply_tile(const bool transposed, const int n_vectors, float *
             right[n] = vf_load(b + n * VF_WIDTH);
         }
         FLAT_LOOP(m, TILE_ROWS) {
-            vf left = vf_set1(a[transposed ? (size_t)m : (size_t)m * a_row]);
-            FLAT_LOOP(n, n_vectors) {
-                sums[m][n] = vf_fma(left, right[n], sums[m][n]);
+            const float *unit = a + (transposed ? (size_t)m : (size_t)m * a_row);
+            if (pairs) {
+                vu left = vu_set1_from(unit);
+                FLAT_LOOP(n, n_vectors) {
+                    sums[m][n] = vf_add_pair_products(left, (vu)right[n], sums[m][n]);
+                }
+            } else {
+                vf left = vf_set1(*unit);
+                FLAT_LOOP(n, n_vectors) {
+                    sums[m][n] = vf_fma(left, right[n], sums[m][n]);
+                }
             }
         }
         a += transposed ? a_row : 1;
@@ -64,8 +90,9 @@ VF_INLINE void multiply_tile(const bool transposed, const int n_vectors, float *
     }
 }
 
-VF_INLINE void multiply_tiles(const bool transposed, float *c, size_t c_row, const float *a, size_t a_row,
-                              const float *b, size_t b_row, int n_vectors, int depth, bool add) {
+VF_INLINE void multiply_tiles(const bool pairs, const bool transposed, float *c, size_t c_row, const float *a,
+                              size_t a_row, const float *b, size_t b_row, int n_vectors, int depth,
+                              bool add) {
     while (n_vectors > 0) {
         // Tiles of nearly equal width: five vectors are 3 + 2, since 4 + 1 would leave the multipliers
         // waiting.
@@ -74,17 +101,17 @@ VF_INLINE void multiply_tiles(const bool transposed, float *c, size_t c_row, con
         switch (width) {
 #if VF_WIDTH == 16
         case 4:
-            multiply_tile(transposed, 4, c, c_row, a, a_row, b, b_row, depth, add);
+            multiply_tile(pairs, transposed, 4, c, c_row, a, a_row, b, b_row, depth, add);
             break;
         case 3:
-            multiply_tile(transposed, 3, c, c_row, a, a_row, b, b_row, depth, add);
+            multiply_tile(pairs, transposed, 3, c, c_row, a, a_row, b, b_row, depth, add);
             break;
 #endif
         case 2:
-            multiply_tile(transposed, 2, c, c_row, a, a_row, b, b_row, depth, add);
+            multiply_tile(pairs, transposed, 2, c, c_row, a, a_row, b, b_row, depth, add);
             break;
         default:
-            multiply_tile(transposed, 1, c, c_row, a, a_row, b, b_row, depth, add);
+            multiply_tile(pairs, transposed, 1, c, c_row, a, a_row, b, b_row, depth, add);
         }
         n_vectors -= width;
         c += width * VF_WIDTH;
@@ -92,18 +119,33 @@ VF_INLINE void multiply_tiles(const bool transposed, float *c, size_t c_row, con
     }
 }
 
+#define DEFINE_PRODUCT(name, pairs, transposed)                                                              \
+    __attribute__((noinline, unused)) static void name(float *c, size_t c_row, const float *a, size_t a_row, \
+                                                       const float *b, size_t b_row, int n_vectors,          \
+                                                       int depth, bool add) {                                \
+        multiply_tiles(pairs, transposed, c, c_row, a, a_row, b, b_row, n_vectors, depth, add);              \
+    }
+DEFINE_PRODUCT(multiply_float_rows, false, false)
+DEFINE_PRODUCT(multiply_float_columns, false, true)
+DEFINE_PRODUCT(multiply_pair_rows, true, false)
+DEFINE_PRODUCT(multiply_pair_columns, true, true)
+
 // TILE_ROWS rows of c (+)= a b, with a's rows a_row apart
-__attribute__((noinline, unused)) static void multiply_rows(float *c, size_t c_row, const float *a,
-                                                            size_t a_row, const float *b, size_t b_row,
-                                                            int n_vectors, int depth, bool add) {
-    multiply_tiles(false, c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a, size_t a_row, const float *b,
+                             size_t b_row, int n_vectors, int depth, bool add) {
+    if (VF_PAIRS && pairs)
+        multiply_pair_rows(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+    else
+        multiply_float_rows(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
 // TILE_ROWS rows of c (+)= a^T b: columns 0 .. TILE_ROWS - 1 of a, whose rows are a_row apart
-__attribute__((noinline, unused)) static void multiply_columns(float *c, size_t c_row, const float *a,
-                                                               size_t a_row, const float *b, size_t b_row,
-                                                               int n_vectors, int depth, bool add) {
-    multiply_tiles(true, c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float *a, size_t a_row,
+                                const float *b, size_t b_row, int n_vectors, int depth, bool add) {
+    if (VF_PAIRS && pairs)
+        multiply_pair_columns(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
+    else
+        multiply_float_columns(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
 // ---- packing
@@ -151,10 +193,27 @@ VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t inde
         __builtin_prefetch(begin + byte);
 }
 
-// to (padded_rows, padded_columns) = from (n_rows, n_columns) * scale, zeros around it
-VF_INLINE void pack_rows(const enum dtype type, float *to, int padded_rows, int padded_columns,
-                         const void *from, size_t index, size_t stride, int n_rows, int n_columns,
-                         float scale) {
+// Units [unit, unit + VF_WIDTH) of a row of n_columns numbers at `index`, zeros past its end.
+VF_INLINE vf load_units(const bool pairs, const enum dtype type, const void *from, size_t index, int unit,
+                        int n_columns) {
+    if (!pairs)
+        return vf_get_part(type, from, index + (size_t)unit,
+                           n_columns - unit < VF_WIDTH ? n_columns - unit : VF_WIDTH);
+    const uint16_t *row = (const uint16_t *)from + index;
+    vf units = vf_zero();
+    if (n_columns - 2 * unit >= 2 * VF_WIDTH)
+        memcpy(&units, row + 2 * unit, sizeof units);
+    else
+        memcpy(&units, row + 2 * unit, (size_t)(n_columns - 2 * unit) * sizeof *row);
+    return units;
+}
+
+// A left factor, whose inner dimension is columns: to (padded_rows, padded_columns) units = from (n_rows,
+// n_columns), zeros around it.
+VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int padded_columns,
+                         const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
+    const bool pairs = multiplies_pairs(type);
+    int n_units = units_of(pairs, n_columns);
     for (int row = 0; row < padded_rows; row++, to += padded_columns, index += stride) {
         if (row >= n_rows) {
             memset(to, 0, (size_t)padded_columns * sizeof *to);
@@ -162,33 +221,56 @@ VF_INLINE void pack_rows(const enum dtype type, float *to, int padded_rows, int 
         }
         if (row + PREFETCH_ROWS < n_rows)
             prefetch_row(type, from, index + PREFETCH_ROWS * stride, n_columns);
-        int column = 0;
-        for (; column + VF_WIDTH <= n_columns; column += VF_WIDTH)
-            vf_store(to + column, vf_get(type, from, index + (size_t)column) * scale);
-        if (column < padded_columns)
-            vf_store(to + column,
-                     vf_get_part(type, from, index + (size_t)column, n_columns - column) * scale);
+        for (int unit = 0; unit < n_units; unit += VF_WIDTH)
+            vf_store(to + unit, load_units(pairs, type, from, index, unit, n_columns));
     }
 }
 
-// to (n_columns, padded_rows) = the transpose of from (n_rows, n_columns), zeros after it; padded_rows is a
-// multiple of VF_WIDTH
+// A right factor, whose inner dimension is rows: to (units of padded_rows, padded_columns) = from (n_rows,
+// n_columns), zeros around it; padded_rows is even.
+VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int padded_columns,
+                          const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
+    if (!multiplies_pairs(type)) {
+        pack_left(type, to, padded_rows, padded_columns, from, index, stride, n_rows, n_columns);
+        return;
+    }
+    const uint16_t *rows = (const uint16_t *)from + index;
+    for (int row = 0; row < padded_rows; row += 2, to += padded_columns, rows += 2 * stride) {
+        if (row >= n_rows) {
+            memset(to, 0, (size_t)padded_columns * sizeof *to);
+            continue;
+        }
+        for (int ahead = row + PREFETCH_ROWS; ahead < row + PREFETCH_ROWS + 2 && ahead < n_rows; ahead++)
+            prefetch_row(type, from, index + (size_t)ahead * stride, n_columns);
+        for (VF_LOOP(column, lanes, (size_t)n_columns)) {
+            vh first = vh_load_part(rows + column, (int)lanes), second = {0};
+            if (row + 1 < n_rows)
+                second = vh_load_part(rows + stride + column, (int)lanes);
+            vf_store(to + column, (vf)vu_from_pairs(first, second));
+        }
+    }
+}
+
+// A right factor, whose inner dimension is columns: to (units of n_columns, padded_rows) = the transpose of
+// from (n_rows, n_columns), zeros after it; padded_rows is a multiple of VF_WIDTH.
 VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
                                size_t index, size_t stride, int n_rows, int n_columns) {
+    const bool pairs = multiplies_pairs(type);
+    int n_units = units_of(pairs, n_columns);
     for (int row = 0; row < padded_rows; row += VF_WIDTH) {
         for (int ahead = row + PREFETCH_ROWS; ahead < row + PREFETCH_ROWS + VF_WIDTH && ahead < n_rows;
              ahead++)
             prefetch_row(type, from, index + (size_t)ahead * stride, n_columns);
-        for (int column = 0; column < n_columns; column += VF_WIDTH) {
-            int lanes = n_columns - column < VF_WIDTH ? n_columns - column : VF_WIDTH;
+        for (int unit = 0; unit < n_units; unit += VF_WIDTH) {
+            int lanes = n_units - unit < VF_WIDTH ? n_units - unit : VF_WIDTH;
             vf square[VF_WIDTH];
             FLAT_LOOP(i, VF_WIDTH) {
-                size_t at = index + (size_t)(row + i) * stride + (size_t)column;
-                square[i] = row + i < n_rows ? vf_get_part(type, from, at, lanes) : vf_zero();
+                size_t at = index + (size_t)(row + i) * stride;
+                square[i] = row + i < n_rows ? load_units(pairs, type, from, at, unit, n_columns) : vf_zero();
             }
             transpose_vectors(square);
             for (int i = 0; i < lanes; i++)
-                vf_store(to + (size_t)(column + i) * (size_t)padded_rows + row, square[i]);
+                vf_store(to + (size_t)(unit + i) * (size_t)padded_rows + row, square[i]);
         }
     }
 }

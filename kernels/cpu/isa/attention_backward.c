@@ -12,32 +12,39 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 
-// Queries and keys alike: a multiple of TILE_ROWS and of VF_WIDTH.
+// Queries and keys alike: a multiple of TILE_ROWS and of VF_WIDTH, and even.
 #define BLOCK 96
 
-// One head in float, padded to whole blocks and vectors.
+#define LOG2_E 1.4426950408889634
+
+// One head, packed for products and padded to whole blocks and vectors. Of floats, the right factors are the
+// left ones.
 struct packed_head {
-    float *q;                // (blocks * BLOCK, padded D), scaled by 1 / sqrt(D)
-    float *k;                // (blocks * BLOCK, padded D)
-    float *k_columns;        // a block at a time (D, BLOCK)
-    float *v_columns;        // a block at a time (D, BLOCK)
-    float *dout;             // (blocks * BLOCK, padded D)
-    float *dq;               // (blocks * BLOCK, padded D), before its factor 1 / sqrt(D)
-    float *delta;            // (blocks * BLOCK)
-    const float *lse;        // (T)
-    size_t index, out_index; // where the head begins in q, k, v and in out
+    float *q, *dout;                       // left factors: (blocks * BLOCK, padded D) units
+    float *q_right, *dout_right, *k_right; // right ones: (units of blocks * BLOCK, padded D)
+    float *k_columns, *v_columns;          // right ones, transposed: a block at a time (units of D, BLOCK)
+    float *dq;                             // (blocks * BLOCK, padded D), before its factor 1 / sqrt(D)
+    float *delta;                          // (blocks * BLOCK)
+    const float *lse;                      // (T)
+    size_t index, out_index;               // where the head begins in q, k, v and in out
 };
 
+// Scores and dscores are floats, and then units of p and of dscores: of floats in place; of pairs, those of
+// two queries together in the place of the first (left factors, transposed), and those of two keys, which dq
+// needs, apart.
 struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
+    float *dscores_left;  // (BLOCK queries, units of BLOCK keys); of floats, dscores
     float *dk, *dv;       // (BLOCK, padded D)
 };
 
 struct backward_plan {
     int n_threads;
     bool whole_heads;
+    bool pairs; // see attention.h
     int n_blocks, padded_D;
+    float score_scale;                  // log2 e / sqrt(D)
     size_t head_floats, n_heads_packed; // n_heads_packed: one a thread, or all
     size_t scratch_floats;
 };
@@ -47,14 +54,18 @@ static struct backward_plan plan_backward(const struct device *device,
     size_t n_heads = (size_t)args->B * (size_t)args->H;
     struct backward_plan plan = {
         .n_threads = cpu_threads(device, n_heads * (size_t)args->T * (size_t)args->T * (size_t)args->D),
+        .pairs = multiplies_pairs(args->type),
         .n_blocks = (args->T + BLOCK - 1) / BLOCK,
         .padded_D = (int)round_up_to((size_t)args->D, VF_WIDTH),
+        .score_scale = (float)(LOG2_E / sqrt(args->D)),
     };
     size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
     plan.whole_heads = rounds * threads * 5 <= n_heads * 7 || n_heads >= 2 * threads;
     plan.n_heads_packed = plan.whole_heads ? threads : n_heads;
-    plan.head_floats = (size_t)plan.n_blocks * BLOCK * ((size_t)plan.padded_D * 4 + (size_t)args->D * 2 + 1);
-    plan.scratch_floats = BLOCK * 2 * (BLOCK + (size_t)plan.padded_D);
+    size_t rows = (size_t)plan.n_blocks * BLOCK, row_floats = rows * (size_t)plan.padded_D;
+    plan.head_floats = (plan.pairs ? 3 * row_floats + 3 * row_floats / 2 : 4 * row_floats) +
+                       2 * rows * (size_t)units_of(plan.pairs, args->D) + rows;
+    plan.scratch_floats = BLOCK * 2 * (BLOCK + (size_t)plan.padded_D) + (plan.pairs ? BLOCK * BLOCK / 2 : 0);
     return plan;
 }
 
@@ -70,18 +81,26 @@ static struct packed_head packed_head(const struct stream *stream, const struct 
     size_t rows = (size_t)plan->n_blocks * BLOCK, H = (size_t)args->H, D = (size_t)args->D,
            T = (size_t)args->T;
     size_t b = head / H, h = head % H, row_floats = rows * (size_t)plan->padded_D;
+    size_t column_floats = rows * (size_t)units_of(plan->pairs, args->D);
     struct packed_head packed = {
         .q = (float *)stream->workspace + slot * plan->head_floats,
         .lse = (const float *)args->lse + head * T,
         .index = b * args->batch_stride + h * D,
         .out_index = (b * T * H + h) * D,
     };
-    packed.k = packed.q + row_floats;
-    packed.dout = packed.k + row_floats;
+    packed.dout = packed.q + row_floats;
     packed.dq = packed.dout + row_floats;
-    packed.k_columns = packed.dq + row_floats;
-    packed.v_columns = packed.k_columns + rows * D;
-    packed.delta = packed.v_columns + rows * D;
+    packed.k_right = packed.dq + row_floats;
+    packed.q_right = packed.q;
+    packed.dout_right = packed.dout;
+    packed.k_columns = packed.k_right + row_floats;
+    if (plan->pairs) {
+        packed.q_right = packed.k_right + row_floats / 2;
+        packed.dout_right = packed.q_right + row_floats / 2;
+        packed.k_columns = packed.dout_right + row_floats / 2;
+    }
+    packed.v_columns = packed.k_columns + column_floats;
+    packed.delta = packed.v_columns + column_floats;
     return packed;
 }
 
@@ -93,17 +112,32 @@ static struct block_scratch block_scratch(const struct stream *stream, const str
     scratch.dscores = scratch.probabilities + BLOCK * BLOCK;
     scratch.dk = scratch.dscores + BLOCK * BLOCK;
     scratch.dv = scratch.dk + BLOCK * (size_t)plan->padded_D;
+    scratch.dscores_left = plan->pairs ? scratch.dv + BLOCK * (size_t)plan->padded_D : scratch.dscores;
     return scratch;
+}
+
+// Where block i begins in left factors, in right ones and in transposed ones.
+static size_t left_at(const struct backward_plan *plan, int i) {
+    return (size_t)i * BLOCK * (size_t)plan->padded_D;
+}
+
+static size_t right_at(const struct backward_plan *plan, int i) {
+    return left_at(plan, i) / (plan->pairs ? 2 : 1);
+}
+
+static size_t columns_at(const struct backward_plan *plan, int i, int D) {
+    return (size_t)i * BLOCK * (size_t)units_of(plan->pairs, D);
 }
 
 static int rows_of_block(const struct attention_backward_args *args, int block) {
     return args->T - block * BLOCK < BLOCK ? args->T - block * BLOCK : BLOCK;
 }
 
-VF_INLINE float row_product(const enum dtype type, const float *a, const void *b, size_t index, int D) {
+VF_INLINE float row_product(const enum dtype type, const void *a, const void *b, size_t index, int D) {
     vf sum = vf_zero();
     for (VF_LOOP(d, lanes, (size_t)D))
-        sum = vf_fma(vf_load(a + d), vf_get_part(type, b, index + d, (int)lanes), sum);
+        sum = vf_fma(vf_get_part(type, a, index + d, (int)lanes), vf_get_part(type, b, index + d, (int)lanes),
+                     sum);
     return vf_reduce_add(sum);
 }
 
@@ -111,37 +145,91 @@ VF_INLINE float row_product(const enum dtype type, const float *a, const void *b
 VF_INLINE void pack_block(const enum dtype type, const struct attention_backward_args *args,
                           const struct backward_plan *plan, struct packed_head to, int block) {
     int D = args->D, padded_D = plan->padded_D, n = rows_of_block(args, block);
-    size_t row = (size_t)block * BLOCK, rows_at = row * (size_t)padded_D, columns_at = row * (size_t)D;
+    size_t row = (size_t)block * BLOCK, left = left_at(plan, block), right = right_at(plan, block);
+    size_t columns = columns_at(plan, block, D);
     size_t index = to.index + row * args->stride, out_stride = (size_t)args->H * (size_t)D;
     size_t out_index = to.out_index + row * out_stride;
-    pack_rows(type, to.q + rows_at, BLOCK, padded_D, args->q, index, args->stride, n, D,
-              (float)(1.0 / sqrt(D)));
-    pack_rows(type, to.k + rows_at, BLOCK, padded_D, args->k, index, args->stride, n, D, 1.0f);
-    pack_rows(type, to.dout + rows_at, BLOCK, padded_D, args->dout, out_index, out_stride, n, D, 1.0f);
-    pack_transposed(type, to.k_columns + columns_at, BLOCK, args->k, index, args->stride, n, D);
-    pack_transposed(type, to.v_columns + columns_at, BLOCK, args->v, index, args->stride, n, D);
-    memset(to.dq + rows_at, 0, BLOCK * (size_t)padded_D * sizeof(float));
-    for (int i = 0; i < n; i++) {
+    pack_left(type, to.q + left, BLOCK, padded_D, args->q, index, args->stride, n, D);
+    pack_left(type, to.dout + left, BLOCK, padded_D, args->dout, out_index, out_stride, n, D);
+    if (multiplies_pairs(type)) {
+        pack_right(type, to.q_right + right, BLOCK, padded_D, args->q, index, args->stride, n, D);
+        pack_right(type, to.dout_right + right, BLOCK, padded_D, args->dout, out_index, out_stride, n, D);
+    }
+    pack_right(type, to.k_right + right, BLOCK, padded_D, args->k, index, args->stride, n, D);
+    pack_transposed(type, to.k_columns + columns, BLOCK, args->k, index, args->stride, n, D);
+    pack_transposed(type, to.v_columns + columns, BLOCK, args->v, index, args->stride, n, D);
+    memset(to.dq + left, 0, BLOCK * (size_t)padded_D * sizeof(float));
+    for (int i = 0; i < n; i++, out_index += out_stride) {
         if (i + PREFETCH_ROWS < n)
-            prefetch_row(type, args->out, out_index + (size_t)(i + PREFETCH_ROWS) * out_stride, D);
-        to.delta[row + (size_t)i] = row_product(type, to.dout + rows_at + i * padded_D, args->out,
-                                                out_index + (size_t)i * out_stride, D);
+            prefetch_row(type, args->out, out_index + PREFETCH_ROWS * out_stride, D);
+        to.delta[row + (size_t)i] = row_product(type, args->dout, args->out, out_index, D);
     }
 }
 
-// One row: scores become p = exp(score - lse), and dscores, which hold dp = dout v^T, become p * (dp -
-// delta); zeros beyond the first n_visible.
-VF_INLINE void soften_row(const bool masked, float *scores, float *dscores, int n_vectors, int n_visible,
-                          float lse, float delta) {
+// What softening needs of one query; n_visible: of the keys of the block.
+struct query_row {
+    float *scores, *dscores;
+    vf lse, delta; // lse in powers of two, negative
+    int n_visible;
+};
+
+// One vector of one row: from scores p = 2^(score - lse), and from dp = dout v^T in dscores p * (dp - delta);
+// zeros beyond the first n_visible.
+VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
+    *p = vf_exp2(vf_fma(vf_load(row.scores + v * VF_WIDTH), scale, row.lse));
+    *ds = *p * (vf_load(row.dscores + v * VF_WIDTH) - row.delta);
+    if (masked) {
+        *p = vf_first(*p, row.n_visible - v * VF_WIDTH, vf_zero());
+        *ds = vf_first(*ds, row.n_visible - v * VF_WIDTH, vf_zero());
+    }
+}
+
+VF_INLINE void soften_row(const bool masked, struct query_row row, int n_vectors, vf scale) {
     for (int v = 0; v < n_vectors; v++) {
-        vf p = vf_exp(vf_load(scores + v * VF_WIDTH) - lse);
-        vf ds = p * (vf_load(dscores + v * VF_WIDTH) - delta);
-        if (masked) {
-            p = vf_first(p, n_visible - v * VF_WIDTH, vf_zero());
-            ds = vf_first(ds, n_visible - v * VF_WIDTH, vf_zero());
+        vf p, ds;
+        soften(masked, row, v, scale, &p, &ds);
+        vf_store(row.scores + v * VF_WIDTH, p);
+        vf_store(row.dscores + v * VF_WIDTH, ds);
+    }
+}
+
+// Two rows, whose pairs go to the place of the first, and whose dscores also to `left`.
+VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2], float *left, int n_vectors,
+                               vf scale) {
+    for (int v = 0; v < n_vectors; v++) {
+        vf p[2], ds[2];
+        for (int i = 0; i < 2; i++)
+            soften(masked, rows[i], v, scale, &p[i], &ds[i]);
+        vf_store(rows[0].scores + v * VF_WIDTH, (vf)vu_from_two(p[0], p[1]));
+        vf_store(rows[0].dscores + v * VF_WIDTH, (vf)vu_from_two(ds[0], ds[1]));
+        vu rounded = vu_from_neighbours(ds[0], ds[1]);
+        memcpy(left + v * VF_WIDTH / 2, &rounded, sizeof rounded / 2);
+        memcpy(left + (BLOCK + v * VF_WIDTH) / 2, (char *)&rounded + sizeof rounded / 2, sizeof rounded / 2);
+    }
+}
+
+// Rows row .. row + TILE_ROWS of query block i, as long as there are such.
+VF_INLINE void soften_tile(const bool pairs, const bool diagonal, const struct backward_plan *plan,
+                           struct packed_head head, struct block_scratch scratch, int i, int n, int row,
+                           int n_vectors) {
+    vf scale = vf_set1(plan->score_scale);
+    for (int t = row; t < row + TILE_ROWS && t < n; t += pairs ? 2 : 1) {
+        struct query_row rows[2];
+        for (int r = 0; r < (pairs ? 2 : 1); r++) {
+            int at = t + r < n ? t + r : t; // the row after the last gives zeros
+            rows[r] = (struct query_row){
+                scratch.probabilities + (t + r) * BLOCK, scratch.dscores + (t + r) * BLOCK,
+                vf_set1(head.lse[i * BLOCK + at] * (float)-LOG2_E), vf_set1(head.delta[i * BLOCK + at]),
+                t + r >= n ? 0
+                : diagonal ? t + r + 1
+                           : BLOCK};
         }
-        vf_store(scores + v * VF_WIDTH, p);
-        vf_store(dscores + v * VF_WIDTH, ds);
+        if (!pairs)
+            soften_row(diagonal, rows[0], n_vectors, scale);
+        else if (diagonal || t + 1 == n)
+            soften_two_rows(true, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
+        else
+            soften_two_rows(false, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
     }
 }
 
@@ -149,55 +237,53 @@ VF_INLINE void soften_row(const bool masked, float *scores, float *dscores, int 
 // the columns that its last row sees (rounded up to whole vectors).
 static void make_scores(const struct attention_backward_args *args, const struct backward_plan *plan,
                         struct packed_head head, struct block_scratch scratch, int i, int j) {
-    int n = rows_of_block(args, i), D = args->D, padded_D = plan->padded_D;
-    const float *q = head.q + (size_t)i * BLOCK * (size_t)padded_D, *dout = head.dout + (q - head.q);
-    const float *k = head.k_columns + (size_t)j * BLOCK * (size_t)D,
-                *v = head.v_columns + (k - head.k_columns);
+    bool pairs = VF_PAIRS && plan->pairs;
+    int n = rows_of_block(args, i), padded_D = plan->padded_D, depth = units_of(pairs, args->D);
+    const float *q = head.q + left_at(plan, i), *dout = head.dout + left_at(plan, i);
+    const float *k = head.k_columns + columns_at(plan, j, args->D);
+    const float *v = head.v_columns + columns_at(plan, j, args->D);
     for (int row = 0; row < n; row += TILE_ROWS) {
-        float *scores = scratch.probabilities + row * BLOCK, *dscores = scratch.dscores + row * BLOCK;
         int n_columns = i == j ? row + TILE_ROWS : BLOCK, n_vectors = (n_columns + VF_WIDTH - 1) / VF_WIDTH;
-        multiply_rows(scores, BLOCK, q + row * padded_D, (size_t)padded_D, k, BLOCK, n_vectors, D, false);
-        multiply_rows(dscores, BLOCK, dout + row * padded_D, (size_t)padded_D, v, BLOCK, n_vectors, D, false);
-        for (int t = row; t < row + TILE_ROWS && t < n; t++, scores += BLOCK, dscores += BLOCK) {
-            float lse = head.lse[i * BLOCK + t], delta = head.delta[i * BLOCK + t];
-            if (i == j)
-                soften_row(true, scores, dscores, n_vectors, t + 1, lse, delta);
-            else
-                soften_row(false, scores, dscores, BLOCK / VF_WIDTH, 0, lse, delta);
-        }
+        multiply_rows(pairs, scratch.probabilities + row * BLOCK, BLOCK, q + row * padded_D, (size_t)padded_D,
+                      k, BLOCK, n_vectors, depth, false);
+        multiply_rows(pairs, scratch.dscores + row * BLOCK, BLOCK, dout + row * padded_D, (size_t)padded_D, v,
+                      BLOCK, n_vectors, depth, false);
+        if (i == j)
+            soften_tile(pairs, true, plan, head, scratch, i, n, row, n_vectors);
+        else if (pairs)
+            soften_tile(true, false, plan, head, scratch, i, n, row, BLOCK / VF_WIDTH);
+        else
+            soften_tile(false, false, plan, head, scratch, i, n, row, BLOCK / VF_WIDTH);
     }
 }
 
-// dk and dv of one block of keys += what query block i gives them. On the diagonal no earlier query sees a
-// key.
-static void add_key_gradients(const struct attention_backward_args *args, const struct backward_plan *plan,
-                              struct packed_head head, struct block_scratch scratch, int i, int j) {
+// dk or dv of one block of keys += the transpose of p or of dscores times dout or q of query block i. On the
+// diagonal no earlier query sees a key.
+static void add_key_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
+                             float *gradient, const float *weights, const float *right, int i, int j) {
+    bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), n_keys = rows_of_block(args, j), padded_D = plan->padded_D;
-    int n_vectors = padded_D / VF_WIDTH;
-    const float *q = head.q + (size_t)i * BLOCK * (size_t)padded_D, *dout = head.dout + (q - head.q);
+    size_t row_floats = pairs ? 2 * BLOCK : BLOCK;
     for (int key = 0; key < n_keys; key += TILE_ROWS) {
         int first = i == j ? key : 0;
-        multiply_columns(scratch.dv + key * padded_D, (size_t)padded_D,
-                         scratch.probabilities + first * BLOCK + key, BLOCK, dout + first * padded_D,
-                         (size_t)padded_D, n_vectors, n - first, true);
-    }
-    for (int key = 0; key < n_keys; key += TILE_ROWS) {
-        int first = i == j ? key : 0;
-        multiply_columns(scratch.dk + key * padded_D, (size_t)padded_D, scratch.dscores + first * BLOCK + key,
-                         BLOCK, q + first * padded_D, (size_t)padded_D, n_vectors, n - first, true);
+        multiply_columns(pairs, gradient + key * padded_D, (size_t)padded_D, weights + first * BLOCK + key,
+                         row_floats, right + units_of(pairs, first) * padded_D, (size_t)padded_D,
+                         padded_D / VF_WIDTH, units_of(pairs, n - first), true);
     }
 }
 
 // dq of query block i += what key block j gives it.
 static void add_query_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                                struct packed_head head, struct block_scratch scratch, int i, int j) {
+    bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), n_keys = rows_of_block(args, j), padded_D = plan->padded_D;
-    float *dq = head.dq + (size_t)i * BLOCK * (size_t)padded_D;
-    const float *k = head.k + (size_t)j * BLOCK * (size_t)padded_D;
+    int row_floats = units_of(pairs, BLOCK);
+    float *dq = head.dq + left_at(plan, i);
     for (int row = 0; row < n; row += TILE_ROWS) {
         int depth = i == j && row + TILE_ROWS < n_keys ? row + TILE_ROWS : n_keys;
-        multiply_rows(dq + row * padded_D, (size_t)padded_D, scratch.dscores + row * BLOCK, BLOCK, k,
-                      (size_t)padded_D, padded_D / VF_WIDTH, depth, true);
+        multiply_rows(pairs, dq + row * padded_D, (size_t)padded_D, scratch.dscores_left + row * row_floats,
+                      (size_t)row_floats, head.k_right + right_at(plan, j), (size_t)padded_D,
+                      padded_D / VF_WIDTH, units_of(pairs, depth), true);
     }
 }
 
@@ -217,12 +303,14 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct attention_
     memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv lies behind it
     for (int i = j; i < plan->n_blocks; i++) {
         make_scores(args, plan, head, scratch, i, j);
-        add_key_gradients(args, plan, head, scratch, i, j);
+        add_key_gradient(args, plan, scratch.dv, scratch.probabilities, head.dout_right + right_at(plan, i),
+                         i, j);
+        add_key_gradient(args, plan, scratch.dk, scratch.dscores, head.q_right + right_at(plan, i), i, j);
         if (with_dq)
             add_query_gradient(args, plan, head, scratch, i, j);
     }
     unpack_rows(type, args->dk, index, args->stride, scratch.dk, plan->padded_D, rows_of_block(args, j),
-                args->D, 1.0f);
+                args->D, (float)(1.0 / sqrt(args->D)));
     unpack_rows(type, args->dv, index, args->stride, scratch.dv, plan->padded_D, rows_of_block(args, j),
                 args->D, 1.0f);
 }

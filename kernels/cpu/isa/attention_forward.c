@@ -1,31 +1,33 @@
 // Causal attention, forward (kernels/ops.h: attention_forward), blockwise with an online softmax: a block of
 // queries meets one block of keys after another, keeping for each row a maximum and the sum so far, so that
-// the scores of a whole row are never stored. Keys are packed transposed and values as rows, in float, once
-// per head; see attention.h for the arithmetic. A few queries against a cache skip the packing and read each
-// key and value where it lies.
+// the scores of a whole row are never stored. Keys and values are packed once per head; see attention.h for
+// the arithmetic. Softmax works in powers of two, whose factor log2 e is part of the scores' scale. A few
+// queries against a cache skip the packing and read each key and value where it lies.
 #include <math.h>
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 
-// A block of keys and of values (64 x 64 floats each) stays in the first cache while the queries of a block
-// pass.
+// A block of keys and of values stays in the first caches while the queries of a block pass.
 #define QUERY_BLOCK   (16 * TILE_ROWS)
 #define KEY_BLOCK     64
 #define FEW_QUERIES   4
-#define MAXIMUM_SLACK 8.0f // exp of it is far from overflow in any sum
+#define MAXIMUM_SLACK 11.0f // a power of two that is far from overflow in any sum
 
-// One head's keys, KEY_BLOCK at a time as (D, KEY_BLOCK), and its values as (S, padded D).
+#define LOG2_E 1.4426950408889634
+#define LN_2   0.6931471805599453
+
+// One head's keys, KEY_BLOCK at a time as (units of D, KEY_BLOCK), and its values as (units of S, padded D).
 struct packed_head {
     float *keys, *values;
 };
 
 // What one thread needs for one block of queries.
 struct query_scratch {
-    float *queries; // (QUERY_BLOCK, padded D), scaled by 1 / sqrt(D)
-    float *out;     // (QUERY_BLOCK, padded D): the sum of exp(score - maximum) * value
-    float *sums;    // (QUERY_BLOCK, VF_WIDTH): the sum of exp(score - maximum), by lane
+    float *queries; // (QUERY_BLOCK, padded D) units
+    float *out;     // (QUERY_BLOCK, padded D): the sum of 2^(score - maximum) * value
+    float *sums;    // (QUERY_BLOCK, VF_WIDTH): the sum of 2^(score - maximum), by lane
     float *maxima;  // (QUERY_BLOCK)
     float *scores;  // (TILE_ROWS, KEY_BLOCK)
 };
@@ -35,20 +37,33 @@ struct query_scratch {
 struct forward_plan {
     int n_threads;
     bool whole_heads;
+    bool pairs; // see attention.h
     int n_key_blocks, n_query_blocks;
     int padded_D;
+    float score_scale;                  // log2 e / sqrt(D)
     size_t head_floats, n_heads_packed; // n_heads_packed: one a thread, or all
     size_t scratch_floats;
 };
+
+// Where a block's keys and values begin in their head's.
+static size_t key_at(const struct forward_plan *plan, int block, int D) {
+    return (size_t)block * KEY_BLOCK * (size_t)units_of(plan->pairs, D);
+}
+
+static size_t value_at(const struct forward_plan *plan, int block) {
+    return (size_t)units_of(plan->pairs, block * KEY_BLOCK) * (size_t)plan->padded_D;
+}
 
 static struct forward_plan plan_forward(const struct device *device,
                                         const struct attention_forward_args *args) {
     size_t n_heads = (size_t)args->B * (size_t)args->H;
     struct forward_plan plan = {
         .n_threads = cpu_threads(device, n_heads * (size_t)args->T * (size_t)args->S * (size_t)args->D),
+        .pairs = multiplies_pairs(args->type),
         .n_key_blocks = (args->S + KEY_BLOCK - 1) / KEY_BLOCK,
         .n_query_blocks = (args->T + QUERY_BLOCK - 1) / QUERY_BLOCK,
         .padded_D = (int)round_up_to((size_t)args->D, VF_WIDTH),
+        .score_scale = (float)(LOG2_E / sqrt(args->D)),
     };
     if (args->T <= FEW_QUERIES) {
         plan.whole_heads = true;
@@ -58,7 +73,7 @@ static struct forward_plan plan_forward(const struct device *device,
     size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
     plan.whole_heads = rounds * threads * 8 <= n_heads * 9 || n_heads >= 4 * threads;
     plan.n_heads_packed = plan.whole_heads ? threads : n_heads;
-    plan.head_floats = (size_t)plan.n_key_blocks * KEY_BLOCK * (size_t)(args->D + plan.padded_D);
+    plan.head_floats = key_at(&plan, plan.n_key_blocks, args->D) + value_at(&plan, plan.n_key_blocks);
     plan.scratch_floats =
         round_up_to(QUERY_BLOCK * ((size_t)plan.padded_D * 2 + VF_WIDTH + 1) + TILE_ROWS * KEY_BLOCK, 16);
     return plan;
@@ -74,8 +89,7 @@ size_t CPU_OP(attention_forward_workspace)(const struct device *device,
 static struct packed_head packed_head(const struct stream *stream, const struct forward_plan *plan,
                                       size_t slot, int D) {
     float *keys = (float *)stream->workspace + slot * plan->head_floats;
-    return (struct packed_head){.keys = keys,
-                                .values = keys + (size_t)plan->n_key_blocks * KEY_BLOCK * (size_t)D};
+    return (struct packed_head){.keys = keys, .values = keys + key_at(plan, plan->n_key_blocks, D)};
 }
 
 static float *thread_scratch(const struct stream *stream, const struct forward_plan *plan, int thread) {
@@ -89,19 +103,20 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
     int key = block * KEY_BLOCK, n_keys = args->S - key < KEY_BLOCK ? args->S - key : KEY_BLOCK;
     size_t index = head / (size_t)args->H * args->kv_batch_stride + (size_t)key * args->kv_stride +
                    head % (size_t)args->H * (size_t)args->D;
-    pack_transposed(type, to.keys + (size_t)key * (size_t)args->D, KEY_BLOCK, args->k, index, args->kv_stride,
+    pack_transposed(type, to.keys + key_at(plan, block, args->D), KEY_BLOCK, args->k, index, args->kv_stride,
                     n_keys, args->D);
-    pack_rows(type, to.values + (size_t)key * (size_t)plan->padded_D, KEY_BLOCK, plan->padded_D, args->v,
-              index, args->kv_stride, n_keys, args->D, 1.0f);
+    pack_right(type, to.values + value_at(plan, block), KEY_BLOCK, plan->padded_D, args->v, index,
+               args->kv_stride, n_keys, args->D);
 }
 
-// Turns one row's scores into exp(score - maximum), the first n_visible of them, zeros after. The maximum is
-// an earlier block's as long as it is no more than MAXIMUM_SLACK too low: then nothing has to be rescaled
-// and, as the processor predicts that, nothing waits for this block's maximum. Otherwise what the row has
-// summed moves to the new maximum.
-VF_INLINE void soften_row(const bool masked, bool first, float *scores, int n_vectors, int n_visible,
-                          float *maximum, float *sum, float *out, int padded_D) {
-    vf top = vf_set1(-INFINITY);
+// Turns one row's scores, which are yet to be scaled, into 2^(score - maximum), the first n_visible of them,
+// zeros after; with pairs, in half the room. The maximum is an earlier block's as long as it is no more than
+// MAXIMUM_SLACK too low: then nothing has to be rescaled and, as the processor predicts that, nothing waits
+// for this block's maximum. Otherwise what the row has summed moves to the new maximum.
+VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
+                          float *scores, int n_vectors, int n_visible, float *maximum, float *sum,
+                          float *out) {
+    vf top = vf_set1(-INFINITY), scale = vf_set1(plan->score_scale);
     for (int v = 0; v < n_vectors; v++) {
         vf score = vf_load(scores + v * VF_WIDTH);
         if (masked) {
@@ -110,47 +125,59 @@ VF_INLINE void soften_row(const bool masked, bool first, float *scores, int n_ve
         }
         top = vf_max(top, score);
     }
-    float new_maximum = vf_reduce_max(top);
+    float new_maximum = vf_reduce_max(top) * plan->score_scale;
     if (first) {
         *maximum = new_maximum;
         vf_store(sum, vf_zero());
     } else if (__builtin_expect(new_maximum > *maximum + MAXIMUM_SLACK, 0)) {
-        vf shrink = vf_exp(vf_set1(*maximum - new_maximum));
+        vf shrink = vf_exp2(vf_set1(*maximum - new_maximum));
         *maximum = new_maximum;
         vf_store(sum, vf_load(sum) * shrink);
-        for (int d = 0; d < padded_D; d += VF_WIDTH)
+        for (int d = 0; d < plan->padded_D; d += VF_WIDTH)
             vf_store(out + d, vf_load(out + d) * shrink);
     }
-    vf total = vf_load(sum), reference = vf_set1(*maximum);
-    for (int v = 0; v < n_vectors; v++) {
-        vf p = vf_exp(vf_load(scores + v * VF_WIDTH) - reference);
-        vf_store(scores + v * VF_WIDTH, p);
+    vf total = vf_load(sum), reference = vf_set1(-*maximum);
+    for (int v = 0; v < n_vectors; v += pairs ? 2 : 1) {
+        vf p = vf_exp2(vf_fma(vf_load(scores + v * VF_WIDTH), scale, reference));
         total += p;
+        if (pairs) {
+            vf next = vf_zero();
+            if (v + 1 < n_vectors)
+                next = vf_exp2(vf_fma(vf_load(scores + (v + 1) * VF_WIDTH), scale, reference));
+            total += next;
+            vf_store(scores + v / 2 * VF_WIDTH, (vf)vu_from_neighbours(p, next));
+        } else {
+            vf_store(scores + v * VF_WIDTH, p);
+        }
     }
     vf_store(sum, total);
+}
+
+VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
+                           struct query_scratch scratch, int row, int n_vectors, int n_visible) {
+    for (int i = 0; i < TILE_ROWS; i++)
+        soften_row(pairs, masked, first, plan, scratch.scores + i * KEY_BLOCK, n_vectors, n_visible + i,
+                   scratch.maxima + row + i, scratch.sums + (row + i) * VF_WIDTH,
+                   scratch.out + (row + i) * plan->padded_D);
 }
 
 // TILE_ROWS queries from `row` of the block against one block of keys (the first of all, or a later one); the
 // first query sees n_visible of them (which may be 0 or less), each further one a key more.
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
                         const float *keys, const float *values, int n_visible, bool first) {
+    bool pairs = VF_PAIRS && plan->pairs;
     int padded_D = plan->padded_D, depth = clamp_to(n_visible + TILE_ROWS - 1, 0, KEY_BLOCK);
     int n_vectors = (depth + VF_WIDTH - 1) / VF_WIDTH;
-    float *out = scratch.out + row * padded_D;
-    multiply_rows(scratch.scores, KEY_BLOCK, scratch.queries + row * padded_D, (size_t)padded_D, keys,
-                  KEY_BLOCK, n_vectors, D, false);
-    for (int i = 0; i < TILE_ROWS; i++) {
-        float *scores = scratch.scores + i * KEY_BLOCK, *sum = scratch.sums + (row + i) * VF_WIDTH;
-        float *maximum = scratch.maxima + row + i;
-        if (n_visible >= KEY_BLOCK)
-            soften_row(false, first, scores, KEY_BLOCK / VF_WIDTH, 0, maximum, sum, out + i * padded_D,
-                       padded_D);
-        else
-            soften_row(true, first, scores, n_vectors, n_visible + i, maximum, sum, out + i * padded_D,
-                       padded_D);
-    }
-    multiply_rows(out, (size_t)padded_D, scratch.scores, KEY_BLOCK, values, (size_t)padded_D,
-                  padded_D / VF_WIDTH, depth, !first);
+    multiply_rows(pairs, scratch.scores, KEY_BLOCK, scratch.queries + row * padded_D, (size_t)padded_D, keys,
+                  KEY_BLOCK, n_vectors, units_of(pairs, D), false);
+    if (n_visible < KEY_BLOCK)
+        soften_tile(pairs, true, first, plan, scratch, row, n_vectors, n_visible);
+    else if (pairs)
+        soften_tile(true, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, 0);
+    else
+        soften_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, 0);
+    multiply_rows(pairs, scratch.out + row * padded_D, (size_t)padded_D, scratch.scores, KEY_BLOCK, values,
+                  (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, depth), !first);
 }
 
 VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
@@ -165,15 +192,15 @@ VF_INLINE void attend_query_block(const enum dtype type, const struct attention_
     scratch.scores = scratch.sums + QUERY_BLOCK * VF_WIDTH;
     scratch.maxima = scratch.scores + TILE_ROWS * KEY_BLOCK;
 
-    pack_rows(type, scratch.queries, (int)round_up_to((size_t)n, TILE_ROWS), padded_D, args->q,
-              b * args->q_batch_stride + (size_t)first * args->q_stride + h * (size_t)D, args->q_stride, n, D,
-              (float)(1.0 / sqrt(D)));
+    pack_left(type, scratch.queries, (int)round_up_to((size_t)n, TILE_ROWS), padded_D, args->q,
+              b * args->q_batch_stride + (size_t)first * args->q_stride + h * (size_t)D, args->q_stride, n,
+              D);
     for (int key = 0; key < n_before + first + n; key += KEY_BLOCK)
         for (int row = 0; row < n; row += TILE_ROWS) {
             int n_visible = n_before + first + row + 1 - key;
             if (n_visible + TILE_ROWS > 1)
-                attend_tile(plan, scratch, D, row, from.keys + (size_t)key * (size_t)D,
-                            from.values + (size_t)key * (size_t)padded_D, n_visible, key == 0);
+                attend_tile(plan, scratch, D, row, from.keys + key_at(plan, key / KEY_BLOCK, D),
+                            from.values + value_at(plan, key / KEY_BLOCK), n_visible, key == 0);
         }
 
     for (int row = 0; row < n; row++) {
@@ -182,7 +209,7 @@ VF_INLINE void attend_query_block(const enum dtype type, const struct attention_
         unpack_rows(type, args->out, ((b * (size_t)args->T + t) * (size_t)args->H + h) * (size_t)D, 0,
                     scratch.out + row * padded_D, padded_D, 1, D, 1.0f / sum);
         if (args->lse)
-            ((float *)args->lse)[head * (size_t)args->T + t] = (float)(scratch.maxima[row] + log(sum));
+            ((float *)args->lse)[head * (size_t)args->T + t] = (float)(scratch.maxima[row] * LN_2 + log(sum));
     }
 }
 
@@ -224,9 +251,9 @@ VF_INLINE void attend_single_query(const enum dtype type, const struct attention
     size_t b = head / (size_t)args->H, h = head % (size_t)args->H;
     float *query = memory, *out = query + padded_D, *scores = out + padded_D;
     size_t index = b * args->kv_batch_stride + h * (size_t)D;
-    pack_rows(type, query, 1, padded_D, args->q,
-              b * args->q_batch_stride + (size_t)t * args->q_stride + h * (size_t)D, 0, 1, D,
-              (float)(1.0 / sqrt(D)));
+    size_t query_at = b * args->q_batch_stride + (size_t)t * args->q_stride + h * (size_t)D;
+    for (VF_LOOP(d, lanes, (size_t)D))
+        vf_store(query + d, vf_get_part(type, args->q, query_at + d, (int)lanes) * (float)(1.0 / sqrt(D)));
     memset(out, 0, (size_t)padded_D * sizeof *out);
     float maximum = -INFINITY;
     vf total = vf_zero();
