@@ -1,6 +1,7 @@
-// Linux's affinity mask and control groups.
+// Linux's affinity mask and control groups; of caches, hwloc's tree.
 #include "base/processors.h"
 
+#include <hwloc.h>
 #include <sched.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -43,4 +44,24 @@ int processors_share(int n_processes) {
     // are.
     int share = usable * n_processes <= machine ? usable : machine / n_processes;
     return share < 1 ? 1 : share;
+}
+
+static size_t caches_bytes(hwloc_topology_t topology, hwloc_obj_type_t type) {
+    size_t bytes = 0;
+    for (hwloc_obj_t cache = NULL; (cache = hwloc_get_next_obj_by_type(topology, type, cache));)
+        bytes += (size_t)cache->attr->cache.size;
+    return bytes;
+}
+
+size_t processors_cache_bytes(void) {
+    hwloc_topology_t topology;
+    size_t bytes = 0;
+    if (hwloc_topology_init(&topology) != 0)
+        return 0;
+    if (hwloc_topology_load(topology) == 0) {
+        bytes = caches_bytes(topology, HWLOC_OBJ_L3CACHE);
+        bytes = bytes > 0 ? bytes : caches_bytes(topology, HWLOC_OBJ_L2CACHE);
+    }
+    hwloc_topology_destroy(topology);
+    return bytes;
 }

@@ -108,6 +108,9 @@ enum status cuda_device_plan(struct device **out) MUST_CHECK;
 // is measured against. On the CPU rows are bounded so that it takes milliseconds.
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double *flops_per_s) MUST_CHECK;
+// Bytes/s of a += k b in memory, two reads and a write, the best of a few passes over several times what
+// caches hold, or an eighth of the memory that there is where that is less. Takes a part of a second.
+enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) MUST_CHECK;
 // What "auto" precision resolves to: bf16 on a GPU; on the CPU fp32 or bf16, whichever's GEMM measures faster
 // on one fixed shape, so that the answer is the machine's and not the moment's. bf16 rounds more and must win
 // by a quarter. fp16 is never the answer: its range wants scaled losses, so who trains in it asks for it.

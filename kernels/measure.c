@@ -1,10 +1,12 @@
-// Timing a device's matrix products: what utilisation is measured against, and which compute type is the
-// faster one.
+// Timing a device's matrix products and its memory: what utilisation is measured against, and which compute
+// type is the faster one.
 #include <math.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
+#include "base/processors.h"
 #include "kernels/device.h"
-#include "kernels/ops.h"
+#include "kernels/work.h"
 
 #define MEASURED_FLOP 1e9 // of one product on the CPU at most: about 5 ms at 200 GFLOP/s
 #define MEASURED_TOGETHER                                                                                    \
@@ -142,4 +144,71 @@ enum status device_measure_compute_type(struct device *device, enum dtype *out) 
     TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, rates));
     *out = rates[1] > rates[0] * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
     return STATUS_OK;
+}
+
+// ---- memory
+
+#define MEASURED_CACHES       4 // times what caches hold: they then keep next to nothing from pass to pass
+#define LEAST_MEASURED        ((size_t)64 << 20)
+#define MOST_MEASURED         ((size_t)2 << 30)
+#define MEASURED_ON_DEVICE    ((size_t)1 << 30) // no GPU caches a tenth of it
+#define MEASURED_OF_AVAILABLE 8                 // at most this part of the memory that there is
+#define MEASURED_PASSES       4
+
+// Bytes of two arrays that a pass goes through.
+static enum status measured_bytes(struct device *device, size_t *bytes) {
+    size_t available = memory_available_bytes(), wanted = MEASURED_CACHES * processors_cache_bytes();
+    if (device->place == REGION_DEVICE) {
+        TRY(device_memory_available(device, &available));
+        wanted = MEASURED_ON_DEVICE;
+    }
+    wanted = wanted < LEAST_MEASURED ? LEAST_MEASURED : wanted > MOST_MEASURED ? MOST_MEASURED : wanted;
+    *bytes = wanted < available / MEASURED_OF_AVAILABLE ? wanted : available / MEASURED_OF_AVAILABLE;
+    return STATUS_OK;
+}
+
+// The best pass after one that touches the memory for the first time. sgd without momentum is master +=
+// factor
+// * grad: two reads and a write, and nothing to compute.
+static enum status time_passes(struct stream *stream, const struct optimizer_step_args *pass,
+                               double *seconds) {
+    *seconds = HUGE_VAL;
+    for (int i = 0; i <= MEASURED_PASSES; i++) {
+        double began = clock_monotonic_s();
+        TRY(stream->device->ops->optimizer_step(stream, pass));
+        TRY(stream->device->synchronize(stream));
+        double elapsed = clock_monotonic_s() - began;
+        if (i > 0 && elapsed < *seconds)
+            *seconds = elapsed;
+    }
+    return STATUS_OK;
+}
+
+enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) {
+    struct stream stream;
+    void *arrays[2] = {NULL, NULL};
+    size_t bytes;
+    double seconds = 1;
+    TRY(measured_bytes(device, &bytes));
+    bytes /= 2;
+    TRY(stream_init(&stream, device));
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 2 && status == STATUS_OK; i++)
+        status = device->memory_new(device, bytes, "the measured memory", &arrays[i]);
+    struct optimizer_step_args pass = {.rule = OPTIMIZER_SGD,
+                                       .from = {.master = arrays[0]},
+                                       .to = {.master = arrays[0]},
+                                       .grad = arrays[1],
+                                       .n = bytes / sizeof(float),
+                                       .step = 1,
+                                       .lr = 1e-9,
+                                       .grad_scale = 1,
+                                       .type = DTYPE_F32};
+    if (status == STATUS_OK)
+        status = time_passes(&stream, &pass, &seconds);
+    *bytes_per_s = operation_work(OP_optimizer_step, &pass).bytes / seconds;
+    for (int i = 0; i < 2; i++)
+        device->memory_delete(device, arrays[i], bytes);
+    stream_free(&stream);
+    return status;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "kernels/ops.h"
+#include "kernels/work.h"
 #include "zero/bench_optimizer.h"
 #include "zero/commands.h"
 #include "zero/memory.h"
@@ -40,20 +40,16 @@ struct bench {
     size_t buffer_bytes; // of each
     int32_t *tokens;     // (B T), 0 to T - 1 again and again
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
-    double bandwidth;                   // bytes/s of a += b
+    double bandwidth;                   // bytes/s
     bool rehearsing;
     size_t workspace_bytes;
-};
-
-// What one call of an operation does.
-struct work {
-    double flops, bytes; // bytes read and written at least
 };
 
 #define CALL(bench, name, ...)                                                                               \
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
         size_t bytes_ = 0;                                                                                   \
+        *work = operation_work(OP_##name, &args_);                                                           \
         if (!(bench)->rehearsing)                                                                            \
             return (bench)->device->ops->name(&(bench)->stream, &args_);                                     \
         TRY((bench)->device->ops->workspace_bytes((bench)->device, OP_##name, &args_, &bytes_));             \
@@ -62,25 +58,18 @@ struct work {
         return STATUS_OK;                                                                                    \
     } while (0)
 
-static double rows_of(const struct bench *b) {
-    return (double)b->B * b->T;
-}
-
 static enum status linear_forward(struct bench *b, struct work *work) {
-    *work = (struct work){.flops = 2 * rows_of(b) * C * 4 * C};
     CALL(b, linear_forward, .out = b->buffers[0], .x = b->buffers[1], .weight = b->buffers[2],
          .N = b->B * b->T, .IC = C, .OC = 4 * C, .out_stride = 4 * C, .type = b->type, .out_type = b->type);
 }
 
 static enum status linear_forward_gelu(struct bench *b, struct work *work) {
-    *work = (struct work){.flops = 2 * rows_of(b) * C * 4 * C};
     CALL(b, linear_forward, .out = b->buffers[0], .pre_gelu = b->buffers[3], .x = b->buffers[1],
          .weight = b->buffers[2], .bias = b->buffers[4], .N = b->B * b->T, .IC = C, .OC = 4 * C,
          .out_stride = 4 * C, .gelu = true, .type = b->type, .out_type = b->type);
 }
 
 static enum status linear_backward(struct bench *b, struct work *work) {
-    *work = (struct work){.flops = 4 * rows_of(b) * C * 4 * C};
     CALL(b, linear_backward, .dx = b->buffers[0], .dweight = b->buffers[3], .dbias = b->buffers[4],
          .dout = b->buffers[5], .x = b->buffers[1], .weight = b->buffers[2], .N = b->B * b->T, .IC = C,
          .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
@@ -89,7 +78,6 @@ static enum status linear_backward(struct bench *b, struct work *work) {
 static enum status attention_forward(struct bench *b, struct work *work) {
     size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
     char *qkv = b->buffers[1];
-    *work = (struct work){.flops = 2 * rows_of(b) * b->T * C};
     CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
          .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
          .kv_stride = stride, .kv_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T,
@@ -99,7 +87,6 @@ static enum status attention_forward(struct bench *b, struct work *work) {
 static enum status attention_backward(struct bench *b, struct work *work) {
     size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
     char *qkv = b->buffers[1], *dqkv = b->buffers[2];
-    *work = (struct work){.flops = 5 * rows_of(b) * b->T * C};
     CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
          .dout = b->buffers[4], .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
          .v = qkv + 2 * C * size, .stride = stride, .batch_stride = stride * (size_t)b->T, .B = b->B,
@@ -107,7 +94,6 @@ static enum status attention_backward(struct bench *b, struct work *work) {
 }
 
 static enum status layernorm_forward(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = 2 * rows_of(b) * C * (double)dtype_size(b->type)};
     CALL(b, layernorm_forward, .out = b->buffers[0], .mean = b->buffers[3], .rstd = b->buffers[4],
          .x = b->buffers[1], .weight = b->buffers[2], .bias = b->buffers[2], .N = b->B * b->T, .C = C,
          .epsilon = 1e-5f, .type = b->type);
@@ -115,7 +101,6 @@ static enum status layernorm_forward(struct bench *b, struct work *work) {
 
 static enum status layernorm_backward(struct bench *b, struct work *work) {
     float *sums = b->buffers[5];
-    *work = (struct work){.bytes = 4 * rows_of(b) * C * (double)dtype_size(b->type)};
     CALL(b, layernorm_backward, .dx = b->buffers[0], .dweight = sums, .dbias = sums + C,
          .dout = b->buffers[1], .dresidual = b->buffers[0], .x = b->buffers[2], .weight = b->buffers[3],
          .mean = b->buffers[4], .rstd = b->buffers[4], .N = b->B * b->T, .C = C, .type = b->type);
@@ -123,38 +108,32 @@ static enum status layernorm_backward(struct bench *b, struct work *work) {
 
 static enum status gelu_forward(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
-    *work = (struct work){.bytes = 2 * (double)(n * dtype_size(b->type))};
     CALL(b, gelu_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
 }
 
 static enum status gelu_backward(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
-    *work = (struct work){.bytes = 3 * (double)(n * dtype_size(b->type))};
     CALL(b, gelu_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .n = n,
          .type = b->type);
 }
 
 static enum status embedding_forward(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = 2 * rows_of(b) * C * (double)dtype_size(b->type)};
     CALL(b, embedding_forward, .out = b->buffers[0], .wte = b->buffers[1], .wpe = b->buffers[2],
          .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
 static enum status embedding_backward(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = rows_of(b) * C * (double)(dtype_size(b->type) + 2 * sizeof(float))};
     CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
          .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
 static enum status cross_entropy(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = (double)LOGITS_ROWS * V * (double)(sizeof(float) + dtype_size(b->type))};
     CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
          .targets = b->tokens, .N = LOGITS_ROWS, .V = V, .logits_stride = LOGITS_STRIDE,
          .dlogits_stride = LOGITS_STRIDE, .scale = 1, .type = b->type);
 }
 
 static enum status sample(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = V * (double)sizeof(float)};
     CALL(b, sample, .tokens = b->buffers[1], .logits = b->buffers[0], .uniforms = b->buffers[2], .N = 1,
          .V = V, .logits_stride = V, .temperature = 1, .top_k = 50, .top_p = 1, .type = DTYPE_F32);
 }
@@ -162,7 +141,6 @@ static enum status sample(struct bench *b, struct work *work) {
 static enum status adamw(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     bool narrow = b->type != DTYPE_F32;
-    *work = (struct work){.bytes = (double)n * (28 + (narrow ? 2 : 0))};
     struct optimizer_state state = {.master = b->buffers[0], .m = b->buffers[1], .v = b->buffers[2]};
     CALL(b, optimizer_step, .rule = OPTIMIZER_ADAMW, .from = state, .to = state,
          .param = narrow ? b->buffers[4] : NULL, .grad = b->buffers[3], .n = n, .step = 1, .lr = 1e-4,
@@ -184,21 +162,18 @@ static struct adafactor_direction direction_of(const struct bench *b) {
 }
 
 static enum status adafactor_sums(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = (double)whole_tensor(b).n * 4};
     CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
          .stretch = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
          .grad_type = DTYPE_F32);
 }
 
 static enum status adafactor_norms(struct bench *b, struct work *work) {
-    *work = (struct work){.bytes = (double)whole_tensor(b).n * 8};
     CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
          .stretch = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
 }
 
 static enum status adafactor_step(struct bench *b, struct work *work) {
     bool narrow = b->type != DTYPE_F32;
-    *work = (struct work){.bytes = (double)whole_tensor(b).n * (12 + (narrow ? 2 : 0))};
     CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
          .direction = direction_of(b), .stretch = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
          .type = b->type);
@@ -206,20 +181,17 @@ static enum status adafactor_step(struct bench *b, struct work *work) {
 
 static enum status sum_squares(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
-    *work = (struct work){.bytes = (double)n * sizeof(float)};
     CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
 }
 
 static enum status cast(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
-    *work = (struct work){.bytes = (double)n * 6};
     CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
          .out_type = b->type == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16);
 }
 
 static enum status add(struct bench *b, struct work *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
-    *work = (struct work){.bytes = (double)n * (8 + (double)dtype_size(b->type))};
     CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
 }
 
@@ -276,29 +248,10 @@ static enum status time_case(struct bench *bench, const struct bench_case *one, 
 
 // What the ratios are taken of.
 static enum status measure_limits(struct bench *bench) {
-    double seconds = HUGE_VAL;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type,
                                      &bench->gemm_rate[type]));
-    // sgd without momentum is master += factor * grad: two reads and a write, nothing to compute.
-    const struct optimizer_step_args triad = {.rule = OPTIMIZER_SGD,
-                                              .from = {.master = bench->buffers[0]},
-                                              .to = {.master = bench->buffers[0]},
-                                              .grad = bench->buffers[1],
-                                              .n = (size_t)bench->B * (size_t)bench->T * 4 * C,
-                                              .step = 1,
-                                              .lr = 1e-9,
-                                              .grad_scale = 1,
-                                              .type = DTYPE_F32};
-    for (int i = 0; i < 6; i++) {
-        double began = clock_monotonic_s();
-        TRY(bench->device->ops->optimizer_step(&bench->stream, &triad));
-        TRY(bench->device->synchronize(&bench->stream));
-        double elapsed = clock_monotonic_s() - began;
-        seconds = elapsed < seconds ? elapsed : seconds;
-    }
-    bench->bandwidth = (double)triad.n * 12 / seconds;
-    return STATUS_OK;
+    return device_measure_bandwidth(bench->device, &bench->bandwidth);
 }
 
 static enum status give_tokens(struct bench *bench) {
@@ -351,18 +304,19 @@ static enum status prepare(struct bench *bench) {
 
 static void report_case(const struct bench *bench, const struct bench_case *one, const struct work *work,
                         double seconds, bool first) {
-    bool compute = work->flops > 0;
-    double rate = (compute ? work->flops : work->bytes) / seconds;
-    double limit = compute ? bench->gemm_rate[bench->type] : bench->bandwidth;
+    const struct work_limits limits = {bench->gemm_rate[bench->type], bench->bandwidth};
+    enum work_limit limit;
+    double least = work_least_seconds(work, &limits, &limit);
+    bool compute = limit == WORK_LIMIT_GEMM;
     if (as_json)
-        printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"%s\": %.6g, "
-               "\"of_limit\": %.4g}",
-               first ? "" : ",", one->name, dtype_name(bench->type), seconds,
-               compute ? "flops_per_s" : "bytes_per_s", rate, rate / limit);
+        printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"flops\": %.6g, "
+               "\"bytes\": %.6g, \"limit\": \"%s\", \"of_limit\": %.4g}",
+               first ? "" : ",", one->name, dtype_name(bench->type), seconds, work->flops, work->bytes,
+               work_limit_name(limit), least / seconds);
     else
         printf("%-22s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->type),
-               seconds * 1e3, rate / 1e9, compute ? "GFLOP/s" : "GB/s", rate / limit,
-               compute ? "GEMM" : "bandwidth");
+               seconds * 1e3, (compute ? work->flops : work->bytes) / seconds / 1e9,
+               compute ? "GFLOP/s" : "GB/s", least / seconds, work_limit_name(limit));
 }
 
 static enum status run_cases(struct bench *bench) {

@@ -165,7 +165,14 @@ class Inspect(CommandCase):
 class Bench(CommandCase):
     def test_bench_measures_positive_rates(self):
         report = json.loads(self.run_train('bench', '--quick', '--json').out)
-        self.assertIn('gemm', json.dumps(report).lower())
+        for name in 'gemm_fp32_flops_per_s', 'gemm_bf16_flops_per_s', 'bandwidth_bytes_per_s':
+            self.assertGreater(report[name], 0)
+        for case in report['operations']:
+            with self.subTest(case['operation']):
+                rate = report['bandwidth_bytes_per_s' if case['limit'] == 'bandwidth'
+                              else f'gemm_{case["type"]}_flops_per_s']
+                done = case['bytes' if case['limit'] == 'bandwidth' else 'flops'] / case['seconds']
+                self.assertAlmostEqual(case['of_limit'] * rate / done, 1, delta=1e-3)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,113 @@
+// kernels/work.h: FLOPs and bytes against formulas counted by hand, and the limit that an operation is held
+// to.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/processors.h"
+#include "kernels/work.h"
+#include "tests/support/expect.h"
+
+static char any; // what pointers that are not NULL point to
+#define P (&any)
+#define EXPECT_WORK(expected_flops, expected_bytes, name, ...)                                               \
+    do {                                                                                                     \
+        const struct work work_ = operation_work(OP_##name, &(const struct name##_args){__VA_ARGS__});       \
+        assert_true(work_.flops == (expected_flops));                                                        \
+        assert_true(work_.bytes == (expected_bytes));                                                        \
+    } while (0)
+
+static void test_linear_layers(void **state) {
+    (void)state;
+    enum { N = 5, IC = 7, OC = 11 };
+    EXPECT_WORK(2 * N * IC * OC, 2 * (N * IC + IC * OC + N * OC), linear_forward, .out = P, .x = P,
+                .weight = P, .bias = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_BF16,
+                .out_type = DTYPE_BF16);
+    EXPECT_WORK(2 * N * IC * OC, 2 * (N * IC + IC * OC) + 4 * N * OC, linear_forward, .out = P, .x = P,
+                .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_BF16, .out_type = DTYPE_F32);
+    EXPECT_WORK(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
+                .weight = P, .pre_gelu = P, .gelu = true, .N = N, .IC = IC, .OC = OC);
+    EXPECT_WORK(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
+                .weight = P, .residual = P, .N = N, .IC = IC, .OC = OC);
+    EXPECT_WORK(4 * N * IC * OC, 2 * (N * OC + 2 * N * IC + IC * OC) + 8 * IC * OC, linear_backward, .dx = P,
+                .dweight = P, .dbias = P, .dout = P, .x = P, .weight = P, .N = N, .IC = IC, .OC = OC,
+                .type = DTYPE_BF16);
+    EXPECT_WORK(2 * N * IC * OC, 2 * (N * OC + N * IC + IC * OC), linear_backward, .dx = P, .dout = P,
+                .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_F16);
+    EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + 2 * IC * OC), linear_backward, .dweight = P,
+                .dout = P, .x = P, .N = N, .IC = IC, .OC = OC);
+    const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
+    const struct work_shape shape = operation_shape(OP_linear_backward, &args);
+    assert_int_equal(shape.in, IC);
+    assert_int_equal(shape.out, OC);
+}
+
+// Queries and keys counted one by one.
+static void test_attention(void **state) {
+    (void)state;
+    enum { B = 2, T = 6, S = 9, H = 3, D = 4 };
+    int pairs = 0, square = 0;
+    for (int i = 0; i < T; i++)
+        for (int j = 0; j < S; j++) {
+            pairs += j <= S - T + i;
+            square += j < T && j <= i;
+        }
+    EXPECT_WORK(2 * 2 * B * H * D * pairs, 2 * B * H * D * (2 * T + 2 * S), attention_forward, .B = B, .T = T,
+                .S = S, .H = H, .D = D, .type = DTYPE_BF16);
+    EXPECT_WORK(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
+                .D = D);
+}
+
+static void test_what_only_moves(void **state) {
+    (void)state;
+    const struct optimizer_state both = {.master = P, .m = P, .v = P}, one = {.master = P, .m = P};
+    EXPECT_WORK(0, 2 * 60 * 2, layernorm_forward, .N = 6, .C = 10, .type = DTYPE_BF16);
+    EXPECT_WORK(0, 4 * 60 * 4, layernorm_backward, .dresidual = P, .N = 6, .C = 10);
+    EXPECT_WORK(0, 3 * 60 * 4, layernorm_backward, .N = 6, .C = 10);
+    EXPECT_WORK(0, 30 * (4 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16);
+    EXPECT_WORK(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
+    EXPECT_WORK(0, 100 * 28, optimizer_step, .from = both, .n = 100);
+    EXPECT_WORK(0, 100 * 30, optimizer_step, .from = both, .param = P, .n = 100, .type = DTYPE_BF16);
+    EXPECT_WORK(0, 100 * 12, optimizer_step, .from = {.master = P}, .n = 100);
+    EXPECT_WORK(0, 100 * 16, optimizer_step, .from = one, .n = 100, .state_type = DTYPE_BF16);
+    EXPECT_WORK(0, 128 * 12 + 4 * (128 + 4), optimizer_step, .from = both, .n = 128, .state_type = DTYPE_I8);
+    EXPECT_WORK(0, 100 * 6, cast, .n = 100, .type = DTYPE_F32, .out_type = DTYPE_BF16);
+    EXPECT_WORK(0, 100 * 10, add, .n = 100, .type = DTYPE_BF16);
+}
+
+static void test_the_slower_limit_counts(void **state) {
+    (void)state;
+    const struct work_limits limits = {.flops_per_s = 100, .bytes_per_s = 10};
+    enum work_limit which;
+    assert_true(work_least_seconds(&(struct work){200, 10}, &limits, &which) == 2);
+    assert_int_equal(which, WORK_LIMIT_GEMM);
+    assert_true(work_least_seconds(&(struct work){200, 30}, &limits, &which) == 3);
+    assert_int_equal(which, WORK_LIMIT_BANDWIDTH);
+    assert_true(work_least_seconds(&(struct work){0, 0}, &limits, &which) == 0);
+    assert_int_equal(which, WORK_LIMIT_NONE);
+}
+
+// A figure, not a judgement: what caches hold would be several times faster.
+static void test_bandwidth_is_measured(void **state) {
+    (void)state;
+    struct device *device;
+    double bytes_per_s = 0;
+    EXPECT_OK(cpu_device_open(NULL, 0, &device));
+    EXPECT_OK(device_measure_bandwidth(device, &bytes_per_s));
+    assert_true(bytes_per_s > 0);
+    print_message("memory: %.1f GB/s, with caches of %zu bytes\n", bytes_per_s / 1e9,
+                  processors_cache_bytes());
+    device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear_layers),         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_what_only_moves),       cmocka_unit_test(test_the_slower_limit_counts),
+        cmocka_unit_test(test_bandwidth_is_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
