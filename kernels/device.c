@@ -77,6 +77,16 @@ enum status event_init(struct event *event, struct device *device) {
     return device->event_open ? device->event_open(device, &event->mark) : STATUS_OK;
 }
 
+enum status event_init_timed(struct event *event, struct device *device) {
+    *event = (struct event){.device = device};
+    return device->timer_open ? device->timer_open(device, &event->mark) : STATUS_OK;
+}
+
+enum status event_seconds(const struct event *from, const struct event *to, double *seconds) {
+    *seconds = 0;
+    return from->mark && to->mark ? from->device->timer_seconds(from, to, seconds) : STATUS_OK;
+}
+
 void event_free(struct event *event) {
     if (event->mark)
         event->device->event_close(event->device, event->mark);

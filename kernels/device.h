@@ -12,6 +12,7 @@
 
 struct ops;
 struct device;
+struct watched;
 
 // An order of work on a device: operations on one stream happen one after the other, and after the call that
 // asked for them returned (on the CPU: before it returns). The workspace is scratch that any operation may
@@ -45,6 +46,7 @@ struct device {
     // Waits until all work given to the stream has happened, and reports what failed in it.
     enum status (*synchronize)(struct stream *stream);
     void (*close)(struct device *device);
+    struct watched *watched; // kernels/profile.h, which times this device's operations; NULL: nothing does
 
     // NULL where memory is the host's and operations happen at once; called through the functions below.
     enum status (*memory_available)(struct device *device, size_t *bytes);
@@ -57,6 +59,8 @@ struct device {
     enum status (*event_record)(struct event *event, struct stream *stream);
     enum status (*event_wait)(struct event *event, struct stream *stream);
     enum status (*event_synchronize)(struct event *event);
+    enum status (*timer_open)(struct device *device, void **mark); // as event_open, with the time kept
+    enum status (*timer_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
 
 // name: "cpu", "cuda", or "auto" for the best that this machine has. n_threads 0: one per core that the
@@ -79,6 +83,8 @@ void stream_free(struct stream *stream); // its work must have happened; a zeroe
 void stream_drain(struct stream *stream); // a zeroed stream is left alone
 
 enum status event_init(struct event *event, struct device *device) MUST_CHECK;
+// An event that keeps the time when it happened.
+enum status event_init_timed(struct event *event, struct device *device) MUST_CHECK;
 void event_free(struct event *event);
 // The event becomes the end of the stream's work so far.
 enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
@@ -86,6 +92,8 @@ enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
 enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
 // The host waits for the event; at once where it was never recorded.
 enum status event_synchronize(struct event *event) MUST_CHECK;
+// From one timed event to another, both of which have happened; 0 where operations happen at once.
+enum status event_seconds(const struct event *from, const struct event *to, double *seconds) MUST_CHECK;
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;

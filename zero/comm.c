@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "kernels/ops.h"
+#include "kernels/profile.h"
 #include "zero/comm_backend.h"
 
 const char *comm_operation_name(enum comm_operation operation) {
@@ -56,9 +56,12 @@ struct comm_queue {
 static enum status run_call(struct comm *comm, const struct comm_call *call, struct event *issued,
                             double *seconds) {
     double began = clock_monotonic_s();
+    profile_begin(comm->profile, PROFILE_SPAN, comm_operation_name(call->operation));
     enum status status = event_wait(issued, &comm->stream);
     if (status == STATUS_OK)
         status = comm->backend->bulk(comm, call);
+    profile_end(comm->profile,
+                (struct work){.bytes = (double)(call->transfer->elements * dtype_size(call->type))});
     *seconds = clock_monotonic_s() - began;
     comm->traffic.calls[call->operation]++;
     return status;
@@ -75,6 +78,8 @@ static void make_next_call(struct comm *comm, bool eager) {
     queue->making = true;
     pthread_mutex_unlock(&queue->lock);
     comm->eager = eager;
+    if (!eager)
+        profile_name_thread(comm->profile, "communication");
     if (status == STATUS_OK)
         status = run_call(comm, &call, issued, &seconds);
     comm->eager = true;
@@ -146,12 +151,14 @@ static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
     pthread_mutex_lock(&queue->lock);
     if (queue->done < ticket) {
         double began = clock_monotonic_s();
+        profile_begin(comm->profile, PROFILE_SPAN, "wait for communication");
         while (queue->done < ticket) {
             if (queue->making)
                 pthread_cond_wait(&queue->changed, &queue->lock);
             else
                 make_next_call(comm, true);
         }
+        profile_end(comm->profile, (struct work){0});
         comm->traffic.waited_s += clock_monotonic_s() - began;
     }
     enum status status = queue->status;
@@ -240,20 +247,27 @@ enum status comm_wait_all(struct comm *comm) {
 
 // ---- small
 
-static enum status count_control(struct comm *comm, enum comm_operation operation) {
+static enum status begin_small(struct comm *comm, enum comm_operation operation) {
     if (comm->world > 1)
         comm->traffic.calls[operation]++;
-    return comm_wait_all(comm);
+    TRY(comm_wait_all(comm));
+    profile_begin(comm->profile, PROFILE_SPAN, comm_operation_name(operation));
+    return STATUS_OK;
+}
+
+static enum status end_small(struct comm *comm, size_t bytes, enum status status) {
+    profile_end(comm->profile, (struct work){.bytes = (double)bytes});
+    return status;
 }
 
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
-    TRY(count_control(comm, COMM_CONTROL));
-    return comm->backend->gather(comm, mine, bytes, all);
+    TRY(begin_small(comm, COMM_CONTROL));
+    return end_small(comm, bytes, comm->backend->gather(comm, mine, bytes, all));
 }
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    TRY(count_control(comm, COMM_BROADCAST));
-    return comm->backend->broadcast(comm, data, bytes, root);
+    TRY(begin_small(comm, COMM_BROADCAST));
+    return end_small(comm, bytes, comm->backend->broadcast(comm, data, bytes, root));
 }
 
 enum status comm_sum(struct comm *comm, double *values, int n) {
@@ -285,11 +299,11 @@ uint64_t comm_all_reduce_bytes(int rank, int world, size_t n) {
 }
 
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
-    TRY(count_control(comm, COMM_ALL_REDUCE));
     if (comm->world == 1)
-        return STATUS_OK;
+        return comm_wait_all(comm);
+    TRY(begin_small(comm, COMM_ALL_REDUCE));
     double began = clock_monotonic_s();
-    enum status status = comm->backend->sum(comm, values, n);
+    enum status status = end_small(comm, n * sizeof *values, comm->backend->sum(comm, values, n));
     double seconds = clock_monotonic_s() - began;
     comm->traffic.busy_s += seconds;
     comm->traffic.waited_s += seconds;

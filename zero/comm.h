@@ -50,6 +50,7 @@ struct transfer {
     size_t elements; // the sum of the pieces'
 };
 
+struct profile;
 struct comm {
     const struct comm_backend *backend;
     int rank, world;
@@ -60,6 +61,7 @@ struct comm {
     struct event issued;         // the end of the caller's work when a call is made at once
     struct comm_queue *queue;    // calls under way, or NULL: each runs at once
     void *data;                  // the backend's
+    struct profile *profile;     // where the time spent here is told, or NULL
     bool eager;                  // the call being made has a caller who waits for it
     bool failed_together;        // every rank knows of the failure
 };

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "zero/adafactor.h"
+#include "zero/profiler.h"
 
 // ---- the parts of a run
 
@@ -46,6 +47,8 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
     if (plan_samples(request))
         TRY(generator_new(request->params, request->type, (int)config->train.seq_len, request->device, table,
                           &parts->generator));
+    if (config->run.profile)
+        TRY(profiler_plan(request->world, table, &parts->profile_region));
     if (request->world == 1)
         return STATUS_OK;
     enum region_place place = request->device->place;

@@ -15,6 +15,7 @@ struct parts {
     struct optimizer optimizer;
     struct gpt *gpt;
     struct generator *generator; // NULL without samples on this rank
+    int profile_region;          // with run.profile
 };
 
 struct plan_request {

@@ -27,7 +27,9 @@ static enum status next_batch(struct trainer *trainer, int64_t k, const int32_t 
     const struct config *config = trainer->config;
     int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
     int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
+    profile_begin(trainer->profiler.profile, PROFILE_SPAN, "load data");
     enum status status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
+    profile_end(trainer->profiler.profile, (struct work){0});
     if (status == STATUS_OK && k == 0 && signals_stop_asked())
         status = STATUS_STOPPED;
     return trainer_agree(trainer, status);
@@ -139,9 +141,12 @@ static enum status train_step(struct trainer *trainer) {
     struct step_metrics now = {.step = trainer->step};
     const struct comm_traffic before = trainer->comm->traffic;
     double began = clock_monotonic_s(), loss_sum;
+    TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
     TRY(accumulate(trainer, &loss_sum));
     TRY(gather_reports(trainer, loss_sum, &now));
+    profiler_phase(&trainer->profiler, PROFILER_UPDATE);
     TRY(update(trainer, &now));
+    TRY(profiler_step_end(&trainer->profiler));
     now.speculates = trainer->parts.optimizer.speculation != NULL;
     now.stepped_ahead = trainer->parts.optimizer.stepped_ahead;
     // The others' reports are older than their update; a first update takes more.
@@ -172,22 +177,32 @@ static enum status train_step(struct trainer *trainer) {
     return metrics_step(&trainer->metrics, &now);
 }
 
+// One of the things that come between steps, as a span of the timeline.
+static enum status between_steps(struct trainer *trainer, const char *name,
+                                 enum status (*act)(struct trainer *trainer)) {
+    profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
+    TRY(act(trainer));
+    profile_end(trainer->profiler.profile, (struct work){0});
+    return STATUS_OK;
+}
+
 // Evaluation, samples and a checkpoint, as far as they are due after this many updates.
 static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
     if (trainer->val && (last || due(config->train.eval_every, trainer->step)))
-        TRY(trainer_evaluate(trainer));
+        TRY(between_steps(trainer, "evaluation", trainer_evaluate));
     if (due(config->train.sample_every, trainer->step))
-        TRY(trainer_sample(trainer));
+        TRY(between_steps(trainer, "printed sample", trainer_sample));
     if (last || due(config->checkpoint.every, trainer->step))
-        TRY(trainer_save(trainer));
-    return STATUS_OK;
+        TRY(between_steps(trainer, "checkpoint", trainer_save));
+    return profiler_is_full(&trainer->profiler) || last ? trainer_profile_end(trainer) : STATUS_OK;
 }
 
 static enum status stop(struct trainer *trainer) {
     log_live_end();
     if (trainer->saved_step != trainer->step)
         TRY(trainer_save(trainer));
+    TRY(trainer_profile_end(trainer));
     log_info("stopped after step %lld of %lld; go on with: %s", (long long)trainer->step,
              (long long)trainer->config->train.max_steps, trainer->command);
     return STATUS_STOPPED;

@@ -7,6 +7,7 @@
 #include "zero/memory.h"
 #include "zero/metrics.h"
 #include "zero/plan.h"
+#include "zero/profiler.h"
 #include "zero/run_folder.h"
 #include "zero/weights.h"
 
@@ -31,7 +32,9 @@ struct trainer {
     size_t program_bytes; // resident before the run's own memory was taken: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     struct metrics metrics;
-    double gemm_rate; // FLOP/s, all ranks together
+    double gemm_rate;          // FLOP/s, all ranks together
+    struct work_limits limits; // of this rank's device; bytes with run.profile only
+    struct profiler profiler;
 
     struct loss_scale loss_scale;
     int64_t step, saved_step; // steps done; of the newest checkpoint, -1 for none
@@ -57,5 +60,12 @@ enum status trainer_evaluate(struct trainer *trainer) MUST_CHECK;
 // One sample to the log and to samples/step-N.txt.
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
+
+// run.profile; without it none does anything. What the machine gives, before the run's memory is taken and
+// while gemm_rate is this rank's; starting, before the first step; the end, which tells what was seen, by all
+// ranks.
+enum status trainer_profile_limits(struct trainer *trainer) MUST_CHECK;
+enum status trainer_profile_start(struct trainer *trainer) MUST_CHECK;
+enum status trainer_profile_end(struct trainer *trainer) MUST_CHECK;
 
 #endif

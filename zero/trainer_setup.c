@@ -153,6 +153,8 @@ static enum status measure_rate(struct trainer *trainer) {
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
     enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
                                                   trainer->type, &trainer->gemm_rate);
+    if (status == STATUS_OK)
+        status = trainer_profile_limits(trainer);
     TRY(trainer_agree(trainer, status));
     return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
@@ -406,7 +408,8 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
         log_info("resuming after step %lld of %lld, from %s", (long long)trainer->step,
                  (long long)config->train.max_steps, trainer->resumed->path);
     TRY(load_state(trainer));
-    return trainer_agree(trainer, begin_metrics(trainer));
+    TRY(trainer_agree(trainer, begin_metrics(trainer)));
+    return trainer_agree(trainer, trainer_profile_start(trainer));
 }
 
 void trainer_free(struct trainer *trainer) {
@@ -417,6 +420,7 @@ void trainer_free(struct trainer *trainer) {
     // what they use is freed.
     stream_drain(&trainer->stream);
     comm_detach(trainer->comm);
+    profiler_free(&trainer->profiler);
     parts_free(&trainer->parts);
     if (trainer->device) {
         memory_free(&trainer->memory);

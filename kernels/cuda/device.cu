@@ -100,6 +100,21 @@ enum status event_open(struct device *device, void **mark) {
     return STATUS_OK;
 }
 
+enum status timer_open(struct device *device, void **mark) {
+    TRY(cuda_enter(device));
+    TRY_CUDA(cudaEventCreate(reinterpret_cast<cudaEvent_t *>(mark)));
+    return STATUS_OK;
+}
+
+enum status timer_seconds(const struct event *from, const struct event *to, double *seconds) {
+    float ms = 0;
+    TRY(cuda_enter(from->device));
+    TRY_CUDA(
+        cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from->mark), static_cast<cudaEvent_t>(to->mark)));
+    *seconds = static_cast<double>(ms) * 1e-3;
+    return STATUS_OK;
+}
+
 void event_close(struct device *device, void *mark) {
     if (cuda_enter(device) == STATUS_OK)
         (void)cudaEventDestroy(static_cast<cudaEvent_t>(mark));
@@ -238,6 +253,8 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->event_record = event_record_on;
     device->event_wait = event_wait_on;
     device->event_synchronize = event_synchronize_on;
+    device->timer_open = timer_open;
+    device->timer_seconds = timer_seconds;
     enum status status = open_gpu(cuda);
     if (status != STATUS_OK) {
         device->close(device);

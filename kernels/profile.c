@@ -1,0 +1,472 @@
+// Spans of the host are kept on a stack a thread until they end; operations on a stream stand in the stream's
+// queue between two events of the device until it is known that they happened. What has ended is recorded
+// under one lock: that is a few hundred times a step.
+#include "kernels/profile.h"
+
+#include <assert.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+
+#define MOST_PENDING 2048 // operations on a device's streams whose events were not read yet
+#define NONE         (-1)
+
+struct open_span {
+    struct profile_label label;
+    double begin, inside; // seconds of the spans inside it
+};
+struct profile_thread {
+    struct profile_place place;
+    struct open_span stack[PROFILE_MOST_DEPTH];
+    int depth;
+};
+
+// An operation on a stream, between two events of the device.
+struct pending {
+    struct event begin, end;
+    struct profile_label label;
+    struct work work;
+    int next; // in its stream's queue, or of those that are free
+};
+struct profile_lane {
+    void *queue; // the stream's, which tells streams apart
+    struct watched *watched;
+    int first, last; // of its operations that are pending
+};
+
+struct watched {
+    struct profile *profile;
+    struct device *device;
+    char name[24];
+    const struct ops *ops; // the device's own
+    enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
+    enum status (*synchronize)(struct stream *stream);
+    struct pending *pending; // (MOST_PENDING); NULL where operations happen at once
+    int free;
+};
+
+// ---- tracks
+
+static _Thread_local struct {
+    uint64_t profile;
+    int track;
+} own;
+
+static int track_new(struct profile *profile, const char *name) {
+    assert(profile->n_tracks < PROFILE_MOST_TRACKS);
+    struct profile_track *track = &profile->tracks[profile->n_tracks];
+    snprintf(track->name, sizeof track->name, "%s", name);
+    profile->threads[profile->n_tracks].place = (struct profile_place){NONE, NONE};
+    return profile->n_tracks++;
+}
+
+static int own_track(struct profile *profile) {
+    if (own.profile == profile->number)
+        return own.track;
+    char name[sizeof profile->tracks->name];
+    pthread_mutex_lock(&profile->lock);
+    snprintf(name, sizeof name, profile->n_tracks == 0 ? "main" : "thread %d", profile->n_tracks);
+    own.profile = profile->number;
+    own.track = track_new(profile, name);
+    pthread_mutex_unlock(&profile->lock);
+    return own.track;
+}
+
+static struct profile_thread *own_thread(struct profile *profile) {
+    return &profile->threads[own_track(profile)];
+}
+
+void profile_name_thread(struct profile *profile, const char *name) {
+    if (!profile || own.profile == profile->number)
+        return;
+    int track = own_track(profile);
+    snprintf(profile->tracks[track].name, sizeof profile->tracks[track].name, "%s", name);
+}
+
+void profile_set_place(struct profile *profile, struct profile_place place) {
+    if (profile)
+        own_thread(profile)->place = place;
+}
+
+// ---- recording
+
+static bool same_row(const struct profile_row *row, const struct profile_label *label, int track) {
+    return row->label.name == label->name && row->label.place.phase == label->place.phase &&
+           row->label.shape.in == label->shape.in && row->label.shape.out == label->shape.out &&
+           row->track == track;
+}
+
+static int find_row(struct profile *profile, const struct profile_label *label, int track) {
+    for (int i = 0; i < profile->n_rows; i++)
+        if (same_row(&profile->rows[i], label, track))
+            return i;
+    if (profile->n_rows == PROFILE_MOST_ROWS)
+        return PROFILE_MOST_ROWS - 1;
+    struct profile_row *row = &profile->rows[profile->n_rows];
+    *row = (struct profile_row){.label = *label, .track = track};
+    row->label.place.unit = NONE;
+    return profile->n_rows++;
+}
+
+static void record(struct profile *profile, const struct profile_event *event, double seconds) {
+    pthread_mutex_lock(&profile->lock);
+    if (profile->n_events < profile->most_events)
+        profile->events[profile->n_events++] = *event;
+    else
+        profile->n_left_out++;
+    if (profile->in_step && event->label.kind != PROFILE_FRAME) {
+        int row = find_row(profile, &event->label, event->track);
+        struct profile_sample *sample =
+            &profile->samples[(size_t)row * (size_t)profile->most_steps + (size_t)profile->n_steps];
+        sample->calls++;
+        sample->seconds += seconds;
+        sample->work.flops += event->work.flops;
+        sample->work.bytes += event->work.bytes;
+    }
+    pthread_mutex_unlock(&profile->lock);
+}
+
+static void begin_span(struct profile *profile, const struct profile_label *label) {
+    struct profile_thread *thread = own_thread(profile);
+    assert(thread->depth < PROFILE_MOST_DEPTH);
+    struct open_span *span = &thread->stack[thread->depth++];
+    *span = (struct open_span){.label = *label};
+    span->label.place = thread->place;
+    span->begin = clock_monotonic_s();
+}
+
+void profile_begin(struct profile *profile, enum profile_kind kind, const char *name) {
+    if (profile)
+        begin_span(profile, &(struct profile_label){.name = name, .kind = kind});
+}
+
+// Gives the time at which it ended.
+static double end_span(struct profile *profile, struct work work) {
+    double now = clock_monotonic_s();
+    int track = own_track(profile);
+    struct profile_thread *thread = &profile->threads[track];
+    assert(thread->depth > 0);
+    const struct open_span *span = &thread->stack[--thread->depth];
+    if (thread->depth > 0)
+        thread->stack[thread->depth - 1].inside += now - span->begin;
+    record(profile, &(struct profile_event){span->label, track, span->begin, now, work},
+           now - span->begin - span->inside);
+    return now;
+}
+
+void profile_end(struct profile *profile, struct work work) {
+    if (profile)
+        (void)end_span(profile, work);
+}
+
+// ---- operations on streams
+
+static struct profile_lane *lane_of(struct watched *watched, const struct stream *stream) {
+    struct profile *profile = watched->profile;
+    struct profile_lane *lane = NULL;
+    pthread_mutex_lock(&profile->lock);
+    for (int i = 0; i < profile->n_tracks && !lane; i++)
+        if (profile->lanes[i].watched && profile->lanes[i].queue == stream->queue)
+            lane = &profile->lanes[i];
+    if (!lane) {
+        char name[sizeof profile->tracks->name];
+        int n = 1;
+        for (int i = 0; i < profile->n_tracks; i++)
+            n += profile->lanes[i].watched == watched;
+        snprintf(name, sizeof name, "%s, stream %d", watched->name, n);
+        lane = &profile->lanes[track_new(profile, name)];
+        *lane = (struct profile_lane){stream->queue, watched, NONE, NONE};
+    }
+    pthread_mutex_unlock(&profile->lock);
+    return lane;
+}
+
+// Records what is pending on a lane, once all of it has happened, and frees its events for others.
+static enum status drain(struct profile_lane *lane) {
+    struct watched *watched = lane->watched;
+    struct profile *profile = watched->profile;
+    while (lane->first != NONE) {
+        struct pending *pending = &watched->pending[lane->first];
+        double begin, end;
+        TRY(event_synchronize(&pending->end));
+        TRY(event_seconds(&profile->base, &pending->begin, &begin));
+        TRY(event_seconds(&profile->base, &pending->end, &end));
+        record(profile,
+               &(struct profile_event){pending->label, (int)(lane - profile->lanes), profile->base_s + begin,
+                                       profile->base_s + end, pending->work},
+               end - begin);
+        pthread_mutex_lock(&profile->lock);
+        int freed = lane->first;
+        lane->first = pending->next;
+        pending->next = watched->free;
+        watched->free = freed;
+        pthread_mutex_unlock(&profile->lock);
+    }
+    lane->last = NONE;
+    return STATUS_OK;
+}
+
+static enum status drain_all(struct profile *profile) {
+    for (int i = 0; i < profile->n_tracks; i++)
+        if (profile->lanes[i].watched)
+            TRY(drain(&profile->lanes[i]));
+    return STATUS_OK;
+}
+
+static int take_free(struct watched *watched) {
+    pthread_mutex_lock(&watched->profile->lock);
+    int taken = watched->free;
+    if (taken != NONE)
+        watched->free = watched->pending[taken].next;
+    pthread_mutex_unlock(&watched->profile->lock);
+    return taken;
+}
+
+static void leave_out(struct profile *profile) {
+    pthread_mutex_lock(&profile->lock);
+    profile->n_left_out++;
+    pthread_mutex_unlock(&profile->lock);
+}
+
+// *out: NULL where all events are other streams', which is told in the timeline.
+static enum status begin_on_stream(struct watched *watched, struct stream *stream,
+                                   const struct profile_label *label, struct pending **out) {
+    struct profile_lane *lane = lane_of(watched, stream);
+    int taken = take_free(watched);
+    *out = NULL;
+    if (taken == NONE) {
+        TRY(drain(lane));
+        taken = take_free(watched);
+    }
+    if (taken == NONE) {
+        leave_out(watched->profile);
+        return STATUS_OK;
+    }
+    struct pending *pending = &watched->pending[taken];
+    pending->label = *label;
+    pending->label.place = own_thread(watched->profile)->place;
+    pending->next = NONE;
+    if (lane->first == NONE)
+        lane->first = taken;
+    else
+        watched->pending[lane->last].next = taken;
+    lane->last = taken;
+    *out = pending;
+    return event_record(&pending->begin, stream);
+}
+
+// ---- what a watched device does instead
+
+// Before and after the device's own call.
+struct call {
+    struct watched *watched;
+    struct stream *stream;
+    struct work work;
+    struct pending *pending;
+};
+
+static enum status begin_call(struct call *call, const struct profile_label *label) {
+    if (call->watched->pending)
+        return begin_on_stream(call->watched, call->stream, label, &call->pending);
+    begin_span(call->watched->profile, label);
+    return STATUS_OK;
+}
+
+static enum status end_call(const struct call *call, enum status status) {
+    if (!call->watched->pending) {
+        profile_end(call->watched->profile, call->work);
+    } else if (call->pending) {
+        call->pending->work = call->work;
+        enum status recorded = event_record(&call->pending->end, call->stream);
+        return status == STATUS_OK ? recorded : status;
+    }
+    return status;
+}
+
+static enum status begin_operation(struct call *call, struct stream *stream, enum operation operation,
+                                   const void *args) {
+    *call = (struct call){stream->device->watched, stream, operation_work(operation, args), NULL};
+    return begin_call(call, &(struct profile_label){.name = operation_name(operation),
+                                                    .kind = PROFILE_OPERATION,
+                                                    .shape = operation_shape(operation, args)});
+}
+
+#define WATCHED_OPERATION(name)                                                                              \
+    static enum status watched_##name(struct stream *stream, const struct name##_args *args) {               \
+        struct call call;                                                                                    \
+        TRY(begin_operation(&call, stream, OP_##name, args));                                                \
+        return end_call(&call, call.watched->ops->name(stream, args));                                       \
+    }
+OPERATIONS(WATCHED_OPERATION)
+#undef WATCHED_OPERATION
+
+static enum status watched_workspace_bytes(struct device *device, enum operation operation, const void *args,
+                                           size_t *bytes) {
+    return device->watched->ops->workspace_bytes(device, operation, args, bytes);
+}
+
+static const struct ops watched_ops = {
+#define WATCHED_ENTRY(name) .name = watched_##name,
+    OPERATIONS(WATCHED_ENTRY)
+#undef WATCHED_ENTRY
+        .workspace_bytes = watched_workspace_bytes,
+};
+
+static enum status watched_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    struct call call = {
+        .watched = stream->device->watched, .stream = stream, .work.bytes = 2.0 * (double)bytes};
+    TRY(begin_call(&call, &(struct profile_label){.name = "copy", .kind = PROFILE_SPAN}));
+    return end_call(&call, call.watched->copy(stream, to, from, bytes));
+}
+
+static enum status watched_synchronize(struct stream *stream) {
+    struct watched *watched = stream->device->watched;
+    if (!watched->pending) // nothing to wait for
+        return watched->synchronize(stream);
+    profile_begin(watched->profile, PROFILE_SPAN, "wait for the device");
+    enum status status = watched->synchronize(stream);
+    profile_end(watched->profile, (struct work){0});
+    return status == STATUS_OK ? drain(lane_of(watched, stream)) : status;
+}
+
+// ---- watching
+
+static enum status open_events(struct watched *watched) {
+    watched->free = NONE;
+    if (!watched->device->timer_open)
+        return STATUS_OK;
+    watched->pending = calloc(MOST_PENDING, sizeof *watched->pending);
+    if (!watched->pending)
+        return FAIL(STATUS_FAILED, "out of memory for a profile's events");
+    for (int i = MOST_PENDING - 1; i >= 0; i--) {
+        struct pending *pending = &watched->pending[i];
+        TRY(event_init_timed(&pending->begin, watched->device));
+        TRY(event_init_timed(&pending->end, watched->device));
+        pending->next = watched->free;
+        watched->free = i;
+    }
+    if (!watched->profile->base.mark)
+        return event_init_timed(&watched->profile->base, watched->device);
+    return STATUS_OK;
+}
+
+enum status profile_watch(struct profile *profile, struct device *device, const char *name) {
+    assert(profile->n_watched < PROFILE_MOST_DEVICES && !device->watched);
+    struct watched *watched = calloc(1, sizeof *watched);
+    if (!watched)
+        return FAIL(STATUS_FAILED, "out of memory for a profile");
+    *watched = (struct watched){.profile = profile,
+                                .device = device,
+                                .ops = device->ops,
+                                .copy = device->copy,
+                                .synchronize = device->synchronize};
+    snprintf(watched->name, sizeof watched->name, "%s", name);
+    profile->watched[profile->n_watched++] = watched;
+    device->watched = watched;
+    TRY(open_events(watched));
+    device->ops = &watched_ops;
+    device->copy = watched_copy;
+    device->synchronize = watched_synchronize;
+    return STATUS_OK;
+}
+
+static void watched_delete(struct watched *watched) {
+    struct device *device = watched->device;
+    device->ops = watched->ops;
+    device->copy = watched->copy;
+    device->synchronize = watched->synchronize;
+    device->watched = NULL;
+    for (int i = 0; watched->pending && i < MOST_PENDING; i++) {
+        event_free(&watched->pending[i].begin);
+        event_free(&watched->pending[i].end);
+    }
+    free(watched->pending);
+    free(watched);
+}
+
+void profile_unwatch(struct profile *profile) {
+    event_free(&profile->base);
+    for (int i = 0; i < PROFILE_MOST_TRACKS; i++)
+        profile->lanes[i].watched = NULL;
+    for (int i = 0; i < profile->n_watched; i++)
+        watched_delete(profile->watched[i]);
+    profile->n_watched = 0;
+}
+
+// ---- steps
+
+enum status profile_step_begin(struct profile *profile, struct stream *stream) {
+    assert(profile->n_steps < profile->most_steps && !profile->in_step);
+    profile->account = own_track(profile);
+    if (profile->base.mark) {
+        struct watched *watched = stream->device->watched;
+        TRY(drain_all(profile));
+        TRY(event_record(&profile->base, stream));
+        TRY(event_synchronize(&profile->base));
+        profile->account = (int)(lane_of(watched, stream) - profile->lanes);
+        profile->base_s = clock_monotonic_s();
+    }
+    pthread_mutex_lock(&profile->lock);
+    profile->in_step = true;
+    pthread_mutex_unlock(&profile->lock);
+    profile_begin(profile, PROFILE_FRAME, "step");
+    profile->steps[profile->n_steps].begin = profile->threads[own_track(profile)].stack[0].begin;
+    return STATUS_OK;
+}
+
+enum status profile_step_end(struct profile *profile) {
+    TRY(drain_all(profile));
+    double now = end_span(profile, (struct work){0});
+    pthread_mutex_lock(&profile->lock);
+    profile->steps[profile->n_steps++].end = now;
+    profile->in_step = false;
+    pthread_mutex_unlock(&profile->lock);
+    return STATUS_OK;
+}
+
+// ---- from beginning to end
+
+size_t profile_bytes(int most_events, int most_steps) {
+    return (size_t)most_events * sizeof(struct profile_event) +
+           (size_t)most_steps *
+               (PROFILE_MOST_ROWS * sizeof(struct profile_sample) + sizeof(struct profile_step));
+}
+
+enum status profile_new(void *memory, int most_events, int most_steps, struct profile **out) {
+    static atomic_uint_fast64_t n_profiles;
+    struct profile *profile = calloc(1, sizeof *profile);
+    struct profile_thread *threads = calloc(PROFILE_MOST_TRACKS, sizeof *threads);
+    struct profile_lane *lanes = calloc(PROFILE_MOST_TRACKS, sizeof *lanes);
+    if (!profile || !threads || !lanes) {
+        free(profile);
+        free(threads);
+        free(lanes);
+        return FAIL(STATUS_FAILED, "out of memory for a profile");
+    }
+    *profile = (struct profile){.number = atomic_fetch_add(&n_profiles, 1) + 1,
+                                .most_events = most_events,
+                                .most_steps = most_steps,
+                                .threads = threads,
+                                .lanes = lanes,
+                                .events = memory};
+    profile->samples = (struct profile_sample *)(profile->events + most_events);
+    profile->steps =
+        (struct profile_step *)(profile->samples + (size_t)PROFILE_MOST_ROWS * (size_t)most_steps);
+    pthread_mutex_init(&profile->lock, NULL);
+    (void)own_track(profile);
+    *out = profile;
+    return STATUS_OK;
+}
+
+void profile_delete(struct profile *profile) {
+    if (!profile)
+        return;
+    profile_unwatch(profile);
+    pthread_mutex_destroy(&profile->lock);
+    free(profile->threads);
+    free(profile->lanes);
+    free(profile);
+}

@@ -1,0 +1,196 @@
+"""run.profile: its figures add up, its FLOPs are the model's, its timeline nests, and the run is the same to the bit."""
+import collections
+import json
+import signal
+import unittest
+
+import harness
+from harness import CommandCase
+
+ROUNDING_US = 0.002  # of the timeline's figures
+
+
+def matrix_flops(model, B, T, recompute=False):
+    """FLOPs of matrix products of B sequences forward and backward, counted product by product."""
+    L, C, V = model['n_layer'], model['n_embd'], model['vocab_size']
+    pairs = T * (T + 1) // 2
+    linear = 2 * B * T * 12 * C * C
+    attention = 2 * 2 * B * pairs * C
+    again = (L - 1) * (linear - 2 * B * T * 4 * C * C + attention) if recompute else 0  # all but the last product
+    return L * (3 * linear + attention * 7 // 2) + 6 * B * T * C * V + again
+
+
+def parameters(model):
+    L, C = model['n_layer'], model['n_embd']
+    return 12 * L * C * C + 13 * L * C + 2 * C + C * (model['vocab_size'] + model['n_positions'])
+
+
+class Profile(CommandCase):
+    def profiled(self, config, *arguments, ranks=1, run='run'):
+        """Runs it with and without a profile, which changes no bit, and gives what was written."""
+        for folder, profile in ((run, 'true'), (f'{run}-off', 'false')):
+            words = (config, *arguments, f'run.profile={profile}', f'run.dir={self.folder / folder}')
+            process = self.run_ranks(ranks, *words) if ranks > 1 else self.run_train(*words)
+            if profile == 'true':
+                self.error = process.error
+        self.assertEqual(self.curve(run), self.curve(f'{run}-off'))
+        self.assertEqual(self.final_state(run), self.final_state(f'{run}-off'))
+        self.assertFalse((self.folder / f'{run}-off' / 'profile.json').exists())
+        self.assertEqual(list((self.folder / run).glob('*.part')), [])
+        for step in self.metrics(run):
+            self.assertEqual(step['memory'], step['memory_planned'])
+        return [json.loads((self.folder / run / name).read_text()) for name in ('profile.json', 'trace.json')]
+
+    def check_sums(self, profile, ranks, steps):
+        self.assertEqual([rank['rank'] for rank in profile['ranks']], list(range(ranks)))
+        for rank in profile['ranks']:
+            self.assertEqual([step['step'] for step in rank['steps']], list(range(steps)))
+            for whole in (*rank['steps'], rank['summary']):
+                lines = [line for line in whole['operations'] if line.get('counts', True)]
+                self.assertAlmostEqual(sum(line['seconds'] for line in lines) + whole['other_seconds'],
+                                       whole['seconds'], delta=1e-9)
+                self.assertAlmostEqual(sum(line['share'] for line in lines) + whole['other_share'], 1, delta=1e-9)
+                self.assertGreaterEqual(whole['other_share'], -1e-9)
+                for line in lines:
+                    self.check_limit(rank, line)
+            self.assertEqual(rank['events_left_out'], 0)
+            self.check_summary(rank)
+
+    def check_limit(self, rank, line):
+        least = {'GEMM': line['flops'] / rank['gemm_flops_per_s'],
+                 'bandwidth': line['bytes'] / rank['bandwidth_bytes_per_s']}
+        if 'limit' in line:
+            self.assertEqual(least[line['limit']], max(least.values()))
+            self.assertAlmostEqual(line['of_limit'] * line['seconds'] / least[line['limit']], 1, delta=1e-9)
+
+    def check_summary(self, rank):
+        """The steps but for the first, added up."""
+        steps = rank['steps'][1:]
+        self.assertEqual((rank['summary']['first_step'], rank['summary']['steps']), (1, len(steps)))
+        for figure in ('calls', 'flops', 'bytes', 'seconds'):
+            counted = sum(line[figure] for step in steps for line in step['operations'] + step['meanwhile'])
+            summed = sum(line[figure] for line in rank['summary']['operations'])
+            self.assertAlmostEqual(summed, counted, delta=1e-9 * max(1, counted))
+
+    def check_flops(self, profile, expected):
+        for rank in profile['ranks']:
+            for step in rank['steps']:
+                self.assertEqual(sum(line['flops'] for line in step['operations'] + step['meanwhile']), expected)
+
+    def check_timeline(self, trace, ranks, steps):
+        events = [event for event in trace['traceEvents'] if event['ph'] == 'X']
+        names = [event for event in trace['traceEvents'] if event['ph'] == 'M']
+        self.assertEqual(sorted(e['args']['name'] for e in names if e['name'] == 'process_name'),
+                         [f'rank {rank}' for rank in range(ranks)])
+        tracks = collections.defaultdict(list)
+        for event in events:
+            tracks[event['pid'], event['tid']].append(event)
+        for pid in range(ranks):
+            main = tracks[pid, 0]
+            self.assertEqual(sum(event['name'] == 'step' for event in main), steps)
+            self.assertEqual(sum(event['name'] == 'block 1' for event in main), 2 * steps * self.micro_batches)
+        for track in tracks.values():
+            self.check_nesting(track)
+
+    def check_nesting(self, events):
+        """Each span is inside the one that is open, or after it; every operation of a pass is inside a step."""
+        open_spans = []
+        for event in sorted(events, key=lambda e: (e['ts'], -e['dur'])):
+            while open_spans and event['ts'] >= open_spans[-1]['ts'] + open_spans[-1]['dur'] - ROUNDING_US:
+                open_spans.pop()
+            if open_spans:
+                self.assertLessEqual(event['ts'] + event['dur'],
+                                     open_spans[-1]['ts'] + open_spans[-1]['dur'] + ROUNDING_US)
+            if event['cat'] in ('forward', 'head', 'backward'):
+                self.assertEqual(open_spans[0]['name'], 'step')
+                if event['name'].startswith('linear') and 'block' in event['args']['unit']:
+                    self.assertIn(event['args']['unit'], [span['name'] for span in open_spans])
+            open_spans.append(event)
+
+    def test_one_rank(self):
+        self.micro_batches = 3
+        config = self.tiny_config(train={'train_batch_size': 6})
+        model = json.loads(config.read_text())['model']
+        profile, trace = self.profiled(config)
+        B, T, tokens = 6, 32, 6 * 32
+        self.check_sums(profile, 1, 6)
+        self.check_timeline(trace, 1, 6)
+        self.check_flops(profile, matrix_flops(model, B, T))
+        # 6 P + 6 L C T a token, the model's FLOPs, but for: parameters that no product has; pairs of equal position,
+        # halved there; and attention's scores, which backward makes again.
+        L, C, V = model['n_layer'], model['n_embd'], model['vocab_size']
+        no_products = parameters(model) - 12 * L * C * C - V * C
+        difference = -6 * no_products + 6 * L * C + L * C * (T + 1)
+        self.check_flops(profile, tokens * (6 * parameters(model) + 6 * L * C * T + difference))
+
+    def test_the_table(self):
+        self.micro_batches = 1
+        self.profiled(self.tiny_config())
+        for line in ('linear_forward, qkv', 'linear_backward, attention projection', 'linear_forward, fc ',
+                     'linear_backward, fc projection', 'linear_forward, classifier', 'attention_backward', 'other',
+                     'optimizer_step', 'load data', 'the step  ', '100.00 %', 'of GEMM', 'of bandwidth', 'trace.json'):
+            self.assertIn(line, self.error)
+        self.assertNotIn(', again', self.error)
+
+    def test_what_backward_computes_again(self):
+        self.micro_batches = 1
+        config = self.tiny_config(recompute='block')
+        profile, trace = self.profiled(config)
+        self.check_sums(profile, 1, 6)
+        self.check_flops(profile, matrix_flops(json.loads(config.read_text())['model'], 2, 32, recompute=True))
+        self.assertIn('linear_forward, qkv, again', self.error)
+
+    def test_between_steps(self):
+        self.micro_batches = 1
+        config = self.tiny_config(data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
+                                  model={'vocab_size': 257}, checkpoint={'every': 4},
+                                  train={'eval_every': 2, 'eval_steps': 1, 'sample_every': 3, 'sample_tokens': 3})
+        profile, trace = self.profiled(config)
+        self.check_sums(profile, 1, 6)
+        spans = collections.Counter(event['name'] for event in trace['traceEvents'] if event['ph'] == 'X')
+        self.assertEqual([spans[name] for name in ('evaluation', 'printed sample', 'checkpoint')], [3, 2, 2])
+        self.check_flops(profile, matrix_flops(json.loads(config.read_text())['model'], 2, 32))
+
+    @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
+    def test_two_ranks(self):
+        self.micro_batches = 2
+        for stage in (0, 3):
+            with self.subTest(stage=stage):
+                config = self.ranks_config(train={'gradient_accumulation_steps': 2})
+                model = json.loads(config.read_text())['model']
+                run = f'run-{stage}'
+                profile, trace = self.profiled(config, f'zero_optimization.stage={stage}', ranks=2, run=run)
+                self.check_sums(profile, 2, 6)
+                self.check_timeline(trace, 2, 6)
+                self.check_flops(profile, matrix_flops(model, 6, 32))
+                names = {line['name'] for line in profile['ranks'][0]['summary']['operations']}
+                self.assertLessEqual({'reduce_scatter', 'all_gather', 'control'}, names)
+                # Ranks' clocks are one: their steps are side by side.
+                steps = [[e for e in trace['traceEvents'] if e['name'] == 'step' and e['pid'] == pid]
+                         for pid in (0, 1)]
+                for mine, others in zip(*steps):
+                    self.assertLess(max(mine['ts'], others['ts']),
+                                    min(mine['ts'] + mine['dur'], others['ts'] + others['dur']))
+
+    def test_a_run_that_is_stopped_tells_what_it_saw(self):
+        config = self.tiny_config(train={'max_steps': 1000000}, scheduler={'type': 'constant'})
+        process = self.start(config, 'run.profile=true')
+        self.wait_for_steps(3)
+        process.send_signal(signal.SIGINT)
+        self.finish(process, 0)
+        profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
+        self.assertEqual(len(profile['ranks'][0]['steps']), min(50, len(self.metrics())))
+
+    def test_the_first_steps_only(self):
+        config = self.tiny_config(train={'max_steps': 60})
+        self.run_train(config, 'run.profile=true')
+        profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
+        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], list(range(50)))
+        # A run that goes on profiles what is new.
+        self.run_train(config, 'run.profile=true', 'train.max_steps=62')
+        profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
+        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], [60, 61])
+
+
+if __name__ == '__main__':
+    unittest.main()
