@@ -179,6 +179,7 @@ static struct profile_lane *lane_of(struct watched *watched, const struct stream
         snprintf(name, sizeof name, "%s, stream %d", watched->name, n);
         lane = &profile->lanes[track_new(profile, name)];
         *lane = (struct profile_lane){stream->queue, watched, NONE, NONE};
+        profile->tracks[lane - profile->lanes].is_stream = true;
     }
     pthread_mutex_unlock(&profile->lock);
     return lane;
@@ -271,6 +272,7 @@ struct call {
 static enum status begin_call(struct call *call, const struct profile_label *label) {
     if (call->watched->pending)
         return begin_on_stream(call->watched, call->stream, label, &call->pending);
+    profile_name_thread(call->watched->profile, call->watched->name);
     begin_span(call->watched->profile, label);
     return STATUS_OK;
 }

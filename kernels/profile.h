@@ -56,6 +56,7 @@ struct profile_step {
 // A thread of the host, or a stream of a device.
 struct profile_track {
     char name[48];
+    bool is_stream;
 };
 
 #define PROFILE_MOST_TRACKS  16
@@ -106,6 +107,8 @@ void profile_unwatch(struct profile *profile);
 
 // ---- for the thread that calls. With a profile that is NULL none of them does anything.
 
+// For a thread that has no track yet. One that has none when it does something watched is called by the
+// device.
 void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
 // Spans end in the opposite order of their beginning.

@@ -81,11 +81,19 @@ static int compare_lines(const void *a, const void *b) {
     return x->sum.seconds > y->sum.seconds ? -1 : x->sum.seconds < y->sum.seconds;
 }
 
+// The host's operations on behalf of a GPU have other limits.
+static bool is_limited(const struct profile_about *about, const struct profile_row *row) {
+    const struct profile_track *tracks = about->profile->tracks;
+    return row->label.kind == PROFILE_OPERATION &&
+           tracks[row->track].is_stream == tracks[about->profile->account].is_stream;
+}
+
 // The line that a row belongs to, a new one if there is none yet; `steps` has PROFILER_STEPS seconds a line.
 static int line_of(const struct profile_about *about, const struct profile_row *row,
                    struct profile_summary *summary) {
-    struct profile_line line = {
-        .track = row->track, .counts = row->track == about->profile->account, .kind = row->label.kind};
+    struct profile_line line = {.track = row->track,
+                                .counts = row->track == about->profile->account,
+                                .is_limited = is_limited(about, row)};
     line_name(about, &row->label, line.name, sizeof line.name);
     for (int i = 0; i < summary->n_lines; i++)
         if (summary->lines[i].track == line.track && strcmp(summary->lines[i].name, line.name) == 0)
@@ -147,7 +155,7 @@ static void print_line(const struct profile_about *about, const struct profile_s
     double least = work_least_seconds(&sum->work, &about->limits, &limit);
     text_add(out, "%-40s %7.4g %10.3f %6.2f %%", line->name, (double)sum->calls / n, sum->seconds / n * 1e3,
              100 * sum->seconds / summary->seconds);
-    if (line->kind == PROFILE_OPERATION && sum->seconds > 0)
+    if (line->is_limited && sum->seconds > 0)
         text_add(out, " %9.3f %8.3f %6.2f of %s", sum->work.flops / n / 1e9, sum->work.bytes / n / 1e9,
                  least / sum->seconds, work_limit_name(limit));
     text_add(out, "\n");
@@ -166,7 +174,7 @@ static void print_whole(const struct profile_about *about, const struct profile_
     for (int i = 0; i < summary->n_lines; i++) {
         const struct profile_line *line = &summary->lines[i];
         enum work_limit limit;
-        if (!line->counts || line->kind != PROFILE_OPERATION)
+        if (!line->counts || !line->is_limited)
             continue;
         flops += line->sum.work.flops;
         bytes += line->sum.work.bytes;
@@ -241,7 +249,7 @@ static void add_row(const struct profile_about *about, int row, int step, struct
     text_add(out, "{\"name\": \"%s\", \"layer\": \"%s\", \"phase\": \"%s\", \"track\": %d", label->name,
              layer_name(about, label, buffer, sizeof buffer), profiler_phase_name(label->place.phase),
              profile->rows[row].track);
-    add_figures(about, profile_sample_at(profile, row, step), label->kind == PROFILE_OPERATION,
+    add_figures(about, profile_sample_at(profile, row, step), is_limited(about, &profile->rows[row]),
                 step_seconds(profile, step), out);
     text_add(out, "}");
 }
@@ -290,7 +298,7 @@ static void add_summary(const struct profile_about *about, const struct profile_
         const struct profile_line *line = &summary->lines[i];
         text_add(out, "%s\n    {\"name\": \"%s\", \"track\": %d, \"counts\": %s", i ? "," : "", line->name,
                  line->track, line->counts ? "true" : "false");
-        add_figures(about, &line->sum, line->kind == PROFILE_OPERATION, summary->seconds, out);
+        add_figures(about, &line->sum, line->is_limited, summary->seconds, out);
         add_number(out, "step_least_seconds", line->least_s);
         add_number(out, "step_median_seconds", line->median_s);
         text_add(out, "}");

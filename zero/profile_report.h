@@ -25,8 +25,8 @@ struct profile_about {
 struct profile_line {
     char name[64]; // "linear_forward, qkv"; ", again" where backward computes forward again
     int track;
-    bool counts; // its seconds are part of the steps', which lines that count and "other" add up to
-    enum profile_kind kind;
+    bool counts;     // its seconds are part of the steps', which lines that count and "other" add up to
+    bool is_limited; // an operation of the run's device, which the limits are of
     struct profile_sample sum;
     double least_s, median_s; // a step's
 };

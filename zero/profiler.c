@@ -88,7 +88,7 @@ enum status profiler_start(struct profiler *profiler, const struct profiler_requ
     TRY(profile_watch(profile, request->device, on_device ? "GPU" : "CPU"));
     TRY(profile_watch(profile, request->comm_device, on_device ? "GPU, communication" : "communication"));
     if (request->host_device)
-        TRY(profile_watch(profile, request->host_device, "CPU"));
+        TRY(profile_watch(profile, request->host_device, "host"));
     *request->hooks = (struct unit_hooks){profiler, acquire, release, ready};
     request->comm->profile = profile;
     return STATUS_OK;

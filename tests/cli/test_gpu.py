@@ -11,6 +11,7 @@ import subprocess
 import unittest
 
 import harness
+import test_profile
 from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
 
@@ -162,6 +163,26 @@ class Ranks(GpuCase):
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
                 self.forget()
+
+
+class Profile(test_profile.ProfileCase):
+    """Operations are timed where they happen: on a track of their stream, which the step is made of."""
+
+    def test_operations_on_streams(self):
+        config = self.ranks_config(device='cuda', train={'max_steps': 3, 'train_batch_size': 4})
+        offload = (HOST, AHEAD, f'{STAGE}3')
+        for ranks, overrides in (1, ()), (2, offload):
+            with self.subTest(ranks=ranks):
+                run = f'run-{ranks}'
+                self.micro_batches = 1
+                profile, trace = self.profiled(config, *overrides, ranks=ranks, run=run)
+                self.check_sums(profile, ranks, 3)
+                self.check_timeline(trace, ranks, 3)
+                self.check_flops(profile, test_profile.matrix_flops(json.loads(config.read_text())['model'], 4 // ranks, 32))
+                for rank in profile['ranks']:
+                    self.assertLessEqual({'main', 'GPU, stream 1'}, set(rank['tracks']))
+                    counted = {line['track'] for line in rank['summary']['operations'] if line['counts']}
+                    self.assertEqual(counted, {rank['tracks'].index('GPU, stream 1')})
 
 
 HOST = 'zero_optimization.offload_optimizer.device=cpu'
