@@ -35,7 +35,12 @@ struct cpu_isa {
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
     void (*finish_linear)(struct stream *stream, const struct linear_finish *args);
+    // linear_forward on at most CPU_FEW_ROWS rows: a row's bits depend on neither the number of rows nor that
+    // of threads.
+    enum status (*few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
+    size_t (*few_rows_workspace)(const struct linear_forward_args *args);
 };
+#define CPU_FEW_ROWS 32
 
 struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
@@ -106,6 +111,9 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
 void CPU_OP(finish_linear)(struct stream *stream, const struct linear_finish *args);
+enum status CPU_OP(few_rows_forward)(struct stream *stream,
+                                     const struct linear_forward_args *args) MUST_CHECK;
+size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args);
 #endif
 
 #endif

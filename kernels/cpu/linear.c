@@ -1,9 +1,13 @@
 // Fully connected layers: what each operation asks of the matrix products (matmul.h), and the bias's
-// gradient.
+// gradient. Few rows have a kernel of their own (isa/few_rows.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul.h"
+
+static const struct cpu_isa *isa_of(const struct device *device) {
+    return ((const struct cpu_device *)device)->isa;
+}
 
 static struct matmul forward_product(const struct linear_forward_args *args) {
     return (struct matmul){
@@ -27,13 +31,18 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
                                          size_t *bytes) {
     struct matmul product = forward_product(args);
     *bytes = 0;
-    return matmul_workspace(device, &product, bytes);
+    if (args->N > CPU_FEW_ROWS)
+        return matmul_workspace(device, &product, bytes);
+    *bytes = isa_of(device)->few_rows_workspace(args);
+    return STATUS_OK;
 }
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
     assert(!args->residual || (!args->gelu && args->out_stride == args->OC));
     assert(!args->gelu || args->out_stride == args->OC);
     assert(!args->pre_gelu || (args->gelu && args->out_type == args->type));
+    if (args->N <= CPU_FEW_ROWS)
+        return isa_of(stream->device)->few_rows_forward(stream, args);
     struct matmul product = forward_product(args);
     return matmul_run(stream, &product);
 }
@@ -86,8 +95,8 @@ enum status cpu_linear_backward(struct stream *stream, const struct linear_backw
     if (args->dweight)
         TRY(matmul_run(stream, &dweight));
     if (args->dbias)
-        ((struct cpu_device *)stream->device)
-            ->isa->add_column_sums(stream, args->dbias, args->dout, args->N, args->OC, args->dout_stride,
-                                   args->type);
+        isa_of(stream->device)
+            ->add_column_sums(stream, args->dbias, args->dout, args->N, args->OC, args->dout_stride,
+                              args->type);
     return STATUS_OK;
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "kernels/cpu/cpu.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/op_check_optimizer.h"
 
@@ -32,6 +33,61 @@ static void test_sum_squares_and_threads(void **state) {
     }
     assert_memory_equal(partial[0], partial[1], sizeof partial[0]);
     free(x);
+}
+
+// Generation promises the same text whatever the batch: among few rows, a row's bits are its own.
+static void check_rows_alone(struct device *devices[2], enum dtype type, bool gelu) {
+    enum { N = CPU_FEW_ROWS, IC = 75, OC = 300 };
+    static float x[N * IC], weight[OC * IC], bias[OC], residual[N * OC], out[2][N * OC], workspace[N * IC];
+    struct stream streams[2];
+    size_t size = dtype_size(type);
+    for (int k = 0; k < 2; k++)
+        streams[k] = (struct stream){
+            .device = devices[k], .workspace = workspace, .workspace_bytes = sizeof workspace};
+    const struct {
+        float *data;
+        size_t n;
+    } inputs[] = {{x, N * IC}, {weight, OC * IC}, {bias, OC}, {residual, N * OC}};
+    for (uint32_t k = 0; k < 4; k++) {
+        for (size_t i = 0; i < inputs[k].n; i++)
+            out[0][i] = (float)rng_normal(61, k, i);
+        struct cast_args narrow = {inputs[k].data, out[0], inputs[k].n, DTYPE_F32, type};
+        assert_int_equal(devices[0]->ops->cast(&streams[0], &narrow), STATUS_OK);
+    }
+    for (int n = N; n >= 1; n--) {
+        struct linear_forward_args args = {.out = out[n < N],
+                                           .x = x,
+                                           .weight = weight,
+                                           .bias = bias,
+                                           .residual = gelu ? NULL : residual,
+                                           .N = n,
+                                           .IC = IC,
+                                           .OC = OC,
+                                           .out_stride = OC,
+                                           .gelu = gelu,
+                                           .type = type,
+                                           .out_type = type};
+        assert_int_equal(devices[n < N]->ops->linear_forward(&streams[n < N], &args), STATUS_OK);
+        assert_memory_equal(out[0], args.out, (size_t)n * OC * size);
+    }
+}
+
+static void test_few_rows_are_each_their_own(void **state) {
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct device *devices[2];
+        if (cpu_device_open(names[i], 2, &devices[0]) != STATUS_OK) {
+            status_clear();
+            continue;
+        }
+        assert_int_equal(cpu_device_open(names[i], 1, &devices[1]), STATUS_OK);
+        for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+            for (int gelu = 0; gelu < 2; gelu++)
+                check_rows_alone(devices, (enum dtype)type, gelu);
+        device_close(devices[0]);
+        device_close(devices[1]);
+    }
 }
 
 // Every rule, on the best instruction set that there is.
@@ -117,7 +173,8 @@ static void test_narrow_moments_converge(void **state) {
 static const struct CMUnitTest tests[] = {
     OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
         OPERATIONS(CASE_BF16) cmocka_unit_test(test_sum_squares_and_threads),
-    cmocka_unit_test(test_long_spans), cmocka_unit_test(test_narrow_moments_converge)};
+    cmocka_unit_test(test_few_rows_are_each_their_own), cmocka_unit_test(test_long_spans),
+    cmocka_unit_test(test_narrow_moments_converge)};
 
 int main(void) {
     return cmocka_run_group_tests_name("operations", tests, NULL, NULL);
