@@ -78,9 +78,18 @@ void block_buffers_find(const struct block_regions *regions, const struct region
 // A region's memory; table NULL: a rehearsal's.
 void *buffer_find(const struct region_table *table, int index);
 
-// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With a cache (B = 1),
-// keys and values go to rows [cache_length, cache_length + T) of it, (positions, 2 C), and the queries see
-// all rows up to their own; only the first C columns' worth of buffers->qkv is used, for q.
+// Where one block keeps the keys and values of sequences that grow (generation): each sequence's are
+// (positions, 2 C), keys and then values, and row b of a pass belongs to sequence sequences[b], of which
+// lengths[b] positions are there already.
+struct block_cache {
+    void *keys_values; // NULL: no cache
+    size_t stride;     // elements from one sequence's to the next one's
+    const int *sequences, *lengths;
+};
+
+// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With a cache, B or T is
+// 1; the keys and values of the T positions go behind those that are there, and the queries see all up to
+// their own.
 struct block_forward {
     const struct gpt_config *config;
     enum dtype type;
@@ -90,8 +99,7 @@ struct block_forward {
     const struct block_buffers *buffers;
     const void *x;
     void *out;
-    void *cache;
-    int cache_length;
+    struct block_cache cache;
 };
 enum status block_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
 // In this order: up to attention's output, the MLP up to GELU's, and out (which nothing else touches).

@@ -1,4 +1,4 @@
-// The key-value cache, and draws from the logits behind it. A prompt is taken in chunks of a few fixed
+// The key-value caches, and draws from the logits behind them. A prompt is taken in chunks of a few fixed
 // lengths, so that few shapes occur and the workspace for each is known before the first token.
 #include "model/generate.h"
 
@@ -13,73 +13,116 @@
 struct generator {
     const struct params *params;
     struct device *device;
-    enum dtype type;
-    int positions, length;
+    struct generator_options options;
+    int *lengths;     // (sequences)
+    int *row_lengths; // (sequences): of a step's rows
+    double *uniforms; // (sequences): of a draw
     size_t workspace_bytes;
-    int *cache_regions; // (n_layer), each (positions, 2 C): keys, then values
+    int *cache_regions; // (n_layer), each (sequences, positions, 2 C): keys, then values
     void **caches;
     struct block_regions block_regions;
     struct block_buffers block;
     int residual_regions[2], tokens_region, lnf_region, logits_region, workspace_region;
-    int uniform_region, drawn_region; // of a draw
-    void *residuals[2], *tokens, *lnf, *logits, *uniform, *drawn;
+    int uniforms_region, drawn_region;
+    void *residuals[2], *tokens, *lnf, *logits, *device_uniforms, *drawn;
 };
 
-// One chunk of n tokens through the model, writing its keys and values to the cache; logits of the last
-// position.
-static enum status run_chunk(struct generator *generator, struct runner *runner,
-                             const struct unit_hooks *hooks, int n) {
+// One pass: T positions of one sequence (B = 1), or one position of each of B sequences. tokens: (B T) in the
+// generator's buffer; lengths: before the pass.
+struct pass {
+    struct generator *generator;
+    struct runner *runner;
+    const struct unit_hooks *hooks;
+    int B, T;
+    const int *sequences, *lengths;
+};
+
+static enum status embed(const struct pass *pass, const void *params) {
+    const struct generator *generator = pass->generator;
+    const struct params *table = generator->params;
+    enum dtype type = generator->options.type;
+    size_t C = (size_t)table->config.n_embd;
+    int n;
+    for (int first = 0; first < pass->B; first += n) { // as many as are equally long
+        for (n = 1; first + n < pass->B && pass->lengths[first + n] == pass->lengths[first];)
+            n++;
+        RUN(pass->runner, embedding_forward,
+            .out = (char *)generator->residuals[0] + (size_t)first * C * dtype_size(type),
+            .wte = param_at(params, table->params, PARAM_WTE, type),
+            .wpe = param_at(params, table->params, PARAM_WPE, type),
+            .tokens = (const int32_t *)generator->tokens + first, .B = n, .T = pass->T, .C = (int)C,
+            .V = table->config.vocab_size, .position = pass->lengths[first], .type = type);
+    }
+    return STATUS_OK;
+}
+
+// Tokens to the residual stream after the last block; keys and values go to the caches.
+static enum status run_blocks(const struct pass *pass) {
+    struct generator *generator = pass->generator;
     const struct params *params = generator->params;
     const struct gpt_config *config = &params->config;
-    enum dtype type = generator->type;
-    int last = config->n_layer + 1, C = config->n_embd;
+    const struct unit_hooks *hooks = pass->hooks;
+    struct stream *stream = pass->runner->stream;
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, 1, &view));
-    RUN(runner, embedding_forward, .out = generator->residuals[0],
-        .wte = param_at(view.params, params->params, PARAM_WTE, type),
-        .wpe = param_at(view.params, params->params, PARAM_WPE, type), .tokens = generator->tokens, .B = 1,
-        .T = n, .C = C, .V = config->vocab_size, .position = generator->length, .type = type);
-    TRY(hooks->params_release(hooks->context, runner->stream, 0, GPT_FORWARD));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, 1, &view));
+    TRY(embed(pass, view.params));
+    TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
     for (int block = 0; block < config->n_layer; block++) {
-        TRY(hooks->params_acquire(hooks->context, runner->stream, 1 + block, GPT_FORWARD, 2 + block, &view));
-        TRY(block_forward(
-            runner, &(struct block_forward){.config = config,
-                                            .type = type,
-                                            .B = 1,
-                                            .T = n,
-                                            .params = view.params,
-                                            .table = &params->params[params->units[1 + block].first_param],
-                                            .buffers = &generator->block,
-                                            .x = generator->residuals[block % 2],
-                                            .out = generator->residuals[(block + 1) % 2],
-                                            .cache = generator->caches[block],
-                                            .cache_length = generator->length}));
-        TRY(hooks->params_release(hooks->context, runner->stream, 1 + block, GPT_FORWARD));
+        TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD, 2 + block, &view));
+        TRY(block_forward(pass->runner,
+                          &(struct block_forward){
+                              .config = config,
+                              .type = generator->options.type,
+                              .B = pass->B,
+                              .T = pass->T,
+                              .params = view.params,
+                              .table = &params->params[params->units[1 + block].first_param],
+                              .buffers = &generator->block,
+                              .x = generator->residuals[block % 2],
+                              .out = generator->residuals[(block + 1) % 2],
+                              .cache = {generator->caches[block],
+                                        (size_t)generator->options.positions * 2 * (size_t)config->n_embd,
+                                        pass->sequences, pass->lengths}}));
+        TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
     }
+    return STATUS_OK;
+}
+
+// Logits of all rows of a step.
+static enum status run_head(const struct pass *pass) {
+    struct generator *generator = pass->generator;
+    const struct params *params = generator->params;
+    const struct gpt_config *config = &params->config;
+    const struct unit_hooks *hooks = pass->hooks;
+    struct stream *stream = pass->runner->stream;
+    enum dtype type = generator->options.type;
+    int last = config->n_layer + 1, C = config->n_embd;
     const struct param *norm = &params->params[params->units[last].first_param];
-    size_t offset = (size_t)(n - 1) * (size_t)C * dtype_size(type);
-    TRY(hooks->params_acquire(hooks->context, runner->stream, last, GPT_FORWARD, 0, &view));
-    RUN(runner, layernorm_forward, .out = generator->lnf,
-        .x = (char *)generator->residuals[config->n_layer % 2] + offset,
+    struct unit_view view;
+    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD, 0, &view));
+    RUN(pass->runner, layernorm_forward, .out = generator->lnf,
+        .x = generator->residuals[config->n_layer % 2],
         .weight = param_at(view.params, norm, PARAM_LNF_WEIGHT, type),
-        .bias = param_at(view.params, norm, PARAM_LNF_BIAS, type), .N = 1, .C = C,
+        .bias = param_at(view.params, norm, PARAM_LNF_BIAS, type), .N = pass->B, .C = C,
         .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
-    TRY(hooks->params_release(hooks->context, runner->stream, last, GPT_FORWARD));
-    TRY(hooks->params_acquire(hooks->context, runner->stream, 0, GPT_FORWARD, -1, &view));
-    RUN(runner, linear_forward, .out = generator->logits, .x = generator->lnf,
-        .weight = param_at(view.params, params->params, PARAM_WTE, type), .N = 1, .IC = C,
+    TRY(hooks->params_release(hooks->context, stream, last, GPT_FORWARD));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, -1, &view));
+    RUN(pass->runner, linear_forward, .out = generator->logits, .x = generator->lnf,
+        .weight = param_at(view.params, params->params, PARAM_WTE, type), .N = pass->B, .IC = C,
         .OC = config->vocab_size, .out_stride = config->vocab_size, .type = type, .out_type = DTYPE_F32);
-    return hooks->params_release(hooks->context, runner->stream, 0, GPT_FORWARD);
+    return hooks->params_release(hooks->context, stream, 0, GPT_FORWARD);
 }
 
 static enum status sample(struct generator *generator, struct runner *runner, const struct sampling *sampling,
-                          int n_drawable) {
+                          int n_drawable, int n) {
     RUN(runner, sample, .tokens = generator->drawn, .logits = generator->logits,
-        .uniforms = generator->uniform, .N = 1, .V = n_drawable,
+        .uniforms = generator->device_uniforms, .N = n, .V = n_drawable,
         .logits_stride = generator->params->config.vocab_size, .temperature = sampling->temperature,
         .top_k = sampling->top_k, .top_p = sampling->top_p, .type = DTYPE_F32);
     return STATUS_OK;
 }
+
+// ---- memory
 
 // table NULL: buffers of a rehearsal.
 static void find_buffers(struct generator *generator, const struct region_table *table) {
@@ -91,7 +134,7 @@ static void find_buffers(struct generator *generator, const struct region_table 
     generator->tokens = buffer_find(table, generator->tokens_region);
     generator->lnf = buffer_find(table, generator->lnf_region);
     generator->logits = buffer_find(table, generator->logits_region);
-    generator->uniform = buffer_find(table, generator->uniform_region);
+    generator->device_uniforms = buffer_find(table, generator->uniforms_region);
     generator->drawn = buffer_find(table, generator->drawn_region);
 }
 
@@ -102,13 +145,46 @@ static int longest_chunk(int n) {
     return chunk;
 }
 
+// Attention's workspace may grow with what it looks back on: each shape is rehearsed at the cache's end.
+static enum status rehearse(struct generator *generator, size_t *workspace_bytes) {
+    struct runner runner = {.device = generator->device};
+    int positions = generator->options.positions, sequences = generator->options.sequences;
+    struct pass pass = {generator, &runner, &rehearsal_hooks, .B = 1, .lengths = generator->row_lengths};
+    int *rows = calloc((size_t)sequences, sizeof *rows);
+    enum status status =
+        rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+    pass.sequences = rows;
+    find_buffers(generator, NULL);
+    for (pass.T = longest_chunk(positions); pass.T > 1 && status == STATUS_OK; pass.T /= 2) {
+        generator->row_lengths[0] = positions - pass.T;
+        status = run_blocks(&pass);
+    }
+    for (int i = 0; i < sequences && status == STATUS_OK; i++) {
+        rows[i] = i;
+        generator->row_lengths[i] = positions - 1;
+        pass.B = i + 1;
+        status = run_blocks(&pass);
+        if (status == STATUS_OK)
+            status = run_head(&pass);
+    }
+    if (status == STATUS_OK)
+        status = sample(generator, &runner, &(struct sampling){.temperature = 1},
+                        generator->params->config.vocab_size, sequences);
+    free(rows);
+    *workspace_bytes = runner.workspace_bytes;
+    return status;
+}
+
 static enum status add_regions(struct generator *generator, struct region_table *table) {
     const struct gpt_config *config = &generator->params->config;
     enum region_place place = generator->device->place;
-    enum dtype type = generator->type;
-    size_t C = (size_t)config->n_embd, rows = (size_t)longest_chunk(generator->positions);
+    enum dtype type = generator->options.type;
+    size_t C = (size_t)config->n_embd, positions = (size_t)generator->options.positions;
+    size_t sequences = (size_t)generator->options.sequences;
+    size_t chunk = (size_t)longest_chunk(generator->options.positions);
+    size_t rows = chunk > sequences ? chunk : sequences;
     for (int i = 0; i < config->n_layer; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, place, type, (size_t)generator->positions * 2 * C,
+        TRY(region_add(table, REGION_ACTIVATIONS, place, type, sequences * positions * 2 * C,
                        &generator->cache_regions[i], "cache.%d", i));
     for (int i = 0; i < 2; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &generator->residual_regions[i],
@@ -116,42 +192,46 @@ static enum status add_regions(struct generator *generator, struct region_table 
     TRY(block_regions_add(table, generator->device, config, type, rows, BLOCK_ALL, false, "generate",
                           &generator->block_regions));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &generator->tokens_region, "generate.tokens"));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, type, C, &generator->lnf_region, "generate.lnf"));
-    TRY(region_add(table, REGION_LOGITS, place, DTYPE_F32, (size_t)config->vocab_size,
+    TRY(region_add(table, REGION_ACTIVATIONS, place, type, sequences * C, &generator->lnf_region,
+                   "generate.lnf"));
+    TRY(region_add(table, REGION_LOGITS, place, DTYPE_F32, sequences * (size_t)config->vocab_size,
                    &generator->logits_region, "generate.logits"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 1, &generator->uniform_region, "generate.uniform"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, 1, &generator->drawn_region, "generate.drawn"));
-
-    struct runner runner = {.device = generator->device};
-    find_buffers(generator, NULL);
-    // Attention's workspace may grow with what it looks back on: rehearse each chunk at the cache's end.
-    for (int n = (int)rows; n >= 1; n /= 2) {
-        generator->length = generator->positions - n;
-        TRY(run_chunk(generator, &runner, &rehearsal_hooks, n));
-    }
-    generator->length = 0;
-    TRY(sample(generator, &runner, &(struct sampling){.temperature = 1}, config->vocab_size));
-    generator->workspace_bytes = runner.workspace_bytes;
-    return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, runner.workspace_bytes,
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, sequences, &generator->uniforms_region,
+                   "generate.uniforms"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn_region,
+                   "generate.drawn"));
+    TRY(rehearse(generator, &generator->workspace_bytes));
+    return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, generator->workspace_bytes,
                       &generator->workspace_region, "generate.operations");
 }
 
-enum status generator_new(const struct params *params, enum dtype type, int positions, struct device *device,
-                          struct region_table *table, struct generator **out) {
+static enum status bookkeeping_new(struct generator *generator) {
+    size_t n_layer = (size_t)generator->params->config.n_layer,
+           sequences = (size_t)generator->options.sequences;
+    generator->cache_regions = calloc(n_layer, sizeof *generator->cache_regions);
+    generator->caches = calloc(n_layer, sizeof *generator->caches);
+    generator->lengths = calloc(sequences, sizeof *generator->lengths);
+    generator->row_lengths = calloc(sequences, sizeof *generator->row_lengths);
+    generator->uniforms = calloc(sequences, sizeof *generator->uniforms);
+    if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->row_lengths ||
+        !generator->uniforms)
+        return FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+    return STATUS_OK;
+}
+
+enum status generator_new(const struct params *params, const struct generator_options *options,
+                          struct device *device, struct region_table *table, struct generator **out) {
     *out = NULL;
-    if (positions < 1 || positions > params->config.n_positions)
-        return FAIL(STATUS_INVALID, "a context of %d tokens does not fit the model's %d positions", positions,
-                    params->config.n_positions);
+    if (options->positions < 1 || options->positions > params->config.n_positions)
+        return FAIL(STATUS_INVALID, "a context of %d tokens does not fit the model's %d positions",
+                    options->positions, params->config.n_positions);
+    if (options->sequences < 1)
+        return FAIL(STATUS_INVALID, "%d sequences to generate, expected at least 1", options->sequences);
     struct generator *generator = calloc(1, sizeof *generator);
     if (!generator)
         return FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
-    size_t n_layer = (size_t)params->config.n_layer;
-    *generator = (struct generator){.params = params, .device = device, .type = type, .positions = positions};
-    generator->cache_regions = calloc(n_layer, sizeof *generator->cache_regions);
-    generator->caches = calloc(n_layer, sizeof *generator->caches);
-    enum status status = STATUS_OK;
-    if (!generator->cache_regions || !generator->caches)
-        status = FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+    *generator = (struct generator){.params = params, .device = device, .options = *options};
+    enum status status = bookkeeping_new(generator);
     if (status == STATUS_OK)
         status = add_regions(generator, table);
     if (status != STATUS_OK) {
@@ -167,6 +247,9 @@ void generator_delete(struct generator *generator) {
         return;
     free(generator->cache_regions);
     free(generator->caches);
+    free(generator->lengths);
+    free(generator->row_lengths);
+    free(generator->uniforms);
     free(generator);
 }
 
@@ -175,42 +258,69 @@ void generator_bind(struct generator *generator, const struct region_table *tabl
     stream_use_workspace(stream, region_data(table, generator->workspace_region), generator->workspace_bytes);
 }
 
-void generator_reset(struct generator *generator) {
-    generator->length = 0;
+// ---- contexts
+
+void generator_reset(struct generator *generator, int sequence) {
+    generator->lengths[sequence] = 0;
 }
 
-int generator_length(const struct generator *generator) {
-    return generator->length;
+int generator_length(const struct generator *generator, int sequence) {
+    return generator->lengths[sequence];
+}
+
+static enum status check_room(const struct generator *generator, int sequence, int n) {
+    if (n < 1 || n > generator->options.positions - generator->lengths[sequence])
+        return FAIL(STATUS_INVALID, "%d tokens do not fit a context that holds %d of at most %d", n,
+                    generator->lengths[sequence], generator->options.positions);
+    return STATUS_OK;
 }
 
 enum status generator_append(struct generator *generator, struct stream *stream,
-                             const struct unit_hooks *hooks, const int32_t *tokens, int n, float *logits) {
+                             const struct unit_hooks *hooks, int sequence, const int32_t *tokens, int n) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    if (n < 1 || n > generator->positions - generator->length)
-        return FAIL(STATUS_INVALID, "%d tokens do not fit a context that holds %d of at most %d", n,
-                    generator->length, generator->positions);
-    while (n > 0) {
-        int chunk = longest_chunk(n);
-        TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)chunk * sizeof *tokens));
-        TRY(run_chunk(generator, &runner, hooks, chunk));
-        generator->length += chunk;
-        tokens += chunk;
-        n -= chunk;
+    int length = generator->lengths[sequence];
+    struct pass pass = {generator, &runner, hooks, .B = 1, .sequences = &sequence, .lengths = &length};
+    TRY(check_room(generator, sequence, n));
+    for (; n > 0; tokens += pass.T, n -= pass.T) {
+        pass.T = longest_chunk(n);
+        TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)pass.T * sizeof *tokens));
+        TRY(run_blocks(&pass));
+        length += pass.T;
+        generator->lengths[sequence] = length;
     }
+    return generator->device->synchronize(stream);
+}
+
+enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
+                           const int *sequences, const int32_t *tokens, int n, float *logits) {
+    struct runner runner = {.device = generator->device, .stream = stream};
+    const struct pass pass = {
+        generator, &runner, hooks, .B = n, .T = 1, .sequences = sequences, .lengths = generator->row_lengths};
+    for (int i = 0; i < n; i++) {
+        TRY(check_room(generator, sequences[i], 1));
+        generator->row_lengths[i] = generator->lengths[sequences[i]];
+    }
+    TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n * sizeof *tokens));
+    TRY(run_blocks(&pass));
+    TRY(run_head(&pass));
+    for (int i = 0; i < n; i++)
+        generator->lengths[sequences[i]]++;
     if (!logits)
         return STATUS_OK;
     TRY(generator->device->copy(stream, logits, generator->logits,
-                                (size_t)generator->params->config.vocab_size * sizeof *logits));
+                                (size_t)n * (size_t)generator->params->config.vocab_size * sizeof *logits));
     return generator->device->synchronize(stream);
 }
 
 enum status generator_draw(struct generator *generator, struct stream *stream,
-                           const struct sampling *sampling, int n_drawable, uint64_t counter,
-                           int32_t *token) {
+                           const struct sampling *sampling, int n_drawable, const uint64_t *counters, int n,
+                           int32_t *tokens) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    double uniform = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counter);
-    TRY(generator->device->copy(stream, generator->uniform, &uniform, sizeof uniform));
-    TRY(sample(generator, &runner, sampling, n_drawable));
-    TRY(generator->device->copy(stream, token, generator->drawn, sizeof *token));
+    for (int i = 0; i < n; i++)
+        generator->uniforms[i] = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counters[i]);
+    TRY(generator->device->copy(stream, generator->device_uniforms, generator->uniforms,
+                                (size_t)n * sizeof *generator->uniforms));
+    TRY(sample(generator, &runner, sampling, n_drawable, n));
+    TRY(generator->device->copy(stream, tokens, generator->drawn, (size_t)n * sizeof *tokens));
     return generator->device->synchronize(stream);
 }

@@ -60,31 +60,69 @@ static enum status mlp_norm_forward(struct runner *runner, const struct block_fo
     return STATUS_OK;
 }
 
+// Several positions of one sequence: its keys and values go straight to the cache, and only the first C
+// columns' worth of buffers->qkv is used.
+static enum status append_attention_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    int C = a->config->n_embd, H = a->config->n_head, length = a->cache.lengths[0];
+    enum dtype type = a->type;
+    size_t size = dtype_size(type), kv_row = 2 * (size_t)C;
+    const char *weight = block_weight(a, PARAM_QKV_WEIGHT), *bias = block_weight(a, PARAM_QKV_BIAS);
+    char *cache = (char *)a->cache.keys_values + (size_t)a->cache.sequences[0] * a->cache.stride * size;
+    RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = a->T,
+        .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
+    RUN(runner, linear_forward, .out = cache + (size_t)length * kv_row * size, .x = kept->ln1,
+        .weight = weight + (size_t)C * (size_t)C * size, .bias = bias + (size_t)C * size, .N = a->T, .IC = C,
+        .OC = 2 * C, .out_stride = 2 * C, .type = type, .out_type = type);
+    RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv, .k = cache,
+        .v = cache + (size_t)C * size, .q_stride = (size_t)C, .kv_stride = kv_row, .B = 1, .T = a->T,
+        .S = length + a->T, .H = H, .D = C / H, .type = type);
+    return STATUS_OK;
+}
+
+// One position each of several sequences, whose lengths may differ: one product for all, then attention for
+// as many at a time as lie one after the other and are equally long.
+static enum status step_attention_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct block_cache *cache = &a->cache;
+    int C = a->config->n_embd, H = a->config->n_head, n;
+    enum dtype type = a->type;
+    size_t size = dtype_size(type), stride = 3 * (size_t)C, kv_row = 2 * (size_t)C;
+    RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = block_weight(a, PARAM_QKV_WEIGHT),
+        .bias = block_weight(a, PARAM_QKV_BIAS), .N = a->B, .IC = C, .OC = 3 * C, .out_stride = 3 * C,
+        .type = type, .out_type = type);
+    for (int first = 0; first < a->B; first += n) {
+        int length = cache->lengths[first];
+        size_t at = (size_t)cache->sequences[first] * cache->stride;
+        char *q = (char *)kept->qkv + (size_t)first * stride * size;
+        char *keys = (char *)cache->keys_values + at * size;
+        for (n = 0; first + n < a->B && cache->lengths[first + n] == length &&
+                    cache->sequences[first + n] == cache->sequences[first] + n;
+             n++)
+            if (runner->stream)
+                TRY(runner->device->copy(runner->stream,
+                                         keys + ((size_t)n * cache->stride + (size_t)length * kv_row) * size,
+                                         q + ((size_t)n * stride + (size_t)C) * size, kv_row * size));
+        RUN(runner, attention_forward, .out = (char *)kept->attention + (size_t)first * (size_t)C * size,
+            .lse = kept->lse, .q = q, .k = keys, .v = keys + (size_t)C * size, .q_stride = stride,
+            .q_batch_stride = stride, .kv_stride = kv_row, .kv_batch_stride = cache->stride, .B = n, .T = 1,
+            .S = length + 1, .H = H, .D = C / H, .type = type);
+    }
+    return STATUS_OK;
+}
+
 enum status block_attention_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
     enum dtype type = a->type;
     size_t size = dtype_size(type), stride = 3 * (size_t)C;
-    const void *weight = block_weight(a, PARAM_QKV_WEIGHT), *bias = block_weight(a, PARAM_QKV_BIAS);
 
     TRY(attention_norm_forward(runner, a));
-    if (a->cache) {
-        size_t kv_row = 2 * (size_t)C; // keys, then values
-        char *kv = (char *)a->cache + (size_t)a->cache_length * kv_row * size;
-        const char *kv_weight = (const char *)weight + (size_t)C * (size_t)C * size;
-        const char *kv_bias = (const char *)bias + (size_t)C * size;
-        RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = N,
-            .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
-        RUN(runner, linear_forward, .out = kv, .x = kept->ln1, .weight = kv_weight, .bias = kv_bias, .N = N,
-            .IC = C, .OC = 2 * C, .out_stride = 2 * C, .type = type, .out_type = type);
-        RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
-            .k = a->cache, .v = (char *)a->cache + (size_t)C * size, .q_stride = (size_t)C,
-            .kv_stride = kv_row, .B = 1, .T = a->T, .S = a->cache_length + a->T, .H = H, .D = C / H,
-            .type = type);
-        return STATUS_OK;
-    }
-    RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = N,
-        .IC = C, .OC = 3 * C, .out_stride = 3 * C, .type = type, .out_type = type);
+    if (a->cache.keys_values)
+        return a->T > 1 ? append_attention_forward(runner, a) : step_attention_forward(runner, a);
+    RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = block_weight(a, PARAM_QKV_WEIGHT),
+        .bias = block_weight(a, PARAM_QKV_BIAS), .N = N, .IC = C, .OC = 3 * C, .out_stride = 3 * C,
+        .type = type, .out_type = type);
     RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
         .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
         .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,

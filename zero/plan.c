@@ -45,8 +45,9 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
                                         .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
     if (plan_samples(request))
-        TRY(generator_new(request->params, request->type, (int)config->train.seq_len, request->device, table,
-                          &parts->generator));
+        TRY(generator_new(request->params,
+                          &(struct generator_options){request->type, (int)config->train.seq_len, 1},
+                          request->device, table, &parts->generator));
     if (config->run.profile)
         TRY(profiler_plan(request->world, table, &parts->profile_region));
     if (request->world == 1)

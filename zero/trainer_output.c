@@ -94,18 +94,21 @@ enum status trainer_sample(struct trainer *trainer) {
     struct text text = {0};
     if (!generator)
         return trainer_agree(trainer, STATUS_OK);
+    const char *const prompt = config->train.sample_prompt;
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,
         .positions = (int)config->train.seq_len, // later ones were never trained
-        .prompt = config->train.sample_prompt,
+        .sequences = 1,
+        .prompts = &prompt,
+        .n_prompts = 1,
+        .n_samples = 1,
         .n_tokens = config->train.sample_tokens,
         .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)config->train.seed},
         .first_counter = (uint64_t)trainer->step << 32,
         .write = add_to_text,
         .context = &text};
-    text_add(&text, "%s", config->train.sample_prompt);
-    generator_reset(generator);
+    text_add(&text, "%s", prompt);
     enum status status = sample_run(generator, &trainer->stream, &trainer->parts.state.hooks, &request, NULL);
     if (status == STATUS_OK && trainer_leads(trainer))
         status = write_sample(trainer, &text);

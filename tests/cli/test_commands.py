@@ -123,6 +123,24 @@ class TrainedModel(CommandCase):
             train={'max_steps': steps, 'micro_batch_size': 4, 'seq_len': 64})
         self.run_train(self.config)
 
+    def check_batches(self, run):
+        """Several prompts and samples: in order, and the same text whatever is made side by side."""
+        prompts = ['the quick', 'dog', '', 'jumps over the lazy dog. the quick brown fox jumps']
+        (self.folder / 'prompts').write_text('\n'.join(prompts) + '\n')
+        several = ['generate', run, '--prompts', self.folder / 'prompts', '--samples', 2, '--tokens', 90, '--seed', 5]
+        outs = [self.run_train(*several, '--batch', batch).out for batch in (1, 3, 8)]
+        texts = outs[0].split('\n---\n')
+        self.assertEqual(len(texts), 8)
+        for i, text in enumerate(texts):
+            self.assertTrue(text.startswith(prompts[i // 2]))
+        self.assertEqual(outs[0], outs[1])
+        self.assertEqual(outs[0], outs[2])
+        one = self.run_train('generate', run, '--prompt', prompts[0], '--samples', 2, '--tokens', 90, '--seed', 5).out
+        self.assertEqual(one, '\n---\n'.join(texts[:2]) + '\n')
+        self.refuses('generate', run, '--prompt', 'a', '--prompts', self.folder / 'prompts', says=['--prompts'])
+        (self.folder / 'prompts').write_text('')
+        self.refuses('generate', run, '--prompts', self.folder / 'prompts', says=['no prompt'])
+
     def test_everything(self):
         run = self.folder / 'run'
         arguments = ['generate', run, '--prompt', 'the quick', '--tokens', 120, '--temperature', 0]
@@ -137,6 +155,7 @@ class TrainedModel(CommandCase):
                                   '--seed', seed).out for seed in (1, 1, 2)]
         self.assertEqual(sampled[0], sampled[1])
         self.assertNotEqual(sampled[0], sampled[2])
+        self.check_batches(run)
 
         report = json.loads(self.run_train('eval', run, '--data', 'shards/val-*.bin', '--json').out)
         self.assertAlmostEqual(report['perplexity'], math.exp(report['loss']), delta=1e-3 * report['perplexity'])

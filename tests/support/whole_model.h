@@ -29,6 +29,8 @@
             fail_msg("%s", status_message());                                                                \
     } while (0)
 
+#define WHOLE_MODEL_SEQUENCES 5 // of its generator
+
 struct whole_model {
     struct params params;
     struct device *device;
@@ -156,7 +158,9 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->v_region, "v"));
     assert_ok(gpt_new(&model->params, options, device, table, &model->gpt));
     if (positions > 0)
-        assert_ok(generator_new(&model->params, options->type, positions, device, table, &model->generator));
+        assert_ok(generator_new(&model->params,
+                                &(struct generator_options){options->type, positions, WHOLE_MODEL_SEQUENCES},
+                                device, table, &model->generator));
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         for (int p = 0; p < N_REGION_PLACES; p++)
             whole_memory_new(model, (enum region_kind)kind, (enum region_place)p);

@@ -28,6 +28,14 @@ static void model_init(struct whole_model *model, struct device *device, enum dt
     free(values);
 }
 
+// n tokens: all but the last as a prompt, the last in a step, whose logits are given.
+static void append(struct whole_model *model, int sequence, const int32_t *tokens, int n, float *logits) {
+    if (n > 1)
+        assert_ok(generator_append(model->generator, &model->stream, &model->hooks, sequence, tokens, n - 1));
+    assert_ok(generator_step(model->generator, &model->stream, &model->hooks, &sequence, tokens + n - 1, 1,
+                             logits));
+}
+
 // How far two evaluations of one formula may lie apart: every value that is stored on the way to a logit is
 // rounded to the compute type (per block: two norms, qkv, attention, two residual sums, two of the MLP; then
 // the embedding and the last norm), each by half an epsilon of values about as large as the largest logit;
@@ -40,22 +48,23 @@ static double logits_tolerance(enum dtype type, const float *logits, size_t n) {
            (dtype_epsilon(type) + sqrt(4.0 * small_config.n_embd) * dtype_epsilon(DTYPE_F32));
 }
 
-// Appends in chunks of these lengths (the last one repeats) and compares the logits after each.
+// Appends in chunks of these lengths (the last one repeats), of which the last token is a step's, and
+// compares the logits after each.
 static double append_error(struct whole_model *model, const int32_t *tokens, const float *expected,
                            const int *chunks, int n_chunks) {
     float logits[VOCAB_SIZE];
     double error = 0;
+    const int sequence = 2;
     whole_model_poison(model); // the old cache too
-    generator_reset(model->generator);
-    assert_int_equal(generator_length(model->generator), 0);
+    generator_reset(model->generator, sequence);
+    assert_int_equal(generator_length(model->generator, sequence), 0);
     for (int length = 0, i = 0; length < N_POSITIONS; i++) {
         int chunk = chunks[i < n_chunks ? i : n_chunks - 1];
         if (chunk > N_POSITIONS - length)
             chunk = N_POSITIONS - length;
-        assert_ok(generator_append(model->generator, &model->stream, &model->hooks, tokens + length, chunk,
-                                   logits));
+        append(model, sequence, tokens + length, chunk, logits);
         length += chunk;
-        assert_int_equal(generator_length(model->generator), length);
+        assert_int_equal(generator_length(model->generator, sequence), length);
         for (size_t v = 0; v < VOCAB_SIZE; v++)
             error = worse(error,
                           fabs((double)logits[v] - (double)expected[(size_t)(length - 1) * VOCAB_SIZE + v]));
@@ -64,8 +73,8 @@ static double append_error(struct whole_model *model, const int32_t *tokens, con
 }
 
 static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
-    static const int ones[] = {1}, chunks[] = {3, 5, 64, 1, 2, 7}, whole[] = {N_POSITIONS},
-                     prompt[] = {63, 1};
+    static const int ones[] = {1}, chunks[] = {3, 5, 65, 1, 2, 7}, whole[] = {N_POSITIONS},
+                     prompt[] = {64, 1};
     static const struct {
         const int *chunks;
         int n;
@@ -101,11 +110,11 @@ static void test_reset_forgets(void **state) {
     static const int32_t first[] = {1, 2, 3, 4, 5, 6, 7}, second[] = {9, 8, 7};
     float before[VOCAB_SIZE], after[VOCAB_SIZE], other[VOCAB_SIZE];
     struct generator *generator = model.generator;
-    assert_ok(generator_append(generator, &model.stream, &model.hooks, second, 3, before));
-    generator_reset(generator);
-    assert_ok(generator_append(generator, &model.stream, &model.hooks, first, 7, other));
-    generator_reset(generator);
-    assert_ok(generator_append(generator, &model.stream, &model.hooks, second, 3, after));
+    append(&model, 0, second, 3, before);
+    generator_reset(generator, 0);
+    append(&model, 0, first, 7, other);
+    generator_reset(generator, 0);
+    append(&model, 0, second, 3, after);
     assert_memory_equal(before, after, sizeof before);
     assert_memory_not_equal(before, other, sizeof before);
     whole_model_free(&model);
@@ -117,32 +126,41 @@ static void test_context_is_bounded(void **state) {
     struct whole_model model;
     model_init(&model, device, DTYPE_F32);
     int32_t tokens[N_POSITIONS + 1] = {0};
-    float logits[VOCAB_SIZE];
     struct generator *generator = model.generator, *none;
-    assert_int_equal(
-        generator_append(generator, &model.stream, &model.hooks, tokens, N_POSITIONS + 1, logits),
-        STATUS_INVALID);
+    static const int too_many[] = {N_POSITIONS + 1, 0};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(generator_append(generator, &model.stream, &model.hooks, 1, tokens, too_many[i]),
+                         STATUS_INVALID);
+        status_clear();
+    }
+    assert_int_equal(generator_length(generator, 1), 0);
+    assert_ok(generator_append(generator, &model.stream, &model.hooks, 1, tokens, N_POSITIONS));
+    assert_int_equal(generator_append(generator, &model.stream, &model.hooks, 1, tokens, 1), STATUS_INVALID);
     status_clear();
-    assert_int_equal(generator_append(generator, &model.stream, &model.hooks, tokens, 0, logits),
+    static const int both[] = {0, 1}; // one has room
+    assert_int_equal(generator_step(generator, &model.stream, &model.hooks, both, tokens, 2, NULL),
                      STATUS_INVALID);
     status_clear();
-    assert_int_equal(generator_length(generator), 0);
-    assert_ok(generator_append(generator, &model.stream, &model.hooks, tokens, N_POSITIONS, logits));
-    assert_int_equal(generator_append(generator, &model.stream, &model.hooks, tokens, 1, logits),
-                     STATUS_INVALID);
-    status_clear();
-    static const int bad_positions[] = {0, -1, N_POSITIONS + 1};
+    assert_int_equal(generator_length(generator, 0), 0);
+    static const int bad_positions[] = {0, -1, N_POSITIONS + 1, N_POSITIONS};
     for (size_t i = 0; i < sizeof bad_positions / sizeof *bad_positions; i++) {
         struct region_table table;
         region_table_init(&table);
-        assert_int_equal(generator_new(&model.params, DTYPE_F32, bad_positions[i], device, &table, &none),
-                         STATUS_INVALID);
+        const struct generator_options options = {DTYPE_F32, bad_positions[i], i > 2 ? 0 : 1};
+        assert_int_equal(generator_new(&model.params, &options, device, &table, &none), STATUS_INVALID);
         assert_null(none);
         status_clear();
         region_table_free(&table);
     }
     whole_model_free(&model);
     device_close(device);
+}
+
+static int likeliest_of(const float *logits) {
+    int best = 0;
+    for (int v = 1; v < VOCAB_SIZE; v++)
+        best = logits[v] > logits[best] ? v : best;
+    return best;
 }
 
 // What is drawn on the device is what its logits say.
@@ -153,18 +171,114 @@ static void test_draws_are_of_the_context(void **state) {
     struct generator *generator = model.generator;
     const struct sampling likeliest = {.top_p = 1}, ordinary = {.temperature = 1, .top_p = 1, .seed = 3};
     int32_t token = 7, again;
-    for (int i = 0; i < 10; i++) {
+    const int sequence = 0;
+    for (uint64_t i = 0; i < 10; i++) {
         float logits[VOCAB_SIZE];
-        assert_ok(generator_append(generator, &model.stream, &model.hooks, &token, 1, i % 2 ? logits : NULL));
-        assert_ok(generator_draw(generator, &model.stream, &likeliest, VOCAB_SIZE, 0, &token));
-        for (int v = 0; i % 2 && v < VOCAB_SIZE; v++)
-            assert_true(logits[v] <= logits[token]);
-        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, (uint64_t)i, &token));
+        assert_ok(generator_step(generator, &model.stream, &model.hooks, &sequence, &token, 1,
+                                 i % 2 ? logits : NULL));
+        assert_ok(
+            generator_draw(generator, &model.stream, &likeliest, VOCAB_SIZE, &(uint64_t){0}, 1, &token));
+        if (i % 2)
+            assert_int_equal(token, likeliest_of(logits));
+        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, &i, 1, &token));
         assert_in_range(token, 0, 4); // the others are padding
-        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, (uint64_t)i, &again));
+        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, &i, 1, &again));
         assert_int_equal(token, again);
     }
     whole_model_free(&model);
+    device_close(device);
+}
+
+// Greedy generation takes, at each position, the likeliest by a whole pass's logits: all but ties, which the
+// two evaluations may see otherwise.
+static void test_greedy_is_the_likeliest_of_whole_passes(void **state) {
+    enum { N_PROMPT = 9 };
+    struct device *device = device_for_test(*state);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        struct whole_model model;
+        int32_t tokens[N_POSITIONS];
+        size_t n_logits = (size_t)N_POSITIONS * VOCAB_SIZE;
+        float *logits = malloc(n_logits * sizeof *logits);
+        assert_non_null(logits);
+        model_init(&model, device, (enum dtype)type);
+        random_tokens(tokens, N_PROMPT, VOCAB_SIZE, 8);
+        const int sequence = 3;
+        append(&model, sequence, tokens, N_PROMPT, NULL);
+        for (int i = N_PROMPT; i < N_POSITIONS; i++) {
+            assert_ok(generator_draw(model.generator, &model.stream, &(struct sampling){.top_p = 1},
+                                     VOCAB_SIZE, &(uint64_t){0}, 1, &tokens[i]));
+            assert_ok(
+                generator_step(model.generator, &model.stream, &model.hooks, &sequence, &tokens[i], 1, NULL));
+        }
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, logits));
+        double tolerance = 2 * logits_tolerance((enum dtype)type, logits, n_logits);
+        int n_same = 0;
+        for (int i = N_PROMPT; i < N_POSITIONS; i++) {
+            const float *row = logits + (size_t)(i - 1) * VOCAB_SIZE;
+            int best = likeliest_of(row);
+            assert_true((double)row[best] - (double)row[tokens[i]] <= tolerance);
+            n_same += best == tokens[i];
+        }
+        print_message("%s: %d of %d tokens are the likeliest by a whole pass\n", dtype_name((enum dtype)type),
+                      n_same, N_POSITIONS - N_PROMPT);
+        assert_true(type != DTYPE_F32 || n_same == N_POSITIONS - N_PROMPT);
+        free(logits);
+        whole_model_free(&model);
+    }
+    device_close(device);
+}
+
+// Five sequences of other lengths step together, some ending early, against each of them alone: on the CPU to
+// the bit, on a GPU as near as two evaluations are.
+static void check_batch(struct device *device, enum dtype type) {
+    enum { N_STEPS = 12 };
+    static const int lengths[WHOLE_MODEL_SEQUENCES] = {4, 4, 71, 1, 12};
+    static float alone[WHOLE_MODEL_SEQUENCES][N_STEPS][VOCAB_SIZE],
+        together[WHOLE_MODEL_SEQUENCES][VOCAB_SIZE];
+    struct whole_model model;
+    int32_t tokens[WHOLE_MODEL_SEQUENCES][N_POSITIONS];
+    double worst = 0;
+    model_init(&model, device, type);
+    for (int s = 0; s < WHOLE_MODEL_SEQUENCES; s++) {
+        random_tokens(tokens[s], N_POSITIONS, VOCAB_SIZE, 20 + (uint32_t)s);
+        whole_model_poison(&model);
+        generator_reset(model.generator, 0);
+        for (int i = 0, n = lengths[s]; i < N_STEPS; i++, n = 1)
+            append(&model, 0, tokens[s] + (i ? lengths[s] + i - 1 : 0), n, alone[s][i]);
+    }
+    whole_model_poison(&model);
+    generator_reset(model.generator, 0);
+    for (int s = 0; s < WHOLE_MODEL_SEQUENCES; s++)
+        if (lengths[s] > 1)
+            assert_ok(
+                generator_append(model.generator, &model.stream, &model.hooks, s, tokens[s], lengths[s] - 1));
+    double tolerance = logits_tolerance(type, &alone[0][0][0], sizeof alone / sizeof(float));
+    for (int i = 0; i < N_STEPS; i++) {
+        int sequences[WHOLE_MODEL_SEQUENCES], n = 0;
+        int32_t step[WHOLE_MODEL_SEQUENCES];
+        for (int s = 0; s < WHOLE_MODEL_SEQUENCES; s++)
+            if (i < N_STEPS / 2 || s % 2) { // the others have ended
+                sequences[n] = s;
+                step[n++] = tokens[s][lengths[s] - 1 + i];
+            }
+        assert_ok(
+            generator_step(model.generator, &model.stream, &model.hooks, sequences, step, n, together[0]));
+        for (int row = 0; row < n; row++) {
+            const float *expected = alone[sequences[row]][i];
+            if (strcmp(device->name, "cpu") == 0)
+                assert_memory_equal(together[row], expected, sizeof together[row]);
+            for (int v = 0; v < VOCAB_SIZE; v++)
+                worst = worse(worst, fabs((double)together[row][v] - (double)expected[v]));
+        }
+    }
+    assert_true(worst <= tolerance);
+    whole_model_free(&model);
+}
+
+static void test_batch_gives_the_logits_of_each_alone(void **state) {
+    struct device *device = device_for_test(*state);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        check_batch(device, (enum dtype)type);
     device_close(device);
 }
 
@@ -358,6 +472,11 @@ int main(void) {
         ON("portable", test_reset_forgets),
         ON("portable", test_context_is_bounded),
         ON("portable", test_draws_are_of_the_context),
+        ON("avx512", test_greedy_is_the_likeliest_of_whole_passes),
+        ON("portable", test_greedy_is_the_likeliest_of_whole_passes),
+        ON("avx512", test_batch_gives_the_logits_of_each_alone),
+        ON("avx2", test_batch_gives_the_logits_of_each_alone),
+        ON("portable", test_batch_gives_the_logits_of_each_alone),
         cmocka_unit_test(test_frequencies_follow_the_definition),
         cmocka_unit_test(test_temperature_zero_is_the_likeliest),
         cmocka_unit_test(test_draws_are_pure),
