@@ -8,11 +8,12 @@
 
 #include "base/clock.h"
 #include "kernels/work.h"
+#include "zero/bench_generate.h"
 #include "zero/bench_optimizer.h"
 #include "zero/commands.h"
 #include "zero/memory.h"
 
-static const char *device_name = "auto";
+static const char *device_name = "auto", *generate_config = NULL;
 static int64_t threads = 0, optimizer_elements = 0;
 static bool as_json = false, quick = false;
 
@@ -21,6 +22,8 @@ static const struct arg flags[] = {
     {"--quick", ARG_FLAG, &quick, 0, 0, "fewer repeats and smaller shapes: seconds, and noisier"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
+    {"--generate", ARG_STRING, &generate_config, 0, 0,
+     "steps of generation with a model of this configuration's sizes instead, on the CPU"},
     {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
      "optimizer steps on so many elements instead, on the CPU: a line of input names a case, a line of "
      "output is "
@@ -354,6 +357,8 @@ static enum status run_bench(int n_args, char **args) {
     TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
     if (optimizer_elements > 0)
         return bench_optimizer((int)threads, (size_t)optimizer_elements);
+    if (generate_config)
+        return bench_generate(generate_config, (int)threads, quick, as_json);
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
     TRY(device_open(device_name, (int)threads, 0, &bench.device));
     memory_init(&bench.memory, bench.device);
