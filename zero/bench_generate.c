@@ -184,6 +184,7 @@ static enum status measure(struct bench *bench, bool quick, bool as_json) {
                    dtype_name(bench->type), batches[i], took * 1e3, batches[i] / took, bytes / took / 1e9,
                    ratio, rate / 1e9);
     }
+    fflush(stdout);
     return STATUS_OK;
 }
 
