@@ -46,11 +46,16 @@ static enum status next_shard(struct split_writer *split) {
 }
 
 static enum status add_ids(struct split_writer *split, const int32_t *ids, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        const uint16_t token = (uint16_t)ids[i];
+    uint16_t tokens[4096];
+    for (size_t i = 0, now; i < n; i += now) {
         if (!split->open || split->shard.n_tokens == (size_t)shard_tokens)
             TRY(next_shard(split));
-        shard_writer_add(&split->shard, &token, 1);
+        size_t room = (size_t)shard_tokens - split->shard.n_tokens;
+        now = n - i < room ? n - i : room;
+        now = now < sizeof tokens / sizeof *tokens ? now : sizeof tokens / sizeof *tokens;
+        for (size_t k = 0; k < now; k++)
+            tokens[k] = (uint16_t)ids[i + k];
+        shard_writer_add(&split->shard, tokens, now);
     }
     split->n_tokens += n;
     return STATUS_OK;

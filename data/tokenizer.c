@@ -1,7 +1,9 @@
 // Tables and encoding. A piece is merged with a heap of its candidate pairs, n log n whatever its length;
-// pieces seen before in the same call are copied.
+// pieces seen before in the same chunk are copied. Long texts are cut into chunks, where pieces begin
+// whatever is before them, and each thread takes some: the ids are the same however many there are.
 #include "data/tokenizer.h"
 
+#include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -318,8 +320,8 @@ struct remembered {
     size_t n, first, count; // the piece; its ids in the list
 };
 
-enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
-                             struct token_list *list) {
+static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                                struct token_list *list) {
     struct merging merging = {0};
     struct remembered *memory = calloc(REMEMBERED, sizeof *memory);
     enum status status = memory ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory encoding text");
@@ -342,4 +344,48 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
     free(merging.nodes);
     free(merging.heap);
     return status;
+}
+
+#define CHUNK_BYTES     ((size_t)1 << 21)
+#define CHUNKS_TOGETHER 32 // and their ids, before they are put behind each other
+
+// Encodes chunks [0, n), chunk i being text [ends[i - 1], ends[i]), and adds their ids to the list in order.
+static enum status encode_chunks(const struct tokenizer *tokenizer, const char *text, const size_t *ends,
+                                 int n, struct token_list *list) {
+    struct token_list lists[CHUNKS_TOGETHER] = {0};
+    enum status status = STATUS_OK;
+    int n_threads = n < omp_get_max_threads() ? n : omp_get_max_threads();
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads)
+    for (int i = 0; i < n; i++) {
+        size_t begin = i > 0 ? ends[i - 1] : 0;
+        enum status of_chunk = encode_chunk(tokenizer, text + begin, ends[i] - begin, &lists[i]);
+        if (of_chunk != STATUS_OK) {
+#pragma omp atomic write
+            status = of_chunk;
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        if (status == STATUS_OK)
+            status = list_reserve(list, lists[i].n);
+        if (status == STATUS_OK && lists[i].n > 0) {
+            memcpy(list->ids + list->n, lists[i].ids, lists[i].n * sizeof *list->ids);
+            list->n += lists[i].n;
+        }
+        token_list_free(&lists[i]);
+    }
+    return status;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                             struct token_list *list) {
+    for (size_t done = 0; done < bytes;) {
+        size_t ends[CHUNKS_TOGETHER], end = 0;
+        int n = 0;
+        for (; n < CHUNKS_TOGETHER && end < bytes - done; n++)
+            ends[n] = end = tokenizer_next_cut(text + done, bytes - done, end + CHUNK_BYTES);
+        TRY(n == 1 ? encode_chunk(tokenizer, text + done, end, list)
+                   : encode_chunks(tokenizer, text + done, ends, n, list));
+        done += end;
+    }
+    return STATUS_OK;
 }

@@ -37,6 +37,10 @@ int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int
 // The length of the next piece of GPT-2's pattern; at least 1 while n_bytes is.
 size_t tokenizer_next_piece(const char *text, size_t n_bytes);
 
+// The first place from `from` on (at least 1) where a piece begins whatever is before it: white space behind
+// something else. n_bytes where there is none.
+size_t tokenizer_next_cut(const char *text, size_t n_bytes, size_t from);
+
 uint64_t tokenizer_hash_pair(uint64_t pair);
 
 #endif

@@ -86,3 +86,20 @@ size_t tokenizer_next_piece(const char *text, size_t n_bytes) {
     size_t end = run_end(text, n_bytes, 0, KIND_SPACE, &last);
     return end < n_bytes && last > 0 ? last : end;
 }
+
+// Whether the character that ends before `at` is white space. Bytes that are part of no character are not.
+static bool space_ends_at(const char *text, size_t at) {
+    for (size_t n = 1; n <= 4 && n <= at; n++) {
+        size_t length;
+        if (((unsigned char)text[at - n] & 0xC0) != 0x80)
+            return classify(text + at - n, n, &length) == KIND_SPACE && length == n;
+    }
+    return false;
+}
+
+size_t tokenizer_next_cut(const char *text, size_t n_bytes, size_t from) {
+    for (size_t at = from; at < n_bytes; at++)
+        if ((text[at] == ' ' || text[at] == '\n') && !space_ends_at(text, at))
+            return at;
+    return n_bytes;
+}

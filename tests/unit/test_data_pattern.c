@@ -122,6 +122,7 @@ static void check(const struct sentence *sentence) {
     for (int i = 0; i < sentence->n; i++)
         strcat(joined, sentence->characters[i]->text);
     size_t n_bytes = strlen(joined), at = 0;
+    bool begins[4 * LONGEST + 1] = {false};     // a piece, there
     char *text = malloc(n_bytes ? n_bytes : 1); // exactly as long: the sanitizer sees a read beyond
     assert_non_null(text);
     memcpy(text, joined, n_bytes);
@@ -133,8 +134,14 @@ static void check(const struct sentence *sentence) {
         if (got != wanted)
             fail_msg("\"%s\": the piece at byte %zu has %zu bytes, expected %zu", joined, at, got, wanted);
         at += got;
+        begins[at] = true;
     }
     assert_int_equal(at, n_bytes);
+    for (size_t from = 1; from <= n_bytes; from++) { // a text may be cut there and its parts be split alone
+        size_t cut = tokenizer_next_cut(text, n_bytes, from);
+        if (cut < from || cut > n_bytes || !begins[cut])
+            fail_msg("\"%s\": the cut from byte %zu on is at %zu, where no piece begins", joined, from, cut);
+    }
     free(text);
 }
 

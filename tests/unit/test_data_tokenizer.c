@@ -2,6 +2,7 @@
 // a file that is no tokenizer is told by file and line.
 #include "tests/support/expect.h"
 
+#include <omp.h>
 #include <stdbool.h>
 
 #include "base/clock.h"
@@ -251,6 +252,41 @@ static void test_gpt2_from_vocab_bpe(void **state) {
 
 // ------------------------------------------------------------------------------------------- there and back
 
+// Chunks, threads and the memory of pieces change no id.
+static void test_long_texts(void **state) {
+    enum { BYTES = 7 << 20 };
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct token_list lists[3] = {{0}};
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    static const char *const parts[] = {" the", " there",        "\n", "  ",  "theme",
+                                        "'ll",  " \xe6\x97\xa5", "42", "\xff"};
+    for (size_t n = 0, counter = 0; n < BYTES;) {
+        const char *part = parts[rng_below(9, 1, counter++, 9)];
+        size_t length = strlen(part) < BYTES - n ? strlen(part) : BYTES - n;
+        memcpy(text + n, part, length);
+        n += length;
+    }
+    EXPECT_OK(tokenizer_train(text, 1 << 16, 300, &tokenizer));
+    for (int k = 0; k < 2; k++) {
+        omp_set_num_threads(k ? 3 : 1);
+        EXPECT_OK(tokenizer_encode(tokenizer, text, BYTES, &lists[k]));
+    }
+    for (size_t at = 0, n; at < BYTES; at += n) {
+        n = tokenizer_next_cut(text + at, BYTES - at, 30000);
+        EXPECT_OK(tokenizer_encode(tokenizer, text + at, n, &lists[2]));
+    }
+    for (int k = 1; k < 3; k++) {
+        assert_int_equal(lists[k].n, lists[0].n);
+        assert_memory_equal(lists[k].ids, lists[0].ids, lists[0].n * sizeof(int32_t));
+    }
+    for (int k = 0; k < 3; k++)
+        token_list_free(&lists[k]);
+    tokenizer_delete(tokenizer);
+    free(text);
+}
+
 static void test_round_trips(void **state) {
     (void)state;
     struct tokenizer *tokenizers[2];
@@ -450,11 +486,17 @@ static void test_long_tokens(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2_cases),          cmocka_unit_test(test_gpt2_tinyshakespeare),
-        cmocka_unit_test(test_gpt2_from_vocab_bpe), cmocka_unit_test(test_gpt2_round_trips),
-        cmocka_unit_test(test_round_trips),         cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_bad_tiktoken_files),  cmocka_unit_test(test_tokens_given_twice),
-        cmocka_unit_test(test_bad_merges),          cmocka_unit_test(test_what_is_no_tokenizer),
+        cmocka_unit_test(test_gpt2_cases),
+        cmocka_unit_test(test_gpt2_tinyshakespeare),
+        cmocka_unit_test(test_gpt2_from_vocab_bpe),
+        cmocka_unit_test(test_gpt2_round_trips),
+        cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_round_trips),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bad_tiktoken_files),
+        cmocka_unit_test(test_tokens_given_twice),
+        cmocka_unit_test(test_bad_merges),
+        cmocka_unit_test(test_what_is_no_tokenizer),
         cmocka_unit_test(test_long_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
