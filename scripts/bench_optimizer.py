@@ -122,10 +122,13 @@ class Worker:
             fail(f'ended with exit code {self.process.wait()}: {shlex.join(self.command)}', 1)
         return line.strip()
 
-    def seconds(self, case):
-        self.process.stdin.write(case + '\n')
+    def ask(self, line):
+        self.process.stdin.write(line + '\n')
         self.process.stdin.flush()
-        return float(self.answer())
+        return self.answer()
+
+    def seconds(self, case):
+        return float(self.ask(case))
 
     def close(self):
         self.process.stdin.close()

@@ -1,0 +1,367 @@
+"""Speed and memory of training on the CPU, beside this machine's GEMM rate and PyTorch: writes FOLDER/bench_cpu.md and .json.
+What scripts/bench_cpu.sh runs once the program is built.
+
+Programs take turns of some seconds each, for several rounds, and a figure is the median over the rounds: a machine whose
+speed changes from minute to minute changes all of them alike. PyTorch's processes stay alive between their turns; ours is
+started anew, measures the GEMM rate of the type, trains, and is ended before it writes a checkpoint. First steps, which
+warm up, do not count.
+"""
+import argparse
+import dataclasses
+import json
+import pathlib
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from bench_optimizer import Worker, available_bytes
+from bench_zero import processor_name, usable_cores
+from bench_zero_report import plural, rows_to_markdown
+from random_tokens import write_random_tokens
+
+HERE = pathlib.Path(__file__).resolve().parent
+# Layers, heads, width, vocabulary.
+MODELS = {'quickstart': (6, 4, 128, 2048), '10M': (4, 3, 192, 50257), '35M': (6, 6, 384, 50257), '124M': (12, 12, 768, 50257),
+          '350M': (24, 16, 1024, 50257), '774M': (36, 20, 1280, 50257), '1.5B': (48, 25, 1600, 50257)}
+CASES = '124M:4x64,124M:4x1024,350M:1x1024,quickstart:2x256'
+GROWING_T = '124M:1x256,124M:1x512,124M:1x1024,124M:1x2048,124M:1x4096,124M:1x8192'
+GROWING_P = '10M:1x512,35M:1x512,124M:1x512,350M:1x512,774M:1x512,1.5B:1x512'
+SPARE_BYTES = 1 << 30  # left to the system
+# What a model needs that does not fit as it is: the same work but for a quarter, which is counted.
+FRUGAL = ('recompute=block', 'optimizer.state_dtype=int8')
+WAIT_S = 3600  # for the first steps of the largest
+
+
+def fail(message, code=2):
+    print(f'bench_cpu: {message}', file=sys.stderr)
+    sys.exit(code)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    model: str
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    batch: int
+    length: int
+
+    @property
+    def name(self):
+        return f'{self.model}, {self.batch} x {self.length}'
+
+    @property
+    def parameters(self):
+        C = self.width
+        return self.layers * (12 * C * C + 13 * C) + 2 * C + C * (self.vocabulary + self.length)
+
+    def flops_per_token(self, frugal=False):
+        """6 P + 6 L C T, and with recomputation what a block's forward has but for its last product."""
+        L, C = self.layers, self.width
+        again = (L - 1) * (16 * C * C + 2 * C * self.length) if frugal else 0
+        return 6 * self.parameters + 6 * L * C * self.length + again
+
+
+def case_of(text):
+    """'124M:4x1024', or sizes instead of the name: '2-2-32-61:1x16'."""
+    try:
+        model, _, shape = text.partition(':')
+        sizes = MODELS[model] if model in MODELS else tuple(map(int, model.split('-')))
+        batch, length = map(int, shape.split('x'))
+        case = Case(model, *sizes, batch, length)
+    except (ValueError, TypeError):
+        raise argparse.ArgumentTypeError(f'"{text}": expected MODEL:BATCHxLENGTH with one of {", ".join(MODELS)}, or '
+                                         'LAYERS-HEADS-WIDTH-VOCABULARY')
+    if min(case.layers, case.heads, case.width, case.vocabulary, batch, length) < 1:
+        raise argparse.ArgumentTypeError(f'"{text}": sizes are at least 1')
+    return case
+
+
+def cases_of(text):
+    return [case_of(part) for part in text.split(',')]
+
+
+def types_of(text):
+    types = text.split(',')
+    if not set(types) <= {'fp32', 'bf16', 'fp16'}:
+        raise argparse.ArgumentTypeError(f'"{text}": expected fp32, bf16 or fp16')
+    return types
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog='bench_cpu.sh', description='Speed and memory of training on the CPU.')
+    parser.add_argument('--cases', type=cases_of, default=cases_of(CASES), metavar='MODEL:BxT,...',
+                        help=f'models and batches ({CASES})')
+    parser.add_argument('--types', type=types_of, default=['fp32', 'bf16'], metavar='TYPE,...', help='(fp32,bf16)')
+    parser.add_argument('--rounds', type=int, default=5, metavar='N', help='turns of each program (5)')
+    parser.add_argument('--seconds', type=float, default=5, metavar='S', help='of a turn, at least two steps (5)')
+    parser.add_argument('--threads', type=int, default=0, metavar='N', help='of each program (one a core)')
+    parser.add_argument('--python', metavar='PROGRAM', help='a Python with torch, to compare with')
+    parser.add_argument('--peers', type=lambda text: text.split(','), default=['eager', 'compiled'], metavar='WAY,...',
+                        help='how PyTorch runs (eager,compiled)')
+    parser.add_argument('--growth', action='store_true', help='what a token costs as sequences, models and threads grow, instead')
+    parser.add_argument('--growing-lengths', type=cases_of, default=cases_of(GROWING_T), metavar='MODEL:BxT,...',
+                        help=f'of --growth ({GROWING_T})')
+    parser.add_argument('--growing-models', type=cases_of, default=cases_of(GROWING_P), metavar='MODEL:BxT,...',
+                        help=f'of --growth ({GROWING_P})')
+    parser.add_argument('--output', type=pathlib.Path, default=HERE.parent / 'runs' / 'bench-cpu', metavar='FOLDER',
+                        help='where the results go (runs/bench-cpu)')
+    parser.add_argument('--train', type=pathlib.Path, default=HERE.parent / 'train', metavar='PROGRAM', help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rounds < 1 or arguments.threads < 0 or not set(arguments.peers) <= {'eager', 'compiled'}:
+        parser.error('expected at least one round, and peers eager or compiled')
+    arguments.threads = arguments.threads or usable_cores()
+    return arguments
+
+
+# ---- programs that take turns; a turn gives the seconds of its steps and the largest memory so far
+
+class Ours:
+    def __init__(self, arguments, case, kind, threads, folder):
+        shard = folder / f'tokens-{case.vocabulary}.bin'
+        if not shard.exists():
+            write_random_tokens(shard, 1 << 18, case.vocabulary)
+        self.case, self.seconds, self.run = case, arguments.seconds, folder / 'run'
+        (folder / 'config.json').write_text('{}')
+        self.command = [str(arguments.train), str(folder / 'config.json'), 'device=cpu', f'run.dir={self.run}',
+                        f'run.threads={threads}', f'precision.compute={kind}', f'model.n_layer={case.layers}',
+                        f'model.n_head={case.heads}', f'model.n_embd={case.width}', f'model.vocab_size={case.vocabulary}',
+                        f'model.n_positions={case.length}', f'data.train={shard}', f'train.micro_batch_size={case.batch}',
+                        f'train.train_batch_size={case.batch}', 'train.max_steps=1000000', 'train.eval_every=0',
+                        'optimizer.lr=1e-4', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0',
+                        'run.log_every=1000000']
+
+    def needed_bytes(self):
+        command = [self.command[0], 'plan', *self.command[1:], '--ranks', '1', '--json']
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode != 0:
+            fail(f'{shlex.join(command)}: {process.stderr.strip()}', 1)
+        stages = json.loads(process.stdout)['plans'][0]['stages']
+        return stages[0]['total']
+
+    def be_frugal(self):
+        self.command += FRUGAL
+
+    def steps_so_far(self):
+        """Whole lines of the run's metrics but for the first step, which warms up."""
+        try:
+            lines = (self.run / 'metrics.jsonl').read_text().split('\n')[:-1]
+        except OSError:
+            return []
+        return [entry for entry in map(json.loads, lines) if 'loss' in entry][1:]
+
+    def turn(self):
+        shutil.rmtree(self.run, ignore_errors=True)
+        process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        began, steps = time.monotonic(), []
+        while len(steps) < 2 or sum(step['step_ms'] for step in steps) < self.seconds * 1e3:
+            if process.poll() is not None or time.monotonic() - began > WAIT_S:
+                process.kill()
+                fail(f'{shlex.join(self.command)}: {process.communicate()[1].strip()[-500:]}', 1)
+            time.sleep(0.05)
+            steps = self.steps_so_far()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        step = statistics.median(step['step_ms'] for step in steps) / 1e3
+        last = steps[-1]
+        rate = self.case.flops_per_token() * last['tokens_per_s'] / last['mfu']
+        return {'step_seconds': step, 'peak_bytes': max(entry['memory_peak_bytes'] for entry in steps), 'gemm_flops_per_s': rate}
+
+    def close(self):
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
+class PyTorch:
+    def __init__(self, arguments, case, kind, way):
+        sizes = {'layers': case.layers, 'heads': case.heads, 'width': case.width, 'vocabulary': case.vocabulary,
+                 'batch': case.batch, 'length': case.length, 'type': kind, 'compiled': way == 'compiled',
+                 'threads': arguments.threads}
+        self.worker = Worker(arguments.python, HERE / 'bench_cpu_peers.py', json.dumps(sizes),
+                             OMP_NUM_THREADS=str(arguments.threads))
+        self.said, self.seconds = json.loads(self.worker.first), arguments.seconds
+
+    def turn(self):
+        said = json.loads(self.worker.ask(str(self.seconds)))
+        return {'step_seconds': statistics.median(said['seconds']), 'peak_bytes': said['peak_bytes']}
+
+    def close(self):
+        self.worker.close()
+
+
+# ---- measuring
+
+def fitting(ours, n_programs):
+    """Whether so many programs of the size of ours fit side by side; PyTorch keeps more activations."""
+    return ours.needed_bytes() * (1 + 1.5 * (n_programs - 1)) + SPARE_BYTES < available_bytes()
+
+
+def start_peers(arguments, case, kind, ways, about):
+    programs = {}
+    for way in ways:
+        peer = PyTorch(arguments, case, kind, way)
+        if 'missing' in peer.said:
+            about['missing'][f'{case.name}, {kind}: PyTorch {way}'] = peer.said['missing']
+            peer.close()
+        else:
+            about['PyTorch'] = peer.said['version']
+            programs[way] = peer
+    return programs
+
+
+def take_turns(programs, rounds):
+    turns = {name: [] for name in programs}
+    for k in range(rounds):
+        # There and back, so that a machine that slows down steadily favours none.
+        for name in list(programs) if k % 2 == 0 else list(reversed(programs)):
+            turns[name].append(programs[name].turn())
+    for program in programs.values():
+        program.close()
+    return turns
+
+
+def compare(arguments, case, kind, folder, about):
+    ours = Ours(arguments, case, kind, arguments.threads, folder)
+    ways = arguments.peers if arguments.python else []
+    if not fitting(ours, 1):
+        return {'case': case.name, 'type': kind, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
+    together = fitting(ours, 1 + len(ways))
+    if together:
+        turns = take_turns({'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
+    else:  # each for itself
+        turns = take_turns({'ours': ours}, arguments.rounds)
+        for way in ways:
+            turns |= take_turns(start_peers(arguments, case, kind, [way], about), arguments.rounds)
+    return {'case': case.name, 'type': kind, 'parameters': case.parameters, 'flops_per_token': case.flops_per_token(),
+            'interleaved': together, **summary(case, turns)}
+
+
+def summary(case, turns):
+    rate = statistics.median(turn['gemm_flops_per_s'] for turn in turns['ours'])
+    programs = {}
+    for name, all_turns in turns.items():
+        seconds = statistics.median(turn['step_seconds'] for turn in all_turns)
+        tokens = case.batch * case.length / seconds
+        programs[name] = {'step_seconds': seconds, 'tokens_per_s': tokens, 'of_gemm': tokens * case.flops_per_token() / rate,
+                          'peak_bytes': max(turn['peak_bytes'] for turn in all_turns), 'turns': all_turns}
+    ours = programs['ours']
+    ratios = {name: {'speed': ours['tokens_per_s'] / one['tokens_per_s'], 'memory': ours['peak_bytes'] / one['peak_bytes']}
+              for name, one in programs.items() if name != 'ours'}
+    return {'gemm_flops_per_s': rate, 'programs': programs, 'ratios': ratios}
+
+
+def grow(arguments, case, kind, threads, folder):
+    ours = Ours(arguments, case, kind, threads, folder)
+    frugal = not fitting(ours, 1)
+    if frugal:
+        ours.be_frugal()
+    point = {'case': case.name, 'type': kind, 'threads': threads, 'frugal': frugal, 'parameters': case.parameters,
+             'length': case.length, 'flops_per_token': case.flops_per_token(frugal)}
+    if not fitting(ours, 1):
+        return {**point, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
+    turns = take_turns({'ours': ours}, arguments.rounds)['ours']
+    seconds = statistics.median(turn['step_seconds'] for turn in turns) / (case.batch * case.length)
+    rate = statistics.median(turn['gemm_flops_per_s'] for turn in turns)
+    return {**point, 'gemm_flops_per_s': rate, 'seconds_per_token': seconds, 'peak_bytes': turns[-1]['peak_bytes'],
+            'of_gemm': point['flops_per_token'] / seconds / rate, 'turns': turns}
+
+
+# ---- what it amounts to
+
+TITLES = {'ours': 'zero.c', 'eager': 'PyTorch, eager', 'compiled': 'PyTorch, compiled'}
+
+
+def head(results):
+    lines = [f"{results['processor']}, {plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
+             'turn. "of GEMM": (6 P + 6 L C T) FLOPs a token, of the GEMM rate that zero.c measured at the start of each turn.\n']
+    if 'PyTorch' in results['about']:
+        lines.append(f"\n- PyTorch {results['about']['PyTorch']}\n")
+    lines += [f'- not compared with {name}: {why}\n' for name, why in results['about']['missing'].items()]
+    return ''.join(lines)
+
+
+def comparison_table(results):
+    lines = ['# Training on the CPU\n\n', head(results)]
+    for one in results['cases']:
+        lines.append(f"\n## {one['case']}, {one['type']}\n\n")
+        if 'skipped' in one:
+            lines.append(f"Skipped: {one['skipped']}.\n")
+            continue
+        lines.append(f"GEMM {one['gemm_flops_per_s'] / 1e9:.1f} GFLOP/s"
+                     f"{'' if one['interleaved'] else '; one program after the other, as memory is for one'}.\n\n")
+        rows = [[TITLES[name], f"{p['tokens_per_s']:,.1f}", f"{p['step_seconds'] * 1e3:,.1f}", f"{p['of_gemm']:.2f}",
+                 f"{p['peak_bytes'] / 2**30:.2f}", *([f'{one["ratios"][name][what]:.2f}' for what in ('speed', 'memory')]
+                                                     if name in one['ratios'] else ['', ''])]
+                for name, p in one['programs'].items()]
+        lines.append(rows_to_markdown(['program', 'tokens/s', 'ms a step', 'of GEMM', 'peak GiB', 'zero.c is faster by',
+                                       'its memory'], rows))
+    return ''.join(lines)
+
+
+def growth_table(results):
+    """Each row beside the first of its group: a cost that grows as the FLOPs do is the same part of the first's as they are."""
+    lines = ['# How the cost of a token grows\n\n', head(results)]
+    for title, points in results['growth'].items():
+        lines.append(f'\n## {title}\n\n')
+        rows, first = [], None
+        for point in points:
+            name = point['case'] + (', blocks recomputed, int8 moments' if point['frugal'] else '')
+            if 'skipped' in point:
+                rows.append([name, str(point['threads']), f"skipped: {point['skipped']}", '', '', '', '', ''])
+                continue
+            first = first or point
+            rows.append([name, str(point['threads']), f"{1e3 * point['seconds_per_token']:.3f}",
+                         f"{point['seconds_per_token'] / first['seconds_per_token']:.3f}",
+                         f"{point['flops_per_token'] / 1e9:.3f}", f"{point['flops_per_token'] / first['flops_per_token']:.3f}",
+                         f"{point['of_gemm']:.2f}", f"{point['peak_bytes'] / 2**30:.2f}"])
+        lines.append(rows_to_markdown(['case', 'threads', 'ms a token', "of the first's", 'GFLOP a token',
+                                       "of the first's", 'of GEMM', 'peak GiB'], rows))
+    return ''.join(lines)
+
+
+def measure(arguments, results, folder):
+    if not arguments.growth:
+        results['cases'] = []
+        for case in arguments.cases:
+            for kind in arguments.types:
+                results['cases'].append(compare(arguments, case, kind, folder, results['about']))
+                print(f'{case.name}, {kind}: done', flush=True)
+        return comparison_table(results)
+    results['growth'] = {}
+    counts = sorted({1, arguments.threads})
+    for kind in arguments.types:
+        groups = {f'longer sequences, {kind}': [(case, arguments.threads) for case in arguments.growing_lengths],
+                  f'larger models, {kind}': [(case, arguments.threads) for case in arguments.growing_models],
+                  f'more threads, {kind}': [(arguments.cases[0], threads) for threads in counts]}
+        for title, points in groups.items():
+            results['growth'][title] = [grow(arguments, case, kind, threads, folder) for case, threads in points]
+            print(f'{title}: done', flush=True)
+    return growth_table(results)
+
+
+def main():
+    arguments = parse_arguments()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds,
+               'command': 'scripts/bench_cpu.sh ' + shlex.join(sys.argv[1:]), 'about': {'missing': {}}}
+    if not arguments.python:
+        results['about']['missing']['PyTorch'] = 'no --python was given'
+    name = 'bench_cpu_growth' if arguments.growth else 'bench_cpu'
+    with tempfile.TemporaryDirectory(prefix='bench-cpu-') as folder:
+        try:
+            text = measure(arguments, results, pathlib.Path(folder))
+        except KeyboardInterrupt:
+            fail('interrupted; nothing was written', 130)
+    (arguments.output / f'{name}.md').write_text(text)
+    (arguments.output / f'{name}.json').write_text(json.dumps(results, indent=2) + '\n')
+    print('\n' + text)
+    print(f'written: {arguments.output}/{name}.md, .json')
+
+
+if __name__ == '__main__':
+    main()

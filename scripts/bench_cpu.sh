@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Training on the CPU: tokens/s, the part of the GEMM rate of the same minute, and peak memory, for GPT-2 124M, 350M and
+# the quickstart in fp32 and bf16; with --python, the same models and batches in PyTorch, eager and compiled, in turn.
+# With --growth, what a token costs as sequences, models and threads grow, beside its FLOPs. Writes a table and JSON.
+#
+# usage: scripts/bench_cpu.sh [--cases 124M:4x64,quickstart:2x256] [--types fp32,bf16] [--rounds N] [--threads N]
+#                             [--python PROGRAM] [--growth] [--output FOLDER]                 all of them: --help
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+
+for argument in "$@"; do
+  case $argument in -h | --help) exec python3 "$here/bench_cpu.py" --help ;; esac
+done
+"$here/install.sh" --benchmarks
+make -C "$here/.." --no-print-directory -j"$(nproc)" train
+exec python3 "$here/bench_cpu.py" "$@"

@@ -1,0 +1,97 @@
+"""Training steps of GPT-2 in PyTorch on the CPU, timed on request: what scripts/bench_cpu.py starts with the Python that has
+it. One argument, JSON: layers, heads, width, vocabulary, batch, length, type, compiled, threads. The first line of output
+is JSON: the version, or why there is none. Then a line of input is the least seconds to train for, and a line of output
+is JSON: the seconds of each step, and the largest memory so far.
+"""
+import json
+import resource
+import sys
+import time
+
+
+def network(torch, sizes):
+    """GPT-2 with a tied classifier, as a module from tokens and targets to the mean loss."""
+    nn, functional = torch.nn, torch.nn.functional
+    width, heads = sizes['width'], sizes['heads']
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            parts = self.qkv(self.norms[0](x)).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+            return x + self.narrow(functional.gelu(self.wide(self.norms[1](x)), approximate='tanh'))
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.positions = nn.Embedding(sizes['vocabulary'], width), nn.Embedding(sizes['length'], width)
+            self.blocks = nn.ModuleList(Block() for _ in range(sizes['layers']))
+            self.norm = nn.LayerNorm(width)
+            for parameter in self.parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+
+        def forward(self, tokens, targets):
+            x = self.tokens(tokens) + self.positions.weight[:tokens.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.norm(x), self.tokens.weight)
+            return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+    return Network()
+
+
+def trainer(torch, sizes):
+    """A function that takes one step: forward, backward, clipping to a norm of 1, AdamW."""
+    torch.manual_seed(1337)
+    model = network(torch, sizes)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
+    forward = torch.compile(model) if sizes['compiled'] else model
+    narrow = sizes['type'] == 'bf16'
+
+    def step():
+        tokens = torch.randint(sizes['vocabulary'], (sizes['batch'], sizes['length'] + 1))
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=narrow):
+            loss = forward(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def main():
+    # What compilers print must not get between the answers.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    sizes = json.loads(sys.argv[1])
+    try:
+        import torch
+        torch.set_num_threads(sizes['threads'])
+        step = trainer(torch, sizes)
+        for _ in range(2):  # compiles, and makes the optimizer's state
+            step()
+        said = {'version': torch.__version__}
+    except Exception as error:  # not installed, or it does not compile here
+        said = {'missing': ' '.join(str(error).split())[-200:]}
+    print(json.dumps(said), file=answers, flush=True)
+    for line in sys.stdin:
+        seconds = []
+        while len(seconds) < 2 or sum(seconds) < float(line):
+            began = time.perf_counter()
+            step()
+            seconds.append(time.perf_counter() - began)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({'seconds': seconds, 'peak_bytes': peak}), file=answers, flush=True)
+
+
+if __name__ == '__main__':
+    main()
