@@ -27,35 +27,48 @@ VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct call *call) 
     return rule != OPTIMIZER_SGD || call->reads_moments;
 }
 
-// The new weights, from the old ones and the unscaled gradients; the moments are updated.
-VF_INLINE vf update(enum optimizer_rule rule, const struct call *call, vf g, vf weight, struct moments *at) {
+// Updates the moments, by the unscaled gradients, and begins the new weights': what finish_weights gets.
+VF_INLINE vf update_moments(enum optimizer_rule rule, const struct call *call, vf g, vf weight,
+                            struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
     if (rule == OPTIMIZER_ADAM || rule == OPTIMIZER_SGD)
         g = vf_fma(weight, vf_set1(c->coupled_decay), g);
-    if (rule == OPTIMIZER_SGD) {
-        at->m = reads_moments(rule, call) ? vf_fma(at->m, vf_set1(c->momentum), g) : g;
-        return vf_fnma(at->m, vf_set1(c->lr), weight);
-    }
-    vf towards = g - at->m, direction;
+    if (rule == OPTIMIZER_SGD)
+        return at->m = reads_moments(rule, call) ? vf_fma(at->m, vf_set1(c->momentum), g) : g;
+    vf towards = g - at->m;
     if (rule == OPTIMIZER_LION) {
         vf mixed = vf_fma(towards, vf_set1(c->take1), at->m), lr = vf_set1(c->lr);
         at->m = vf_fma(towards, vf_set1(c->take2), at->m);
-        direction = vf_select(mixed > 0, lr, vf_select(mixed < 0, -lr, mixed)); // NaN stays
-        return weight - vf_fma(weight, vf_set1(c->decay), direction);
+        return vf_select(mixed > 0, lr, vf_select(mixed < 0, -lr, mixed)); // NaN stays
     }
     at->m = vf_fma(towards, vf_set1(c->take1), at->m);
     at->v = vf_fma(vf_fma(g, g, -at->v), vf_set1(c->take2), at->v);
-    direction = at->m * c->step_size / vf_fma(vf_sqrt(at->v), vf_set1(c->root_scale), vf_set1(c->epsilon));
-    return weight - (rule == OPTIMIZER_ADAMW ? vf_fma(weight, vf_set1(c->decay), direction) : direction);
+    return vf_sqrt(at->v);
 }
 
-// Reads gradients and weights, and writes the new weights.
-VF_INLINE void update_weights(enum optimizer_rule rule, const struct call *call, size_t i, int lanes,
-                              struct moments *at) {
+VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct call *call, vf weight, vf m, vf begun) {
+    const struct optimizer_constants *c = &call->constants;
+    if (rule == OPTIMIZER_SGD)
+        return vf_fnma(begun, vf_set1(c->lr), weight);
+    vf direction = begun;
+    if (rule != OPTIMIZER_LION)
+        direction = m * c->step_size / vf_fma(begun, vf_set1(c->root_scale), vf_set1(c->epsilon));
+    return weight - (rule == OPTIMIZER_ADAM ? direction : vf_fma(weight, vf_set1(c->decay), direction));
+}
+
+// Both, with the gradients and weights in memory.
+VF_INLINE vf begin_step(enum optimizer_rule rule, const struct call *call, size_t i, int lanes,
+                        struct moments *at) {
     const struct optimizer_step_args *args = &call->args;
     vf g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
+    return update_moments(rule, call, g, vf_get_part(DTYPE_F32, args->from.master, i, lanes), at);
+}
+
+VF_INLINE void finish_step(enum optimizer_rule rule, const struct call *call, size_t i, int lanes, vf m,
+                           vf begun) {
+    const struct optimizer_step_args *args = &call->args;
     vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
-    weight = update(rule, call, g, weight, at);
+    weight = finish_weights(rule, call, weight, m, begun);
     vf_put_part(DTYPE_F32, args->to.master, i, weight, lanes);
     if (args->param)
         vf_put_part(args->type, args->param, i, weight, lanes);
@@ -151,7 +164,8 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
         at.m = vf_get_part(type, args->from.m, i, lanes);
     if (n_moments > 1)
         at.v = vf_get_part(type, args->from.v, i, lanes);
-    update_weights(rule, call, i, lanes, &at);
+    vf begun = begin_step(rule, call, i, lanes, &at);
+    finish_step(rule, call, i, lanes, at.m, begun);
     vu noise = type == DTYPE_BF16 ? noise_of(numbers_of(call, i)) : (vu){0};
     if (n_moments > 0)
         put_moments(type, FIRST_MOMENT, args->to.m, i, at.m, noise, lanes);
@@ -203,20 +217,21 @@ VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const
     return (struct scales){.m = reads_moments(rule, call) ? m[block] : 0, .v = n_moments > 1 ? v[block] : 0};
 }
 
-// The vector from element k of the block that begins at `begin`.
-VF_INLINE void update_part(enum optimizer_rule rule, int n_moments, const struct call *call,
-                           const struct codes *codes, size_t begin, size_t k, int lanes,
-                           struct scales *scales, struct moments *new) {
+// The new moments of the vector from element k of the block that begins at `begin`.
+VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct call *call,
+                        const struct codes *codes, size_t begin, size_t k, int lanes, struct scales *scales,
+                        struct moments *new) {
     struct moments at = {vf_zero(), vf_zero()};
     if (reads_moments(rule, call))
         at.m = decode(codes->m_from + k, FIRST_MOMENT, scales->m);
     if (n_moments > 1)
         at.v = decode(codes->v_from + k, SECOND_MOMENT, scales->v);
-    update_weights(rule, call, begin + k, lanes, &at);
+    vf begun = begin_step(rule, call, begin + k, lanes, &at);
     scales->m_largest = vu_max(scales->m_largest, (vu)at.m & 0x7fffffffu);
     if (n_moments > 1)
         scales->v_largest = vu_max(scales->v_largest, (vu)at.v);
     new[k / VF_WIDTH] = at;
+    return begun;
 }
 
 // What a block's new moments are multiplied by to have their share of its new scales.
@@ -296,9 +311,11 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
     memcpy(m_copy, there.m_from, n);
     if (n_moments > 1)
         memcpy(v_copy, there.v_from, n);
-    for (size_t k = 0; k < n; k += VF_WIDTH)
-        update_part(rule, n_moments, call, &codes, begin, k, n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH,
-                    &scales, new);
+    for (size_t k = 0; k < n; k += VF_WIDTH) {
+        int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
+        vf begun = begin_part(rule, n_moments, call, &codes, begin, k, lanes, &scales, new);
+        finish_step(rule, call, begin + k, lanes, new[k / VF_WIDTH].m, begun);
+    }
     struct inverses inverses = put_scales(n_moments, call, begin, &scales);
     for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP)
         put_group(n_moments, call, &codes, begin, k, inverses, new);
@@ -308,7 +325,8 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
         memcpy(there.v_to, v_copy, n);
 }
 
-// A block is put while the next one is updated: rounding fills the time that square roots and divisions take.
+// A block is put while the next one is updated, and a group's square roots are all under way before the first
+// is divided by: the processor looks only some hundred instructions ahead, no further than one vector's.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct call *call,
                            struct cpu_range range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
@@ -321,12 +339,18 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
         fetch_scales(n_moments, &call->args, i);
         for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP) {
             fetch_moments(n_moments, DTYPE_I8, &call->args, i + k);
-            for (size_t j = k; j < k + GROUP; j += VF_WIDTH) {
-                fetch_weights(&call->args, i + j);
-                update_part(rule, n_moments, call, &codes, i, j, VF_WIDTH, &scales, new);
+            vf begun[4];
+            for (size_t j = 0; j < 4; j++) {
+                size_t at = k + j * VF_WIDTH;
+                fetch_weights(&call->args, i + at);
+                begun[j] = begin_part(rule, n_moments, call, &codes, i, at, VF_WIDTH, &scales, new);
             }
             if (i > range.begin)
                 put_group(n_moments, call, &last_codes, i - MOMENT_BLOCK, k, inverses, last);
+            for (size_t j = 0; j < 4; j++) {
+                size_t at = k + j * VF_WIDTH;
+                finish_step(rule, call, i + at, VF_WIDTH, new[at / VF_WIDTH].m, begun[j]);
+            }
         }
         if (i > range.begin)
             close_block(n_moments, &last_codes, inverses);
