@@ -7,22 +7,37 @@
 
 #define TWO_SQRT_2_OVER_PI 1.5957691216057308f // 2 sqrt(2 / pi)
 #define CUBIC              0.044715f
+#define LOG2_E             1.4426950408889634f
 
-VF_INLINE vf vf_gelu(vf x) {
-    vf u = x * vf_fma(x * x, vf_set1(TWO_SQRT_2_OVER_PI * CUBIC), vf_set1(TWO_SQRT_2_OVER_PI));
-    return x * vf_sigmoid(u);
+// sigmoid(u) and its factors, from u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q
+// by the sign of u, and its derivative is e q^2: nothing cancels, nothing overflows.
+struct vf_logistic {
+    vf e, q, sigmoid;
+};
+
+VF_INLINE struct vf_logistic vf_logistic(vf u) {
+    struct vf_logistic s = {.e = vf_exp2(vf_min(u, -u))};
+    s.q = vf_reciprocal(s.e + 1.0f);
+    s.sigmoid = vf_select(u < vf_zero(), s.e * s.q, s.q);
+    return s;
 }
 
-// With s = sigmoid(2 u): d(x s)/dx = s + x 2 u' s (1 - s). From e = exp(-|2 u|) and q = 1 / (1 + e), s is q
-// or e q by the sign of u, and s (1 - s) is e q^2: nothing cancels, nothing overflows.
+// 2 u log2 e
+VF_INLINE vf vf_gelu_argument(vf x, vf square) {
+    return x *
+           vf_fma(square, vf_set1(TWO_SQRT_2_OVER_PI * CUBIC * LOG2_E), vf_set1(TWO_SQRT_2_OVER_PI * LOG2_E));
+}
+
+VF_INLINE vf vf_gelu(vf x) {
+    return x * vf_logistic(vf_gelu_argument(x, x * x)).sigmoid;
+}
+
+// d(x sigmoid(2 u))/dx = sigmoid + x 2 u' e q^2
 VF_INLINE vf vf_gelu_derivative(vf x) {
     vf square = x * x;
-    vf u = x * vf_fma(square, vf_set1(TWO_SQRT_2_OVER_PI * CUBIC), vf_set1(TWO_SQRT_2_OVER_PI));
+    struct vf_logistic s = vf_logistic(vf_gelu_argument(x, square));
     vf slope = vf_fma(square, vf_set1(3.0f * TWO_SQRT_2_OVER_PI * CUBIC), vf_set1(TWO_SQRT_2_OVER_PI));
-    vf e = vf_exp(vf_min(u, -u));
-    vf q = 1.0f / (e + 1.0f);
-    vf s = vf_select(u < vf_zero(), e * q, q);
-    return vf_fma(x * slope, e * q * q, s);
+    return vf_fma(x * slope, s.e * s.q * s.q, s.sigmoid);
 }
 
 #endif

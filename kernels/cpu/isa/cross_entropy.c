@@ -1,7 +1,7 @@
 // Cross-entropy of rows of logits with its gradient (kernels/ops.h: cross_entropy), a row at a time while it
-// lies in the cache: the maximum, the sum of exp(logit - maximum), then the gradient. The sum is compensated,
-// and the target's own gradient comes from the loss by expm1, so that a loss near 0 and its gradient keep
-// their relative accuracy.
+// lies in the cache: the maximum, the sum of exp(logit - maximum), then the gradient. The target's term is
+// kept apart from the sum of the others, and the target's own gradient comes from the loss by expm1, so that
+// a loss near 0 and its gradient keep their relative accuracy.
 #include <math.h>
 #include <omp.h>
 
@@ -29,32 +29,25 @@ static float row_maximum(const float *logits, int V) {
     return vf_reduce_max(vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3])));
 }
 
-// A sum by lane with what its rounding lost (Knuth's two-sum).
-struct compensated {
-    vf sum, lost;
-};
+// The sum of exp(logit - maximum), in stretches short enough for floats.
+#define N_SUMS        4
+#define STRETCH_STEPS 16
 
-VF_INLINE void add_compensated(struct compensated *total, vf term) {
-    vf sum = total->sum + term, added = sum - total->sum;
-    total->lost += (total->sum - (sum - added)) + (term - added);
-    total->sum = sum;
-}
-
-static double row_sum(const float *logits, int V, float maximum) {
-    struct compensated totals[2] = {{vf_zero(), vf_zero()}, {vf_zero(), vf_zero()}};
-    int c = 0;
-    for (; c + 2 * VF_WIDTH <= V; c += 2 * VF_WIDTH)
-        for (int i = 0; i < 2; i++)
-            add_compensated(&totals[i], vf_exp(vf_load(logits + c + i * VF_WIDTH) - maximum));
-    for (; c < V; c += VF_WIDTH) {
-        int lanes = V - c < VF_WIDTH ? V - c : VF_WIDTH;
-        add_compensated(&totals[0],
-                        vf_first(vf_exp(vf_load_part(logits + c, lanes) - maximum), lanes, vf_zero()));
-    }
+static double sum_exponentials(const float *logits, int n, float maximum) {
     double sum = 0.0;
-    for (int i = 0; i < 2; i++)
-        for (int lane = 0; lane < VF_WIDTH; lane++)
-            sum += (double)totals[i].sum[lane] + (double)totals[i].lost[lane];
+    int c = 0;
+    while (c + N_SUMS * VF_WIDTH <= n) {
+        vf sums[N_SUMS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+        for (int step = 0; step < STRETCH_STEPS && c + N_SUMS * VF_WIDTH <= n; step++, c += N_SUMS * VF_WIDTH)
+            for (int i = 0; i < N_SUMS; i++)
+                sums[i] += vf_exp(vf_load(logits + c + i * VF_WIDTH) - maximum);
+        sum += (double)vf_reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    }
+    for (; c < n; c += VF_WIDTH) {
+        int lanes = n - c < VF_WIDTH ? n - c : VF_WIDTH;
+        sum += (double)vf_reduce_add(
+            vf_first(vf_exp(vf_load_part(logits + c, lanes) - maximum), lanes, vf_zero()));
+    }
     return sum;
 }
 
@@ -73,8 +66,10 @@ VF_INLINE void one_row(const enum dtype type, const struct cross_entropy_args *a
     size_t index = row * (size_t)args->dlogits_stride;
     int target = args->targets[row];
     float maximum = row_maximum(logits, args->V);
-    double sum = row_sum(logits, args->V, maximum);
-    double loss = log(sum) + ((double)maximum - (double)logits[target]);
+    double others = sum_exponentials(logits, target, maximum) +
+                    sum_exponentials(logits + target + 1, args->V - target - 1, maximum);
+    double below = (double)maximum - (double)logits[target], own = exp(-below), sum = own + others;
+    double loss = others < own ? log1p(others / own) : log(sum) + below;
     ((float *)args->losses)[row] = (float)loss;
     if (!args->dlogits)
         return;
