@@ -264,6 +264,7 @@ static void test_golden(void **state) {
     X("gpt2-tiny", device, DTYPE_F16, RECOMPUTE_NONE, fp16_tolerances)                                       \
     X("gpt2-tiny-accum", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
 #define GOLDEN_CASES(X)                                                                                      \
+    ON_DEVICE(X, "avx512_bf16")                                                                              \
     ON_DEVICE(X, "avx512")                                                                                   \
     ON_DEVICE(X, "avx2")                                                                                     \
     ON_DEVICE(X, "portable")                                                                                 \
