@@ -317,7 +317,7 @@ static void test_advice(void **state) {
     }
     rig.config.zero_optimization.stage = 0;
     assert_true(plans[1].total < plans[0].total);
-    expect_advice(&rig, 4, plans[1].total, "it would fit", "zero_optimization.stage=1");
+    expect_advice(&rig, 4, plans[1].taken[REGION_HOST], "it would fit", "zero_optimization.stage=1");
     expect_advice(&rig, 4, 1000, "smaller", "train.seq_len");
     rig_free(&rig);
 }
