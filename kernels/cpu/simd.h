@@ -206,9 +206,11 @@ VF_INLINE vf vf_exp(vf x) {
 VF_INLINE vf vf_exp2(vf x) {
     const vf lowest = vf_set1(-126.0f), shift = vf_set1(0x1.8p23f);
 #if !defined(VF_AVX512)
-    x = vf_min(vf_set1(128.0f), x);
+    vf clamped = vf_max(lowest, vf_min(vf_set1(128.0f), x));
+#else
+    vf clamped = x;
 #endif
-    vf shifted = x + shift, n = shifted - shift, r = x - n;
+    vf shifted = clamped + shift, n = shifted - shift, r = clamped - n;
     vf p = vf_set1(0x1.41fbc6p-13f);
     p = vf_fma(p, r, vf_set1(0x1.5f3e5ep-10f));
     p = vf_fma(p, r, vf_set1(0x1.3b2d4ep-7f));
