@@ -267,9 +267,9 @@ class Fit(CommandCase):
         words = shlex.split(first['command'])
         self.assertEqual(words[:5], ['mpirun', '-n', '2', './train', str(config)])
         self.assertIn('data.train=a b', words)
-        self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=none'])
+        self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=elementwise'])
         out = self.run_train('plan', config, 'recompute=block', '--fit', '--ranks', 1).out
-        self.assertIn(f'./train {config} recompute=none\n', out)
+        self.assertIn(f'./train {config} recompute=elementwise\n', out)
 
     def test_a_gpu_that_is_not_here(self):
         """Planned with and without CUDA in the build, by the same formulas."""

@@ -127,7 +127,7 @@ class Profile(ProfileCase):
 
     def test_the_table(self):
         self.micro_batches = 1
-        self.profiled(self.tiny_config())
+        self.profiled(self.tiny_config(recompute='none'))
         for line in ('linear_forward, qkv', 'linear_backward, attention projection', 'linear_forward, fc ',
                      'linear_backward, fc projection', 'linear_forward, classifier', 'attention_backward', 'other',
                      'optimizer_step', 'load data', 'the step  ', '100.00 %', 'of GEMM', 'of bandwidth', 'trace.json'):
