@@ -14,24 +14,8 @@
 #include "kernels/adafactor.h"
 #include "kernels/exact_sum.h"
 #include "kernels/ops.h"
+#include "tests/support/device.h"
 #include "tests/support/expect.h"
-
-static struct device *device;
-static struct stream stream;
-
-static int open_device(void **state) {
-    (void)state;
-    if (ref_device_open(&device) != STATUS_OK)
-        return -1;
-    stream = (struct stream){.device = device};
-    return 0;
-}
-
-static int close_device(void **state) {
-    (void)state;
-    device_close(device);
-    return 0;
-}
 
 // ---- a tensor and its steps
 
@@ -286,5 +270,5 @@ int main(void) {
         cmocka_unit_test(test_bounds_hold),
         cmocka_unit_test(test_sums_need_no_order),
     };
-    return cmocka_run_group_tests_name("ref adafactor", tests, open_device, close_device);
+    return cmocka_run_group_tests_name("ref adafactor", tests, open_oracle, close_device);
 }

@@ -11,26 +11,10 @@
 
 #include "base/rng.h"
 #include "kernels/ops.h"
+#include "tests/support/device.h"
 #include "tests/support/expect.h"
 
 enum { N_MOST = 257, N_STEPS = 5 };
-
-static struct device *device;
-static struct stream stream;
-
-static int open_device(void **state) {
-    (void)state;
-    if (ref_device_open(&device) != STATUS_OK)
-        return -1;
-    stream = (struct stream){.device = device};
-    return 0;
-}
-
-static int close_device(void **state) {
-    (void)state;
-    device_close(device);
-    return 0;
-}
 
 // Element i of the gradient of step k (from 1).
 static double gradient(int k, int i) {
@@ -284,5 +268,5 @@ int main(void) {
         cmocka_unit_test(test_sgd),         cmocka_unit_test(test_lion),
         cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_narrow_parameters),
     };
-    return cmocka_run_group_tests_name("ref optimizers", tests, open_device, close_device);
+    return cmocka_run_group_tests_name("ref optimizers", tests, open_oracle, close_device);
 }

@@ -12,24 +12,9 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/device.h"
 #include "kernels/ops.h"
+#include "tests/support/device.h"
 #include "tests/support/expect.h"
-
-static struct device *device;
-static struct stream stream;
-
-static int open_device(void **state) {
-    (void)state;
-    return device_open("cpu", 2, 0, &device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
-}
-
-static int close_device(void **state) {
-    (void)state;
-    stream_free(&stream);
-    device_close(device);
-    return 0;
-}
 
 // ---- tensors of small integers
 
@@ -255,5 +240,5 @@ int main(void) {
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_blocks_of_bf16_otherwise),
     };
-    return cmocka_run_group_tests_name("linear layers larger than a block", tests, open_device, close_device);
+    return cmocka_run_group_tests_name("linear layers larger than a block", tests, open_cpu, close_device);
 }

@@ -1,0 +1,28 @@
+// The device that all tests of a program work on: opened and closed around their group.
+#ifndef ZERO_TESTS_SUPPORT_DEVICE_H
+#define ZERO_TESTS_SUPPORT_DEVICE_H
+
+#include "kernels/device.h"
+
+static struct device *device;
+static struct stream stream;
+
+static inline int open_oracle(void **state) {
+    (void)state;
+    return ref_device_open(&device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
+}
+
+// On two threads
+static inline int open_cpu(void **state) {
+    (void)state;
+    return device_open("cpu", 2, 0, &device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
+}
+
+static inline int close_device(void **state) {
+    (void)state;
+    stream_free(&stream);
+    device_close(device);
+    return 0;
+}
+
+#endif
