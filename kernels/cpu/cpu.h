@@ -51,9 +51,6 @@ struct cpu_device {
     bool fast_bf16_products;
 };
 
-// By a measurement of about 0.1 ms (bf16_rate.c); false where the processor has no such instructions.
-bool cpu_measure_fast_bf16_products(void);
-
 // ---- division among threads. Every parallel region of the backend is
 //     #pragma omp parallel num_threads(cpu_threads(device, work))
 // with one cpu_thread_range in it. The share of a thread depends on (n, grain, threads) only.
