@@ -167,9 +167,8 @@ static enum status measured_bytes(struct device *device, size_t *bytes) {
     return STATUS_OK;
 }
 
-// The best pass after one that touches the memory for the first time. sgd without momentum is master +=
-// factor
-// * grad: two reads and a write, and nothing to compute.
+// The best pass after one that touches the memory for the first time. SGD without momentum adds a multiple of
+// the gradients to the weights: two reads and a write, and next to nothing to compute.
 static enum status time_passes(struct stream *stream, const struct optimizer_step_args *pass,
                                double *seconds) {
     *seconds = HUGE_VAL;

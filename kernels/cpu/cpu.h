@@ -47,7 +47,8 @@ struct cpu_device {
     const struct cpu_isa *isa;
     struct product_cache *products;
     // Vector instructions multiply bf16 at least as fast as fp32 (matrix units, which the library of products
-    // uses by itself, are another matter): measured, or what the instruction set that was asked for says.
+    // uses by itself, are another matter): by the processor's name, or what the instruction set that was
+    // asked for says. No clock decides: ranks that decided differently would not give the same bits.
     bool fast_bf16_products;
 };
 
