@@ -42,10 +42,11 @@ struct unit_hooks {
 // - RECOMPUTE_ELEMENTWISE keeps 10 C: the outputs of norms and of GELU are made again in buffers that all
 //   blocks share, for about a hundredth more work. 14 C on GPUs, whose library makes GELU's output inside a
 //   product, so that it would not be the same bits again.
-// - RECOMPUTE_ATTENTION keeps 6 C (10 C): queries, keys, values and attention's output are made again too,
-//   for about a tenth more work (a product with 3 C columns, and attention's forward). Selective recomputation
-//   (Korthikanti et al., arXiv 2205.05198) gives up what is between the two products of attention, its
-//   scores; attention here never stores scores, so this gives up what it reads and writes instead.
+// - RECOMPUTE_ATTENTION keeps 6 C (10 C): queries, keys, values and attention's output are made again
+//   too, for about a tenth more work (a product with 3 C columns, and attention's forward). Selective
+//   recomputation (Korthikanti et al., arXiv 2205.05198) gives up what is between the two products of
+//   attention, its scores; attention here never stores scores, so this gives up what it reads and writes
+//   instead.
 // - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about a quarter more
 //   work: forward's but for its last product.
 // The last block's buffers are still full when backward begins: none of it is made again.
