@@ -1,7 +1,8 @@
 // An optimizer's step in one pass: each element's state is read once, updated in float and written once, the
 // gradient widened and the parameter rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
 // rounding for rounding. The rule and the moments' type are known when a loop is compiled; the types of
-// gradients and parameters are asked for again at each vector, which memory leaves time for.
+// gradients and parameters are asked for again at each vector, which memory leaves time for (but with int8
+// moments, whose loop waits for arithmetic as much as for memory: it is compiled twice).
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
@@ -382,8 +383,14 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
         step_span(rule, n_moments, DTYPE_BF16, &call, range);                                                \
     }                                                                                                        \
     static __attribute__((noinline)) void name##_int8(const struct call *shared, struct cpu_range range) {   \
-        const struct call call = *shared;                                                                    \
-        step_blocks(rule, n_moments, &call, range);                                                          \
+        struct call call = *shared;                                                                          \
+        if (call.args.grad_type == DTYPE_F32 && !call.args.param) {                                          \
+            call.args.grad_type = DTYPE_F32; /* as constants, these leave no branches in the loop */         \
+            call.args.param = NULL;                                                                          \
+            step_blocks(rule, n_moments, &call, range);                                                      \
+        } else {                                                                                             \
+            step_blocks(rule, n_moments, &call, range);                                                      \
+        }                                                                                                    \
     }
 
 STEP(adamw, OPTIMIZER_ADAMW, 2)
