@@ -10,7 +10,7 @@ static const struct linear_shape {
 } shapes[] = {
     {1, 1, 1, 0},      {1, 3, 7, 1},    {3, 1, 5, 0},    {7, 48, 3, 2},      {48, 7, 257, 0},
     {5, 257, 16, 0},   {33, 65, 31, 3}, {64, 64, 64, 0}, {129, 48, 100, 28}, {257, 96, 48, 0},
-    {80, 64, 128, 16}, {2, 130, 71, 1}, {13, 33, 37, 0}, {32, 40, 101, 3},
+    {80, 64, 128, 16}, {2, 130, 71, 1}, {13, 33, 37, 0}, {32, 40, 101, 3},   {35, 1024, 20, 0},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 #define LARGE    1e4 // normal numbers times this are in fp16's range, many sums of their products are not
