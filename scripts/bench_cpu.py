@@ -325,14 +325,13 @@ def growth_table(results):
 
 
 def measure(arguments, results, folder):
+    """Fills `results`, and says what was done each time that there is more in them."""
     if not arguments.growth:
-        results['cases'] = []
         for case in arguments.cases:
             for kind in arguments.types:
                 results['cases'].append(compare(arguments, case, kind, folder, results['about']))
-                print(f'{case.name}, {kind}: done', flush=True)
-        return comparison_table(results)
-    results['growth'] = {}
+                yield f'{case.name}, {kind}'
+        return
     counts = sorted({1, arguments.threads})
     for kind in arguments.types:
         groups = {f'longer sequences, {kind}': [(case, arguments.threads) for case in arguments.growing_lengths],
@@ -340,8 +339,7 @@ def measure(arguments, results, folder):
                   f'more threads, {kind}': [(arguments.cases[0], threads) for threads in counts]}
         for title, points in groups.items():
             results['growth'][title] = [grow(arguments, case, kind, threads, folder) for case, threads in points]
-            print(f'{title}: done', flush=True)
-    return growth_table(results)
+            yield title
 
 
 def main():
@@ -351,15 +349,18 @@ def main():
                'command': 'scripts/bench_cpu.sh ' + shlex.join(sys.argv[1:]), 'about': {'missing': {}}}
     if not arguments.python:
         results['about']['missing']['PyTorch'] = 'no --python was given'
-    name = 'bench_cpu_growth' if arguments.growth else 'bench_cpu'
+    name, table = ('bench_cpu_growth', growth_table) if arguments.growth else ('bench_cpu', comparison_table)
+    results['growth' if arguments.growth else 'cases'] = {} if arguments.growth else []
+    markdown = arguments.output / f'{name}.md'
     with tempfile.TemporaryDirectory(prefix='bench-cpu-') as folder:
         try:
-            text = measure(arguments, results, pathlib.Path(folder))
+            for done in measure(arguments, results, pathlib.Path(folder)):
+                markdown.write_text(table(results))  # after each: all of them take long
+                (arguments.output / f'{name}.json').write_text(json.dumps(results, indent=2) + '\n')
+                print(f'{done}: done', flush=True)
         except KeyboardInterrupt:
-            fail('interrupted; nothing was written', 130)
-    (arguments.output / f'{name}.md').write_text(text)
-    (arguments.output / f'{name}.json').write_text(json.dumps(results, indent=2) + '\n')
-    print('\n' + text)
+            fail(f'interrupted; the cases that were done are in {arguments.output}', 130)
+    print('\n' + markdown.read_text())
     print(f'written: {arguments.output}/{name}.md, .json')
 
 
