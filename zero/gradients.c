@@ -162,8 +162,6 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
         buffer->unit = unit;
         TRY(comm_wait(gradients->comm, stream, buffer->ticket));
     }
-    // Now, and not for all units at once: where the cache is large, the unit stays there until it is added
-    // to.
     return clear(gradients, stream, *out, u->elements);
 }
 

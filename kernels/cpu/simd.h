@@ -291,6 +291,23 @@ VF_INLINE void vf_store(float *to, vf x) {
     memcpy(to, &x, sizeof x);
 }
 
+// Past the caches, to memory: `to` is aligned to a vector. Other threads see it after stream_fence().
+VF_INLINE void vf_stream(float *to, vf x) {
+#if defined(VF_AVX512)
+    _mm512_stream_ps(to, x);
+#elif defined(VF_AVX2)
+    _mm256_stream_ps(to, x);
+#else
+    vf_store(to, x);
+#endif
+}
+
+VF_INLINE void stream_fence(void) {
+#if defined(VF_AVX512) || defined(VF_AVX2)
+    _mm_sfence();
+#endif
+}
+
 VF_INLINE vf vf_load_part(const float *from, int n) {
 #if defined(VF_AVX512)
     return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), from);

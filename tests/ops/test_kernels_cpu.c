@@ -35,6 +35,40 @@ static void test_sum_squares_and_threads(void **state) {
     free(x);
 }
 
+// Fills too long for the caches go past them: all of it, nothing beside it, wherever it begins.
+static void check_long_fill(struct device *device) {
+    enum { N = (6 << 20) + 5, BEFORE = 32, AFTER = 32, WHOLE = BEFORE + N + AFTER };
+    struct stream stream = {.device = device};
+    float *x = aligned_alloc(64, (WHOLE * sizeof *x + 63) / 64 * 64);
+    assert_non_null(x);
+    for (int shift = 0; shift < 2; shift++) {
+        memset(x, 0x7f, WHOLE * sizeof *x);
+        float beside = x[0];
+        struct fill_args args = {.out = x + BEFORE - shift, .n = N, .value = 1.5f, .type = DTYPE_F32};
+        assert_int_equal(device->ops->fill(&stream, &args), STATUS_OK);
+        int wrong = 0;
+        for (int i = 0; i < WHOLE; i++)
+            wrong += x[i] != (i >= BEFORE - shift && i < BEFORE - shift + N ? 1.5f : beside);
+        assert_int_equal(wrong, 0);
+    }
+    free(x);
+}
+
+static const char *const instruction_sets[] = {"portable", "avx2", "avx512"};
+
+static void test_long_fills(void **state) {
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct device *device;
+        if (cpu_device_open(instruction_sets[i], 2, &device) != STATUS_OK) {
+            status_clear();
+            continue;
+        }
+        check_long_fill(device);
+        device_close(device);
+    }
+}
+
 // Generation promises the same text whatever the batch: among few rows, a row's bits are its own.
 static void check_rows_alone(struct device *devices[2], enum dtype type, bool gelu) {
     enum { N = CPU_FEW_ROWS, IC = 75, OC = 300 };
@@ -74,15 +108,14 @@ static void check_rows_alone(struct device *devices[2], enum dtype type, bool ge
 }
 
 static void test_few_rows_are_each_their_own(void **state) {
-    static const char *const names[] = {"portable", "avx2", "avx512"};
     (void)state;
     for (int i = 0; i < 3; i++) {
         struct device *devices[2];
-        if (cpu_device_open(names[i], 2, &devices[0]) != STATUS_OK) {
+        if (cpu_device_open(instruction_sets[i], 2, &devices[0]) != STATUS_OK) {
             status_clear();
             continue;
         }
-        assert_int_equal(cpu_device_open(names[i], 1, &devices[1]), STATUS_OK);
+        assert_int_equal(cpu_device_open(instruction_sets[i], 1, &devices[1]), STATUS_OK);
         for (int type = 0; type < N_COMPUTE_DTYPES; type++)
             for (int gelu = 0; gelu < 2; gelu++)
                 check_rows_alone(devices, (enum dtype)type, gelu);
@@ -174,8 +207,8 @@ static void test_narrow_moments_converge(void **state) {
 static const struct CMUnitTest tests[] = {
     OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
         OPERATIONS(CASE_BF16) cmocka_unit_test(test_sum_squares_and_threads),
-    cmocka_unit_test(test_few_rows_are_each_their_own), cmocka_unit_test(test_long_spans),
-    cmocka_unit_test(test_narrow_moments_converge)};
+    cmocka_unit_test(test_few_rows_are_each_their_own), cmocka_unit_test(test_long_fills),
+    cmocka_unit_test(test_long_spans), cmocka_unit_test(test_narrow_moments_converge)};
 
 int main(void) {
     return cmocka_run_group_tests_name("operations", tests, NULL, NULL);
