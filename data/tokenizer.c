@@ -30,6 +30,12 @@ static enum status list_reserve(struct token_list *list, size_t more) {
     return STATUS_OK;
 }
 
+enum status token_list_add(struct token_list *list, int32_t id) {
+    TRY(list_reserve(list, 1));
+    list->ids[list->n++] = id;
+    return STATUS_OK;
+}
+
 // ----------------------------------------------------------------------------------------------------------
 // tables
 

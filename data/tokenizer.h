@@ -21,6 +21,7 @@ struct token_list {
     int32_t *ids;
     size_t n, capacity;
 };
+enum status token_list_add(struct token_list *list, int32_t id) MUST_CHECK;
 void token_list_free(struct token_list *list);
 
 // path: "bytes"; a tiktoken file (lines of base64 and rank; what tokenizer_save writes); or a vocab.bpe

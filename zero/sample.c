@@ -103,23 +103,10 @@ static enum status show_bytes(struct sampler *sampler, struct slot *slot, const 
 
 // ---- making
 
-static enum status add_token(struct token_list *list, int32_t id) {
-    if (list->n == list->capacity) {
-        size_t capacity = 2 * list->capacity + 64;
-        int32_t *grown = realloc(list->ids, capacity * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for a sample of %zu tokens", list->n);
-        list->ids = grown;
-        list->capacity = capacity;
-    }
-    list->ids[list->n++] = id;
-    return STATUS_OK;
-}
-
 enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, const char *prompt,
                           struct token_list *list) {
     if (!prompt[0])
-        return add_token(list, tokenizer_end_of_text(tokenizer));
+        return token_list_add(list, tokenizer_end_of_text(tokenizer));
     size_t first = list->n;
     TRY(tokenizer_encode(tokenizer, prompt, strlen(prompt), list));
     for (size_t i = first; i < list->n; i++)
@@ -179,7 +166,7 @@ static enum status take_token(struct sampler *sampler, struct slot *slot, int32_
     size_t n_bytes;
     const char *bytes = tokenizer_bytes(request->tokenizer, id, &n_bytes);
     TRY(show_bytes(sampler, slot, bytes, n_bytes));
-    TRY(add_token(&slot->context, id));
+    TRY(token_list_add(&slot->context, id));
     return slot->n_drawn == request->n_tokens ? end_text(sampler, slot) : STATUS_OK;
 }
 
