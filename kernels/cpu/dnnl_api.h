@@ -57,10 +57,6 @@ static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {
     return dnnl_post_ops_append_sum(post_ops, 1.0f, 0, dnnl_data_type_undef);
 }
 
-static inline dnnl_status_t dnnl_finish_with_gelu(dnnl_post_ops_t post_ops) {
-    return dnnl_post_ops_append_eltwise(post_ops, dnnl_eltwise_gelu_tanh, 0.0f, 0.0f);
-}
-
 #else
 
 typedef const dnnl_memory_desc_t *dnnl_layout_view;
@@ -100,10 +96,6 @@ static inline dnnl_status_t dnnl_matmul_new(dnnl_primitive_desc_t *out, dnnl_eng
 
 static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {
     return dnnl_post_ops_append_sum(post_ops, 1.0f);
-}
-
-static inline dnnl_status_t dnnl_finish_with_gelu(dnnl_post_ops_t post_ops) {
-    return dnnl_post_ops_append_eltwise(post_ops, 1.0f, dnnl_eltwise_gelu_tanh, 0.0f, 0.0f);
 }
 
 #endif

@@ -82,7 +82,7 @@ struct walk {
     struct cpu_device *cpu;
     struct blocks blocks;
     enum dtype multiplied;
-    bool direct;           // oneDNN writes to out or pre_gelu, and finishes but for GELU's second result
+    bool direct;           // oneDNN writes to out or pre_gelu, and finishes but for GELU
     struct stream *stream; // NULL: planning
     size_t scratch_bytes;  // the most that a block has taken
 };
@@ -121,7 +121,7 @@ static enum product_finish finish_of(const struct walk *walk, struct place at) {
         return PRODUCT_ACCUMULATE;
     if (walk->direct && t->residual)
         return PRODUCT_RESIDUAL;
-    return walk->direct && t->gelu && !t->pre_gelu ? PRODUCT_GELU : PRODUCT_PLAIN;
+    return PRODUCT_PLAIN;
 }
 
 // Whether rows fall on the same few sets of the cache, being a multiple of 4 KiB apart.
@@ -229,7 +229,7 @@ static void finish_block(const struct walk *walk, struct place at, const struct 
 // Whether oneDNN leaves something to do.
 static bool needs_finish(const struct walk *walk) {
     const struct matmul *t = walk->matmul;
-    return !walk->direct || t->pre_gelu || t->gelu_input;
+    return !walk->direct || t->gelu || t->gelu_input;
 }
 
 // ---- all blocks

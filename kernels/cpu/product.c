@@ -162,8 +162,6 @@ static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_
     // Whatever the environment's default is: fp32 means fp32.
     if (error == dnnl_success)
         error = dnnl_primitive_attr_set_fpmath_mode(attributes, dnnl_fpmath_mode_strict);
-    if (error == dnnl_success && shape->finish == PRODUCT_GELU)
-        error = dnnl_finish_with_gelu(post_ops);
     if (error == dnnl_success && shape->finish == PRODUCT_RESIDUAL)
         error = dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
                                             dnnl_layout_get(&layouts->of[TENSOR_RESIDUAL]));

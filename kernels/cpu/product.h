@@ -13,7 +13,6 @@
 
 enum product_finish {
     PRODUCT_PLAIN,
-    PRODUCT_GELU,       // c = gelu(a b + bias), tanh form
     PRODUCT_RESIDUAL,   // c = a b + bias + residual
     PRODUCT_ACCUMULATE, // c = c + a b
 };
