@@ -151,6 +151,10 @@ static enum status build_pairs(struct tokenizer *tokenizer) {
     if (tokenizer->pairs)
         each_pair(tokenizer, has_length, true);
     free(has_length);
+    for (int left = 0; tokenizer->pairs && left < 256; left++)
+        for (int right = 0; right < 256; right++)
+            tokenizer->byte_pairs[left][right] =
+                tokenizer_find_pair(tokenizer, tokenizer->byte_ids[left], tokenizer->byte_ids[right]);
     return tokenizer->pairs ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a tokenizer");
 }
 
@@ -255,14 +259,17 @@ static struct candidate heap_pop(struct merging *merging) {
     return top;
 }
 
-static void consider(const struct tokenizer *tokenizer, struct merging *merging, int32_t at) {
+static void consider(struct merging *merging, int32_t id, int32_t at, int32_t left, int32_t right) {
+    if (id >= 0)
+        heap_push(merging, (struct candidate){id, at, left, right});
+}
+
+static void consider_merged(const struct tokenizer *tokenizer, struct merging *merging, int32_t at) {
     int32_t next = at < 0 ? -1 : merging->nodes[at].next;
     if (next < 0)
         return;
     int32_t left = merging->nodes[at].id, right = merging->nodes[next].id;
-    int32_t id = tokenizer_find_pair(tokenizer, left, right);
-    if (id >= 0)
-        heap_push(merging, (struct candidate){id, at, left, right});
+    consider(merging, tokenizer_find_pair(tokenizer, left, right), at, left, right);
 }
 
 static enum status merging_reserve(struct merging *merging, size_t n) {
@@ -293,12 +300,12 @@ static enum status encode_piece(const struct tokenizer *tokenizer, struct mergin
         return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
     TRY(merging_reserve(merging, n));
     struct node *nodes = merging->nodes;
+    const unsigned char *bytes = (const unsigned char *)piece;
     merging->n_heap = 0;
     for (int32_t i = 0; i < (int32_t)n; i++)
-        nodes[i] = (struct node){tokenizer->byte_ids[(unsigned char)piece[i]], i - 1,
-                                 i + 1 < (int32_t)n ? i + 1 : -1};
-    for (int32_t i = 0; i < (int32_t)n; i++)
-        consider(tokenizer, merging, i);
+        nodes[i] = (struct node){tokenizer->byte_ids[bytes[i]], i - 1, i + 1 < (int32_t)n ? i + 1 : -1};
+    for (int32_t i = 0; i + 1 < (int32_t)n; i++)
+        consider(merging, tokenizer->byte_pairs[bytes[i]][bytes[i + 1]], i, nodes[i].id, nodes[i + 1].id);
     while (merging->n_heap > 0) {
         struct candidate best = heap_pop(merging);
         struct node *left = &nodes[best.at];
@@ -310,8 +317,8 @@ static enum status encode_piece(const struct tokenizer *tokenizer, struct mergin
         if (right->next >= 0)
             nodes[right->next].previous = best.at;
         right->id = -1;
-        consider(tokenizer, merging, left->previous);
-        consider(tokenizer, merging, best.at);
+        consider_merged(tokenizer, merging, left->previous);
+        consider_merged(tokenizer, merging, best.at);
     }
     for (int32_t i = 0; i >= 0; i = nodes[i].next)
         list->ids[list->n++] = nodes[i].id;

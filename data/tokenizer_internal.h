@@ -21,6 +21,7 @@ struct tokenizer {
     struct pair_slot *pairs; // each pair of tokens whose concatenation is a token
     size_t n_pair_slots;     // a power of two
     int32_t byte_ids[256];
+    int32_t byte_pairs[256][256]; // of two bytes' ids, -1 where they are no token: a cache holds these
 };
 
 // Takes the tokens' bytes (id i has bytes[offsets[i] .. offsets[i + 1]); both are owned from now on, also
