@@ -55,6 +55,7 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
     for (int unit = 1; unit < params->n_units; unit++)
         largest = params->units[unit].elements > largest ? params->units[unit].elements : largest;
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
+    gradients->embeddings.unit = -1;
     TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
                    params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
     for (int i = 0; i < gradients->n_pool; i++) {
@@ -119,15 +120,14 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
     bool every = stage_reduces_to_shard(gradients->options);
     gradients->accumulating = every && k > 0;
-    gradients->clearing = !keeps_all(gradients) || every || k == 0;
-    gradients->embeddings.unit = -1;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
     gradients->sent = 0;
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
-    if (keeps_all(gradients) && gradients->clearing) // the micro-batch before may still be on its way
-        return comm_wait_all(gradients->comm);
-    return STATUS_OK;
+    if (!keeps_all(gradients) || (k > 0 && !every))
+        return STATUS_OK;
+    TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
+    return clear(gradients, stream, gradients->whole, gradients->params->n_elements);
 }
 
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
@@ -151,18 +151,19 @@ static struct gradient_buffer *free_buffer(struct gradients *gradients) {
 }
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit, float **out) {
-    const struct param_unit *u = &gradients->params->units[unit];
-    struct gradient_buffer *buffer = buffer_of(gradients, unit);
-    if (!buffer && !keeps_all(gradients))
-        buffer = free_buffer(gradients);
-    *out = keeps_all(gradients) ? gradients->whole + u->offset : buffer->data;
-    if ((buffer && buffer->unit == unit) || !gradients->clearing) // the embeddings' second time; adding
+    if (keeps_all(gradients)) {
+        *out = gradients->whole + gradients->params->units[unit].offset;
         return STATUS_OK;
-    if (buffer) {
-        buffer->unit = unit;
-        TRY(comm_wait(gradients->comm, stream, buffer->ticket));
     }
-    return clear(gradients, stream, *out, u->elements);
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
+    if (!buffer)
+        buffer = free_buffer(gradients);
+    *out = buffer->data;
+    if (buffer->unit == unit) // the embeddings' second time
+        return STATUS_OK;
+    buffer->unit = unit;
+    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
+    return clear(gradients, stream, buffer->data, gradients->params->units[unit].elements);
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,

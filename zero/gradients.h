@@ -33,13 +33,12 @@ struct gradients {
     float *whole, *shard; // NULL where the stage has none
     struct gradient_buffer embeddings, pool[GRADIENT_POOL];
     int n_pool;
-    struct transfers together; // stages 0 and 1: all units, the last first
-    struct transfers *of_unit; // stages 2 and 3: (n_units)
-    struct transfers spread;   // stage 0: the sums, to all
-    int next_call;             // of `together`
-    size_t sent;               // elements of the calls before it
-    // Of a micro-batch: the shard holds earlier ones; its backward reduces; units start from zeros.
-    bool accumulating, reducing, clearing;
+    struct transfers together;   // stages 0 and 1: all units, the last first
+    struct transfers *of_unit;   // stages 2 and 3: (n_units)
+    struct transfers spread;     // stage 0: the sums, to all
+    int next_call;               // of `together`
+    size_t sent;                 // elements of the calls before it
+    bool accumulating, reducing; // the shard holds earlier micro-batches; this one's backward reduces
 };
 
 // Adds regions for the rank that owns shard_elements, and lays the transfers out. `offload` must outlive it.
