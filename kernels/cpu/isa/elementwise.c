@@ -30,11 +30,8 @@ static double block_sum_squares(const float *x, size_t n) {
                 sums[lane] = (sums[lane] + first * first) + second * second;
             }
         }
-    for (; i + SUM_SQUARES_LANES <= n; i += SUM_SQUARES_LANES)
-        for (size_t lane = 0; lane < SUM_SQUARES_LANES; lane++)
-            sums[lane] += (double)x[i + lane] * (double)x[i + lane];
-    for (size_t lane = 0; i + lane < n; lane++)
-        sums[lane] += (double)x[i + lane] * (double)x[i + lane];
+    for (; i < n; i++)
+        sums[i % SUM_SQUARES_LANES] += (double)x[i] * (double)x[i];
     for (size_t half = SUM_SQUARES_LANES / 2; half > 0; half /= 2)
         for (size_t lane = 0; lane < half; lane++)
             sums[lane] += sums[lane + half];
