@@ -112,10 +112,14 @@ enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 // largest.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
-// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), the best of a few runs: what utilisation
-// is measured against. On the CPU rows are bounded so that it takes milliseconds.
+// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), run again and again for about `seconds`,
+// at least a few times. On the CPU rows are bounded so that these few fit into the time.
+struct gemm_rate {
+    double best; // the fastest run's: what utilisation is measured against
+    double mean; // all runs' together: what lasts, on a machine that is shared or that slows down when warm
+};
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
-                                     double *flops_per_s) MUST_CHECK;
+                                     double seconds, struct gemm_rate *rate) MUST_CHECK;
 // Bytes/s of a += k b in memory, two reads and a write, the best of a few passes over several times what
 // caches hold, or an eighth of the memory that there is where that is less. Takes a part of a second.
 enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) MUST_CHECK;

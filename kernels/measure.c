@@ -8,13 +8,14 @@
 #include "kernels/device.h"
 #include "kernels/work.h"
 
-#define MEASURED_FLOP 1e9 // of one product on the CPU at most: about 5 ms at 200 GFLOP/s
+#define MEASURED_CPU_RATE 200e9 // FLOP/s, about: what says how large a product fits into the time
 #define MEASURED_TOGETHER                                                                                    \
     1e-3                     // seconds that products given to a GPU at once take: their launching then hides
 #define MEASURED_WIDENING 4  // as an MLP's first half
 #define MEASURED_RUNS     12 // at least: the best of them is the machine's, whatever else runs on it
-#define MEASURED_SECONDS  0.05 // at least
+#define DECIDING_SECONDS  0.05
 #define MOST_TOGETHER     1024
+#define LEAST_ROWS        64
 #define BF16_MUST_GAIN    1.25
 
 // The shape that decides between types: a whole kernel's worth of work, whatever the model, so that a small
@@ -89,60 +90,66 @@ static enum status choose_together(struct device *device, struct measured_produc
     return STATUS_OK;
 }
 
-// The best times of the products, run in turn.
+// The products' rates, run in turn; of `flops` each.
 static enum status time_products(struct device *device, struct measured_product *products, int n,
-                                 double *best) {
-    double began = clock_monotonic_s(), seconds;
+                                 double flops, double at_least, struct gemm_rate *rates) {
+    double seconds, sums[2] = {0};
+    int n_runs = 0;
     for (int k = 0; k < n; k++) {
-        best[k] = HUGE_VAL;
+        rates[k].best = 0;
         TRY(choose_together(device, &products[k]));
     }
-    for (int i = 0; i < MEASURED_RUNS || clock_monotonic_s() - began < MEASURED_SECONDS; i++)
+    for (double began = clock_monotonic_s(); n_runs < MEASURED_RUNS || clock_monotonic_s() - began < at_least;
+         n_runs++)
         for (int k = 0; k < n; k++) {
             TRY(run_product(device, &products[k], &seconds));
-            if (seconds < best[k])
-                best[k] = seconds;
+            sums[k] += seconds;
+            if (flops / seconds > rates[k].best)
+                rates[k].best = flops / seconds;
         }
+    for (int k = 0; k < n; k++)
+        rates[k].mean = flops * n_runs / sums[k];
     return STATUS_OK;
 }
 
-// FLOP/s of each of n types, on this many rows.
+// Of each of n types, at most 2, on this many rows.
 static enum status measure_rates(struct device *device, int rows, int n_embd, const enum dtype *types, int n,
-                                 double *rates) {
+                                 double at_least, struct gemm_rate *rates) {
     struct measured_product products[2] = {0};
     enum status status = STATUS_OK;
     for (int k = 0; k < n && status == STATUS_OK; k++)
         status = measured_product_init(device, rows, n_embd, types[k], &products[k]);
     if (status == STATUS_OK)
-        status = time_products(device, products, n, rates);
-    for (int k = 0; k < n; k++) {
-        rates[k] = 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd / rates[k];
+        status = time_products(device, products, n, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd,
+                               at_least, rates);
+    for (int k = 0; k < n; k++)
         measured_product_free(device, &products[k]);
-    }
     return status;
 }
 
-// On the CPU as many rows as take a few milliseconds, and enough for a full kernel.
-static int measured_rows(const struct device *device, int rows, int n_embd) {
+// On the CPU as many rows as fit into the time, and enough for a full kernel.
+static int measured_rows(const struct device *device, int rows, int n_embd, double seconds) {
     double flop_per_row = 2.0 * n_embd * MEASURED_WIDENING * n_embd;
-    if (device->place == REGION_HOST && rows > MEASURED_FLOP / flop_per_row)
-        rows = (int)(MEASURED_FLOP / flop_per_row);
-    return rows < 64 ? 64 : rows;
+    double fitting = MEASURED_CPU_RATE * seconds / MEASURED_RUNS / flop_per_row;
+    if (device->place == REGION_HOST && rows > fitting)
+        rows = (int)fitting;
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows;
 }
 
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
-                                     double *flops_per_s) {
-    return measure_rates(device, measured_rows(device, rows, n_embd), n_embd, &type, 1, flops_per_s);
+                                     double seconds, struct gemm_rate *rate) {
+    rows = measured_rows(device, rows, n_embd, seconds);
+    return measure_rates(device, rows, n_embd, &type, 1, seconds, rate);
 }
 
 enum status device_measure_compute_type(struct device *device, enum dtype *out) {
     const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
-    double rates[2] = {1, 1};
+    struct gemm_rate rates[2];
     *out = DTYPE_BF16;
     if (device->place == REGION_DEVICE) // every GPU that the kernels run on has tensor cores for it
         return STATUS_OK;
-    TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, rates));
-    *out = rates[1] > rates[0] * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
+    TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, DECIDING_SECONDS, rates));
+    *out = rates[1].best > rates[0].best * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
     return STATUS_OK;
 }
 

@@ -47,7 +47,7 @@ static struct work linear_backward_work(const struct linear_backward_args *a) {
     }
     if (a->dweight) {
         work.flops += 2 * weight * a->N;
-        work.bytes += in * size_of(a->type) + 2 * weight * wide_size(a->type);
+        work.bytes += in * size_of(a->type) + (a->overwrite ? 1 : 2) * weight * wide_size(a->type);
     }
     return work;
 }

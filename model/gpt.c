@@ -263,7 +263,8 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
         TRY(losses_block(pass, row, n, loss_scale, gpt->buffers.dlogits));
         RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.dbranch + offset, .dweight = dwte,
             .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf + offset, .weight = wte, .N = n,
-            .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride, .type = type);
+            .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride,
+            .overwrite = embedding.fresh && row == 0, .type = type);
     }
     TRY(release(pass, 0, GPT_BACKWARD));
     const struct param *table = unit_params(gpt, last);
@@ -319,17 +320,19 @@ static enum status block_backward(struct pass *pass, int block, const struct uni
     RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grads[PARAM_FC_PROJ_WEIGHT],
         .dbias = grads[PARAM_FC_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->gelu,
         .weight = weights[PARAM_FC_PROJ_WEIGHT], .pre_gelu = kept->fc, .N = N, .IC = 4 * C, .OC = C,
-        .dout_stride = C, .type = type);
+        .dout_stride = C, .overwrite = view->fresh, .type = type);
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_FC_WEIGHT],
         .dbias = grads[PARAM_FC_BIAS], .dout = scratch->dfc, .x = kept->ln2,
-        .weight = weights[PARAM_FC_WEIGHT], .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C, .type = type);
+        .weight = weights[PARAM_FC_WEIGHT], .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C,
+        .overwrite = view->fresh, .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN2_WEIGHT],
         .dbias = grads[PARAM_LN2_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = kept->middle, .weight = weights[PARAM_LN2_WEIGHT], .mean = kept->ln2_mean,
         .rstd = kept->ln2_rstd, .N = N, .C = C, .type = type);
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_ATTN_PROJ_WEIGHT],
         .dbias = grads[PARAM_ATTN_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->attention,
-        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .N = N, .IC = C, .OC = C, .dout_stride = C, .type = type);
+        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .N = N, .IC = C, .OC = C, .dout_stride = C,
+        .overwrite = view->fresh, .type = type);
     RUN(runner, attention_backward, .dq = scratch->dqkv, .dk = (char *)scratch->dqkv + (size_t)C * size,
         .dv = (char *)scratch->dqkv + 2 * (size_t)C * size, .dout = scratch->dbranch, .out = kept->attention,
         .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
@@ -338,7 +341,7 @@ static enum status block_backward(struct pass *pass, int block, const struct uni
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_QKV_WEIGHT],
         .dbias = grads[PARAM_QKV_BIAS], .dout = scratch->dqkv, .x = kept->ln1,
         .weight = weights[PARAM_QKV_WEIGHT], .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
-        .type = type);
+        .overwrite = view->fresh, .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN1_WEIGHT],
         .dbias = grads[PARAM_LN1_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = residual_at(&gpt->residuals, block), .weight = weights[PARAM_LN1_WEIGHT], .mean = kept->ln1_mean,

@@ -16,10 +16,12 @@
 enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 
 // Where a unit is while it is in use: its flat span in the compute type (NULL in GPT_BACKWARD_GRADS), and its
-// fp32 gradients (to be added to; NULL in GPT_FORWARD).
+// fp32 gradients (to be added to; NULL in GPT_FORWARD). With fresh, nothing was added yet, and those of
+// params that are `multiplied` may hold anything: what comes first is written over it.
 struct unit_view {
     const void *params;
     void *grads;
+    bool fresh;
 };
 
 // What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too). `next`

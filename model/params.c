@@ -75,15 +75,17 @@ static void add_layout(struct params *params, const struct layout *layouts, int 
         param->init = layout->init;
         param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
         param->hf_transposed = layout->hf_transposed;
+        param->multiplied = layout->n_dims >= 2;
         add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
     }
 }
 
-static void add_embedding(struct params *params, const char *name, int64_t rows) {
+static void add_embedding(struct params *params, const char *name, int64_t rows, bool multiplied) {
     struct param *param = &params->params[params->n_params];
     snprintf(param->name, sizeof param->name, "%s", name);
     param->init = INIT_NORMAL;
     param->std = INIT_STD;
+    param->multiplied = multiplied;
     add_param(params, 2, rows, params->config.n_embd);
 }
 
@@ -124,8 +126,8 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
         return FAIL(STATUS_FAILED, "out of memory for a table of %zu parameter tensors", n_params);
     }
     begin_unit(params);
-    add_embedding(params, "wte.weight", config->vocab_size);
-    add_embedding(params, "wpe.weight", config->n_positions);
+    add_embedding(params, "wte.weight", config->vocab_size, true);
+    add_embedding(params, "wpe.weight", config->n_positions, false);
     for (int block = 0; block < config->n_layer; block++)
         add_layout(params, block_layout, N_BLOCK_PARAMS, block);
     add_layout(params, final_layout, N_FINAL_PARAMS, 0);

@@ -20,8 +20,8 @@ void *buffer_find(const struct region_table *table, int index) {
 static enum status rehearsal_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                      int next, struct unit_view *view) {
     (void)context, (void)stream, (void)unit, (void)next;
-    *view = (struct unit_view){pass == GPT_BACKWARD_GRADS ? NULL : REHEARSAL_BUFFER,
-                               pass == GPT_FORWARD ? NULL : REHEARSAL_BUFFER};
+    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : REHEARSAL_BUFFER,
+                               .grads = pass == GPT_FORWARD ? NULL : REHEARSAL_BUFFER};
     return STATUS_OK;
 }
 

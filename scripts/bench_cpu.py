@@ -2,13 +2,15 @@
 What scripts/bench_cpu.sh runs once the program is built.
 
 Programs take turns of some seconds each, for several rounds, and a figure is the median over the rounds: a machine whose
-speed changes from minute to minute changes all of them alike. PyTorch's processes stay alive between their turns; ours is
-started anew, measures the GEMM rate of the type, trains, and is ended before it writes a checkpoint. First steps, which
-warm up, do not count.
+speed changes from minute to minute changes all of them alike. One of them does nothing but matrix products of the type:
+the GEMM limit that the others are held to, for as long as they run. PyTorch's processes stay alive between their turns;
+ours is started anew, trains, and is ended before it writes a checkpoint. First steps, which warm up, do not count. On a
+virtual machine, the time in which its host gave the processors to others is told.
 """
 import argparse
 import dataclasses
 import json
+import os
 import pathlib
 import shlex
 import shutil
@@ -122,6 +124,20 @@ def parse_arguments():
 
 # ---- programs that take turns; a turn gives the seconds of its steps and the largest memory so far
 
+class Gemm:
+    """Products as of the model's linear layers; a turn gives the rate of all of them together."""
+
+    def __init__(self, arguments, case, kind, threads):
+        self.worker = Worker(arguments.train, 'bench', '--gemm', '--device', 'cpu', '--threads', threads)
+        self.request = f'{kind} {case.batch * case.length} {case.width} {arguments.seconds}'
+
+    def turn(self):
+        return {'flops_per_s': float(self.worker.ask(self.request))}
+
+    def close(self):
+        self.worker.close()
+
+
 class Ours:
     def __init__(self, arguments, case, kind, threads, folder):
         shard = folder / f'tokens-{case.vocabulary}.bin'
@@ -169,9 +185,7 @@ class Ours:
         process.send_signal(signal.SIGKILL)
         process.communicate()
         step = statistics.median(step['step_ms'] for step in steps) / 1e3
-        last = steps[-1]
-        rate = self.case.flops_per_token() * last['tokens_per_s'] / last['mfu']
-        return {'step_seconds': step, 'peak_bytes': max(entry['memory_peak_bytes'] for entry in steps), 'gemm_flops_per_s': rate}
+        return {'step_seconds': step, 'peak_bytes': max(entry['memory_peak_bytes'] for entry in steps)}
 
     def close(self):
         shutil.rmtree(self.run, ignore_errors=True)
@@ -214,12 +228,23 @@ def start_peers(arguments, case, kind, ways, about):
     return programs
 
 
+def stolen_seconds():
+    """Of all processors together, since the machine started."""
+    return int(pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[8]) / os.sysconf('SC_CLK_TCK')
+
+
+def timed_turn(program):
+    began, stolen = time.monotonic(), stolen_seconds()
+    turn = program.turn()
+    return {**turn, 'stolen': (stolen_seconds() - stolen) / ((time.monotonic() - began) * os.cpu_count())}
+
+
 def take_turns(programs, rounds):
     turns = {name: [] for name in programs}
     for k in range(rounds):
         # There and back, so that a machine that slows down steadily favours none.
         for name in list(programs) if k % 2 == 0 else list(reversed(programs)):
-            turns[name].append(programs[name].turn())
+            turns[name].append(timed_turn(programs[name]))
     for program in programs.values():
         program.close()
     return turns
@@ -230,21 +255,29 @@ def compare(arguments, case, kind, folder, about):
     ways = arguments.peers if arguments.python else []
     if not fitting(ours, 1):
         return {'case': case.name, 'type': kind, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
-    together = fitting(ours, 1 + len(ways))
+    together, gemm = fitting(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
     if together:
-        turns = take_turns({'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
+        turns = take_turns({'gemm': gemm, 'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
     else:  # each for itself
-        turns = take_turns({'ours': ours}, arguments.rounds)
+        turns = take_turns({'gemm': gemm, 'ours': ours}, arguments.rounds)
         for way in ways:
             turns |= take_turns(start_peers(arguments, case, kind, [way], about), arguments.rounds)
     return {'case': case.name, 'type': kind, 'parameters': case.parameters, 'flops_per_token': case.flops_per_token(),
             'interleaved': together, **summary(case, turns)}
 
 
+def of_gemm(turns):
+    """The median rate of its turns, and the largest part of a turn, of any program's, that the host took away."""
+    return {'gemm_flops_per_s': statistics.median(turn['flops_per_s'] for turn in turns['gemm']), 'gemm': turns['gemm'],
+            'most_stolen': max(turn['stolen'] for of_one in turns.values() for turn in of_one)}
+
+
 def summary(case, turns):
-    rate = statistics.median(turn['gemm_flops_per_s'] for turn in turns['ours'])
-    programs = {}
+    gemm, programs = of_gemm(turns), {}
+    rate = gemm['gemm_flops_per_s']
     for name, all_turns in turns.items():
+        if name == 'gemm':
+            continue
         seconds = statistics.median(turn['step_seconds'] for turn in all_turns)
         tokens = case.batch * case.length / seconds
         programs[name] = {'step_seconds': seconds, 'tokens_per_s': tokens, 'of_gemm': tokens * case.flops_per_token() / rate,
@@ -252,7 +285,7 @@ def summary(case, turns):
     ours = programs['ours']
     ratios = {name: {'speed': ours['tokens_per_s'] / one['tokens_per_s'], 'memory': ours['peak_bytes'] / one['peak_bytes']}
               for name, one in programs.items() if name != 'ours'}
-    return {'gemm_flops_per_s': rate, 'programs': programs, 'ratios': ratios}
+    return {**gemm, 'programs': programs, 'ratios': ratios}
 
 
 def grow(arguments, case, kind, threads, folder):
@@ -264,11 +297,11 @@ def grow(arguments, case, kind, threads, folder):
              'length': case.length, 'flops_per_token': case.flops_per_token(frugal)}
     if not fitting(ours, 1):
         return {**point, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
-    turns = take_turns({'ours': ours}, arguments.rounds)['ours']
-    seconds = statistics.median(turn['step_seconds'] for turn in turns) / (case.batch * case.length)
-    rate = statistics.median(turn['gemm_flops_per_s'] for turn in turns)
-    return {**point, 'gemm_flops_per_s': rate, 'seconds_per_token': seconds, 'peak_bytes': turns[-1]['peak_bytes'],
-            'of_gemm': point['flops_per_token'] / seconds / rate, 'turns': turns}
+    turns = take_turns({'gemm': Gemm(arguments, case, kind, threads), 'ours': ours}, arguments.rounds)
+    gemm = of_gemm(turns)
+    seconds = statistics.median(turn['step_seconds'] for turn in turns['ours']) / (case.batch * case.length)
+    return {**point, **gemm, 'seconds_per_token': seconds, 'peak_bytes': turns['ours'][-1]['peak_bytes'],
+            'of_gemm': point['flops_per_token'] / seconds / gemm['gemm_flops_per_s'], 'turns': turns['ours']}
 
 
 # ---- what it amounts to
@@ -278,7 +311,7 @@ TITLES = {'ours': 'zero.c', 'eager': 'PyTorch, eager', 'compiled': 'PyTorch, com
 
 def head(results):
     lines = [f"{results['processor']}, {plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
-             'turn. "of GEMM": (6 P + 6 L C T) FLOPs a token, of the GEMM rate that zero.c measured at the start of each turn.\n']
+             'turn. "of GEMM": (6 P + 6 L C T) FLOPs a token, of the rate of matrix products alone in turns as long.\n']
     if 'PyTorch' in results['about']:
         lines.append(f"\n- PyTorch {results['about']['PyTorch']}\n")
     lines += [f'- not compared with {name}: {why}\n' for name, why in results['about']['missing'].items()]
@@ -293,7 +326,8 @@ def comparison_table(results):
             lines.append(f"Skipped: {one['skipped']}.\n")
             continue
         lines.append(f"GEMM {one['gemm_flops_per_s'] / 1e9:.1f} GFLOP/s"
-                     f"{'' if one['interleaved'] else '; one program after the other, as memory is for one'}.\n\n")
+                     f"{'' if one['interleaved'] else '; one program after the other, as memory is for one'}. The host took up to "
+                     f"{one['most_stolen']:.0%} of a turn's processor time away.\n\n")
         rows = [[TITLES[name], f"{p['tokens_per_s']:,.1f}", f"{p['step_seconds'] * 1e3:,.1f}", f"{p['of_gemm']:.2f}",
                  f"{p['peak_bytes'] / 2**30:.2f}", *([f'{one["ratios"][name][what]:.2f}' for what in ('speed', 'memory')]
                                                      if name in one['ratios'] else ['', ''])]
@@ -312,15 +346,15 @@ def growth_table(results):
         for point in points:
             name = point['case'] + (', blocks recomputed, int8 moments' if point['frugal'] else '')
             if 'skipped' in point:
-                rows.append([name, str(point['threads']), f"skipped: {point['skipped']}", '', '', '', '', ''])
+                rows.append([name, str(point['threads']), f"skipped: {point['skipped']}", '', '', '', '', '', ''])
                 continue
             first = first or point
             rows.append([name, str(point['threads']), f"{1e3 * point['seconds_per_token']:.3f}",
                          f"{point['seconds_per_token'] / first['seconds_per_token']:.3f}",
                          f"{point['flops_per_token'] / 1e9:.3f}", f"{point['flops_per_token'] / first['flops_per_token']:.3f}",
-                         f"{point['of_gemm']:.2f}", f"{point['peak_bytes'] / 2**30:.2f}"])
+                         f"{point['of_gemm']:.2f}", f"{point['peak_bytes'] / 2**30:.2f}", f"{point['most_stolen']:.0%}"])
         lines.append(rows_to_markdown(['case', 'threads', 'ms a token', "of the first's", 'GFLOP a token',
-                                       "of the first's", 'of GEMM', 'peak GiB'], rows))
+                                       "of the first's", 'of GEMM', 'peak GiB', 'taken by the host'], rows))
     return ''.join(lines)
 
 

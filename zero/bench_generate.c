@@ -33,8 +33,8 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
                            struct unit_view *view) {
     const struct bench *bench = context;
     (void)stream, (void)pass, (void)next;
-    *view =
-        (struct unit_view){bench->span + bench->params.units[unit].offset * dtype_size(bench->type), NULL};
+    const char *params = bench->span + bench->params.units[unit].offset * dtype_size(bench->type);
+    *view = (struct unit_view){.params = params};
     return STATUS_OK;
 }
 

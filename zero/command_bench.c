@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "kernels/work.h"
@@ -15,7 +16,7 @@
 
 static const char *device_name = "auto", *generate_config = NULL;
 static int64_t threads = 0, optimizer_elements = 0;
-static bool as_json = false, quick = false;
+static bool as_json = false, quick = false, gemm = false;
 
 static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
@@ -24,6 +25,10 @@ static const struct arg flags[] = {
     {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "steps of generation with a model of this configuration's sizes instead, on the CPU"},
+    {"--gemm", ARG_FLAG, &gemm, 0, 0,
+     "matrix products instead: a line of input is TYPE ROWS N_EMBD SECONDS, a line of output is the FLOP/s "
+     "of "
+     "such products for so long (what scripts/bench_cpu.sh runs)"},
     {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
      "optimizer steps on so many elements instead, on the CPU: a line of input names a case, a line of "
      "output is "
@@ -32,6 +37,9 @@ static const struct arg flags[] = {
 
 // A GPT-2 124M's sizes.
 enum { C = 768, H = 12, V = 50257, LOGITS_STRIDE = 50304, LOGITS_ROWS = 256 };
+
+#define GEMM_SECONDS 0.05
+#define MOST_N_EMBD  (1 << 14) // 4 GiB of weights in fp32
 
 struct bench {
     struct device *device;
@@ -251,9 +259,12 @@ static enum status time_case(struct bench *bench, const struct bench_case *one, 
 
 // What the ratios are taken of.
 static enum status measure_limits(struct bench *bench) {
-    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type,
-                                     &bench->gemm_rate[type]));
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        struct gemm_rate rate;
+        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type, GEMM_SECONDS,
+                                     &rate));
+        bench->gemm_rate[type] = rate.best;
+    }
     return device_measure_bandwidth(bench->device, &bench->bandwidth);
 }
 
@@ -352,11 +363,45 @@ static enum status run_cases(struct bench *bench) {
     return STATUS_OK;
 }
 
+static enum status answer_gemm(struct device *device, const char *line) {
+    char name[8];
+    int rows, n_embd;
+    double seconds;
+    enum dtype type;
+    struct gemm_rate rate;
+    if (sscanf(line, "%7s %d %d %lf", name, &rows, &n_embd, &seconds) != 4 || !dtype_from_name(name, &type) ||
+        rows < 1 || n_embd < 1 || n_embd > MOST_N_EMBD)
+        return FAIL(STATUS_INVALID,
+                    "bench --gemm: expected TYPE ROWS N_EMBD SECONDS, as fp32 4096 768 5, not \"%s\"", line);
+    TRY(device_measure_gemm_rate(device, rows, n_embd, type, seconds, &rate));
+    printf("%.6g\n", rate.mean);
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+// Products on request, so that a script can measure them in turn with programs and all see the same machine.
+static enum status bench_gemm(void) {
+    char line[128];
+    struct device *device;
+    TRY(device_open(device_name, (int)threads, 0, &device));
+    enum status status = STATUS_OK;
+    printf("ready %s\n", device->description);
+    fflush(stdout);
+    while (status == STATUS_OK && fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        status = answer_gemm(device, line);
+    }
+    device_close(device);
+    return status;
+}
+
 static enum status run_bench(int n_args, char **args) {
     int n_positional;
     TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
     if (optimizer_elements > 0)
         return bench_optimizer((int)threads, (size_t)optimizer_elements);
+    if (gemm)
+        return bench_gemm();
     if (generate_config)
         return bench_generate(generate_config, (int)threads, quick, as_json);
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};

@@ -113,21 +113,39 @@ void gradients_free(struct gradients *gradients) {
 
 // ---- a step
 
-static enum status clear(struct gradients *gradients, struct stream *stream, float *data, size_t n) {
-    return gradients->device->ops->fill(stream, &(struct fill_args){.out = data, .n = n, .type = DTYPE_F32});
+// Clears what is added to from the start: all but what the first matrix product writes.
+static enum status clear(struct gradients *gradients, struct stream *stream, int unit, float *data) {
+    const struct params *params = gradients->params;
+    const struct param_unit *u = &params->units[unit];
+    size_t from = 0;
+    for (int i = u->first_param; i <= u->first_param + u->n_params; i++) {
+        bool at_end = i == u->first_param + u->n_params;
+        const struct param *param = &params->params[i];
+        if (!at_end && !param->multiplied)
+            continue;
+        size_t to = at_end ? u->elements : param->offset;
+        if (to > from)
+            TRY(gradients->device->ops->fill(
+                stream, &(struct fill_args){.out = data + from, .n = to - from, .type = DTYPE_F32}));
+        from = at_end ? to : to + param->elements;
+    }
+    return STATUS_OK;
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
     bool every = stage_reduces_to_shard(gradients->options);
+    gradients->fresh = every || k == 0;
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
     gradients->sent = 0;
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
-    if (!keeps_all(gradients) || (k > 0 && !every))
+    if (!keeps_all(gradients) || !gradients->fresh)
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
-    return clear(gradients, stream, gradients->whole, gradients->params->n_elements);
+    for (int unit = 0; unit < gradients->params->n_units; unit++)
+        TRY(clear(gradients, stream, unit, gradients->whole + gradients->params->units[unit].offset));
+    return STATUS_OK;
 }
 
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
@@ -150,20 +168,22 @@ static struct gradient_buffer *free_buffer(struct gradients *gradients) {
     return oldest;
 }
 
-enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit, float **out) {
+enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
+                              struct unit_view *view) {
+    view->fresh = gradients->fresh;
     if (keeps_all(gradients)) {
-        *out = gradients->whole + gradients->params->units[unit].offset;
+        view->grads = gradients->whole + gradients->params->units[unit].offset;
         return STATUS_OK;
     }
     struct gradient_buffer *buffer = buffer_of(gradients, unit);
     if (!buffer)
         buffer = free_buffer(gradients);
-    *out = buffer->data;
+    view->grads = buffer->data;
     if (buffer->unit == unit) // the embeddings' second time
         return STATUS_OK;
     buffer->unit = unit;
     TRY(comm_wait(gradients->comm, stream, buffer->ticket));
-    return clear(gradients, stream, buffer->data, gradients->params->units[unit].elements);
+    return clear(gradients, stream, unit, buffer->data);
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,

@@ -10,6 +10,7 @@
 #define ZERO_ZERO_GRADIENTS_H
 
 #include "base/region.h"
+#include "model/gpt.h"
 #include "zero/offload.h"
 #include "zero/transfers.h"
 
@@ -38,6 +39,7 @@ struct gradients {
     struct transfers spread;     // stage 0: the sums, to all
     int next_call;               // of `together`
     size_t sent;                 // elements of the calls before it
+    bool fresh;                  // this micro-batch's are the first in their buffers
     bool accumulating, reducing; // the shard holds earlier micro-batches; this one's backward reduces
 };
 
@@ -52,9 +54,9 @@ void gradients_free(struct gradients *gradients);
 // Before micro-batch k of n of a step.
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k,
                             int64_t n) MUST_CHECK;
-// Where a unit's gradients are to be added, zeros at first.
+// Where a unit's gradients are to be added: view->grads and view->fresh.
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
-                              float **out) MUST_CHECK;
+                              struct unit_view *view) MUST_CHECK;
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) MUST_CHECK;
 // After the last micro-batch: the sums are where gradients_at finds them.
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) MUST_CHECK;

@@ -9,8 +9,8 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
                            struct unit_view *view) {
     const struct session *session = context;
     (void)stream, (void)pass, (void)next;
-    *view = (struct unit_view){session->span + session->params.units[unit].offset * dtype_size(session->type),
-                               NULL};
+    const char *params = session->span + session->params.units[unit].offset * dtype_size(session->type);
+    *view = (struct unit_view){.params = params};
     return STATUS_OK;
 }
 

@@ -41,11 +41,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     *view = (struct unit_view){0};
     if (pass != GPT_BACKWARD_GRADS)
         TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
-    float *grads = NULL;
-    if (pass != GPT_FORWARD)
-        TRY(gradients_acquire(&state->gradients, stream, unit, &grads));
-    view->grads = grads;
-    return STATUS_OK;
+    return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {

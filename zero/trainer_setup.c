@@ -114,6 +114,7 @@ static enum status settle_resume(struct trainer *trainer) {
 // and data
 
 #define MOST_MEASURED_ROWS 65536
+#define MEASURED_SECONDS   0.05
 
 // One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
 static enum status open_devices(struct trainer *trainer) {
@@ -151,8 +152,10 @@ static enum status measure_rate(struct trainer *trainer) {
     const struct config *config = trainer->config;
     int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
+    struct gemm_rate rate = {0};
     enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
-                                                  trainer->type, &trainer->gemm_rate);
+                                                  trainer->type, MEASURED_SECONDS, &rate);
+    trainer->gemm_rate = rate.best;
     if (status == STATUS_OK)
         status = trainer_profile_limits(trainer);
     TRY(trainer_agree(trainer, status));

@@ -71,7 +71,8 @@ static struct matmul dweight_product(const struct linear_backward_args *args) {
         .b = {args->x, args->IC, 1},
         .out = args->dweight,
         .out_stride = args->IC,
-        .accumulate = true,
+        .weight_gradient = true,
+        .accumulate = !args->overwrite,
         .type = args->type,
         .out_type = DTYPE_F32,
     };
@@ -83,8 +84,11 @@ enum status cpu_linear_backward_workspace(struct device *device, const struct li
     *bytes = 0;
     if (args->dx)
         TRY(matmul_workspace(device, &dx, bytes));
-    if (args->dweight)
+    // A layer's gradient begins in one call and goes on in others.
+    for (int accumulate = 0; accumulate < 2 && args->dweight; accumulate++) {
+        dweight.accumulate = accumulate;
         TRY(matmul_workspace(device, &dweight, bytes));
+    }
     return STATUS_OK;
 }
 

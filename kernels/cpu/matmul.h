@@ -12,8 +12,8 @@ struct matmul_operand {
 };
 
 // out (m, n) = finish(a b), with a (m, k) and b (k, n) of `type`: see struct linear_finish for what the
-// pointers mean; those that are NULL are left out. With accumulate, out is fp32, a b is added to it, and
-// nothing else happens.
+// pointers mean; those that are NULL are left out. A weight's gradient is fp32 and not finished; its sums are
+// over the rows of a batch, and with accumulate they are added to what is there.
 struct matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
@@ -21,7 +21,7 @@ struct matmul {
     int64_t out_stride; // of out, pre_gelu, residual and gelu_input
     void *pre_gelu;
     const void *residual, *gelu_input, *bias;
-    bool gelu, accumulate;
+    bool gelu, weight_gradient, accumulate;
     enum dtype type, out_type; // out_type: type, or fp32
 };
 

@@ -135,14 +135,14 @@ static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int
 
 static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_shape *s) {
     dnnl_dims_t b_dims = {s->k, s->n};
-    bool widens = s->type != s->multiplied;
+    bool by_rows = s->packs_a || s->type != s->multiplied; // widened, a is row by row, whatever it was
     dnnl_status_t error =
         layout_matrix(&layouts->given[PRODUCT_A], s->m, s->k, s->a_row, s->a_column, s->type);
     if (error == dnnl_success)
         error = layout_matrix(&layouts->given[PRODUCT_B], s->k, s->n, s->b_row, s->b_column, s->type);
-    if (error == dnnl_success) // widened, a is row by row, whatever it was
-        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, widens ? product_row(s->k) : s->a_row,
-                              widens ? 1 : s->a_column, s->multiplied);
+    if (error == dnnl_success)
+        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, by_rows ? product_row(s->k) : s->a_row,
+                              by_rows ? 1 : s->a_column, s->multiplied);
     if (error == dnnl_success)
         error = s->packs_b
                     ? dnnl_layout_init_any(&layouts->of[TENSOR_B], 2, b_dims, dnnl_type_of(s->multiplied))

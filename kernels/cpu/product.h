@@ -24,6 +24,7 @@ struct product_shape {
     int64_t b_row, b_column;
     int64_t c_row;            // stride between rows of c (m, n), which is fp32
     int64_t type, multiplied; // enum dtype: what a and b are in; what they are multiplied in, `type` or fp32
+    int64_t packs_a;          // a is first put row by row
     int64_t packs_b;          // b is put first in the layout that oneDNN is fastest with
     int64_t has_bias;         // bias (n) is fp32
     int64_t finish;           // enum product_finish; residual has c's layout

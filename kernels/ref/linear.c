@@ -39,7 +39,10 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
             double sum = 0;
             for (size_t n = 0; n < N; n++)
                 sum += ref_load(a->dout, a->type, n * stride + o) * ref_load(a->x, a->type, n * IC + i);
-            ref_accumulate(a->dweight, ref_wide(a->type), o * IC + i, sum);
+            if (a->overwrite)
+                ref_store(a->dweight, ref_wide(a->type), o * IC + i, sum);
+            else
+                ref_accumulate(a->dweight, ref_wide(a->type), o * IC + i, sum);
         }
     for (size_t o = 0; a->dbias && o < OC; o++) {
         double sum = 0;

@@ -41,6 +41,9 @@ class BenchCpu(CommandCase):
             self.assertEqual(ours['step_seconds'], statistics.median(turn['step_seconds'] for turn in ours['turns']))
             self.assertAlmostEqual(ours['of_gemm'] * one['gemm_flops_per_s'] / (ours['tokens_per_s'] * one['flops_per_token']),
                                    1, delta=1e-9)
+            self.assertEqual(one['gemm_flops_per_s'], statistics.median(turn['flops_per_s'] for turn in one['gemm']))
+            self.assertGreaterEqual(one['most_stolen'], 0)
+            self.assertLessEqual(one['most_stolen'], 1.01)
             self.assertGreater(ours['peak_bytes'], 1 << 20)
         first = results['cases'][0]
         # Parameters as ./train counts them, with as many positions as the sequence has tokens.

@@ -103,8 +103,10 @@ static void put_gradients(struct rig *rig, int64_t step) {
     together_ok(comm, gradients_begin(gradients, &rig->stream, 0, 1));
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
         const struct param_unit *u = &params->units[unit];
-        float *to;
-        together_ok(comm, gradients_acquire(gradients, &rig->stream, unit, &to));
+        struct unit_view view;
+        together_ok(comm, gradients_acquire(gradients, &rig->stream, unit, &view));
+        float *to = view.grads;
+        memset(to, 0, u->elements * sizeof *to);
         for (int i = u->first_param; i < u->first_param + u->n_params && has_all; i++)
             for (size_t k = 0; k < params->params[i].elements; k++)
                 to[params->params[i].offset + k] =

@@ -134,8 +134,9 @@ static double norm_of(int stage, const char *partition, float bad) {
     struct gradients *gradients = &rig.parts.state.gradients;
     together_ok(comm, gradients_begin(gradients, &rig.stream, 0, 1));
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
-        float *to;
-        together_ok(comm, gradients_acquire(gradients, &rig.stream, unit, &to));
+        struct unit_view view;
+        together_ok(comm, gradients_acquire(gradients, &rig.stream, unit, &view));
+        float *to = view.grads;
         for (size_t i = 0; i < params->units[unit].elements; i++)
             to[i] = gradient_of(comm->rank, params->units[unit].offset + i);
         if (unit == 1 && comm->rank == comm->world - 1 && bad != 0)

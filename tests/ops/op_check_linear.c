@@ -104,14 +104,18 @@ static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) 
 }
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
-                          bool dweight, bool dbias, bool gelu, double deviation) {
+                          bool dweight, bool overwrite, bool dbias, bool gelu, double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
-    struct linear_backward_args args = {
-        .N = s->N, .IC = s->IC, .OC = s->OC, .dout_stride = s->OC + s->gap, .type = type};
+    struct linear_backward_args args = {.N = s->N,
+                                        .IC = s->IC,
+                                        .OC = s->OC,
+                                        .dout_stride = s->OC + s->gap,
+                                        .overwrite = overwrite,
+                                        .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s deviation %g",
+    op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s%s deviation %g",
                   s->N, s->IC, s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "",
-                  dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
+                  overwrite ? " overwritten" : "", dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
     op_scale(op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
              deviation);
     op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
@@ -120,7 +124,8 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     if (dx)
         dx_tensor = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(N * IC));
     if (dweight)
-        dweight_tensor = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(OC * IC));
+        dweight_tensor = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
+                                   overwrite ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
     if (dbias)
         dbias_tensor = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
     op_call_magnitudes(&call);
@@ -143,12 +148,14 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_linear_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], true, true, true, false, 1);
-        backward_call(bench, type, &shapes[i], true, true, true, true, 1);
-        backward_call(bench, type, &shapes[i], true, true, true, false, LARGE);
-        backward_call(bench, type, &shapes[i], true, false, false, false, 1);
-        backward_call(bench, type, &shapes[i], true, false, false, true, 1);
-        backward_call(bench, type, &shapes[i], false, true, false, false, 1);
-        backward_call(bench, type, &shapes[i], false, false, true, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, true, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, true, true, 1);
+        backward_call(bench, type, &shapes[i], true, true, true, true, true, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, true, false, LARGE);
+        backward_call(bench, type, &shapes[i], true, false, false, false, false, 1);
+        backward_call(bench, type, &shapes[i], true, false, false, false, true, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, false, false, 1);
+        backward_call(bench, type, &shapes[i], false, true, true, false, false, 1);
+        backward_call(bench, type, &shapes[i], false, false, false, true, false, 1);
     }
 }

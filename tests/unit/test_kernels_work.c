@@ -39,6 +39,8 @@ static void test_linear_layers(void **state) {
                 .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_F16);
     EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + 2 * IC * OC), linear_backward, .dweight = P,
                 .dout = P, .x = P, .N = N, .IC = IC, .OC = OC);
+    EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
+                .x = P, .N = N, .IC = IC, .OC = OC, .overwrite = true);
     const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
     const struct work_shape shape = operation_shape(OP_linear_backward, &args);
     assert_int_equal(shape.in, IC);
