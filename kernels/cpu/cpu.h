@@ -34,7 +34,7 @@ struct cpu_isa {
     // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
-    void (*finish_linear)(struct stream *stream, const struct linear_finish *args);
+    void (*finish_linear)(const struct linear_finish *args); // on the calling thread
     // linear_forward on at most CPU_FEW_ROWS rows: a row's bits depend on neither the number of rows nor that
     // of threads.
     enum status (*few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
@@ -45,7 +45,7 @@ struct cpu_isa {
 struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
     const struct cpu_isa *isa;
-    struct product_cache *products;
+    struct product_cache **products; // (n_threads)
     // Vector instructions multiply bf16 at least as fast as fp32 (matrix units, which the library of products
     // uses by itself, are another matter): by the processor's name, or what the instruction set that was
     // asked for says. No clock decides: ranks that decided differently would not give the same bits.
@@ -108,7 +108,7 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
-void CPU_OP(finish_linear)(struct stream *stream, const struct linear_finish *args);
+void CPU_OP(finish_linear)(const struct linear_finish *args);
 enum status CPU_OP(few_rows_forward)(struct stream *stream,
                                      const struct linear_forward_args *args) MUST_CHECK;
 size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args);

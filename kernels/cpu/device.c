@@ -171,8 +171,19 @@ enum status cpu_device_bind_threads(struct device *device, int index) {
 
 static void close_device(struct device *device) {
     struct cpu_device *cpu = (struct cpu_device *)device;
-    product_cache_delete(cpu->products);
+    for (int i = 0; cpu->products && i < device->n_threads; i++)
+        product_cache_delete(cpu->products[i]);
+    free(cpu->products);
     free(cpu);
+}
+
+static enum status open_products(struct cpu_device *cpu) {
+    cpu->products = calloc((size_t)cpu->device.n_threads, sizeof(struct product_cache *));
+    if (!cpu->products)
+        return FAIL(STATUS_FAILED, "out of memory for the products of %d threads", cpu->device.n_threads);
+    for (int i = 0; i < cpu->device.n_threads; i++)
+        TRY(product_cache_new(&cpu->products[i]));
+    return STATUS_OK;
 }
 
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) {
@@ -198,9 +209,9 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .synchronize = synchronize,
         .close = close_device,
     };
-    enum status status = product_cache_new(&cpu->products);
+    enum status status = open_products(cpu);
     if (status != STATUS_OK) {
-        free(cpu);
+        close_device(&cpu->device);
         return status;
     }
     char library[32];

@@ -1,13 +1,16 @@
-// The blocks of a product, one after the other; planning walks through the same blocks as running.
+// The threads' parts of a product, and of each its blocks, one after the other; planning walks through the
+// same blocks as running.
 #include "kernels/cpu/matmul.h"
+
+#include <math.h>
+#include <omp.h>
 
 #include "kernels/cpu/product.h"
 
 #define WORKSPACE_ALIGNMENT 256
 
 // A block has at most so many rows, columns and terms, so that b's block is laid out once for much work, and
-// what is made of a block is finished while it is in the cache (measured with 768 to 3072 columns and terms:
-// oneDNN is as fast with 512 rows as with 4096).
+// what is made of a block is finished while it is in the cache.
 #define BLOCK_ROWS         512
 #define BLOCK_COLUMNS      3072
 #define BLOCK_TERMS        4096
@@ -16,12 +19,62 @@
 // Gradients of weights have as many rows as the weights, and their terms are the batch's rows.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
+// Laying out narrow b gains where it is used for so many rows.
+#define PACKED_ROWS 1024
 
-// Laying out b for fp32 products gains a twentieth to a sixth where it is used for so many rows (measured),
-// and with fewer half as much again where it collides(). Where it does, an a that is read down its columns is
-// laid out too, if its block has no more elements than this: that gains a tenth.
-#define PACKED_ROWS       1024
-#define PACKED_A_ELEMENTS ((int64_t)1 << 20)
+// ---- parts
+
+// Each thread makes a part of its own, a place in a grid of rows and columns: oneDNN's own threads, which
+// share what each lays out, are a tenth to a quarter slower (measured on two, 256 and 1024 rows of 768 and
+// 3072 elements).
+struct grid {
+    int rows, columns;
+};
+
+// A thread reads its rows of a and its columns of b. Those of weights come from memory, and those of a batch
+// have been used lately: a part of weights is this much dearer than one of a batch. (What a weight's gradient
+// is made of is its rows.)
+#define WEIGHTS_COST      8
+#define PART_COLUMN_GRAIN 16
+
+static struct grid grid_of(const struct matmul *t, int n_threads) {
+    struct grid best = {1, n_threads};
+    double least_cost = HUGE_VAL;
+    for (int columns = 1; columns <= n_threads; columns++) {
+        if (n_threads % columns != 0)
+            continue;
+        double m = (double)t->m * columns / n_threads, n = (double)t->n / columns;
+        double cost = t->weight_gradient ? WEIGHTS_COST * m + n : m + WEIGHTS_COST * n;
+        if (cost < least_cost) {
+            least_cost = cost;
+            best = (struct grid){n_threads / columns, columns};
+        }
+    }
+    return best;
+}
+
+static const void *element_of(const void *tensor, enum dtype type, int64_t index) {
+    return tensor ? (const char *)tensor + index * (int64_t)dtype_size(type) : NULL;
+}
+
+// The product of one place in the grid; m or n is 0 where there are more threads than pieces.
+static struct matmul part_of_grid(const struct matmul *t, struct grid grid, int thread) {
+    struct cpu_range rows = cpu_thread_range((size_t)t->m, 1, thread / grid.columns, grid.rows);
+    struct cpu_range columns =
+        cpu_thread_range((size_t)t->n, PART_COLUMN_GRAIN, thread % grid.columns, grid.columns);
+    int64_t m = (int64_t)rows.begin, n = (int64_t)columns.begin, first = m * t->out_stride + n;
+    struct matmul part = *t;
+    part.m = (int64_t)rows.end - m;
+    part.n = (int64_t)columns.end - n;
+    part.a.data = element_of(t->a.data, t->type, m * t->a.row);
+    part.b.data = element_of(t->b.data, t->type, n * t->b.column);
+    part.out = (void *)(uintptr_t)element_of(t->out, t->out_type, first);
+    part.pre_gelu = (void *)(uintptr_t)element_of(t->pre_gelu, t->type, first);
+    part.residual = element_of(t->residual, t->type, first);
+    part.gelu_input = element_of(t->gelu_input, t->type, first);
+    part.bias = element_of(t->bias, t->type, n);
+    return part;
+}
 
 // ---- blocks
 
@@ -29,9 +82,9 @@ struct blocks {
     int64_t m, n, k; // sizes of all but the last of each
 };
 
-// The size of the fewest equal parts of n, in whole pieces of grain, that are at most `most` long.
+// The size of the fewest equal parts of n, in whole pieces of grain, that are at most `most` long. 0 of 0.
 static int64_t part_of(int64_t n, int64_t most, int64_t grain) {
-    int64_t n_parts = (n + most - 1) / most, part = (n + n_parts - 1) / n_parts;
+    int64_t n_parts = n > most ? (n + most - 1) / most : 1, part = (n + n_parts - 1) / n_parts;
     return (part + grain - 1) / grain * grain;
 }
 
@@ -44,12 +97,11 @@ static struct blocks blocks_of(const struct matmul *t) {
     if (t->weight_gradient) {
         blocks.m = part_of(t->m, ACCUMULATED_ROWS, BLOCK_COLUMN_GRAIN);
         blocks.k = part_of(t->k, ACCUMULATED_TERMS, 1);
-    } else if (t->type == DTYPE_F32 && t->m < PACKED_ROWS) {
-        return (struct blocks){t->m, t->n, t->k};
     } else {
-        blocks.m = part_of(t->m, BLOCK_ROWS, 1);
-        // Where oneDNN finishes, it must have all terms at once.
-        blocks.k = t->type == DTYPE_F32 ? t->k : part_of(t->k, BLOCK_TERMS, BLOCK_COLUMN_GRAIN);
+        // Of fp32 nothing is laid out here, and oneDNN, which finishes it, must have all terms at once.
+        bool wide = t->type == DTYPE_F32;
+        blocks.m = wide ? t->m : part_of(t->m, BLOCK_ROWS, 1);
+        blocks.k = wide ? t->k : part_of(t->k, BLOCK_TERMS, BLOCK_COLUMN_GRAIN);
     }
     int64_t columns = BLOCK_B_ELEMENTS / least(blocks.k, BLOCK_B_ELEMENTS / BLOCK_COLUMN_GRAIN);
     columns = columns / BLOCK_COLUMN_GRAIN * BLOCK_COLUMN_GRAIN;
@@ -78,15 +130,16 @@ struct block {
     void *packed[2], *workspace;
 };
 
-// A walk through all blocks.
+// A thread's walk through the blocks of its part.
 struct walk {
     const struct matmul *matmul;
     struct cpu_device *cpu;
+    struct product_cache *products;
     struct blocks blocks;
     enum dtype multiplied;
-    bool direct;           // oneDNN writes to out or pre_gelu, and finishes but for GELU
-    struct stream *stream; // NULL: planning
-    size_t scratch_bytes;  // the most that a block has taken
+    bool direct, plans; // oneDNN writes to out or pre_gelu, and finishes but for GELU; nothing runs
+    char *scratch;
+    size_t scratch_bytes; // the most that a block has taken
 };
 
 // Narrow products are widened where that is faster, which changes no product and no sum's precision.
@@ -94,18 +147,16 @@ static bool multiplies_narrow(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->fast_bf16_products || product_has_matrix_units();
 }
 
-static void walk_init(struct walk *walk, const struct matmul *matmul, struct device *device,
-                      struct stream *stream) {
-    struct cpu_device *cpu = (struct cpu_device *)device;
+static struct walk walk_of(const struct matmul *matmul, struct cpu_device *cpu, int thread) {
     bool narrow = matmul->type != DTYPE_F32;
-    *walk = (struct walk){
+    return (struct walk){
         .matmul = matmul,
         .cpu = cpu,
+        .products = cpu->products[thread],
         .blocks = blocks_of(matmul),
         .multiplied = narrow && multiplies_narrow(cpu, matmul->type) ? matmul->type : DTYPE_F32,
         .direct = matmul->weight_gradient || !narrow ||
                   (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->gelu),
-        .stream = stream,
     };
 }
 
@@ -114,7 +165,7 @@ struct place {
 };
 
 static const void *element_at(const struct walk *walk, const void *tensor, int64_t index) {
-    return tensor ? (const char *)tensor + (size_t)index * dtype_size(walk->matmul->type) : NULL;
+    return element_of(tensor, walk->matmul->type, index);
 }
 
 static enum product_finish finish_of(const struct walk *walk, struct place at) {
@@ -124,11 +175,6 @@ static enum product_finish finish_of(const struct walk *walk, struct place at) {
     if (walk->direct && t->residual)
         return PRODUCT_RESIDUAL;
     return PRODUCT_PLAIN;
-}
-
-// Whether rows fall on the same few sets of the cache, being a multiple of 4 KiB apart.
-static bool collides(const struct matmul_operand *operand) {
-    return operand->row > 1 && operand->row * (int64_t)sizeof(float) % 4096 == 0;
 }
 
 static struct product_shape shape_at(const struct walk *walk, struct place at) {
@@ -146,22 +192,20 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
         .c_row = walk->direct ? t->out_stride : product_row(n),
         .type = t->type,
         .multiplied = walk->multiplied,
-        .packs_a = t->type == DTYPE_F32 && t->a.row == 1 && collides(&t->b) && m * k <= PACKED_A_ELEMENTS,
-        .packs_b = t->m >= PACKED_ROWS || walk->multiplied != t->type || collides(&t->b),
+        .packs_b = walk->multiplied != t->type || (t->type != DTYPE_F32 && t->m >= PACKED_ROWS),
         .has_bias = walk->direct && t->bias,
         .finish = finish_of(walk, at),
-        .n_threads = walk->cpu->device.n_threads,
     };
 }
 
 // The product at a place. A type that oneDNN cannot multiply here is widened from then on.
 static enum status find_product(struct walk *walk, struct place at, struct product **out) {
     struct product_shape shape = shape_at(walk, at);
-    TRY(product_find(walk->cpu->products, &shape, out));
+    TRY(product_find(walk->products, &shape, out));
     if (!product_is_supported(*out) && walk->multiplied != DTYPE_F32) {
         walk->multiplied = DTYPE_F32;
         shape = shape_at(walk, at);
-        TRY(product_find(walk->cpu->products, &shape, out));
+        TRY(product_find(walk->products, &shape, out));
     }
     char library[32];
     if (!product_is_supported(*out))
@@ -172,7 +216,7 @@ static enum status find_product(struct walk *walk, struct place at, struct produ
 
 static enum status block_at(struct walk *walk, struct place at, struct block *out) {
     const struct matmul *t = walk->matmul;
-    struct scratch scratch = {walk->stream ? walk->stream->workspace : NULL, 0};
+    struct scratch scratch = {walk->scratch, 0};
     int64_t first = at.m * t->out_stride + at.n;
     TRY(find_product(walk, at, &out->product));
     if (walk->direct) {
@@ -200,7 +244,7 @@ static enum status pack(struct walk *walk, struct block *block, enum product_ope
     if (product_packed_bytes(block->product, operand) == 0)
         return STATUS_OK;
     if (!kept)
-        TRY(product_pack(walk->cpu->products, block->product, operand, *from, block->packed[operand]));
+        TRY(product_pack(walk->products, block->product, operand, *from, block->packed[operand]));
     *from = block->packed[operand];
     return STATUS_OK;
 }
@@ -226,7 +270,7 @@ static void finish_block(const struct walk *walk, struct place at, const struct 
         finish.residual = element_at(walk, t->residual, first);
         finish.pre_gelu = (void *)(uintptr_t)element_at(walk, t->pre_gelu, first);
     }
-    walk->cpu->isa->finish_linear(walk->stream, &finish);
+    walk->cpu->isa->finish_linear(&finish);
 }
 
 // Whether oneDNN leaves something to do.
@@ -241,7 +285,7 @@ static enum status visit(struct walk *walk, struct place at) {
     const struct matmul *t = walk->matmul;
     struct block block = {0};
     TRY(block_at(walk, at, &block));
-    if (!walk->stream)
+    if (walk->plans)
         return STATUS_OK;
     // Blocks that differ in columns alone share a, and those that differ in rows alone share b; a last block
     // that is smaller may have other layouts and places.
@@ -249,7 +293,7 @@ static enum status visit(struct walk *walk, struct place at) {
     bool whole_m = at.m + walk->blocks.m <= t->m, whole_n = at.n + walk->blocks.n <= t->n;
     TRY(pack(walk, &block, PRODUCT_A, &block.operands.a, one_k && one_m && at.n > 0 && whole_n));
     TRY(pack(walk, &block, PRODUCT_B, &block.operands.b, one_k && at.m > 0 && whole_m));
-    TRY(product_run(walk->cpu->products, block.product, &block.operands, block.workspace));
+    TRY(product_run(walk->products, block.product, &block.operands, block.workspace));
     if (at.k + walk->blocks.k >= t->k && needs_finish(walk))
         finish_block(walk, at, &block);
     return STATUS_OK;
@@ -265,17 +309,49 @@ static enum status visit_all(struct walk *walk) {
     return STATUS_OK;
 }
 
+// ---- all threads
+
+static int threads_of(const struct device *device, const struct matmul *matmul) {
+    return cpu_threads(device, (size_t)(matmul->m * matmul->n));
+}
+
+// Bytes of one thread's scratch: as much for each.
+static enum status plan(struct device *device, const struct matmul *matmul, size_t *bytes) {
+    int n_threads = threads_of(device, matmul);
+    struct grid grid = grid_of(matmul, n_threads);
+    *bytes = 0;
+    for (int thread = 0; thread < n_threads; thread++) {
+        struct matmul part = part_of_grid(matmul, grid, thread);
+        struct walk walk = walk_of(&part, (struct cpu_device *)device, thread);
+        walk.plans = true;
+        TRY(visit_all(&walk));
+        *bytes = walk.scratch_bytes > *bytes ? walk.scratch_bytes : *bytes;
+    }
+    return STATUS_OK;
+}
+
 enum status matmul_workspace(struct device *device, const struct matmul *matmul, size_t *bytes) {
-    struct walk walk;
-    walk_init(&walk, matmul, device, NULL);
-    TRY(visit_all(&walk));
-    if (walk.scratch_bytes > *bytes)
-        *bytes = walk.scratch_bytes;
+    size_t of_thread, all;
+    TRY(plan(device, matmul, &of_thread));
+    all = of_thread * (size_t)threads_of(device, matmul);
+    *bytes = all > *bytes ? all : *bytes;
     return STATUS_OK;
 }
 
 enum status matmul_run(struct stream *stream, const struct matmul *matmul) {
-    struct walk walk;
-    walk_init(&walk, matmul, stream->device, stream);
-    return visit_all(&walk);
+    struct device *device = stream->device;
+    int n_threads = threads_of(device, matmul), worst = STATUS_OK;
+    struct grid grid = grid_of(matmul, n_threads);
+    // As planned, or more: parts end where a thread's scratch would.
+    size_t of_thread =
+        stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+#pragma omp parallel num_threads(n_threads) reduction(max : worst)
+    {
+        int thread = omp_get_thread_num();
+        struct matmul part = part_of_grid(matmul, grid, thread);
+        struct walk walk = walk_of(&part, (struct cpu_device *)device, thread);
+        walk.scratch = stream->workspace ? (char *)stream->workspace + (size_t)thread * of_thread : NULL;
+        worst = visit_all(&walk);
+    }
+    return (enum status)worst;
 }

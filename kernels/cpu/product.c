@@ -1,6 +1,6 @@
 // Matrix products through oneDNN's C API. The primitives live in a hash table keyed by the whole shape; their
-// scratch is the caller's. oneDNN runs on as many OpenMP threads as omp_get_max_threads says, so each call
-// sets that.
+// scratch is the caller's. oneDNN builds and runs for as many OpenMP threads as omp_get_max_threads says, so
+// each call sets that.
 #include "kernels/cpu/product.h"
 
 #include <omp.h>
@@ -113,6 +113,13 @@ void product_cache_delete(struct product_cache *cache) {
     free(cache);
 }
 
+// As many as before are returned.
+static int use_one_thread(void) {
+    int n = omp_get_max_threads();
+    omp_set_num_threads(1);
+    return n;
+}
+
 // ---- building one
 
 // How the tensors are given, and how they are multiplied.
@@ -135,14 +142,14 @@ static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int
 
 static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_shape *s) {
     dnnl_dims_t b_dims = {s->k, s->n};
-    bool by_rows = s->packs_a || s->type != s->multiplied; // widened, a is row by row, whatever it was
+    bool widens = s->type != s->multiplied;
     dnnl_status_t error =
         layout_matrix(&layouts->given[PRODUCT_A], s->m, s->k, s->a_row, s->a_column, s->type);
     if (error == dnnl_success)
         error = layout_matrix(&layouts->given[PRODUCT_B], s->k, s->n, s->b_row, s->b_column, s->type);
-    if (error == dnnl_success)
-        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, by_rows ? product_row(s->k) : s->a_row,
-                              by_rows ? 1 : s->a_column, s->multiplied);
+    if (error == dnnl_success) // widened, a is row by row, whatever it was
+        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, widens ? product_row(s->k) : s->a_row,
+                              widens ? 1 : s->a_column, s->multiplied);
     if (error == dnnl_success)
         error = s->packs_b
                     ? dnnl_layout_init_any(&layouts->of[TENSOR_B], 2, b_dims, dnnl_type_of(s->multiplied))
@@ -271,8 +278,7 @@ enum status product_find(struct product_cache *cache, const struct product_shape
     if (!product)
         return FAIL(STATUS_FAILED, "out of memory for a matrix product");
     product->shape = *shape;
-    int threads_before = omp_get_max_threads();
-    omp_set_num_threads((int)shape->n_threads);
+    int threads_before = use_one_thread();
     dnnl_status_t error = product_build(product, cache);
     omp_set_num_threads(threads_before);
     if (error != dnnl_success && error != dnnl_unimplemented) {
@@ -299,11 +305,9 @@ size_t product_workspace_bytes(const struct product *product) {
     return product->workspace_bytes;
 }
 
-// Runs a primitive on the device's threads.
-static dnnl_status_t execute(const struct product_cache *cache, const struct product *product,
-                             dnnl_primitive_t primitive, const dnnl_exec_arg_t *args, int n_args) {
-    int threads_before = omp_get_max_threads();
-    omp_set_num_threads((int)product->shape.n_threads);
+static dnnl_status_t execute(const struct product_cache *cache, dnnl_primitive_t primitive,
+                             const dnnl_exec_arg_t *args, int n_args) {
+    int threads_before = use_one_thread();
     dnnl_status_t error = dnnl_primitive_execute(primitive, cache->stream, n_args, args);
     if (error == dnnl_success)
         error = dnnl_stream_wait(cache->stream);
@@ -325,7 +329,7 @@ enum status product_pack(struct product_cache *cache, struct product *product, e
     if (error == dnnl_success)
         error = dnnl_memory_set_data_handle(product->memories[operand], packed);
     if (error == dnnl_success)
-        error = execute(cache, product, packing->primitive, args, 2);
+        error = execute(cache, packing->primitive, args, 2);
     return error == dnnl_success ? STATUS_OK : failed(product, error);
 }
 
@@ -354,6 +358,6 @@ enum status product_run(struct product_cache *cache, struct product *product,
         args[n_args++] = (dnnl_exec_arg_t){names[i], product->memories[i]};
     }
     if (error == dnnl_success)
-        error = execute(cache, product, product->primitive, args, n_args);
+        error = execute(cache, product->primitive, args, n_args);
     return error == dnnl_success ? STATUS_OK : failed(product, error);
 }

@@ -1,6 +1,6 @@
-// Matrix products by oneDNN: c = finish(a b + bias), each shape's primitives built once and kept. Sums of
-// products are accumulated in fp32, and fp32 products are never rounded down to a narrower type. For
-// matmul.c alone, which cuts large products to these.
+// Matrix products by oneDNN on the calling thread: c = finish(a b + bias), each shape's primitives built once
+// and kept. Sums of products are accumulated in fp32, and fp32 products are never rounded down to a narrower
+// type. For matmul.c alone, which cuts large products to these.
 #ifndef ZERO_KERNELS_CPU_PRODUCT_H
 #define ZERO_KERNELS_CPU_PRODUCT_H
 
@@ -24,13 +24,12 @@ struct product_shape {
     int64_t b_row, b_column;
     int64_t c_row;            // stride between rows of c (m, n), which is fp32
     int64_t type, multiplied; // enum dtype: what a and b are in; what they are multiplied in, `type` or fp32
-    int64_t packs_a;          // a is first put row by row
     int64_t packs_b;          // b is put first in the layout that oneDNN is fastest with
     int64_t has_bias;         // bias (n) is fp32
     int64_t finish;           // enum product_finish; residual has c's layout
-    int64_t n_threads;        //
 };
 
+// For one thread at a time.
 struct product_cache;
 struct product;
 

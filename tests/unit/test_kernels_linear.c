@@ -240,9 +240,30 @@ static void test_blocks_of_bf16_otherwise(void **state) {
     cpu->fast_bf16_products = !cpu->fast_bf16_products;
 }
 
+// More threads than there are processors, and than pieces of columns: parts by rows too, some with nothing.
+static void test_parts_of_threads(void **state) {
+    (void)state;
+    static const int counts[] = {1, 3, 12};
+    struct device *before = device;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        EXPECT_OK(cpu_device_open(NULL, counts[i], &device));
+        stream.device = device;
+        for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
+            check_dx(&(struct linear){1030, 40, 40, types[k]}, false);
+            check_forward(&(struct linear){1030, 40, 24, types[k]}, true);
+            check_forward(&(struct linear){40, 24, 1000, types[k]}, false);
+            check_dweight(&(struct linear){60, 900, 40, types[k]}, false);
+        }
+        device->close(device);
+    }
+    device = before;
+    stream.device = device;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_parts_of_threads),
         cmocka_unit_test(test_blocks_of_bf16_otherwise),
     };
     return cmocka_run_group_tests_name("linear layers larger than a block", tests, open_cpu, close_device);

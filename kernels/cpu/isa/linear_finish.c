@@ -1,7 +1,5 @@
 // What follows a linear layer's product while a block of it is still in the cache: bias, residual, GELU or
 // its gradient, and rounding. Bound by the cache.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
 
@@ -29,9 +27,9 @@ VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, 
         vf_put_part(DTYPE_F32, args->out, row + i, v, lanes);
 }
 
-VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args, struct cpu_range rows) {
+VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args) {
     size_t n = (size_t)args->columns;
-    for (size_t row = rows.begin; row < rows.end; row++) {
+    for (size_t row = 0; row < (size_t)args->rows; row++) {
         const float *c = args->c + row * (size_t)args->c_stride;
         size_t first = row * (size_t)args->out_stride, i = 0;
         for (; i + VF_WIDTH <= n; i += VF_WIDTH)
@@ -41,12 +39,7 @@ VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args, st
     }
 }
 
-void CPU_OP(finish_linear)(struct stream *stream, const struct linear_finish *args) {
-    size_t n_rows = (size_t)args->rows;
-#pragma omp parallel num_threads(cpu_threads(stream->device, n_rows *(size_t)args->columns))
-    {
-        const struct linear_finish copy = *args; // no store through a pointer can be thought to change it
-        struct cpu_range rows = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(copy.type, finish_rows, &copy, rows);
-    }
+void CPU_OP(finish_linear)(const struct linear_finish *args) {
+    const struct linear_finish copy = *args; // no store through a pointer can be thought to change it
+    VF_DISPATCH(copy.type, finish_rows, &copy);
 }
