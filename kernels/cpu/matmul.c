@@ -31,20 +31,24 @@ struct grid {
     int rows, columns;
 };
 
-// A thread reads its rows of a and its columns of b. Those of weights come from memory, and those of a batch
-// have been used lately: a part of weights is this much dearer than one of a batch. (What a weight's gradient
-// is made of is its rows.)
+// A thread reads its rows of a and its columns of b. Weights that no cache keeps come from memory, where
+// those of a batch have been used lately: a part of such weights is this much dearer than one of a batch.
+// Otherwise rows are best, as the thread that has them has often made them. (A weight's gradient has weights
+// for rows.)
 #define WEIGHTS_COST      8
+#define CACHED_WEIGHTS    ((int64_t)1 << 18)
 #define PART_COLUMN_GRAIN 16
 
 static struct grid grid_of(const struct matmul *t, int n_threads) {
     struct grid best = {1, n_threads};
     double least_cost = HUGE_VAL;
+    int64_t n_weights = t->n * (t->weight_gradient ? t->m : t->k);
+    int of_weights = n_weights > CACHED_WEIGHTS ? WEIGHTS_COST : 1;
     for (int columns = 1; columns <= n_threads; columns++) {
         if (n_threads % columns != 0)
             continue;
         double m = (double)t->m * columns / n_threads, n = (double)t->n / columns;
-        double cost = t->weight_gradient ? WEIGHTS_COST * m + n : m + WEIGHTS_COST * n;
+        double cost = t->weight_gradient ? of_weights * m + n : m + of_weights * n;
         if (cost < least_cost) {
             least_cost = cost;
             best = (struct grid){n_threads / columns, columns};
