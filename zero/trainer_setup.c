@@ -115,6 +115,7 @@ static enum status settle_resume(struct trainer *trainer) {
 
 #define MOST_MEASURED_ROWS 65536
 #define MEASURED_SECONDS   0.05
+#define PROFILED_SECONDS   0.5 // whose ratios are to be read closely
 
 // One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
 static enum status open_devices(struct trainer *trainer) {
@@ -153,8 +154,9 @@ static enum status measure_rate(struct trainer *trainer) {
     int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
     struct gemm_rate rate = {0};
+    double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
     enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
-                                                  trainer->type, MEASURED_SECONDS, &rate);
+                                                  trainer->type, seconds, &rate);
     trainer->gemm_rate = rate.best;
     if (status == STATUS_OK)
         status = trainer_profile_limits(trainer);

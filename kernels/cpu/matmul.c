@@ -350,12 +350,13 @@ enum status matmul_run(struct stream *stream, const struct matmul *matmul) {
     size_t of_thread =
         stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
 #pragma omp parallel num_threads(n_threads) reduction(max : worst)
-    {
-        int thread = omp_get_thread_num();
+    // Where the system gives fewer threads (OMP_THREAD_LIMIT), they take several parts.
+    for (int thread = omp_get_thread_num(); thread < n_threads; thread += omp_get_num_threads()) {
         struct matmul part = part_of_grid(matmul, grid, thread);
         struct walk walk = walk_of(&part, (struct cpu_device *)device, thread);
         walk.scratch = stream->workspace ? (char *)stream->workspace + (size_t)thread * of_thread : NULL;
-        worst = visit_all(&walk);
+        int status = (int)visit_all(&walk);
+        worst = status > worst ? status : worst;
     }
     return (enum status)worst;
 }
