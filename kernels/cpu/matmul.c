@@ -102,7 +102,7 @@ static struct blocks blocks_of(const struct matmul *t) {
         blocks.m = part_of(t->m, ACCUMULATED_ROWS, BLOCK_COLUMN_GRAIN);
         blocks.k = part_of(t->k, ACCUMULATED_TERMS, 1);
     } else {
-        // Of fp32 nothing is laid out here, and oneDNN, which finishes it, must have all terms at once.
+        // Nothing of fp32 is laid out or scratch, and oneDNN, which finishes it, must have all terms at once.
         bool wide = t->type == DTYPE_F32;
         blocks.m = wide ? t->m : part_of(t->m, BLOCK_ROWS, 1);
         blocks.k = wide ? t->k : part_of(t->k, BLOCK_TERMS, BLOCK_COLUMN_GRAIN);
@@ -141,8 +141,9 @@ struct walk {
     struct product_cache *products;
     struct blocks blocks;
     enum dtype multiplied;
-    bool direct, plans; // oneDNN writes to out or pre_gelu, and finishes but for GELU; nothing runs
-    char *scratch;
+    bool direct;          // oneDNN writes to out or pre_gelu, and finishes but for GELU
+    bool plans;           // nothing runs
+    char *scratch;        // NULL: pieces are only counted
     size_t scratch_bytes; // the most that a block has taken
 };
 
@@ -346,7 +347,7 @@ enum status matmul_run(struct stream *stream, const struct matmul *matmul) {
     struct device *device = stream->device;
     int n_threads = threads_of(device, matmul), worst = STATUS_OK;
     struct grid grid = grid_of(matmul, n_threads);
-    // As planned, or more: parts end where a thread's scratch would.
+    // At least as planned: the workspace serves other operations too.
     size_t of_thread =
         stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
 #pragma omp parallel num_threads(n_threads) reduction(max : worst)
