@@ -26,9 +26,8 @@ static const struct arg flags[] = {
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "steps of generation with a model of this configuration's sizes instead, on the CPU"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
-     "matrix products instead: a line of input is TYPE ROWS N_EMBD SECONDS, a line of output is the FLOP/s "
-     "of "
-     "such products for so long (what scripts/bench_cpu.sh runs)"},
+     "matrix products instead: a line of input is TYPE ROWS N_EMBD SECONDS, a line of output is their FLOP/s "
+     "over so long (what scripts/bench_cpu.sh runs)"},
     {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
      "optimizer steps on so many elements instead, on the CPU: a line of input names a case, a line of "
      "output is "

@@ -113,23 +113,24 @@ void gradients_free(struct gradients *gradients) {
 
 // ---- a step
 
+static enum status clear(struct gradients *gradients, struct stream *stream, float *data, size_t n) {
+    const struct fill_args fill = {.out = data, .n = n, .type = DTYPE_F32};
+    return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
+}
+
 // Clears what is added to from the start: all but what the first matrix product writes.
-static enum status clear(struct gradients *gradients, struct stream *stream, int unit, float *data) {
+static enum status clear_unit(struct gradients *gradients, struct stream *stream, int unit, float *data) {
     const struct params *params = gradients->params;
     const struct param_unit *u = &params->units[unit];
-    size_t from = 0;
-    for (int i = u->first_param; i <= u->first_param + u->n_params; i++) {
-        bool at_end = i == u->first_param + u->n_params;
+    size_t done = 0;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct param *param = &params->params[i];
-        if (!at_end && !param->multiplied)
+        if (!param->multiplied)
             continue;
-        size_t to = at_end ? u->elements : param->offset;
-        if (to > from)
-            TRY(gradients->device->ops->fill(
-                stream, &(struct fill_args){.out = data + from, .n = to - from, .type = DTYPE_F32}));
-        from = at_end ? to : to + param->elements;
+        TRY(clear(gradients, stream, data + done, param->offset - done));
+        done = param->offset + param->elements;
     }
-    return STATUS_OK;
+    return clear(gradients, stream, data + done, u->elements - done);
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -144,7 +145,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
     for (int unit = 0; unit < gradients->params->n_units; unit++)
-        TRY(clear(gradients, stream, unit, gradients->whole + gradients->params->units[unit].offset));
+        TRY(clear_unit(gradients, stream, unit, gradients->whole + gradients->params->units[unit].offset));
     return STATUS_OK;
 }
 
@@ -183,7 +184,7 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
         return STATUS_OK;
     buffer->unit = unit;
     TRY(comm_wait(gradients->comm, stream, buffer->ticket));
-    return clear(gradients, stream, unit, buffer->data);
+    return clear_unit(gradients, stream, unit, buffer->data);
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
