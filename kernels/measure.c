@@ -174,8 +174,15 @@ static enum status measured_bytes(struct device *device, size_t *bytes) {
     return STATUS_OK;
 }
 
-// The best pass after one that touches the memory for the first time. SGD without momentum adds a multiple of
-// the gradients to the weights: two reads and a write, and next to nothing to compute.
+// An array that is there: what was never written is read from one page of zeros, which costs next to nothing.
+static enum status new_array(struct stream *stream, size_t n, void **array) {
+    struct device *device = stream->device;
+    TRY(device->memory_new(device, n * sizeof(float), "the measured memory", array));
+    return device->ops->fill(stream, &(struct fill_args){.out = *array, .n = n, .type = DTYPE_F32});
+}
+
+// The best pass after one that warms up. SGD without momentum adds a multiple of the gradients to the
+// weights: two reads and a write, and next to nothing to compute.
 static enum status time_passes(struct stream *stream, const struct optimizer_step_args *pass,
                                double *seconds) {
     *seconds = HUGE_VAL;
@@ -193,19 +200,19 @@ static enum status time_passes(struct stream *stream, const struct optimizer_ste
 enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) {
     struct stream stream;
     void *arrays[2] = {NULL, NULL};
-    size_t bytes;
+    size_t bytes, n;
     double seconds = 1;
     TRY(measured_bytes(device, &bytes));
-    bytes /= 2;
+    n = bytes / (2 * sizeof(float));
     TRY(stream_init(&stream, device));
     enum status status = STATUS_OK;
     for (int i = 0; i < 2 && status == STATUS_OK; i++)
-        status = device->memory_new(device, bytes, "the measured memory", &arrays[i]);
+        status = new_array(&stream, n, &arrays[i]);
     struct optimizer_step_args pass = {.rule = OPTIMIZER_SGD,
                                        .from = {.master = arrays[0]},
                                        .to = {.master = arrays[0]},
                                        .grad = arrays[1],
-                                       .n = bytes / sizeof(float),
+                                       .n = n,
                                        .step = 1,
                                        .lr = 1e-9,
                                        .grad_scale = 1,
@@ -214,7 +221,7 @@ enum status device_measure_bandwidth(struct device *device, double *bytes_per_s)
         status = time_passes(&stream, &pass, &seconds);
     *bytes_per_s = operation_work(OP_optimizer_step, &pass).bytes / seconds;
     for (int i = 0; i < 2; i++)
-        device->memory_delete(device, arrays[i], bytes);
+        device->memory_delete(device, arrays[i], n * sizeof(float));
     stream_free(&stream);
     return status;
 }
