@@ -7,15 +7,15 @@
 
 // ---- sum_squares
 
-// Memory is asked for two rows of lanes ahead, a group of lanes at a time: the processor alone reads
-// gradients at two thirds of this speed.
+// Memory is asked for two rows of lanes ahead, a group of lanes at a time, into the second cache (the first
+// is full of sums and rows): as fast as a plain read, where the processor alone reaches two thirds of it.
 #define ROWS        2
 #define GROUP_LANES 64
 
 VF_INLINE void ask_for_next(const float *x) {
     for (size_t row = 0; row < ROWS; row++)
         for (size_t lane = 0; lane < GROUP_LANES; lane += 16)
-            __builtin_prefetch(x + (ROWS + row) * SUM_SQUARES_LANES + lane);
+            __builtin_prefetch(x + (ROWS + row) * SUM_SQUARES_LANES + lane, 0, 2);
 }
 
 // The order is the contract's, so every build and every device gives the same bits.
