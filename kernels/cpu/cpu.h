@@ -12,6 +12,14 @@
 
 struct product_cache;
 
+// to = from, in fp32: a block of what a linear layer multiplies.
+struct linear_widen {
+    const void *from; // [r] type, rows from_stride apart
+    float *to;        // [w] rows to_stride apart
+    int64_t rows, columns, from_stride, to_stride;
+    enum dtype type;
+};
+
 // What is left to do to a block of a linear layer's product, c (rows, columns) in fp32, in one pass: v = c +
 // bias + residual; with gelu, v = gelu(v), where v is rounded first if pre_gelu gets it; with gelu_input, v =
 // v gelu'(gelu_input); out = v. All but c and out may be NULL.
@@ -34,7 +42,8 @@ struct cpu_isa {
     // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
-    void (*finish_linear)(const struct linear_finish *args); // on the calling thread
+    void (*widen_linear)(const struct linear_widen *args); // both on the calling thread
+    void (*finish_linear)(const struct linear_finish *args);
     // linear_forward on at most CPU_FEW_ROWS rows: a row's bits depend on neither the number of rows nor that
     // of threads.
     enum status (*few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
@@ -108,6 +117,7 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
+void CPU_OP(widen_linear)(const struct linear_widen *args);
 void CPU_OP(finish_linear)(const struct linear_finish *args);
 enum status CPU_OP(few_rows_forward)(struct stream *stream,
                                      const struct linear_forward_args *args) MUST_CHECK;

@@ -131,7 +131,8 @@ static void *scratch_take(struct scratch *scratch, size_t bytes) {
 struct block {
     struct product *product;
     struct product_operands operands;
-    void *packed[2], *workspace;
+    float *widened[2]; // of a and b
+    void *packed, *workspace;
 };
 
 // A thread's walk through the blocks of its part.
@@ -141,10 +142,11 @@ struct walk {
     struct product_cache *products;
     struct blocks blocks;
     enum dtype multiplied;
-    bool direct;          // oneDNN writes to out or pre_gelu, and finishes but for GELU
-    bool plans;           // nothing runs
-    char *scratch;        // NULL: pieces are only counted
-    size_t scratch_bytes; // the most that a block has taken
+    struct matmul_operand a, b; // strides of what is multiplied
+    bool direct;                // oneDNN writes to out or pre_gelu, and finishes but for GELU
+    bool plans;                 // nothing runs
+    char *scratch;              // NULL: pieces are only counted
+    size_t scratch_bytes;       // the most that a block has taken
 };
 
 // Narrow products are widened where that is faster, which changes no product and no sum's precision.
@@ -152,17 +154,40 @@ static bool multiplies_narrow(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->fast_bf16_products || product_has_matrix_units();
 }
 
+// Narrow operands that are multiplied in fp32 are widened.
+static bool widens(const struct walk *walk) {
+    return walk->multiplied != walk->matmul->type;
+}
+
+// The strides of an operand's block of so many rows and columns once it is widened: what lies side by side
+// stays so.
+static struct matmul_operand widened_strides(const struct matmul_operand *operand, int64_t rows,
+                                             int64_t columns) {
+    if (operand->column == 1)
+        return (struct matmul_operand){.row = product_row(columns), .column = 1};
+    return (struct matmul_operand){.row = 1, .column = product_row(rows)};
+}
+
+static void multiply_in(struct walk *walk, enum dtype type) {
+    const struct matmul *t = walk->matmul;
+    const struct blocks *blocks = &walk->blocks;
+    walk->multiplied = type;
+    walk->a = widens(walk) ? widened_strides(&t->a, blocks->m, blocks->k) : t->a;
+    walk->b = widens(walk) ? widened_strides(&t->b, blocks->k, blocks->n) : t->b;
+}
+
 static struct walk walk_of(const struct matmul *matmul, struct cpu_device *cpu, int thread) {
     bool narrow = matmul->type != DTYPE_F32;
-    return (struct walk){
+    struct walk walk = {
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
         .blocks = blocks_of(matmul),
-        .multiplied = narrow && multiplies_narrow(cpu, matmul->type) ? matmul->type : DTYPE_F32,
         .direct = matmul->weight_gradient || !narrow ||
                   (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->gelu),
     };
+    multiply_in(&walk, narrow && multiplies_narrow(cpu, matmul->type) ? matmul->type : DTYPE_F32);
+    return walk;
 }
 
 struct place {
@@ -190,14 +215,13 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
         .m = m,
         .n = n,
         .k = k,
-        .a_row = t->a.row,
-        .a_column = t->a.column,
-        .b_row = t->b.row,
-        .b_column = t->b.column,
+        .a_row = walk->a.row,
+        .a_column = walk->a.column,
+        .b_row = walk->b.row,
+        .b_column = walk->b.column,
         .c_row = walk->direct ? t->out_stride : product_row(n),
-        .type = t->type,
-        .multiplied = walk->multiplied,
-        .packs_b = walk->multiplied != t->type || (t->type != DTYPE_F32 && t->m >= PACKED_ROWS),
+        .type = walk->multiplied,
+        .packs_b = walk->multiplied != DTYPE_F32 && t->m >= PACKED_ROWS,
         .has_bias = walk->direct && t->bias,
         .finish = finish_of(walk, at),
     };
@@ -208,7 +232,7 @@ static enum status find_product(struct walk *walk, struct place at, struct produ
     struct product_shape shape = shape_at(walk, at);
     TRY(product_find(walk->products, &shape, out));
     if (!product_is_supported(*out) && walk->multiplied != DTYPE_F32) {
-        walk->multiplied = DTYPE_F32;
+        multiply_in(walk, DTYPE_F32);
         shape = shape_at(walk, at);
         TRY(product_find(walk->products, &shape, out));
     }
@@ -219,8 +243,13 @@ static enum status find_product(struct walk *walk, struct place at, struct produ
     return STATUS_OK;
 }
 
+static float *take_fp32(struct scratch *scratch, int64_t elements) {
+    return scratch_take(scratch, (size_t)elements * sizeof(float));
+}
+
 static enum status block_at(struct walk *walk, struct place at, struct block *out) {
     const struct matmul *t = walk->matmul;
+    const struct blocks *blocks = &walk->blocks;
     struct scratch scratch = {walk->scratch, 0};
     int64_t first = at.m * t->out_stride + at.n;
     TRY(find_product(walk, at, &out->product));
@@ -229,28 +258,56 @@ static enum status block_at(struct walk *walk, struct place at, struct block *ou
         out->operands.bias = (const float *)element_at(walk, t->bias, at.n);
         out->operands.residual = (const float *)element_at(walk, t->residual, first);
     } else {
-        size_t elements = (size_t)(walk->blocks.m * product_row(walk->blocks.n));
-        out->operands.c = scratch_take(&scratch, elements * sizeof(float));
+        out->operands.c = take_fp32(&scratch, blocks->m * product_row(blocks->n));
     }
     out->operands.a = element_at(walk, t->a.data, at.m * t->a.row + at.k * t->a.column);
     out->operands.b = element_at(walk, t->b.data, at.k * t->b.row + at.n * t->b.column);
-    for (int i = 0; i < 2; i++)
-        out->packed[i] = scratch_take(&scratch, product_packed_bytes(out->product, (enum product_operand)i));
+    if (widens(walk)) {
+        const struct matmul_operand *a = &walk->a, *b = &walk->b;
+        out->widened[0] = take_fp32(&scratch, a->column == 1 ? blocks->m * a->row : blocks->k * a->column);
+        out->widened[1] = take_fp32(&scratch, b->column == 1 ? blocks->k * b->row : blocks->n * b->column);
+    }
+    out->packed = scratch_take(&scratch, product_packed_bytes(out->product));
     out->workspace = scratch_take(&scratch, product_workspace_bytes(out->product));
     if (scratch.used > walk->scratch_bytes)
         walk->scratch_bytes = scratch.used;
     return STATUS_OK;
 }
 
-// `from` becomes the packed operand, unless it is read where it is; `kept`: it was packed for the block
-// before.
-static enum status pack(struct walk *walk, struct block *block, enum product_operand operand,
-                        const void **from, bool kept) {
-    if (product_packed_bytes(block->product, operand) == 0)
-        return STATUS_OK;
-    if (!kept)
-        TRY(product_pack(walk->products, block->product, operand, *from, block->packed[operand]));
-    *from = block->packed[operand];
+// A block of so many rows and columns whose strides are `from`, into one whose strides are `to`.
+static void widen(const struct walk *walk, const struct matmul_operand *from, const void *block, int64_t rows,
+                  int64_t columns, const struct matmul_operand *to, float *widened) {
+    bool by_rows = from->column == 1;
+    struct linear_widen args = {
+        .from = block,
+        .to = widened,
+        .rows = by_rows ? rows : columns,
+        .columns = by_rows ? columns : rows,
+        .from_stride = by_rows ? from->row : from->column,
+        .to_stride = by_rows ? to->row : to->column,
+        .type = walk->matmul->type,
+    };
+    walk->cpu->isa->widen_linear(&args);
+}
+
+// Widens what is multiplied in fp32, packs b where that gains. `kept`: that was done for the block before.
+static enum status prepare(struct walk *walk, struct place at, struct block *block, bool a_kept,
+                           bool b_kept) {
+    const struct matmul *t = walk->matmul;
+    struct product_operands *operands = &block->operands;
+    if (widens(walk)) {
+        struct product_shape shape = shape_at(walk, at);
+        if (!a_kept)
+            widen(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, block->widened[0]);
+        if (!b_kept)
+            widen(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, block->widened[1]);
+        operands->a = block->widened[0];
+        operands->b = block->widened[1];
+    } else if (product_packed_bytes(block->product) > 0) {
+        if (!b_kept)
+            TRY(product_pack(walk->products, block->product, operands->b, block->packed));
+        operands->b = block->packed;
+    }
     return STATUS_OK;
 }
 
@@ -292,12 +349,11 @@ static enum status visit(struct walk *walk, struct place at) {
     TRY(block_at(walk, at, &block));
     if (walk->plans)
         return STATUS_OK;
-    // Blocks that differ in columns alone share a, and those that differ in rows alone share b; a last block
-    // that is smaller may have other layouts and places.
+    // Blocks that differ in columns alone share a, and those that differ in rows alone share b; oneDNN may
+    // lay b out in another way for a last one that is smaller.
     bool one_k = walk->blocks.k >= t->k, one_m = walk->blocks.m >= t->m;
-    bool whole_m = at.m + walk->blocks.m <= t->m, whole_n = at.n + walk->blocks.n <= t->n;
-    TRY(pack(walk, &block, PRODUCT_A, &block.operands.a, one_k && one_m && at.n > 0 && whole_n));
-    TRY(pack(walk, &block, PRODUCT_B, &block.operands.b, one_k && at.m > 0 && whole_m));
+    bool whole_m = at.m + walk->blocks.m <= t->m;
+    TRY(prepare(walk, at, &block, one_k && one_m && at.n > 0, one_k && at.m > 0 && whole_m));
     TRY(product_run(walk->products, block.product, &block.operands, block.workspace));
     if (at.k + walk->blocks.k >= t->k && needs_finish(walk))
         finish_block(walk, at, &block);

@@ -15,7 +15,7 @@
 // The tensors of a product, in the order in which they are given to the primitive.
 enum tensor { TENSOR_A, TENSOR_B, TENSOR_C, TENSOR_BIAS, TENSOR_RESIDUAL, TENSOR_SCRATCH, N_TENSORS };
 
-// How an operand comes to be as it is multiplied.
+// How b comes to be as it is multiplied.
 struct packing {
     dnnl_primitive_t primitive; // NULL: it is multiplied where it is
     dnnl_memory_t from;
@@ -27,7 +27,7 @@ struct product {
     struct product *next;
     dnnl_primitive_t primitive;
     dnnl_memory_t memories[N_TENSORS]; // NULL: not in this product
-    struct packing packings[2];        // of PRODUCT_A and PRODUCT_B, which are TENSOR_A and TENSOR_B
+    struct packing packing;
     size_t workspace_bytes;
 };
 
@@ -72,12 +72,10 @@ static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)
         if (product->memories[i])
             dnnl_memory_destroy(product->memories[i]);
-    for (int i = 0; i < 2; i++) {
-        if (product->packings[i].from)
-            dnnl_memory_destroy(product->packings[i].from);
-        if (product->packings[i].primitive)
-            dnnl_primitive_destroy(product->packings[i].primitive);
-    }
+    if (product->packing.from)
+        dnnl_memory_destroy(product->packing.from);
+    if (product->packing.primitive)
+        dnnl_primitive_destroy(product->packing.primitive);
     if (product->primitive)
         dnnl_primitive_destroy(product->primitive);
     free(product);
@@ -122,16 +120,15 @@ static int use_one_thread(void) {
 
 // ---- building one
 
-// How the tensors are given, and how they are multiplied.
+// How the tensors are multiplied, and how b is given.
 struct layouts {
-    struct dnnl_layout given[2], of[N_TENSORS];
+    struct dnnl_layout of[N_TENSORS], given_b;
 };
 
 static void layouts_free(struct layouts *layouts) {
     for (int i = 0; i < N_TENSORS; i++)
         dnnl_layout_free(&layouts->of[i]);
-    for (int i = 0; i < 2; i++)
-        dnnl_layout_free(&layouts->given[i]);
+    dnnl_layout_free(&layouts->given_b);
 }
 
 static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int64_t columns,
@@ -142,24 +139,19 @@ static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int
 
 static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_shape *s) {
     dnnl_dims_t b_dims = {s->k, s->n};
-    bool widens = s->type != s->multiplied;
-    dnnl_status_t error =
-        layout_matrix(&layouts->given[PRODUCT_A], s->m, s->k, s->a_row, s->a_column, s->type);
+    struct dnnl_layout *of = layouts->of;
+    dnnl_status_t error = layout_matrix(&of[TENSOR_A], s->m, s->k, s->a_row, s->a_column, s->type);
     if (error == dnnl_success)
-        error = layout_matrix(&layouts->given[PRODUCT_B], s->k, s->n, s->b_row, s->b_column, s->type);
-    if (error == dnnl_success) // widened, a is row by row, whatever it was
-        error = layout_matrix(&layouts->of[TENSOR_A], s->m, s->k, widens ? product_row(s->k) : s->a_row,
-                              widens ? 1 : s->a_column, s->multiplied);
+        error = layout_matrix(s->packs_b ? &layouts->given_b : &of[TENSOR_B], s->k, s->n, s->b_row,
+                              s->b_column, s->type);
+    if (error == dnnl_success && s->packs_b)
+        error = dnnl_layout_init_any(&of[TENSOR_B], 2, b_dims, dnnl_type_of(s->type));
     if (error == dnnl_success)
-        error = s->packs_b
-                    ? dnnl_layout_init_any(&layouts->of[TENSOR_B], 2, b_dims, dnnl_type_of(s->multiplied))
-                    : layout_matrix(&layouts->of[TENSOR_B], s->k, s->n, s->b_row, s->b_column, s->multiplied);
-    if (error == dnnl_success)
-        error = layout_matrix(&layouts->of[TENSOR_C], s->m, s->n, s->c_row, 1, DTYPE_F32);
+        error = layout_matrix(&of[TENSOR_C], s->m, s->n, s->c_row, 1, DTYPE_F32);
     if (error == dnnl_success && s->has_bias)
-        error = layout_matrix(&layouts->of[TENSOR_BIAS], 1, s->n, s->n, 1, DTYPE_F32);
+        error = layout_matrix(&of[TENSOR_BIAS], 1, s->n, s->n, 1, DTYPE_F32);
     if (error == dnnl_success && s->finish == PRODUCT_RESIDUAL)
-        error = layout_matrix(&layouts->of[TENSOR_RESIDUAL], s->m, s->n, s->c_row, 1, DTYPE_F32);
+        error = layout_matrix(&of[TENSOR_RESIDUAL], s->m, s->n, s->c_row, 1, DTYPE_F32);
     return error;
 }
 
@@ -179,7 +171,7 @@ static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_
     return error;
 }
 
-// The layouts that oneDNN has chosen, and what brings the operands into them.
+// The layout that oneDNN has chosen for b, and what brings b into it.
 static dnnl_status_t packing_new(struct packing *packing, const struct product_cache *cache,
                                  const struct dnnl_layout *given, dnnl_layout_view multiplied) {
     dnnl_primitive_desc_t description = NULL;
@@ -215,8 +207,8 @@ static dnnl_status_t memories_new(struct product *product, const struct product_
             if (product->workspace_bytes == 0)
                 continue;
         }
-        if (i == TENSOR_A || i == TENSOR_B)
-            error = packing_new(&product->packings[i], cache, &layouts->given[i], layout);
+        if (i == TENSOR_B && shape->packs_b)
+            error = packing_new(&product->packing, cache, &layouts->given_b, layout);
         if (error == dnnl_success)
             error = dnnl_memory_create(&product->memories[i], layout, cache->engine, DNNL_MEMORY_NONE);
     }
@@ -240,7 +232,7 @@ static dnnl_status_t product_build(struct product *product, const struct product
         error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
                                 &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
     // Its reference implementation is plain loops: fp32 is hundreds of times faster, widening included.
-    if (error == dnnl_success && product->shape.multiplied != DTYPE_F32 && dnnl_is_named(description, "ref"))
+    if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;
     if (error == dnnl_success)
         error = memories_new(product, cache, &layouts, description);
@@ -285,7 +277,7 @@ enum status product_find(struct product_cache *cache, const struct product_shape
         product_delete(product);
         return FAIL(STATUS_FAILED, "oneDNN cannot build a matrix product (%lld x %lld x %lld, %s): %s",
                     (long long)shape->m, (long long)shape->n, (long long)shape->k,
-                    dtype_name((enum dtype)shape->multiplied), dnnl_reason(error));
+                    dtype_name((enum dtype)shape->type), dnnl_reason(error));
     }
     product->next = *bucket;
     *bucket = product;
@@ -297,8 +289,8 @@ bool product_is_supported(const struct product *product) {
     return product->primitive != NULL;
 }
 
-size_t product_packed_bytes(const struct product *product, enum product_operand operand) {
-    return product->packings[operand].bytes;
+size_t product_packed_bytes(const struct product *product) {
+    return product->packing.bytes;
 }
 
 size_t product_workspace_bytes(const struct product *product) {
@@ -318,18 +310,18 @@ static dnnl_status_t execute(const struct product_cache *cache, dnnl_primitive_t
 static enum status failed(const struct product *product, dnnl_status_t error) {
     return FAIL(STATUS_FAILED, "oneDNN's matrix product (%lld x %lld x %lld, %s) failed: %s",
                 (long long)product->shape.m, (long long)product->shape.n, (long long)product->shape.k,
-                dtype_name((enum dtype)product->shape.multiplied), dnnl_reason(error));
+                dtype_name((enum dtype)product->shape.type), dnnl_reason(error));
 }
 
-enum status product_pack(struct product_cache *cache, struct product *product, enum product_operand operand,
-                         const void *from, void *packed) {
-    struct packing *packing = &product->packings[operand];
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, packing->from}, {DNNL_ARG_TO, product->memories[operand]}};
-    dnnl_status_t error = dnnl_memory_set_data_handle(packing->from, (void *)(uintptr_t)from);
+enum status product_pack(struct product_cache *cache, struct product *product, const void *from,
+                         void *packed) {
+    dnnl_memory_t source = product->packing.from, to = product->memories[TENSOR_B];
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, to}};
+    dnnl_status_t error = dnnl_memory_set_data_handle(source, (void *)(uintptr_t)from);
     if (error == dnnl_success)
-        error = dnnl_memory_set_data_handle(product->memories[operand], packed);
+        error = dnnl_memory_set_data_handle(to, packed);
     if (error == dnnl_success)
-        error = execute(cache, packing->primitive, args, 2);
+        error = execute(cache, product->packing.primitive, args, 2);
     return error == dnnl_success ? STATUS_OK : failed(product, error);
 }
 

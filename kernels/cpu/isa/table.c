@@ -50,6 +50,7 @@ const struct cpu_isa CPU_OP(isa) = {
     .name = TEXT_OF_VALUE(ISA),
     .ops = {OPERATIONS(ENTRY).workspace_bytes = workspace_bytes},
     .add_column_sums = CPU_OP(add_column_sums),
+    .widen_linear = CPU_OP(widen_linear),
     .finish_linear = CPU_OP(finish_linear),
     .few_rows_forward = CPU_OP(few_rows_forward),
     .few_rows_workspace = CPU_OP(few_rows_workspace),

@@ -1,7 +1,26 @@
-// What follows a linear layer's product while a block of it is still in the cache: bias, residual, GELU or
-// its gradient, and rounding. Bound by the cache.
+// What precedes and what follows a linear layer's product, a block at a time that stays in the cache:
+// widening of what is multiplied in fp32; bias, residual, GELU or its gradient, and rounding. Bound by the
+// cache.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
+
+VF_INLINE void widen_rows(enum dtype type, const struct linear_widen *args) {
+    size_t n = (size_t)args->columns;
+    for (size_t row = 0; row < (size_t)args->rows; row++) {
+        size_t first = row * (size_t)args->from_stride, i = 0;
+        float *to = args->to + row * (size_t)args->to_stride;
+        for (; i + VF_WIDTH <= n; i += VF_WIDTH)
+            vf_put(DTYPE_F32, to, i, vf_get(type, args->from, first + i));
+        if (i < n)
+            vf_put_part(DTYPE_F32, to, i, vf_get_part(type, args->from, first + i, (int)(n - i)),
+                        (int)(n - i));
+    }
+}
+
+void CPU_OP(widen_linear)(const struct linear_widen *args) {
+    const struct linear_widen copy = *args; // no store through a pointer can be thought to change it
+    VF_DISPATCH(copy.type, widen_rows, &copy);
+}
 
 // Elements [i, i + lanes) of a row that begins at `row` in the tensors that lie like out.
 VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, const float *c, size_t row,
@@ -40,6 +59,6 @@ VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args) {
 }
 
 void CPU_OP(finish_linear)(const struct linear_finish *args) {
-    const struct linear_finish copy = *args; // no store through a pointer can be thought to change it
+    const struct linear_finish copy = *args;
     VF_DISPATCH(copy.type, finish_rows, &copy);
 }
