@@ -1,10 +1,10 @@
 // Fully connected layers on few rows, as generation has them: each weight is read once for all rows, and
-// memory is what they wait for. Weights are widened in registers and sums kept in fp32. A sum's order follows
-// from IC alone: a row's result is the same whatever the other rows, their number and the threads are.
+// memory is what they wait for. bf16 is multiplied as it is where the processor has such products; otherwise
+// weights are widened in registers, and x before. Sums are kept in fp32, in an order that follows from IC
+// alone: a row's result is the same whatever the other rows, their number and the threads are.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/gelu.h"
 #include "kernels/cpu/simd.h"
 
 #define WEIGHT_TILE 4                        // rows of the weight that are read side by side
@@ -15,36 +15,68 @@
 
 struct few_rows {
     const struct linear_forward_args *args;
-    const float *x; // (N, IC)
+    const void *x; // (N, IC) as multiplied
 };
 
-// sums[r * BLOCK + w] = the product of row r of x and row w of the weight, whose first element is `index`.
+// ---- what is multiplied: vectors of fp32, or of pairs of bf16
+
+VF_INLINE bool in_pairs(enum dtype type) {
+    return VF_PAIRS && type == DTYPE_BF16;
+}
+
+VF_INLINE size_t step_of(enum dtype type) {
+    return in_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
+}
+
+VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
+    vu pairs = {0};
+    memcpy(&pairs, (const uint16_t *)from + i, n * sizeof(uint16_t));
+    return pairs;
+}
+
+// n of step_of elements, those after them zero.
+VF_INLINE vu load_weight(enum dtype type, const void *weight, size_t i, size_t n) {
+    return in_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
+}
+
+VF_INLINE vu load_x(enum dtype type, const void *x, size_t i, size_t n) {
+    return in_pairs(type) ? pairs_at(x, i, n) : (vu)vf_load_part((const float *)x + i, (int)n);
+}
+
+VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
+    return in_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
+}
+
+// total += products of n terms from the k-th; the weight's row w begins at `index` + w IC, x's row r at r IC.
+VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_rows,
+                             vf total[ROW_TILE][WEIGHT_TILE], const void *x, const void *weight, size_t index,
+                             size_t IC, size_t k, const size_t n) {
+    vu weights[WEIGHT_TILE];
+    for (int w = 0; w < n_weights; w++) {
+        size_t at = index + (size_t)w * IC + k;
+        __builtin_prefetch((const char *)vf_offset(type, weight, at) + AHEAD, 0, 2);
+        weights[w] = load_weight(type, weight, at, n);
+    }
+    for (int r = 0; r < n_rows; r++) {
+        vu row = load_x(type, x, (size_t)r * IC + k, n);
+        for (int w = 0; w < n_weights; w++)
+            total[r][w] = add_products(type, row, weights[w], total[r][w]);
+    }
+}
+
+// sums[r * BLOCK + w] = the product of row r of x and row w of the weight.
 VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_rows, float *sums,
-                             const float *x, const void *weight, size_t index, size_t IC) {
+                             const void *x, const void *weight, size_t index, size_t IC) {
     vf total[ROW_TILE][WEIGHT_TILE];
     for (int r = 0; r < n_rows; r++)
         for (int w = 0; w < n_weights; w++)
             total[r][w] = vf_zero();
+    const size_t step = step_of(type);
     size_t k = 0;
-    for (; k + VF_WIDTH <= IC; k += VF_WIDTH) {
-        vf weights[WEIGHT_TILE];
-        for (int w = 0; w < n_weights; w++) {
-            size_t at = index + (size_t)w * IC + k;
-            __builtin_prefetch((const char *)vf_offset(type, weight, at) + AHEAD, 0, 2);
-            weights[w] = vf_get(type, weight, at);
-        }
-        for (int r = 0; r < n_rows; r++) {
-            vf row = vf_load(x + (size_t)r * IC + k);
-            for (int w = 0; w < n_weights; w++)
-                total[r][w] = vf_fma(row, weights[w], total[r][w]);
-        }
-    }
+    for (; k + step <= IC; k += step)
+        multiply_step(type, n_weights, n_rows, total, x, weight, index, IC, k, step);
     if (k < IC)
-        for (int r = 0; r < n_rows; r++)
-            for (int w = 0; w < n_weights; w++)
-                total[r][w] =
-                    vf_fma(vf_load_part(x + (size_t)r * IC + k, (int)(IC - k)),
-                           vf_get_part(type, weight, index + (size_t)w * IC + k, (int)(IC - k)), total[r][w]);
+        multiply_step(type, n_weights, n_rows, total, x, weight, index, IC, k, IC - k);
     for (int r = 0; r < n_rows; r++)
         for (int w = 0; w < n_weights; w++)
             sums[r * BLOCK + w] = vf_reduce_add(total[r][w]);
@@ -54,11 +86,13 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, const struct few_rows *few,
                              size_t index) {
     size_t N = (size_t)few->args->N, IC = (size_t)few->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
+    size_t x_size = dtype_size(in_pairs(type) ? type : DTYPE_F32);
     for (size_t tile = 0; tile < n_tiles; tile++) {
         size_t r = N * tile / n_tiles, n_rows = N * (tile + 1) / n_tiles - r;
+        const void *x = (const char *)few->x + r * IC * x_size;
 #define TILE(n)                                                                                              \
     if ((n) <= ROW_TILE && n_rows == (n))                                                                    \
-    multiply_tile(type, n_weights, (n), sums + r * BLOCK, few->x + r * IC, few->args->weight, index, IC)
+    multiply_tile(type, n_weights, (n), sums + r * BLOCK, x, few->args->weight, index, IC)
         TILE(1);
         TILE(2);
         TILE(3);
@@ -69,29 +103,25 @@ VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, 
     }
 }
 
-// out = gelu?(sums + bias) + residual
-VF_INLINE void finish_block(enum dtype type, const struct linear_forward_args *args, const float *sums,
-                            size_t first, size_t n) {
-    for (size_t r = 0; r < (size_t)args->N; r++)
-        for (VF_LOOP(i, lanes, n)) {
-            vf value = vf_load_part(sums + r * BLOCK + i, (int)lanes);
-            size_t at = r * (size_t)args->out_stride + first + i;
-            if (args->bias)
-                value += vf_get_part(type, args->bias, first + i, (int)lanes);
-            if (args->pre_gelu) { // which GELU is then of
-                if (type != DTYPE_F32)
-                    value = vf_widen(type, vf_narrow(type, value));
-                vf_put_part(type, args->pre_gelu, at, value, (int)lanes);
-            }
-            if (args->gelu)
-                value = vf_gelu(value);
-            if (args->residual)
-                value += vf_get_part(type, args->residual, at, (int)lanes);
-            if (args->out_type == DTYPE_F32)
-                vf_store_part((float *)args->out + at, value, (int)lanes);
-            else
-                vf_put_part(type, args->out, at, value, (int)lanes);
-        }
+// Of outputs [first, first + n).
+static void finish_outputs(const struct linear_forward_args *args, const float *sums, size_t first,
+                           size_t n) {
+    size_t out_size = dtype_size(args->out_type), size = dtype_size(args->type);
+    struct linear_finish finish = {
+        .c = sums,
+        .out = (char *)args->out + first * out_size,
+        .pre_gelu = args->pre_gelu ? (char *)args->pre_gelu + first * size : NULL,
+        .residual = args->residual ? (const char *)args->residual + first * size : NULL,
+        .bias = args->bias ? (const char *)args->bias + first * size : NULL,
+        .rows = args->N,
+        .columns = (int64_t)n,
+        .c_stride = BLOCK,
+        .out_stride = args->out_stride,
+        .gelu = args->gelu,
+        .type = args->type,
+        .out_type = args->out_type,
+    };
+    CPU_OP(finish_linear)(&finish);
 }
 
 VF_INLINE void multiply_range(enum dtype type, const struct few_rows *few, struct cpu_range range) {
@@ -103,18 +133,22 @@ VF_INLINE void multiply_range(enum dtype type, const struct few_rows *few, struc
             multiply_rows(type, WEIGHT_TILE, sums + w, few, (first + w) * IC);
         for (; w < n; w++)
             multiply_rows(type, 1, sums + w, few, (first + w) * IC);
-        finish_block(type, few->args, sums, first, n);
+        finish_outputs(few->args, sums, first, n);
     }
 }
 
+static bool widens_x(const struct linear_forward_args *args) {
+    return args->type != DTYPE_F32 && !in_pairs(args->type);
+}
+
 size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args) {
-    return args->type == DTYPE_F32 ? 0 : (size_t)args->N * (size_t)args->IC * sizeof(float);
+    return widens_x(args) ? (size_t)args->N * (size_t)args->IC * sizeof(float) : 0;
 }
 
 enum status CPU_OP(few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) {
     struct few_rows few = {args, args->x};
     size_t OC = (size_t)args->OC, n_inputs = (size_t)args->N * (size_t)args->IC;
-    if (args->type != DTYPE_F32) {
+    if (widens_x(args)) {
         few.x = stream->workspace;
         TRY(CPU_OP(cast)(stream, &(struct cast_args){.out = stream->workspace,
                                                      .x = args->x,
