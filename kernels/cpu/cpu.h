@@ -93,7 +93,7 @@ enum status cpu_linear_backward_workspace(struct device *device, const struct li
                                           size_t *bytes) MUST_CHECK;
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
-size_t cpu_sample_workspace(const struct sample_args *args);
+size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa;
 

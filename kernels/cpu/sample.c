@@ -1,7 +1,8 @@
-// Drawing tokens from logits (kernels/ops.h: sample), a row at a time. Where top_k or top_p cuts, the tokens
-// are first brought into order of likelihood by a radix sort: three stable passes over pairs of the logit's
-// bits and the token, so that equals stay in order of the tokens.
+// Drawing tokens from logits (kernels/ops.h: sample): threads share the rows, or the one that there is. Where
+// top_k or top_p cuts, the tokens are first brought into order of likelihood by a radix sort: three stable
+// passes over pairs of the logit's bits and the token, so that equals stay in order of the tokens.
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -15,7 +16,7 @@ struct candidate {
     int32_t token;
 };
 
-// What the workspace holds for one row.
+// What the workspace holds for the row that a thread draws from.
 struct scratch {
     struct candidate *candidates, *sorted; // (V) each, used where something is cut
     uint64_t *weights;                     // (V), in order of the draw
@@ -25,8 +26,16 @@ static bool cuts(const struct sample_args *args) {
     return args->temperature > 0 && ((args->top_k > 0 && args->top_k < args->V) || args->top_p < 1);
 }
 
-size_t cpu_sample_workspace(const struct sample_args *args) {
+static size_t scratch_bytes(const struct sample_args *args) {
     return (size_t)args->V * (sizeof(uint64_t) + 2 * sizeof(struct candidate));
+}
+
+static int threads_of(const struct device *device, const struct sample_args *args) {
+    return cpu_threads(device, (size_t)args->N * (size_t)args->V);
+}
+
+size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args) {
+    return scratch_bytes(args) * (size_t)(args->N > 1 ? threads_of(device, args) : 1);
 }
 
 // The float's bits, turned so that they grow as it falls; zeros of both signs are one.
@@ -76,22 +85,34 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
     return 0; // of logits that are no numbers
 }
 
+// Of the n likeliest tokens, or of all; gives their sum, which is exact and has no order.
+static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
+                      struct scratch *scratch, int n_threads) {
+    const struct candidate *ordered = cuts(args) ? scratch->sorted : NULL;
+    uint64_t *weights = scratch->weights, total = 0;
+#pragma omp parallel num_threads(n_threads) reduction(+ : total)
+    {
+        struct cpu_range range = cpu_thread_range((size_t)n, 64, omp_get_thread_num(), omp_get_num_threads());
+        for (size_t i = range.begin; i < range.end; i++) {
+            double logit = (double)logits[ordered ? (size_t)ordered[i].token : i];
+            double e = exp((logit - largest) / args->temperature);
+            weights[i] = e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
+            total += weights[i];
+        }
+    }
+    return total;
+}
+
 static int32_t draw(const struct sample_args *args, const float *logits, double uniform,
-                    struct scratch *scratch) {
+                    struct scratch *scratch, int n_threads) {
     double largest = (double)logits[likeliest(logits, args->V)];
     bool ordered = cuts(args);
     int n = args->V;
-    uint64_t total = 0;
     if (ordered)
         sort_by_likelihood(logits, n, scratch);
     if (args->top_k > 0 && args->top_k < n)
         n = args->top_k;
-    for (int i = 0; i < n; i++) {
-        int32_t token = ordered ? scratch->sorted[i].token : i;
-        double e = exp(((double)logits[token] - largest) / args->temperature);
-        scratch->weights[i] = e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
-        total += scratch->weights[i];
-    }
+    uint64_t total = weigh(args, logits, n, largest, scratch, n_threads);
     if (args->top_p < 1) {
         uint64_t wanted = (uint64_t)ceil(args->top_p * (double)total);
         place_of(scratch->weights, n, wanted > 0 ? wanted - 1 : 0, &total);
@@ -102,15 +123,27 @@ static int32_t draw(const struct sample_args *args, const float *logits, double 
     return ordered ? scratch->sorted[place].token : place;
 }
 
+static void sample_row(const struct sample_args *args, int row, void *workspace, int n_threads) {
+    const float *logits = (const float *)args->logits + (size_t)row * (size_t)args->logits_stride;
+    struct scratch scratch = {.weights = workspace};
+    scratch.candidates = (struct candidate *)(scratch.weights + args->V);
+    scratch.sorted = scratch.candidates + args->V;
+    args->tokens[row] = args->temperature > 0 ? draw(args, logits, args->uniforms[row], &scratch, n_threads)
+                                              : likeliest(logits, args->V);
+}
+
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) {
-    size_t V = (size_t)args->V;
-    for (int n = 0; n < args->N; n++) {
-        const float *logits = (const float *)args->logits + (size_t)n * (size_t)args->logits_stride;
-        struct scratch scratch = {.weights = stream->workspace};
-        scratch.candidates = (struct candidate *)(scratch.weights + V);
-        scratch.sorted = scratch.candidates + V;
-        args->tokens[n] = args->temperature > 0 ? draw(args, logits, args->uniforms[n], &scratch)
-                                                : likeliest(logits, args->V);
+    int n_threads = threads_of(stream->device, args);
+    if (args->N == 1) {
+        sample_row(args, 0, stream->workspace, n_threads);
+        return STATUS_OK;
+    }
+#pragma omp parallel num_threads(n_threads)
+    {
+        int thread = omp_get_thread_num();
+        struct cpu_range rows = cpu_thread_range((size_t)args->N, 1, thread, omp_get_num_threads());
+        for (size_t row = rows.begin; row < rows.end; row++)
+            sample_row(args, (int)row, (char *)stream->workspace + (size_t)thread * scratch_bytes(args), 1);
     }
     return STATUS_OK;
 }

@@ -35,7 +35,7 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         *bytes = CPU_OP(cross_entropy_workspace)(device, args);
         return STATUS_OK;
     case OP_sample:
-        *bytes = cpu_sample_workspace(args);
+        *bytes = cpu_sample_workspace(device, args);
         return STATUS_OK;
     default:
         return STATUS_OK; // the others work in place
