@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
+#include "zero/bench_requests.h"
 
 enum { MASTER, M, V, GRAD, PARAM, M_SCALES, V_SCALES, N_ARRAYS };
 
@@ -157,7 +158,8 @@ static enum status prepare(struct bench *bench, const struct bench_case *one) {
     return STATUS_OK;
 }
 
-static enum status answer(struct bench *bench, const char *name) {
+static enum status measure_case(void *context, const char *name, double *seconds) {
+    struct bench *bench = context;
     for (int i = 0; i < N_CASES; i++) {
         const struct bench_case *one = &cases[i];
         if (strcmp(name, one->name) != 0)
@@ -166,8 +168,7 @@ static enum status answer(struct bench *bench, const char *name) {
         double began = clock_monotonic_s();
         TRY(one->run ? one->run(bench) : step(bench, one->rule, one->state_type, one->grad_type, one->type));
         TRY(bench->device->synchronize(&bench->stream));
-        printf("%.9g\n", clock_monotonic_s() - began);
-        fflush(stdout);
+        *seconds = clock_monotonic_s() - began;
         return STATUS_OK;
     }
     char names[512] = "";
@@ -176,20 +177,13 @@ static enum status answer(struct bench *bench, const char *name) {
     return FAIL(STATUS_INVALID, "bench --optimizer: there is no case \"%s\"; there are: %s", name, names);
 }
 
-static enum status answer_all(struct bench *bench) {
-    char line[128];
+static enum status make_arrays(struct bench *bench) {
     for (int array = 0; array < N_ARRAYS; array++)
         TRY(bench->device->memory_new(bench->device, array_bytes(bench->n, array), "optimizer benchmark",
                                       &bench->arrays[array]));
     // All touched before anything is timed.
     for (int array = 0; array < N_ARRAYS; array++)
         TRY(fill(bench, array, array == MASTER ? 0x1p-6f : 0));
-    printf("ready %s\n", bench->device->description);
-    fflush(stdout);
-    while (fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = '\0';
-        TRY(answer(bench, line));
-    }
     return STATUS_OK;
 }
 
@@ -199,7 +193,9 @@ enum status bench_optimizer(int n_threads, size_t n) {
     TRY(device_open("cpu", n_threads, 0, &bench.device));
     enum status status = stream_init(&bench.stream, bench.device);
     if (status == STATUS_OK)
-        status = answer_all(&bench);
+        status = make_arrays(&bench);
+    if (status == STATUS_OK)
+        status = bench_answer_requests(bench.device->description, measure_case, &bench);
     for (int array = 0; array < N_ARRAYS; array++)
         if (bench.arrays[array])
             bench.device->memory_delete(bench.device, bench.arrays[array], array_bytes(n, array));

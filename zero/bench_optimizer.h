@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-// Holds the state of n elements (rounded up to whole cache lines), and for each line of standard input, which
-// names a case, runs it once and writes the seconds that it took; "ready" comes first, with a description of
-// the device. Ends with the input. On the CPU. STATUS_INVALID for a name that is none, with all of them.
+// Holds the state of n elements (rounded up to whole cache lines). A request (zero/bench_requests.h) names a
+// case, which is run once; its figure is the seconds that it took. On the CPU. STATUS_INVALID for a name that
+// is none, with all of them.
 enum status bench_optimizer(int n_threads, size_t n) MUST_CHECK;
 
 #endif

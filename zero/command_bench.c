@@ -11,6 +11,7 @@
 #include "kernels/work.h"
 #include "zero/bench_generate.h"
 #include "zero/bench_optimizer.h"
+#include "zero/bench_requests.h"
 #include "zero/commands.h"
 #include "zero/memory.h"
 
@@ -362,34 +363,26 @@ static enum status run_cases(struct bench *bench) {
     return STATUS_OK;
 }
 
-static enum status answer_gemm(struct device *device, const char *line) {
+static enum status measure_gemm(void *device, const char *request, double *flops_per_s) {
     char name[8];
     int rows, n_embd;
     double seconds;
     enum dtype type;
     struct gemm_rate rate;
-    if (sscanf(line, "%7s %d %d %lf", name, &rows, &n_embd, &seconds) != 4 || !dtype_from_name(name, &type) ||
-        rows < 1 || n_embd < 1 || n_embd > MOST_N_EMBD)
+    if (sscanf(request, "%7s %d %d %lf", name, &rows, &n_embd, &seconds) != 4 ||
+        !dtype_from_name(name, &type) || rows < 1 || n_embd < 1 || n_embd > MOST_N_EMBD)
         return FAIL(STATUS_INVALID,
-                    "bench --gemm: expected TYPE ROWS N_EMBD SECONDS, as fp32 4096 768 5, not \"%s\"", line);
+                    "bench --gemm: expected TYPE ROWS N_EMBD SECONDS, as fp32 4096 768 5, not \"%s\"",
+                    request);
     TRY(device_measure_gemm_rate(device, rows, n_embd, type, seconds, &rate));
-    printf("%.6g\n", rate.mean);
-    fflush(stdout);
+    *flops_per_s = rate.mean;
     return STATUS_OK;
 }
 
-// Products on request, so that a script can measure them in turn with programs and all see the same machine.
 static enum status bench_gemm(void) {
-    char line[128];
     struct device *device;
     TRY(device_open(device_name, (int)threads, 0, &device));
-    enum status status = STATUS_OK;
-    printf("ready %s\n", device->description);
-    fflush(stdout);
-    while (status == STATUS_OK && fgets(line, sizeof line, stdin)) {
-        line[strcspn(line, "\n")] = '\0';
-        status = answer_gemm(device, line);
-    }
+    enum status status = bench_answer_requests(device->description, measure_gemm, device);
     device_close(device);
     return status;
 }
