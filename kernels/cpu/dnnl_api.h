@@ -14,7 +14,7 @@ static inline bool dnnl_is_named(const_dnnl_primitive_desc_t description, const 
     return status == dnnl_success && name && strncmp(name, start, strlen(start)) == 0;
 }
 
-// dnnl_layout_*: the description of a tensor in memory; dnnl_layout_init_any leaves the layout to oneDNN.
+// dnnl_layout_*: the description of a tensor in memory.
 // dnnl_matmul_new: the description of c = a b + bias. dnnl_finish_*: what happens to c before it is stored.
 
 #if DNNL_VERSION_MAJOR >= 3
@@ -32,11 +32,6 @@ static inline dnnl_layout_view dnnl_layout_get(const struct dnnl_layout *layout)
 static inline dnnl_status_t dnnl_layout_init(struct dnnl_layout *layout, int n_dims, const dnnl_dims_t dims,
                                              dnnl_data_type_t type, const dnnl_dims_t strides) {
     return dnnl_memory_desc_create_with_strides(&layout->handle, n_dims, dims, type, strides);
-}
-
-static inline dnnl_status_t dnnl_layout_init_any(struct dnnl_layout *layout, int n_dims,
-                                                 const dnnl_dims_t dims, dnnl_data_type_t type) {
-    return dnnl_memory_desc_create_with_tag(&layout->handle, n_dims, dims, type, dnnl_format_tag_any);
 }
 
 static inline void dnnl_layout_free(struct dnnl_layout *layout) {
@@ -72,11 +67,6 @@ static inline dnnl_layout_view dnnl_layout_get(const struct dnnl_layout *layout)
 static inline dnnl_status_t dnnl_layout_init(struct dnnl_layout *layout, int n_dims, const dnnl_dims_t dims,
                                              dnnl_data_type_t type, const dnnl_dims_t strides) {
     return dnnl_memory_desc_init_by_strides(&layout->value, n_dims, dims, type, strides);
-}
-
-static inline dnnl_status_t dnnl_layout_init_any(struct dnnl_layout *layout, int n_dims,
-                                                 const dnnl_dims_t dims, dnnl_data_type_t type) {
-    return dnnl_memory_desc_init_by_tag(&layout->value, n_dims, dims, type, dnnl_format_tag_any);
 }
 
 static inline void dnnl_layout_free(struct dnnl_layout *layout) {

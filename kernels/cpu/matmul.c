@@ -9,7 +9,7 @@
 
 #define WORKSPACE_ALIGNMENT 256
 
-// A block has at most so many rows, columns and terms, so that b's block is laid out once for much work, and
+// A block has at most so many rows, columns and terms, so that b's block is widened once for much work, and
 // what is made of a block is finished while it is in the cache.
 #define BLOCK_ROWS         512
 #define BLOCK_COLUMNS      3072
@@ -19,8 +19,6 @@
 // Gradients of weights have as many rows as the weights, and their terms are the batch's rows.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
-// Laying out narrow b gains where it is used for so many rows.
-#define PACKED_ROWS 1024
 
 // ---- parts
 
@@ -102,7 +100,7 @@ static struct blocks blocks_of(const struct matmul *t) {
         blocks.m = part_of(t->m, ACCUMULATED_ROWS, BLOCK_COLUMN_GRAIN);
         blocks.k = part_of(t->k, ACCUMULATED_TERMS, 1);
     } else {
-        // Nothing of fp32 is laid out or scratch, and oneDNN, which finishes it, must have all terms at once.
+        // fp32 needs no scratch, and oneDNN, which finishes it, must have all terms at once.
         bool wide = t->type == DTYPE_F32;
         blocks.m = wide ? t->m : part_of(t->m, BLOCK_ROWS, 1);
         blocks.k = wide ? t->k : part_of(t->k, BLOCK_TERMS, BLOCK_COLUMN_GRAIN);
@@ -132,7 +130,7 @@ struct block {
     struct product *product;
     struct product_operands operands;
     float *widened[2]; // of a and b
-    void *packed, *workspace;
+    void *workspace;
 };
 
 // A thread's walk through the blocks of its part.
@@ -221,7 +219,6 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
         .b_column = walk->b.column,
         .c_row = walk->direct ? t->out_stride : product_row(n),
         .type = walk->multiplied,
-        .packs_b = walk->multiplied != DTYPE_F32 && t->m >= PACKED_ROWS,
         .has_bias = walk->direct && t->bias,
         .finish = finish_of(walk, at),
     };
@@ -267,7 +264,6 @@ static enum status block_at(struct walk *walk, struct place at, struct block *ou
         out->widened[0] = take_fp32(&scratch, a->column == 1 ? blocks->m * a->row : blocks->k * a->column);
         out->widened[1] = take_fp32(&scratch, b->column == 1 ? blocks->k * b->row : blocks->n * b->column);
     }
-    out->packed = scratch_take(&scratch, product_packed_bytes(out->product));
     out->workspace = scratch_take(&scratch, product_workspace_bytes(out->product));
     if (scratch.used > walk->scratch_bytes)
         walk->scratch_bytes = scratch.used;
@@ -290,25 +286,18 @@ static void widen(const struct walk *walk, const struct matmul_operand *from, co
     walk->cpu->isa->widen_linear(&args);
 }
 
-// Widens what is multiplied in fp32, packs b where that gains. `kept`: that was done for the block before.
-static enum status prepare(struct walk *walk, struct place at, struct block *block, bool a_kept,
+// Widens what is multiplied in fp32; `kept`: that was done for the block before.
+static void widen_operands(const struct walk *walk, struct place at, struct block *block, bool a_kept,
                            bool b_kept) {
     const struct matmul *t = walk->matmul;
+    struct product_shape shape = shape_at(walk, at);
     struct product_operands *operands = &block->operands;
-    if (widens(walk)) {
-        struct product_shape shape = shape_at(walk, at);
-        if (!a_kept)
-            widen(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, block->widened[0]);
-        if (!b_kept)
-            widen(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, block->widened[1]);
-        operands->a = block->widened[0];
-        operands->b = block->widened[1];
-    } else if (product_packed_bytes(block->product) > 0) {
-        if (!b_kept)
-            TRY(product_pack(walk->products, block->product, operands->b, block->packed));
-        operands->b = block->packed;
-    }
-    return STATUS_OK;
+    if (!a_kept)
+        widen(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, block->widened[0]);
+    if (!b_kept)
+        widen(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, block->widened[1]);
+    operands->a = block->widened[0];
+    operands->b = block->widened[1];
 }
 
 static void finish_block(const struct walk *walk, struct place at, const struct block *block) {
@@ -349,11 +338,10 @@ static enum status visit(struct walk *walk, struct place at) {
     TRY(block_at(walk, at, &block));
     if (walk->plans)
         return STATUS_OK;
-    // Blocks that differ in columns alone share a, and those that differ in rows alone share b; oneDNN may
-    // lay b out in another way for a last one that is smaller.
+    // Blocks that differ in columns alone share a, and those that differ in rows alone share b.
     bool one_k = walk->blocks.k >= t->k, one_m = walk->blocks.m >= t->m;
-    bool whole_m = at.m + walk->blocks.m <= t->m;
-    TRY(prepare(walk, at, &block, one_k && one_m && at.n > 0, one_k && at.m > 0 && whole_m));
+    if (widens(walk))
+        widen_operands(walk, at, &block, one_k && one_m && at.n > 0, one_k && at.m > 0);
     TRY(product_run(walk->products, block.product, &block.operands, block.workspace));
     if (at.k + walk->blocks.k >= t->k && needs_finish(walk))
         finish_block(walk, at, &block);

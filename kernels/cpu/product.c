@@ -15,19 +15,11 @@
 // The tensors of a product, in the order in which they are given to the primitive.
 enum tensor { TENSOR_A, TENSOR_B, TENSOR_C, TENSOR_BIAS, TENSOR_RESIDUAL, TENSOR_SCRATCH, N_TENSORS };
 
-// How b comes to be as it is multiplied.
-struct packing {
-    dnnl_primitive_t primitive; // NULL: it is multiplied where it is
-    dnnl_memory_t from;
-    size_t bytes;
-};
-
 struct product {
     struct product_shape shape;
     struct product *next;
     dnnl_primitive_t primitive;
     dnnl_memory_t memories[N_TENSORS]; // NULL: not in this product
-    struct packing packing;
     size_t workspace_bytes;
 };
 
@@ -72,10 +64,6 @@ static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)
         if (product->memories[i])
             dnnl_memory_destroy(product->memories[i]);
-    if (product->packing.from)
-        dnnl_memory_destroy(product->packing.from);
-    if (product->packing.primitive)
-        dnnl_primitive_destroy(product->packing.primitive);
     if (product->primitive)
         dnnl_primitive_destroy(product->primitive);
     free(product);
@@ -120,15 +108,13 @@ static int use_one_thread(void) {
 
 // ---- building one
 
-// How the tensors are multiplied, and how b is given.
 struct layouts {
-    struct dnnl_layout of[N_TENSORS], given_b;
+    struct dnnl_layout of[N_TENSORS];
 };
 
 static void layouts_free(struct layouts *layouts) {
     for (int i = 0; i < N_TENSORS; i++)
         dnnl_layout_free(&layouts->of[i]);
-    dnnl_layout_free(&layouts->given_b);
 }
 
 static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int64_t columns,
@@ -138,14 +124,10 @@ static dnnl_status_t layout_matrix(struct dnnl_layout *layout, int64_t rows, int
 }
 
 static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_shape *s) {
-    dnnl_dims_t b_dims = {s->k, s->n};
     struct dnnl_layout *of = layouts->of;
     dnnl_status_t error = layout_matrix(&of[TENSOR_A], s->m, s->k, s->a_row, s->a_column, s->type);
     if (error == dnnl_success)
-        error = layout_matrix(s->packs_b ? &layouts->given_b : &of[TENSOR_B], s->k, s->n, s->b_row,
-                              s->b_column, s->type);
-    if (error == dnnl_success && s->packs_b)
-        error = dnnl_layout_init_any(&of[TENSOR_B], 2, b_dims, dnnl_type_of(s->type));
+        error = layout_matrix(&of[TENSOR_B], s->k, s->n, s->b_row, s->b_column, s->type);
     if (error == dnnl_success)
         error = layout_matrix(&of[TENSOR_C], s->m, s->n, s->c_row, 1, DTYPE_F32);
     if (error == dnnl_success && s->has_bias)
@@ -171,25 +153,6 @@ static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_
     return error;
 }
 
-// The layout that oneDNN has chosen for b, and what brings b into it.
-static dnnl_status_t packing_new(struct packing *packing, const struct product_cache *cache,
-                                 const struct dnnl_layout *given, dnnl_layout_view multiplied) {
-    dnnl_primitive_desc_t description = NULL;
-    if (dnnl_memory_desc_equal(dnnl_layout_get(given), multiplied))
-        return dnnl_success;
-    dnnl_status_t error =
-        dnnl_memory_create(&packing->from, dnnl_layout_get(given), cache->engine, DNNL_MEMORY_NONE);
-    if (error == dnnl_success)
-        error = dnnl_reorder_primitive_desc_create(&description, dnnl_layout_get(given), cache->engine,
-                                                   multiplied, cache->engine, NULL);
-    if (error == dnnl_success)
-        error = dnnl_primitive_create(&packing->primitive, description);
-    if (description)
-        dnnl_primitive_desc_destroy(description);
-    packing->bytes = dnnl_memory_desc_get_size(multiplied);
-    return error;
-}
-
 static dnnl_status_t memories_new(struct product *product, const struct product_cache *cache,
                                   const struct layouts *layouts, const_dnnl_primitive_desc_t description) {
     const struct product_shape *shape = &product->shape;
@@ -199,18 +162,13 @@ static dnnl_status_t memories_new(struct product *product, const struct product_
             (i == TENSOR_RESIDUAL && shape->finish != PRODUCT_RESIDUAL))
             continue;
         dnnl_layout_view layout = dnnl_layout_get(&layouts->of[i]);
-        if (i == TENSOR_B)
-            layout = dnnl_primitive_desc_query_md(description, dnnl_query_weights_md, 0);
         if (i == TENSOR_SCRATCH) {
             layout = dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
             product->workspace_bytes = layout ? dnnl_memory_desc_get_size(layout) : 0;
             if (product->workspace_bytes == 0)
                 continue;
         }
-        if (i == TENSOR_B && shape->packs_b)
-            error = packing_new(&product->packing, cache, &layouts->given_b, layout);
-        if (error == dnnl_success)
-            error = dnnl_memory_create(&product->memories[i], layout, cache->engine, DNNL_MEMORY_NONE);
+        error = dnnl_memory_create(&product->memories[i], layout, cache->engine, DNNL_MEMORY_NONE);
     }
     return error;
 }
@@ -289,10 +247,6 @@ bool product_is_supported(const struct product *product) {
     return product->primitive != NULL;
 }
 
-size_t product_packed_bytes(const struct product *product) {
-    return product->packing.bytes;
-}
-
 size_t product_workspace_bytes(const struct product *product) {
     return product->workspace_bytes;
 }
@@ -311,18 +265,6 @@ static enum status failed(const struct product *product, dnnl_status_t error) {
     return FAIL(STATUS_FAILED, "oneDNN's matrix product (%lld x %lld x %lld, %s) failed: %s",
                 (long long)product->shape.m, (long long)product->shape.n, (long long)product->shape.k,
                 dtype_name((enum dtype)product->shape.type), dnnl_reason(error));
-}
-
-enum status product_pack(struct product_cache *cache, struct product *product, const void *from,
-                         void *packed) {
-    dnnl_memory_t source = product->packing.from, to = product->memories[TENSOR_B];
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, to}};
-    dnnl_status_t error = dnnl_memory_set_data_handle(source, (void *)(uintptr_t)from);
-    if (error == dnnl_success)
-        error = dnnl_memory_set_data_handle(to, packed);
-    if (error == dnnl_success)
-        error = execute(cache, product->packing.primitive, args, 2);
-    return error == dnnl_success ? STATUS_OK : failed(product, error);
 }
 
 enum status product_run(struct product_cache *cache, struct product *product,

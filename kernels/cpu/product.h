@@ -24,7 +24,6 @@ struct product_shape {
     int64_t b_row, b_column;
     int64_t c_row;    // stride between rows of c (m, n), which is fp32
     int64_t type;     // enum dtype, of a and b
-    int64_t packs_b;  // b is put first in the layout that oneDNN is fastest with
     int64_t has_bias; // bias (n) is fp32
     int64_t finish;   // enum product_finish; residual has c's layout
 };
@@ -42,14 +41,8 @@ enum status product_find(struct product_cache *cache, const struct product_shape
 // Whether oneDNN has it on this processor: bf16 is missing before AVX-512, fp16 before AVX-512-FP16.
 bool product_is_supported(const struct product *product);
 
-// Bytes of b as it is multiplied; 0: it is read where it is.
-size_t product_packed_bytes(const struct product *product);
-// Changes b's layout: from (as in the shape) to packed, product_packed_bytes aligned to 64.
-enum status product_pack(struct product_cache *cache, struct product *product, const void *from,
-                         void *packed) MUST_CHECK;
-
 struct product_operands {
-    const void *a, *b;            // b packed, where it has packed bytes
+    const void *a, *b;
     const float *bias, *residual; // read if the shape has them
     float *c;
 };
