@@ -29,6 +29,14 @@
 
 #define VF_INLINE static inline __attribute__((always_inline, unused))
 
+// A loop of a few constant rounds, always with braces, that the compiler must lay out flat: what it indexes
+// then lives in registers.
+#ifdef __clang__
+#    define FLAT_LOOP(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
+#else
+#    define FLAT_LOOP(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+#endif
+
 typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4)));
 typedef uint32_t vu __attribute__((vector_size(VF_WIDTH * 4)));

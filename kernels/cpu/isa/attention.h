@@ -26,14 +26,6 @@ static inline int clamp_to(int n, int low, int high) {
     return n < low ? low : n > high ? high : n;
 }
 
-// A loop of a few constant rounds, always with braces, that the compiler must lay out flat: what it indexes
-// then lives in registers.
-#ifdef __clang__
-#    define FLAT_LOOP(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
-#else
-#    define FLAT_LOOP(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
-#endif
-
 // The unit at an address, in every lane.
 VF_INLINE vu vu_set1_from(const float *unit) {
     int32_t bits;

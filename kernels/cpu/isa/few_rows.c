@@ -56,15 +56,16 @@ VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_r
                              vf total[ROW_TILE][WEIGHT_TILE], const void *x, const void *weight, size_t index,
                              size_t IC, size_t k, const size_t n) {
     vu weights[WEIGHT_TILE];
-    for (int w = 0; w < n_weights; w++) {
+    FLAT_LOOP(w, n_weights) {
         size_t at = index + (size_t)w * IC + k;
         __builtin_prefetch((const char *)vf_offset(type, weight, at) + AHEAD, 0, 2);
         weights[w] = load_weight(type, weight, at, n);
     }
-    for (int r = 0; r < n_rows; r++) {
+    FLAT_LOOP(r, n_rows) {
         vu row = load_x(type, x, (size_t)r * IC + k, n);
-        for (int w = 0; w < n_weights; w++)
+        FLAT_LOOP(w, n_weights) {
             total[r][w] = add_products(type, row, weights[w], total[r][w]);
+        }
     }
 }
 
@@ -72,18 +73,22 @@ VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_r
 VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_rows, float *sums,
                              const void *x, const void *weight, size_t index, size_t IC) {
     vf total[ROW_TILE][WEIGHT_TILE];
-    for (int r = 0; r < n_rows; r++)
-        for (int w = 0; w < n_weights; w++)
+    FLAT_LOOP(r, n_rows) {
+        FLAT_LOOP(w, n_weights) {
             total[r][w] = vf_zero();
+        }
+    }
     const size_t step = step_of(type);
     size_t k = 0;
     for (; k + step <= IC; k += step)
         multiply_step(type, n_weights, n_rows, total, x, weight, index, IC, k, step);
     if (k < IC)
         multiply_step(type, n_weights, n_rows, total, x, weight, index, IC, k, IC - k);
-    for (int r = 0; r < n_rows; r++)
-        for (int w = 0; w < n_weights; w++)
+    FLAT_LOOP(r, n_rows) {
+        FLAT_LOOP(w, n_weights) {
             sums[r * BLOCK + w] = vf_reduce_add(total[r][w]);
+        }
+    }
 }
 
 // All rows of x, in tiles of about the same height.
