@@ -34,7 +34,8 @@ void optimizer_free(struct optimizer *optimizer);                   // before th
 void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale);
 
 // The global norm of the gradients as they are, scaled if the losses were, in double. The same bits on every
-// rank and in every stage.
+// rank and in every stage. A pass of its own, with clipping or without: nothing of the state may change
+// before gradients are known to be finite, unless it can be undone (speculative).
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
 // Updates the weights of this rank's parts and lets every rank see them. step counts updates from 1.
 // Gradients are first divided by loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as
