@@ -429,6 +429,11 @@ VF_INLINE vh vf_narrow(enum dtype type, vf x) {
 #    define VF_PAIRS 0
 #endif
 
+// Whether numbers of a type are multiplied in pairs.
+VF_INLINE bool multiplies_pairs(enum dtype type) {
+    return VF_PAIRS && type == DTYPE_BF16;
+}
+
 // sum + first a * first b + second a * second b
 VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
 #if VF_PAIRS

@@ -33,10 +33,6 @@ VF_INLINE vu vu_set1_from(const float *unit) {
     return (vu)vi_set1(bits);
 }
 
-VF_INLINE bool multiplies_pairs(enum dtype type) {
-    return VF_PAIRS && type == DTYPE_BF16;
-}
-
 // The units of n numbers.
 VF_INLINE int units_of(bool pairs, int n) {
     return pairs ? (n + 1) / 2 : n;

@@ -24,12 +24,8 @@ struct few_rows {
 
 // ---- what is multiplied: vectors of fp32, or of pairs of bf16
 
-VF_INLINE bool in_pairs(enum dtype type) {
-    return VF_PAIRS && type == DTYPE_BF16;
-}
-
 VF_INLINE size_t step_of(enum dtype type) {
-    return in_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
+    return multiplies_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
 }
 
 VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
@@ -40,15 +36,15 @@ VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
 
 // n of step_of elements, those after them zero.
 VF_INLINE vu load_weight(enum dtype type, const void *weight, size_t i, size_t n) {
-    return in_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
+    return multiplies_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
 }
 
 VF_INLINE vu load_x(enum dtype type, const void *x, size_t i, size_t n) {
-    return in_pairs(type) ? pairs_at(x, i, n) : (vu)vf_load_part((const float *)x + i, (int)n);
+    return multiplies_pairs(type) ? pairs_at(x, i, n) : (vu)vf_load_part((const float *)x + i, (int)n);
 }
 
 VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
-    return in_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
+    return multiplies_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
 }
 
 // total += products of n terms from the k-th; the weight's row w begins at `index` + w IC, x's row r at r IC.
@@ -95,7 +91,7 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, const struct few_rows *few,
                              size_t index) {
     size_t N = (size_t)few->args->N, IC = (size_t)few->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
-    size_t x_size = dtype_size(in_pairs(type) ? type : DTYPE_F32);
+    size_t x_size = dtype_size(multiplies_pairs(type) ? type : DTYPE_F32);
     for (size_t tile = 0; tile < n_tiles; tile++) {
         size_t r = N * tile / n_tiles, n_rows = N * (tile + 1) / n_tiles - r;
         const void *x = (const char *)few->x + r * IC * x_size;
@@ -147,7 +143,7 @@ VF_INLINE void multiply_range(enum dtype type, const struct few_rows *few, struc
 }
 
 static bool widens_x(const struct linear_forward_args *args) {
-    return args->type != DTYPE_F32 && !in_pairs(args->type);
+    return args->type != DTYPE_F32 && !multiplies_pairs(args->type);
 }
 
 size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args) {
