@@ -8,6 +8,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char message[2048];
 static char place[128];
+static unsigned serial = 1;
 
 enum status status_fail(enum status status, const char *file, int line, const char *format, ...) {
     pthread_mutex_lock(&lock);
@@ -32,9 +33,17 @@ const char *status_place(void) {
 
 void status_clear(void) {
     pthread_mutex_lock(&lock);
+    serial += message[0] != '\0';
     message[0] = '\0';
     place[0] = '\0';
     pthread_mutex_unlock(&lock);
+}
+
+unsigned status_serial(void) {
+    pthread_mutex_lock(&lock);
+    unsigned now = serial;
+    pthread_mutex_unlock(&lock);
+    return now;
 }
 
 int status_exit_code(enum status status) {

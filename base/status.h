@@ -48,6 +48,8 @@ const char *status_message(void);
 const char *status_place(void);
 // Forgets the recorded failure: for tests, and where a failure was expected and dealt with.
 void status_clear(void);
+// Which record this is: above 0, another one after each status_clear that cleared something.
+unsigned status_serial(void);
 // 0 for OK and STOPPED, 2 for INVALID and UNSUPPORTED, 1 for FAILED.
 int status_exit_code(enum status status);
 

@@ -1,6 +1,5 @@
-// What is common to all backends: the queue of bulk calls, counting, sums and agreement; and the backend of
-// one rank alone. Sums and agreements are made of one primitive, `gather`, so a backend has little to get
-// wrong.
+// What is common to all backends: the queue of bulk calls, numbering and counting calls, sums and agreement;
+// and the backend of one rank alone.
 #include "zero/comm.h"
 
 #include <pthread.h>
@@ -19,12 +18,42 @@ const char *comm_operation_name(enum comm_operation operation) {
 
 // ---- transfers
 
+enum status comm_pieces_link(struct comm_piece *pieces, int n_pieces) {
+    int n_owners = 0;
+    for (int i = 0; i < n_pieces; i++)
+        n_owners = pieces[i].owner < n_owners ? n_owners : pieces[i].owner + 1;
+    int *next = malloc((size_t)n_owners * sizeof *next); // of each owner, from behind
+    if (!next && n_owners > 0)
+        return FAIL(STATUS_FAILED, "out of memory for a transfer between %d ranks", n_owners);
+    for (int owner = 0; owner < n_owners; owner++)
+        next[owner] = -1;
+    for (int i = n_pieces - 1; i >= 0; i--) {
+        pieces[i].next = next[pieces[i].owner];
+        next[pieces[i].owner] = i;
+    }
+    free(next);
+    return STATUS_OK;
+}
+
+void transfer_owners(const struct transfer *transfer, int world, int *first, size_t *owned) {
+    for (int owner = 0; owner < world; owner++) {
+        first[owner] = -1;
+        if (owned)
+            owned[owner] = 0;
+    }
+    for (int i = transfer->n_pieces - 1; i >= 0; i--) {
+        const struct comm_piece *piece = &transfer->pieces[i];
+        first[piece->owner] = i;
+        if (owned)
+            owned[piece->owner] += piece->elements;
+    }
+}
+
 struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most) {
-    const struct transfer *transfer = cursor->transfer;
-    while (cursor->piece < transfer->n_pieces) {
-        const struct comm_piece *piece = &transfer->pieces[cursor->piece];
-        if (piece->owner != cursor->owner || cursor->done == piece->elements) {
-            cursor->piece++;
+    while (cursor->piece >= 0) {
+        const struct comm_piece *piece = &cursor->transfer->pieces[cursor->piece];
+        if (cursor->done == piece->elements) {
+            cursor->piece = piece->next;
             cursor->done = 0;
             continue;
         }
@@ -170,6 +199,7 @@ static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
 // stream.
 static enum status run_alone(struct stream *stream, const struct comm_call *call) {
     struct transfer_cursor cursor = {.transfer = call->transfer};
+    transfer_owners(call->transfer, 1, &cursor.piece, NULL);
     const struct device *device = stream->device;
     size_t size = call->operation == COMM_ALL_GATHER ? dtype_size(call->type) : sizeof(float);
     for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
@@ -184,12 +214,13 @@ static enum status run_alone(struct stream *stream, const struct comm_call *call
     return STATUS_OK;
 }
 
-static enum status start(struct comm *comm, struct stream *stream, const struct comm_call *call,
+static enum status start(struct comm *comm, struct stream *stream, struct comm_call *call,
                          comm_ticket *ticket) {
     struct comm_queue *queue = comm->queue;
     *ticket = 0;
     if (comm->world == 1)
         return run_alone(stream, call);
+    call->id.number = rank_state_issue(comm->state, call->id.collective);
     if (!queue) {
         double seconds;
         TRY(event_record(&comm->issued, stream));
@@ -219,7 +250,8 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const 
                                 const float *in, float *out, enum dtype travel_as, bool accumulate,
                                 comm_ticket *ticket) {
     return start(comm, stream,
-                 &(struct comm_call){.operation = COMM_REDUCE_SCATTER,
+                 &(struct comm_call){.id.collective = COLLECTIVE_REDUCE_SCATTER,
+                                     .operation = COMM_REDUCE_SCATTER,
                                      .transfer = transfer,
                                      .in = in,
                                      .out = out,
@@ -231,8 +263,12 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const 
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_ticket *ticket) {
     return start(comm, stream,
-                 &(struct comm_call){
-                     .operation = COMM_ALL_GATHER, .transfer = transfer, .in = in, .out = out, .type = type},
+                 &(struct comm_call){.id.collective = COLLECTIVE_ALL_GATHER,
+                                     .operation = COMM_ALL_GATHER,
+                                     .transfer = transfer,
+                                     .in = in,
+                                     .out = out,
+                                     .type = type},
                  ticket);
 }
 
@@ -247,12 +283,12 @@ enum status comm_wait_all(struct comm *comm) {
 
 // ---- small
 
-static enum status begin_small(struct comm *comm, enum comm_operation operation) {
-    if (comm->world > 1)
-        comm->traffic.calls[operation]++;
-    TRY(comm_wait_all(comm));
-    profile_begin(comm->profile, PROFILE_SPAN, comm_operation_name(operation));
-    return STATUS_OK;
+// Of several ranks. The caller has waited for the bulk calls, or needs not.
+static struct comm_id begin_small(struct comm *comm, enum comm_collective collective,
+                                  enum comm_operation operation) {
+    comm->traffic.calls[operation]++;
+    profile_begin(comm->profile, PROFILE_SPAN, comm_collective_name(collective));
+    return (struct comm_id){rank_state_issue(comm->state, collective), collective};
 }
 
 static enum status end_small(struct comm *comm, size_t bytes, enum status status) {
@@ -260,14 +296,31 @@ static enum status end_small(struct comm *comm, size_t bytes, enum status status
     return status;
 }
 
+static enum status gather(struct comm *comm, enum comm_collective collective, const void *mine, size_t bytes,
+                          void *all) {
+    if (comm->world == 1) {
+        if (bytes > 0)
+            memmove(all, mine, bytes);
+        return comm_wait_all(comm);
+    }
+    TRY(comm_wait_all(comm));
+    const struct comm_id id = begin_small(comm, collective, COMM_CONTROL);
+    return end_small(comm, bytes, comm->backend->gather(comm, &id, mine, bytes, all));
+}
+
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
-    TRY(begin_small(comm, COMM_CONTROL));
-    return end_small(comm, bytes, comm->backend->gather(comm, mine, bytes, all));
+    return gather(comm, COLLECTIVE_GATHER, mine, bytes, all);
+}
+
+// After a failure of all no bulk call is made any more, but its message must still reach them.
+static enum status broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+    const struct comm_id id = begin_small(comm, COLLECTIVE_BROADCAST, COMM_BROADCAST);
+    return end_small(comm, bytes, comm->backend->broadcast(comm, &id, data, bytes, root));
 }
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    TRY(begin_small(comm, COMM_BROADCAST));
-    return end_small(comm, bytes, comm->backend->broadcast(comm, data, bytes, root));
+    TRY(comm_wait_all(comm));
+    return comm->world == 1 ? STATUS_OK : broadcast(comm, data, bytes, root);
 }
 
 enum status comm_sum(struct comm *comm, double *values, int n) {
@@ -276,7 +329,7 @@ enum status comm_sum(struct comm *comm, double *values, int n) {
     double *all = calloc((size_t)comm->world * (size_t)n, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for sums over %d ranks", comm->world);
-    enum status status = comm_gather(comm, values, (size_t)n * sizeof *values, all);
+    enum status status = gather(comm, COLLECTIVE_SUM, values, (size_t)n * sizeof *values, all);
     for (int i = 0; i < n && status == STATUS_OK; i++) {
         values[i] = all[i];
         for (int r = 1; r < comm->world; r++)
@@ -301,9 +354,10 @@ uint64_t comm_all_reduce_bytes(int rank, int world, size_t n) {
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
     if (comm->world == 1)
         return comm_wait_all(comm);
-    TRY(begin_small(comm, COMM_ALL_REDUCE));
+    TRY(comm_wait_all(comm));
     double began = clock_monotonic_s();
-    enum status status = end_small(comm, n * sizeof *values, comm->backend->sum(comm, values, n));
+    const struct comm_id id = begin_small(comm, COLLECTIVE_ALL_REDUCE, COMM_ALL_REDUCE);
+    enum status status = end_small(comm, n * sizeof *values, comm->backend->sum(comm, &id, values, n));
     double seconds = clock_monotonic_s() - began;
     comm->traffic.busy_s += seconds;
     comm->traffic.waited_s += seconds;
@@ -311,8 +365,12 @@ enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
 }
 
 enum status comm_barrier(struct comm *comm) {
-    double nothing = 0;
-    return comm_sum(comm, &nothing, 1);
+    char nothing = 0;
+    return gather(comm, COLLECTIVE_BARRIER, &nothing, 0, &nothing);
+}
+
+void comm_note_known_failure(struct comm *comm) {
+    atomic_store(&comm->known_failure, status_serial());
 }
 
 // Every rank takes over the message of the rank `from`, naming it where not all ranks fail alike.
@@ -320,39 +378,42 @@ static enum status share_message(struct comm *comm, enum status status, int from
     char message[COMM_CONTROL_BYTES / 2] = {0};
     if (comm->rank == from)
         strncpy(message, status_message(), sizeof message - 1);
-    TRY(comm->backend->broadcast(comm, message, sizeof message, from));
+    TRY(broadcast(comm, message, sizeof message, from));
     status_clear();
-    return name_it ? FAIL(status, "rank %d: %s", from, message) : FAIL(status, "%s", message);
+    status = name_it ? FAIL(status, "rank %d: %s", from, message) : FAIL(status, "%s", message);
+    comm_note_known_failure(comm);
+    return status;
 }
 
 enum status comm_agree(struct comm *comm, enum status status) {
     if (comm->world == 1)
         return status;
-    int mine = status, *all = calloc((size_t)comm->world, sizeof *all);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory for an agreement of %d ranks", comm->world);
-    enum status told = comm_gather(comm, &mine, sizeof mine, all);
-    int worst = told == STATUS_OK ? all[0] : (int)told, from = 0, n_worst = 0;
-    for (int r = 1; r < comm->world && told == STATUS_OK; r++)
-        if (all[r] > worst) {
-            worst = all[r];
-            from = r;
-        }
-    for (int r = 0; r < comm->world; r++)
-        n_worst += all[r] == worst;
-    free(all);
-    if (told != STATUS_OK)
-        return told;
-    if (worst <= STATUS_STOPPED)
-        return (enum status)worst;
-    comm->failed_together = true;
-    return share_message(comm, (enum status)worst, from, n_worst < comm->world);
+    struct comm_verdict worst = {(int32_t)status, comm->rank, 1};
+    const struct comm_id id = begin_small(comm, COLLECTIVE_AGREE, COMM_CONTROL);
+    TRY(end_small(comm, sizeof worst, comm->backend->agree(comm, &id, &worst)));
+    if (worst.status <= STATUS_STOPPED)
+        return (enum status)worst.status;
+    return share_message(comm, (enum status)worst.status, worst.rank, worst.count < comm->world);
 }
 
+// A failure that was agreed on, or came from another rank, is known as long as its message stands: who dealt
+// with it has cleared it.
 void comm_abort(struct comm *comm, enum status status) {
-    if (!comm->failed_together)
-        comm->backend->abort(comm, status, status_message());
-    comm->failed_together = true;
+    if (comm->world == 1 || atomic_load(&comm->known_failure) == status_serial())
+        return;
+    comm->backend->abort(comm, status, status_message());
+    comm_note_known_failure(comm);
+}
+
+void comm_expect_seconds(struct comm *comm, double seconds) {
+    int64_t wanted = (int64_t)(2e3 * seconds);
+    if (atomic_load(&comm->hang_ms) > 0 && atomic_load(&comm->hang_ms) < wanted)
+        atomic_store(&comm->hang_ms, wanted);
+}
+
+void comm_progress(struct comm *comm) {
+    if (comm->state)
+        rank_state_progress(comm->state);
 }
 
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
@@ -382,6 +443,12 @@ enum status comm_close(struct comm *comm, enum status status) {
     if (status_exit_code(status) != 0)
         comm_abort(comm, status);
     comm_detach(comm);
+    if (status_exit_code(status) == 0 && comm->world > 1) { // a rank that fails as late as here is heard
+        struct comm_verdict worst = {STATUS_OK, comm->rank, 1};
+        const struct comm_id id = begin_small(comm, COLLECTIVE_CLOSE, COMM_CONTROL);
+        enum status closed = end_small(comm, sizeof worst, comm->backend->agree(comm, &id, &worst));
+        status = closed == STATUS_OK ? status : closed;
+    }
     comm->backend->close(comm, status);
     free(comm);
     return status;
@@ -389,31 +456,12 @@ enum status comm_close(struct comm *comm, enum status status) {
 
 // ---- one rank alone
 
-static enum status self_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
-    (void)comm;
-    memmove(all, mine, bytes);
-    return STATUS_OK;
-}
-
-static enum status self_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    (void)comm, (void)data, (void)bytes, (void)root;
-    return STATUS_OK;
-}
-
-static void self_abort(struct comm *comm, enum status status, const char *message) {
-    (void)comm, (void)status, (void)message;
-}
-
 static void self_close(struct comm *comm, enum status status) {
     (void)comm, (void)status;
 }
 
-// Its bulk calls never come here.
-static const struct comm_backend self_backend = {.name = "self",
-                                                 .gather = self_gather,
-                                                 .broadcast = self_broadcast,
-                                                 .abort = self_abort,
-                                                 .close = self_close};
+// No other call comes here.
+static const struct comm_backend self_backend = {.name = "self", .close = self_close};
 
 enum status comm_open_self(struct comm **out) {
     *out = calloc(1, sizeof **out);

@@ -10,33 +10,33 @@
 
 #define LARGEST_CHUNK  ((size_t)256 << 10) // stays in a core's second-level cache
 #define SMALLEST_CHUNK ((size_t)16 << 10)
-#define ALL_CHUNKS     ((size_t)8 << 20) // of one rank, where there are many
-#define NAP_NS         10000000          // between looks at whether somebody failed
+#define ALL_CHUNKS     ((size_t)64 << 20) // one from each other rank
+#define NAP_NS         10000000           // between looks at whether somebody failed
 
 size_t link_chunk_bytes(int world) {
-    size_t share = ALL_CHUNKS / (LINK_DEPTH * (size_t)(world > 1 ? world - 1 : 1));
+    size_t share = ALL_CHUNKS / (size_t)(world > 1 ? world - 1 : 1);
     size_t bytes = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : share > LARGEST_CHUNK ? LARGEST_CHUNK : share;
     return bytes / SMALLEST_CHUNK * SMALLEST_CHUNK;
 }
 
 static size_t ring_bytes(size_t chunk_bytes) {
-    return sizeof(struct ring) + LINK_DEPTH * chunk_bytes;
+    return sizeof(struct ring) + LINK_DEPTH * (LINK_HEADER + chunk_bytes);
 }
 
 static size_t header_bytes(void) {
     return (sizeof(struct mailbox) + LINK_ALIGNMENT - 1) / LINK_ALIGNMENT * LINK_ALIGNMENT;
 }
 
-size_t mailbox_bytes(int local_world, size_t chunk_bytes) {
-    return header_bytes() + (size_t)(local_world - 1) * ring_bytes(chunk_bytes);
+size_t mailbox_bytes(int linked, size_t chunk_bytes) {
+    return header_bytes() + (size_t)(linked - 1) * (ring_bytes(chunk_bytes) + ring_bytes(LINK_CONTROL_BYTES));
 }
 
 size_t link_pages_bytes(size_t bytes) {
     return (bytes + LINK_PAGE - 1) / LINK_PAGE * LINK_PAGE;
 }
 
-size_t mailbox_pages_bytes(int local_world, size_t chunk_bytes) {
-    return link_pages_bytes(mailbox_bytes(local_world, chunk_bytes));
+size_t mailbox_pages_bytes(int linked, size_t chunk_bytes) {
+    return link_pages_bytes(mailbox_bytes(linked, chunk_bytes));
 }
 
 struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes) {
@@ -44,9 +44,14 @@ struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_byte
                                    (size_t)sender * ring_bytes(chunk_bytes));
 }
 
-void mailbox_init(struct mailbox *mailbox, int local_world, size_t chunk_bytes) {
-    memset(mailbox, 0, mailbox_bytes(local_world, chunk_bytes)); // and every page is there from now on
-    atomic_store(&mailbox->process, (int)getpid());
+struct ring *mailbox_control_ring(struct mailbox *mailbox, int linked, int sender, size_t chunk_bytes) {
+    return (struct ring *)(void *)((char *)mailbox_ring(mailbox, linked - 1, chunk_bytes) +
+                                   (size_t)sender * ring_bytes(LINK_CONTROL_BYTES));
+}
+
+void mailbox_init(struct mailbox *mailbox, int linked, size_t chunk_bytes) {
+    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // and every page is there from now on
+    rank_state_init(&mailbox->state);
 }
 
 bool ring_can_push(const struct ring *ring) {
@@ -59,14 +64,16 @@ bool ring_can_pull(const struct ring *ring) {
     return atomic_load_explicit(&ring->produced, memory_order_acquire) != consumed;
 }
 
-void *ring_push_place(struct ring *ring, size_t chunk_bytes) {
-    return ring->chunks +
-           atomic_load_explicit(&ring->produced, memory_order_relaxed) % LINK_DEPTH * chunk_bytes;
+static void *place(struct ring *ring, unsigned count, size_t chunk_bytes) {
+    return ring->chunks + count % LINK_DEPTH * (LINK_HEADER + chunk_bytes);
 }
 
-const void *ring_pull_place(struct ring *ring, size_t chunk_bytes) {
-    return ring->chunks +
-           atomic_load_explicit(&ring->consumed, memory_order_relaxed) % LINK_DEPTH * chunk_bytes;
+struct link_header *ring_push_place(struct ring *ring, size_t chunk_bytes) {
+    return place(ring, atomic_load_explicit(&ring->produced, memory_order_relaxed), chunk_bytes);
+}
+
+const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes) {
+    return place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
 }
 
 // The lock-free counts are what futexes compare: no wake is lost between the look and the sleep.

@@ -12,6 +12,7 @@ struct exchange {
     const struct comm_call *call;
     size_t size, chunk;  // bytes of an element, elements of a chunk
     const size_t *owned; // (world) elements of each rank's pieces
+    const int *first;    // (world) the first of them
     size_t rounds;
 };
 
@@ -23,19 +24,21 @@ static size_t chunk_of(const struct exchange *exchange, int owner, size_t round)
     return total - begin < exchange->chunk ? total - begin : exchange->chunk;
 }
 
-// Fills `owned`, (world), which the exchange goes on using.
-static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned) {
-    const struct transfer *transfer = call->transfer;
+// Fills `owned` and `first`, (world) each, which the exchange goes on using.
+static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned,
+                                   int *first) {
     size_t size = dtype_size(call->type), most = 0;
-    memset(owned, 0, (size_t)comm->world * sizeof *owned);
-    for (int i = 0; i < transfer->n_pieces; i++)
-        owned[transfer->pieces[i].owner] += transfer->pieces[i].elements;
+    transfer_owners(call->transfer, comm->world, first, owned);
     for (int owner = 0; owner < comm->world; owner++)
         most = owned[owner] > most ? owned[owner] : most;
     // Sums are fp32 whatever is sent.
     size_t chunk =
         mpi_of(comm)->chunk_bytes / (call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : size);
-    return (struct exchange){comm, call, size, chunk, owned, (most + chunk - 1) / chunk};
+    return (struct exchange){comm, call, size, chunk, owned, first, (most + chunk - 1) / chunk};
+}
+
+static struct transfer_cursor cursor_of(const struct exchange *exchange, int owner) {
+    return (struct transfer_cursor){.transfer = exchange->call->transfer, .piece = exchange->first[owner]};
 }
 
 static enum status finish(struct comm *comm) {
@@ -73,14 +76,14 @@ static enum status push_elements(const struct exchange *exchange, int rank, stru
                                  size_t n) {
     struct comm *comm = exchange->comm;
     void *place;
-    TRY(peer_push_begin(comm, rank, &place));
+    TRY(peer_push_begin(comm, rank, &exchange->call->id, &place));
     for (size_t done = 0; done < n;) {
         struct transfer_run run = transfer_next(cursor, n - done);
         TRY(pack(exchange, (char *)place + done * exchange->size, run.in, run.elements));
         done += run.elements;
     }
     TRY(finish(comm));
-    return peer_push_end(comm, rank, n * exchange->size, exchange->call->operation);
+    return peer_push_end(comm, rank, &exchange->call->id, n * exchange->size, exchange->call->operation);
 }
 
 // ---- reduce-scatter
@@ -145,7 +148,7 @@ static enum status sum_chunks(const struct exchange *exchange, struct transfer_c
     const void *chunks[comm->world];
     for (int rank = 0; rank < comm->world; rank++)
         if (rank != comm->rank)
-            TRY(peer_pull_begin(comm, rank, &chunks[rank]));
+            TRY(peer_pull_begin(comm, rank, &exchange->call->id, n * exchange->size, &chunks[rank]));
     for (size_t done = 0; done < n;) {
         struct transfer_run run = transfer_next(cursor, n - done);
         TRY(sum_run(exchange, chunks, &run, done));
@@ -162,7 +165,7 @@ static enum status reduce_scatter(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
     struct transfer_cursor cursors[comm->world]; // by owner
     for (int owner = 0; owner < comm->world; owner++)
-        cursors[owner] = (struct transfer_cursor){.transfer = exchange->call->transfer, .owner = owner};
+        cursors[owner] = cursor_of(exchange, owner);
     for (size_t round = 0; round < exchange->rounds; round++) {
         for (int distance = 1; distance < comm->world; distance++) {
             int owner = (comm->rank + distance) % comm->world;
@@ -183,7 +186,7 @@ static enum status place_chunk(const struct exchange *exchange, struct transfer_
                                size_t n) {
     struct comm *comm = exchange->comm;
     const void *chunk;
-    TRY(peer_pull_begin(comm, owner, &chunk));
+    TRY(peer_pull_begin(comm, owner, &exchange->call->id, n * exchange->size, &chunk));
     for (size_t done = 0; done < n;) {
         struct transfer_run run = transfer_next(cursor, n - done);
         TRY(copy(comm, (char *)exchange->call->out + run.out * exchange->size,
@@ -197,7 +200,7 @@ static enum status place_chunk(const struct exchange *exchange, struct transfer_
 // What this rank owns goes to its own place too.
 static enum status place_own(const struct exchange *exchange) {
     const struct comm_call *call = exchange->call;
-    struct transfer_cursor cursor = {.transfer = call->transfer, .owner = exchange->comm->rank};
+    struct transfer_cursor cursor = cursor_of(exchange, exchange->comm->rank);
     for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
         const char *in = (const char *)call->in + run.in * exchange->size;
         char *out = (char *)call->out + run.out * exchange->size;
@@ -209,10 +212,9 @@ static enum status place_own(const struct exchange *exchange) {
 
 static enum status all_gather(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
-    const struct transfer *transfer = exchange->call->transfer;
     struct transfer_cursor cursors[comm->world];
     for (int owner = 0; owner < comm->world; owner++)
-        cursors[owner] = (struct transfer_cursor){.transfer = transfer, .owner = owner};
+        cursors[owner] = cursor_of(exchange, owner);
     TRY(place_own(exchange));
     for (size_t round = 0; round < exchange->rounds; round++) {
         size_t mine = chunk_of(exchange, comm->rank, round);
@@ -232,35 +234,27 @@ static enum status all_gather(const struct exchange *exchange) {
 
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
     size_t owned[comm->world];
-    const struct exchange exchange = exchange_of(comm, call, owned);
+    int first[comm->world];
+    const struct exchange exchange = exchange_of(comm, call, owned, first);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
 }
 
-// ---- small calls: plain bytes of host memory
+// ---- all-reduce: doubles of host memory
 
-static enum status push_bytes(struct comm *comm, int rank, const void *data, size_t bytes,
-                              enum comm_operation operation) {
+static enum status push_values(struct comm *comm, int rank, const struct comm_id *id, const double *values,
+                               size_t n) {
     void *place;
-    TRY(peer_push_begin(comm, rank, &place));
-    memcpy(place, data, bytes);
-    return peer_push_end(comm, rank, bytes, operation);
+    TRY(peer_push_begin(comm, rank, id, &place));
+    memcpy(place, values, n * sizeof *values);
+    return peer_push_end(comm, rank, id, n * sizeof *values, COMM_ALL_REDUCE);
 }
 
-static enum status pull_bytes(struct comm *comm, int rank, void *data, size_t bytes) {
+static enum status pull_values(struct comm *comm, int rank, const struct comm_id *id, double *values,
+                               size_t n) {
     const void *place;
-    TRY(peer_pull_begin(comm, rank, &place));
-    memcpy(data, place, bytes);
+    TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &place));
+    memcpy(values, place, n * sizeof *values);
     return peer_pull_end(comm, rank);
-}
-
-enum status mpi_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
-    memmove((char *)all + (size_t)comm->rank * bytes, mine, bytes);
-    for (int distance = 1; distance < comm->world; distance++)
-        TRY(push_bytes(comm, (comm->rank + distance) % comm->world, mine, bytes, COMM_CONTROL));
-    for (int rank = 0; rank < comm->world; rank++)
-        if (rank != comm->rank)
-            TRY(pull_bytes(comm, rank, (char *)all + (size_t)rank * bytes, bytes));
-    return STATUS_OK;
 }
 
 // A rank's share as it is summed and sent, a chunk a round; empty when it is done.
@@ -273,12 +267,12 @@ static struct comm_share share_chunk(const struct comm *comm, int rank, size_t n
 }
 
 // What all ranks have of this rank's chunk.
-static enum status sum_chunk(struct comm *comm, double *values, size_t n) {
+static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
     const void *chunks[comm->world];
     for (int rank = 0; rank < comm->world; rank++) {
         chunks[rank] = values;
         if (rank != comm->rank)
-            TRY(peer_pull_begin(comm, rank, &chunks[rank]));
+            TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &chunks[rank]));
     }
     for (size_t i = 0; i < n; i++) {
         double sum = ((const double *)chunks[0])[i];
@@ -292,38 +286,24 @@ static enum status sum_chunk(struct comm *comm, double *values, size_t n) {
     return STATUS_OK;
 }
 
-enum status mpi_sum(struct comm *comm, double *values, size_t n) {
+enum status mpi_sum(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
     for (size_t round = 0; share_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
         struct comm_share mine = share_chunk(comm, comm->rank, n, round);
         for (int distance = 1; distance < comm->world; distance++) {
             int owner = (comm->rank + distance) % comm->world;
             struct comm_share chunk = share_chunk(comm, owner, n, round);
             if (chunk.n > 0)
-                TRY(push_bytes(comm, owner, values + chunk.begin, chunk.n * sizeof *values, COMM_ALL_REDUCE));
+                TRY(push_values(comm, owner, id, values + chunk.begin, chunk.n));
         }
         if (mine.n > 0)
-            TRY(sum_chunk(comm, values + mine.begin, mine.n));
+            TRY(sum_chunk(comm, id, values + mine.begin, mine.n));
         for (int distance = 1; distance < comm->world && mine.n > 0; distance++)
-            TRY(push_bytes(comm, (comm->rank + distance) % comm->world, values + mine.begin,
-                           mine.n * sizeof *values, COMM_ALL_REDUCE));
+            TRY(push_values(comm, (comm->rank + distance) % comm->world, id, values + mine.begin, mine.n));
         for (int owner = 0; owner < comm->world; owner++) {
             struct comm_share chunk = share_chunk(comm, owner, n, round);
             if (chunk.n > 0 && owner != comm->rank)
-                TRY(pull_bytes(comm, owner, values + chunk.begin, chunk.n * sizeof *values));
+                TRY(pull_values(comm, owner, id, values + chunk.begin, chunk.n));
         }
-    }
-    return STATUS_OK;
-}
-
-enum status mpi_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    size_t chunk = mpi_of(comm)->chunk_bytes;
-    for (size_t begin = 0; begin < bytes; begin += chunk) {
-        size_t n = bytes - begin < chunk ? bytes - begin : chunk;
-        for (int rank = 0; rank < comm->world && comm->rank == root; rank++)
-            if (rank != root)
-                TRY(push_bytes(comm, rank, (char *)data + begin, n, COMM_BROADCAST));
-        if (comm->rank != root)
-            TRY(pull_bytes(comm, root, (char *)data + begin, n));
     }
     return STATUS_OK;
 }

@@ -1,31 +1,31 @@
 // What the exchange needs where the device is: room for sums, and for the shares of other ranks where the
 // device has memory of its own. There the links are pinned too, so that copies reach them directly.
+#include <stdlib.h>
+
 #include "kernels/ops.h"
 #include "zero/comm_mpi.h"
 
-static enum status pin(struct comm *comm, struct peer *peer, void *memory, size_t bytes) {
+static enum status pin(struct comm *comm, void *memory, size_t bytes) {
+    struct exchange_memory *exchange = &mpi_of(comm)->memory;
+    if (!memory)
+        return STATUS_OK;
     TRY(device_pin(comm->device, memory, bytes));
-    peer->pinned[peer->n_pinned++] = memory;
+    exchange->pinned[exchange->n_pinned++] = memory;
     return STATUS_OK;
 }
 
-// A rank's own mailbox is pinned as that of the link to itself.
 static enum status pin_links(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    size_t mailbox = mailbox_pages_bytes(comm->local_world, mpi->chunk_bytes);
-    TRY(pin(comm, &mpi->peers[comm->rank], mpi->mailbox, mailbox));
-    for (int rank = 0; rank < comm->world; rank++) {
-        struct peer *peer = &mpi->peers[rank];
-        if (rank == comm->rank)
-            continue;
-        if (peer->mailbox)
-            TRY(pin(comm, peer, peer->mailbox, mailbox));
-        for (int i = 0; i < LINK_DEPTH && !peer->mailbox; i++) {
-            TRY(pin(comm, peer, peer->sent[i], mpi->chunk_bytes));
-            TRY(pin(comm, peer, peer->received[i], mpi->chunk_bytes));
-        }
-    }
-    return STATUS_OK;
+    size_t mailbox = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
+    mpi->memory.pinned = calloc((size_t)comm->world + 2, sizeof *mpi->memory.pinned);
+    if (!mpi->memory.pinned)
+        return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
+    if (mpi->linked > 1)
+        TRY(pin(comm, mpi->mailbox, mailbox));
+    for (int rank = 0; rank < comm->world; rank++)
+        TRY(pin(comm, mpi->peers[rank].mailbox, mailbox));
+    TRY(pin(comm, mpi->receive_memory, mpi->receive_bytes));
+    return pin(comm, mpi->bulk.memory, mpi->bulk.bytes);
 }
 
 static enum status take(struct comm *comm, char **out) {
@@ -55,11 +55,9 @@ enum status mpi_attach(struct comm *comm) {
 void mpi_detach(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     struct exchange_memory *memory = &mpi->memory;
-    for (int rank = 0; rank < comm->world; rank++) {
-        struct peer *peer = &mpi->peers[rank];
-        while (peer->n_pinned > 0)
-            device_unpin(comm->device, peer->pinned[--peer->n_pinned]);
-    }
+    while (memory->n_pinned > 0)
+        device_unpin(comm->device, memory->pinned[--memory->n_pinned]);
+    free(memory->pinned);
     stream_free(&memory->copies);
     for (int i = 0; i < N_STAGED; i++) {
         event_free(&memory->copied[i]);

@@ -202,8 +202,6 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
     struct params params;
     const struct gpt_config sizes = model_sizes(config);
     one->local_world = per_machine > 0 && per_machine < one->world ? (int)per_machine : one->world;
-    if (!config->comm.shared_memory) // each rank is as on a machine of its own
-        one->local_world = 1;
     one->n_threads = (int)config->run.threads;
     if (one->n_threads == 0)
         one->n_threads = processors_share(one->local_world);

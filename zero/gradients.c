@@ -22,7 +22,7 @@ static enum status lay_out_together(struct gradients *gradients, const struct pa
         TRY(transfers_add(&gradients->together, partition, unit, 0, u->elements, here,
                           to_shard ? PLACE_SHARD : here));
     }
-    transfers_finish(&gradients->together);
+    TRY(transfers_finish(&gradients->together));
     transfers_init(&gradients->spread, gradients->options->allgather_bucket);
     for (int unit = 0; gradients->options->stage == 0 && unit < params->n_units; unit++) {
         const struct param_unit *u = &params->units[unit];
@@ -30,7 +30,7 @@ static enum status lay_out_together(struct gradients *gradients, const struct pa
         TRY(transfers_add(&gradients->spread, partition, unit, 0, u->elements, to_shard ? PLACE_SHARD : here,
                           here));
     }
-    transfers_finish(&gradients->spread);
+    TRY(transfers_finish(&gradients->spread));
     return STATUS_OK;
 }
 
@@ -43,7 +43,7 @@ static enum status lay_out_units(struct gradients *gradients, const struct parti
         transfers_init(&gradients->of_unit[unit], gradients->options->reduce_bucket);
         TRY(transfers_add(&gradients->of_unit[unit], partition, unit, 0, params->units[unit].elements,
                           PLACE_AT(0), offload_stages(gradients->offload) ? PLACE_SHARE : PLACE_SHARD));
-        transfers_finish(&gradients->of_unit[unit]);
+        TRY(transfers_finish(&gradients->of_unit[unit]));
     }
     return STATUS_OK;
 }

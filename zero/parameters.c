@@ -39,7 +39,7 @@ static enum status lay_out_unit(struct parameters *parameters, const struct part
             TRY(transfers_add(&parameters->of_unit[unit], partition, unit, param->offset,
                               param->offset + param->elements, from, PLACE_AT(0)));
     }
-    transfers_finish(&parameters->of_unit[unit]);
+    TRY(transfers_finish(&parameters->of_unit[unit]));
     return STATUS_OK;
 }
 
@@ -117,7 +117,7 @@ enum status parameters_init(struct parameters *parameters, const struct params *
     }
     if (!whole)
         TRY(init_stage3(parameters, partition, table));
-    transfers_finish(&parameters->updated);
+    TRY(transfers_finish(&parameters->updated));
     return STATUS_OK;
 }
 

@@ -32,6 +32,10 @@ static enum gpt_recompute recompute_of(const struct config *config) {
                                                                : RECOMPUTE_NONE;
 }
 
+size_t plan_links_bytes(const struct plan_request *request) {
+    return comm_memory_bytes(request->world, request->config->comm.shared_memory ? request->local_world : 1);
+}
+
 // What does not, but for the generator.
 static enum status add_model(struct parts *parts, const struct plan_request *request,
                              struct region_table *table) {
@@ -55,8 +59,7 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
     enum region_place place = request->device->place;
     TRY(region_add_elsewhere(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
                              "sums between ranks"));
-    return region_add_elsewhere(table, REGION_COMMUNICATION, REGION_HOST,
-                                comm_memory_bytes(request->world, request->local_world),
+    return region_add_elsewhere(table, REGION_COMMUNICATION, REGION_HOST, plan_links_bytes(request),
                                 "links between ranks");
 }
 

@@ -23,8 +23,10 @@ struct plan_request {
     const struct params *params;
     enum dtype type; // compute type
     struct device *device;
-    int rank, world, local_world;
+    int rank, world, local_world; // local_world: ranks on this machine
 };
+// Host memory of the links between ranks (zero/comm), per rank.
+size_t plan_links_bytes(const struct plan_request *request);
 // Makes the parts and adds all their regions to the table. Free with parts_free, also after a failure.
 enum status parts_plan(struct parts *parts, const struct plan_request *request,
                        struct region_table *table) MUST_CHECK;

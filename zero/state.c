@@ -39,6 +39,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
                            struct unit_view *view) {
     struct state *state = context;
     *view = (struct unit_view){0};
+    comm_progress(state->comm);
     if (pass != GPT_BACKWARD_GRADS)
         TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
@@ -311,6 +312,7 @@ static enum status load_part(struct state *state, struct stream *stream,
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;
+        comm_progress(state->comm);
         for (int kind = 0; kind < (all_kinds ? state->tiers.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
             TRY(source->read(source->context, (enum checkpoint_kind)kind, span->unit, begin, end,
                              state->bounce));
@@ -348,6 +350,7 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
                               float *out) {
     struct state_reader *reader = context;
     struct state *state = reader->state;
+    comm_progress(state->comm);
     if (kind == CHECKPOINT_FACTORS) {
         memcpy(out, factors_unit_at(&state->factors, unit) + begin, (end - begin) * sizeof *out);
         return STATUS_OK;

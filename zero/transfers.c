@@ -85,8 +85,10 @@ enum status transfers_add(struct transfers *transfers, const struct partition *p
             size_t used = transfers->n_calls > 0 ? transfers->calls[transfers->n_calls - 1].elements : 0;
             size_t room = transfers->most - used % transfers->most;
             size_t n = to - from < room ? to - from : room;
-            const struct comm_piece piece = {span->owner, place_of(in, partition, span, from),
-                                             place_of(out, partition, span, from), n};
+            const struct comm_piece piece = {.owner = span->owner,
+                                             .in = place_of(in, partition, span, from),
+                                             .out = place_of(out, partition, span, from),
+                                             .elements = n};
             TRY(add_piece(transfers, piece, unit));
             from += n;
         }
@@ -94,12 +96,14 @@ enum status transfers_add(struct transfers *transfers, const struct partition *p
     return STATUS_OK;
 }
 
-void transfers_finish(struct transfers *transfers) {
+enum status transfers_finish(struct transfers *transfers) {
     struct comm_piece *pieces = transfers->pieces;
     for (int i = 0; i < transfers->n_calls; i++) {
         transfers->calls[i].pieces = pieces;
+        TRY(comm_pieces_link(pieces, transfers->calls[i].n_pieces));
         pieces += transfers->calls[i].n_pieces;
     }
+    return STATUS_OK;
 }
 
 void transfers_free(struct transfers *transfers) {

@@ -34,7 +34,7 @@ void transfers_init(struct transfers *transfers, size_t most);
 enum status transfers_add(struct transfers *transfers, const struct partition *partition, int unit,
                           size_t begin, size_t end, struct transfer_place in,
                           struct transfer_place out) MUST_CHECK;
-void transfers_finish(struct transfers *transfers);
+enum status transfers_finish(struct transfers *transfers) MUST_CHECK;
 void transfers_free(struct transfers *transfers);
 
 #endif

@@ -156,7 +156,9 @@ class Plan(CommandCase):
             self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
             self.assertEqual(a['bytes']['moments'], b['bytes']['moments'])
         apart, = self.plan(config, '--ranks', 8, 'comm.shared_memory=false')['plans']
-        self.assertEqual(apart['ranks_per_machine'], 1)
+        self.assertEqual(apart['ranks_per_machine'], 8)  # the transport is another, the machine is the same
+        for a, b in zip(one['stages'], apart['stages']):
+            self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
 
     def test_presets(self):
         for preset in sorted((ROOT / 'configs').glob('gpt*.json')):

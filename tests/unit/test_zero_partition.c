@@ -146,7 +146,7 @@ static void check_transfers(const struct params *params, enum partition_kind kin
     for (int unit = params->n_units - 1; unit >= 0; unit--)
         EXPECT_OK(transfers_add(&transfers, &partition, unit, 0, params->units[unit].elements,
                                 PLACE_AT(params->units[unit].offset), PLACE_SHARD));
-    transfers_finish(&transfers);
+    assert_int_equal(transfers_finish(&transfers), STATUS_OK);
     unsigned char *counts = calloc(params->n_elements, 1);
     assert_non_null(counts);
     count_pieces(&transfers, most, counts);

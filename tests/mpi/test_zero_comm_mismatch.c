@@ -1,0 +1,77 @@
+// Ranks that make different collectives: all end with one failure that names both calls, wherever the ranks
+// meet. Which mismatch it is depends on the number of ranks, as each ends the communicator.
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/mpi/together.h"
+
+static struct comm *comm;
+static struct device *device;
+static struct stream stream;
+
+#define N 1000
+
+// To rank 0, which waits for all others.
+static enum status reduce(size_t n) {
+    static float in[N], out[N];
+    struct comm_piece piece = {.owner = 0, .elements = n};
+    comm_ticket ticket;
+    TRY(comm_pieces_link(&piece, 1));
+    const struct transfer transfer = {&piece, 1, n};
+    TRY(comm_reduce_scatter(comm, &stream, &transfer, in, out, DTYPE_F32, false, &ticket));
+    return comm_wait(comm, &stream, ticket);
+}
+
+static enum status sum(void) {
+    double value = 1;
+    return comm_sum(comm, &value, 1);
+}
+
+static enum status broadcast(void) {
+    char data[100] = "";
+    return comm_broadcast(comm, data, sizeof data, 0);
+}
+
+// The last rank does something else than the others.
+static enum status differ(bool last, const char *names[2]) {
+    switch (comm->world) {
+    case 2: // two control calls: the messages differ
+        names[0] = "sum", names[1] = "broadcast";
+        return last ? broadcast() : sum();
+    case 3: // a bulk call and a control call, on links of their own: no message comes, so the ranks are
+            // compared
+        names[0] = "reduce_scatter", names[1] = "sum";
+        return last ? sum() : reduce(N);
+    default: // the same call of another size
+        names[0] = "4000 bytes", names[1] = "3996 bytes";
+        return last ? reduce(N - 1) : reduce(N);
+    }
+}
+
+static void test_a_mismatch_ends_all_ranks(void **state) {
+    (void)state;
+    const char *names[2];
+    if (comm->world == 1)
+        return;
+    assert_int_equal(sum(), STATUS_OK); // the calls before are as they should be
+    enum status status = differ(comm->rank == comm->world - 1, names);
+    if (status == STATUS_OK) // not every rank meets another one that differs in this call
+        status = comm_barrier(comm);
+    assert_int_equal(status, STATUS_FAILED);
+    assert_non_null(strstr(status_message(), "the ranks do different things"));
+    for (int i = 0; i < 2; i++)
+        assert_non_null(strstr(status_message(), names[i]));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_mismatch_ends_all_ranks)};
+    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK ||
+        device_open("cpu", 1, 0, &device) != STATUS_OK || comm_attach(comm, device, true) != STATUS_OK)
+        return 1;
+    stream.device = device;
+    int failed = together_run(comm, tests);
+    status_clear();
+    (void)comm_close(comm, STATUS_OK);
+    device_close(device);
+    return failed;
+}
