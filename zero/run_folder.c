@@ -1,11 +1,18 @@
 // Paths are made once, at the start.
 #include "zero/run_folder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "zero/checkpoint.h"
+
+#define MEETING_SECONDS 5
+#define MEETING_PREFIX  ".meeting-"
 
 enum status run_folder_join(struct run_folder *folder, const char *path) {
     *folder = (struct run_folder){.path = file_path("%s", path),
@@ -15,6 +22,21 @@ enum status run_folder_join(struct run_folder *folder, const char *path) {
     if (!folder->path || !folder->checkpoints || !folder->samples)
         return STATUS_FAILED;
     return STATUS_OK;
+}
+
+// What a run that was killed while its ranks met has left.
+static enum status remove_meeting_files(const char *path) {
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, path);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        if (strncmp(names.paths[i], MEETING_PREFIX, sizeof MEETING_PREFIX - 1) != 0)
+            continue;
+        char *file = file_path("%s/%s", path, names.paths[i]);
+        status = file ? file_remove_tree(file) : STATUS_FAILED;
+        free(file);
+    }
+    file_list_free(&names);
+    return status;
 }
 
 enum status run_folder_open(struct run_folder *folder, const char *path) {
@@ -28,7 +50,71 @@ enum status run_folder_open(struct run_folder *folder, const char *path) {
     enum status status = file_lock(lock, &folder->lock);
     free(lock);
     TRY(status);
+    TRY(remove_meeting_files(path));
     return checkpoint_remove_stale(folder->checkpoints);
+}
+
+// What rank 0 tells of the folder that it has opened.
+struct meeting_place {
+    char name[64]; // of the file
+    char host[64];
+    char path[2048]; // absolute
+};
+
+static void describe_place(const char *path, struct meeting_place *place) {
+    char *absolute = realpath(path, NULL);
+    snprintf(place->path, sizeof place->path, "%s", absolute ? absolute : path);
+    free(absolute);
+    if (gethostname(place->host, sizeof place->host - 1) != 0)
+        snprintf(place->host, sizeof place->host, "an unnamed machine");
+}
+
+// A network file system may take a moment to show what another machine has written.
+static enum status find_meeting_file(const char *folder, const struct meeting_place *of_rank_0) {
+    const struct timespec nap = {.tv_nsec = 20000000};
+    struct meeting_place here = {0};
+    char *path = file_path("%s/%s", folder, of_rank_0->name);
+    if (!path)
+        return STATUS_FAILED;
+    double until = clock_monotonic_s() + MEETING_SECONDS;
+    bool found = file_exists(path);
+    while (!found && clock_monotonic_s() < until) {
+        nanosleep(&nap, NULL);
+        found = file_exists(path);
+    }
+    free(path);
+    if (found)
+        return STATUS_OK;
+    describe_place(folder, &here);
+    return FAIL(
+        STATUS_INVALID,
+        "run.dir is %s on %s here, which is not the folder of rank 0, %s on %s: what rank 0 wrote there "
+        "is not seen. run.dir must be one folder that all machines share, under the same path",
+        here.path, here.host, of_rank_0->path, of_rank_0->host);
+}
+
+enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) {
+    struct meeting_place place = {0};
+    char *path = NULL;
+    enum status status = STATUS_OK;
+    if (comm->world == 1)
+        return STATUS_OK;
+    if (comm->rank == 0) {
+        describe_place(folder->path, &place);
+        snprintf(place.name, sizeof place.name, MEETING_PREFIX "%ld-%016llx", (long)getpid(),
+                 (unsigned long long)(clock_wall_s() * 1e9));
+        path = file_path("%s/%s", folder->path, place.name);
+        status = path ? file_write_all(path, "", 0) : STATUS_FAILED;
+    }
+    status = comm_agree(comm, status);
+    if (status == STATUS_OK)
+        status = comm_broadcast(comm, &place, sizeof place, 0);
+    if (status == STATUS_OK)
+        status = comm_agree(comm, find_meeting_file(folder->path, &place));
+    if (path)
+        unlink(path);
+    free(path);
+    return status;
 }
 
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) {

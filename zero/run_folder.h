@@ -3,6 +3,7 @@
 #define ZERO_ZERO_RUN_FOLDER_H
 
 #include "configs/config.h"
+#include "zero/comm.h"
 
 struct run_folder {
     char *path, *checkpoints, *samples;
@@ -14,6 +15,10 @@ struct run_folder {
 enum status run_folder_open(struct run_folder *folder, const char *path) MUST_CHECK;
 // The paths alone: for ranks other than the one that opened it.
 enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CHECK;
+// Whether the ranks that have opened and joined the folder all mean the same one: rank 0 writes a file there
+// under a name that no other run has, and each rank must find it. STATUS_INVALID names the rank that does
+// not, and both places. All ranks call it.
+enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) MUST_CHECK;
 // Writes config.json and opens log.txt: for a run that really begins.
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) MUST_CHECK;
 void run_folder_close(struct run_folder *folder);

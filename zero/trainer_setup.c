@@ -221,48 +221,52 @@ static struct plan_request plan_request_of(const struct trainer *trainer) {
                                  .local_world = trainer->comm->local_world};
 }
 
-// Of one place's memory: the most that a rank wants, and the least that is there for any.
+// Of one place's memory: what a rank wants, and what there is for it: of a machine's memory an equal part for
+// each of its ranks.
 struct memory_need {
-    uint64_t wanted, available;
+    uint64_t wanted, available, ranks; // ranks that share the machine
 };
 
+// The need of the rank that is worst off: as a rule all want the same, and the smallest machine decides.
 static enum status gather_memory(struct trainer *trainer, enum region_place place, struct memory_need *out) {
     struct comm *comm = trainer->comm;
     size_t available;
     if (place == REGION_HOST)
-        available = memory_available_bytes();
+        available = memory_available_bytes() / (size_t)comm->local_world;
     else
         TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
-    const struct memory_need mine = {memory_bytes(&trainer->memory, place), available};
+    const struct memory_need mine = {memory_bytes(&trainer->memory, place), available,
+                                     (uint64_t)comm->local_world};
     struct memory_need *all = calloc((size_t)comm->world, sizeof mine);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
     enum status status = comm_gather(comm, &mine, sizeof mine, all);
-    *out = (struct memory_need){0, UINT64_MAX};
-    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
-        out->wanted = all[rank].wanted > out->wanted ? all[rank].wanted : out->wanted;
-        out->available = all[rank].available < out->available ? all[rank].available : out->available;
-    }
+    *out = all[0];
+    for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
+        if ((double)all[rank].available - (double)all[rank].wanted <
+            (double)out->available - (double)out->wanted)
+            *out = all[rank];
     free(all);
     return status;
 }
 
 static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
                                  enum region_place place) {
-    const int local_world = trainer->comm->local_world;
     const struct plan_request request = plan_request_of(trainer);
+    const struct memory_need *need = &needs[place];
     const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
-                                        .host = needs[REGION_HOST].available * (uint64_t)local_world};
+                                        .host = needs[REGION_HOST].available *
+                                                (uint64_t)trainer->comm->local_world};
     struct text advice = {0};
     char wanted[32], there[32];
     enum status status = fit_advise(&request, &machine, &advice);
     if (status == STATUS_OK)
-        status = FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
-                      text_bytes(wanted, sizeof wanted, (double)needs[place].wanted),
-                      place == REGION_HOST ? "" : "GPU ",
-                      text_bytes(there, sizeof there, (double)needs[place].available),
-                      place == REGION_HOST && local_world > 1 ? " to each rank of a machine" : "",
-                      advice.data ? advice.data : "");
+        status =
+            FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
+                 text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
+                 text_bytes(there, sizeof there, (double)need->available),
+                 place == REGION_HOST && need->ranks > 1 ? " to each rank of a machine" : "",
+                 advice.data ? advice.data : "");
     text_free(&advice);
     return status;
 }
@@ -272,7 +276,6 @@ static enum status refuse_memory(struct trainer *trainer, const struct memory_ne
 static enum status check_memory(struct trainer *trainer) {
     struct memory_need needs[N_REGION_PLACES] = {0};
     TRY(gather_memory(trainer, REGION_HOST, &needs[REGION_HOST]));
-    needs[REGION_HOST].available /= (uint64_t)trainer->comm->local_world;
     if (trainer->device->place == REGION_DEVICE)
         TRY(gather_memory(trainer, REGION_DEVICE, &needs[REGION_DEVICE]));
     for (int place = 0; place < N_REGION_PLACES; place++)
@@ -289,7 +292,7 @@ static enum status make_model(struct trainer *trainer) {
     plan_print(table, &trainer->wire, trainer->comm->world);
     TRY(check_memory(trainer));
     trainer->program_bytes =
-        metrics_resident_memory() - comm_memory_bytes(request.world, request.local_world) -
+        metrics_resident_memory() - plan_links_bytes(&request) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
     enum status status = parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm,
@@ -372,10 +375,12 @@ static void describe(const struct trainer *trainer) {
              (long long)config->train.seq_len, comm->world > 1 ? " on each rank" : "");
 }
 
+// All ranks must mean the same folder by the path.
 static enum status open_folder(struct trainer *trainer) {
     const char *path = trainer->config->run.dir;
-    return trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
-                                  : run_folder_join(&trainer->folder, path);
+    TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
+                                                      : run_folder_join(&trainer->folder, path)));
+    return run_folder_meet(&trainer->folder, trainer->comm);
 }
 
 static enum status begin_folder(struct trainer *trainer) {
@@ -397,7 +402,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     trainer->folder.lock = -1;
     TRY(trainer_agree(trainer, settle_config(trainer)));
     TRY(check_same_config(trainer));
-    TRY(trainer_agree(trainer, open_folder(trainer)));
+    TRY(open_folder(trainer));
     TRY(settle_resume(trainer));
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)
