@@ -39,7 +39,8 @@ void loader_delete(struct loader *loader);
 
 // Rows [first_row, first_row + B) of the global batch of `step` (from 0): tokens and targets (B, T), valid
 // until the next call. Micro-batch k of rank r of N asks for first_row = (k * N + r) * B. Asking in order
-// finds the batch already read by the thread. STATUS_INVALID for a token beyond the vocabulary.
+// finds the batch already read by the thread. STATUS_INVALID for a token beyond the vocabulary: the batch
+// given before then stays valid.
 enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
                          const int32_t **targets) MUST_CHECK;
 

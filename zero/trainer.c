@@ -18,19 +18,27 @@ static bool due(int64_t every, int64_t step) {
 // What ranks tell each other after each step.
 struct report {
     double loss_sum, memory_peak;
+    int64_t batch_status; // the worst of the step's micro-batches
 };
 
-// A micro-batch of this rank's, agreed on by all; before the first of a step they also agree whether one of
-// them was asked to stop (STATUS_STOPPED).
-static enum status next_batch(struct trainer *trainer, int64_t k, const int32_t **tokens,
-                              const int32_t **targets) {
+// A micro-batch of this rank's. Before the first of a step all agree whether it can be had, and whether one
+// of them was asked to stop (STATUS_STOPPED). A later one that cannot be had is told with the step's report:
+// until then the rank goes through the batch before again, as the others need its part of their calls.
+static enum status next_batch(struct trainer *trainer, int64_t k, enum status *batch_status,
+                              const int32_t **tokens, const int32_t **targets) {
     const struct config *config = trainer->config;
     int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
     int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
     profile_begin(trainer->profiler.profile, PROFILE_SPAN, "load data");
-    enum status status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
+    enum status status = *batch_status;
+    if (status == STATUS_OK)
+        status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
     profile_end(trainer->profiler.profile, (struct work){0});
-    if (status == STATUS_OK && k == 0 && signals_stop_asked())
+    if (k > 0) {
+        *batch_status = status;
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK && signals_stop_asked())
         status = STATUS_STOPPED;
     return trainer_agree(trainer, status);
 }
@@ -40,8 +48,9 @@ static int64_t updates_so_far(const struct trainer *trainer) {
     return trainer->step - trainer->loss_scale.skipped;
 }
 
-// Gradients of the whole step, and this rank's part of its losses. The weights are untouched.
-static enum status accumulate(struct trainer *trainer, double *loss_sum) {
+// Gradients of the whole step, and this rank's part of its losses. The weights are untouched. *batch_status:
+// whether this rank had all its micro-batches; if not, gradients and losses mean nothing.
+static enum status accumulate(struct trainer *trainer, double *loss_sum, enum status *batch_status) {
     const struct config *config = trainer->config;
     int64_t n_micro = config->train.gradient_accumulation_steps;
     double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
@@ -50,11 +59,12 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     int64_t updates = updates_so_far(trainer);
     optimizer_expect(&trainer->parts.optimizer, updates + 1, schedule_lr(config, updates),
                      loss_scale_factor(&trainer->loss_scale));
+    const int32_t *tokens = NULL, *targets = NULL;
     *loss_sum = 0;
+    *batch_status = STATUS_OK;
     for (int64_t k = 0; k < n_micro; k++) {
-        const int32_t *tokens, *targets;
         double micro_sum;
-        TRY(next_batch(trainer, k, &tokens, &targets));
+        TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
         TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
         TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
                                  targets, scale, &micro_sum));
@@ -63,18 +73,22 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum) {
     return gradients_finish(gradients, &trainer->stream);
 }
 
-// The step's mean loss, ranks added in order, and the largest memory of any.
-static enum status gather_reports(struct trainer *trainer, double loss_sum, struct step_metrics *now) {
+// The step's mean loss, ranks added in order, and the largest memory of any. *whole: all ranks had all their
+// micro-batches.
+static enum status gather_reports(struct trainer *trainer, double loss_sum, enum status batch_status,
+                                  struct step_metrics *now, bool *whole) {
     const struct config *config = trainer->config;
     struct comm *comm = trainer->comm;
-    const struct report mine = {loss_sum, (double)metrics_peak_memory()};
+    const struct report mine = {loss_sum, (double)metrics_peak_memory(), batch_status};
     struct report *all = calloc((size_t)comm->world, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
     enum status status = comm_gather(comm, &mine, sizeof mine, all);
     double sum = 0;
+    *whole = true;
     for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
         sum += all[rank].loss_sum;
+        *whole = *whole && all[rank].batch_status == STATUS_OK;
         now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
     }
     now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
@@ -136,14 +150,27 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     return trainer->device->synchronize(&trainer->stream);
 }
 
+// A rank had not all its data: the step is as if it had not begun, on all ranks.
+static enum status give_up_step(struct trainer *trainer, enum status batch_status) {
+    struct optimizer *optimizer = &trainer->parts.optimizer;
+    double norm;
+    TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    TRY(optimizer_skip(optimizer, &trainer->stream));
+    return trainer_agree(trainer, batch_status);
+}
+
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step};
     const struct comm_traffic before = trainer->comm->traffic;
     double began = clock_monotonic_s(), loss_sum;
+    enum status batch_status;
+    bool whole = false;
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
-    TRY(accumulate(trainer, &loss_sum));
-    TRY(gather_reports(trainer, loss_sum, &now));
+    TRY(accumulate(trainer, &loss_sum, &batch_status));
+    TRY(gather_reports(trainer, loss_sum, batch_status, &now, &whole));
+    if (!whole)
+        return give_up_step(trainer, batch_status);
     profiler_phase(&trainer->profiler, PROFILER_UPDATE);
     TRY(update(trainer, &now));
     TRY(profiler_step_end(&trainer->profiler));
@@ -152,6 +179,7 @@ static enum status train_step(struct trainer *trainer) {
     // The others' reports are older than their update; a first update takes more.
     now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
     double seconds = clock_monotonic_s() - began;
+    comm_expect_seconds(trainer->comm, seconds);
 
     int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;
     trainer->step++;
