@@ -75,6 +75,25 @@ static enum status check_tree(const cJSON *node, const char *source) {
     return STATUS_OK;
 }
 
+static bool is_escaped_nul(const char *backslash, const char *end) {
+    return end - backslash >= 6 && memcmp(backslash, "\\u0000", 6) == 0;
+}
+
+// cJSON's strings end at their first NUL, so a NUL would silently cut one. `text` is valid JSON otherwise:
+// quotes and backslashes occur only as the syntax has them.
+static enum status check_no_nul(const char *text, size_t length, const char *source) {
+    size_t line = 1;
+    for (const char *p = text, *end = text + length; p < end; p++) {
+        if (*p == '\0' || (*p == '\\' && is_escaped_nul(p, end)))
+            return FAIL(STATUS_INVALID,
+                        "%s:%zu: a string contains a zero byte (\\u0000), which is not allowed", source,
+                        line);
+        line += *p == '\n';
+        p += *p == '\\' && p + 1 < end; // what a backslash escapes, such as another backslash
+    }
+    return STATUS_OK;
+}
+
 enum status json_parse(const char *text, size_t length, const char *source, cJSON **out) {
     const char *end = text;
     *out = cJSON_ParseWithLengthOpts(text, length, &end, false);
@@ -82,8 +101,11 @@ enum status json_parse(const char *text, size_t length, const char *source, cJSO
         return syntax_error(text, length, end, source);
     while (end < text + length && is_space(*end))
         end++;
-    enum status status =
-        end < text + length ? syntax_error(text, length, end, source) : check_tree(*out, source);
+    enum status status = end < text + length ? syntax_error(text, length, end, source) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = check_no_nul(text, length, source);
+    if (status == STATUS_OK)
+        status = check_tree(*out, source);
     if (status != STATUS_OK) {
         cJSON_Delete(*out);
         *out = NULL;

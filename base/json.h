@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 
-// `source` names the text in messages (a path or "override"). STATUS_INVALID for syntax errors, trailing text
-// and duplicate keys. Free the result with cJSON_Delete.
+// `source` names the text in messages (a path or "override"). STATUS_INVALID for syntax errors, trailing
+// text, duplicate keys and strings that contain a zero byte. Free the result with cJSON_Delete.
 enum status json_parse(const char *text, size_t length, const char *source, cJSON **out) MUST_CHECK;
 enum status json_read_file(const char *path, cJSON **out) MUST_CHECK;
 // Getters for files that we wrote or that others did: STATUS_INVALID with `source` and key when absent or of

@@ -58,6 +58,19 @@ static void test_keys_given_twice(void **state) {
     EXPECT_OK(parse_only("{\"a\": 1, \"A\": 2, \"b\": {\"a\": 3}}"));
 }
 
+// A name with a zero byte would pass for the part of it before that byte.
+static void test_zero_bytes(void **state) {
+    (void)state;
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\":\n \"b\\u0000c\"}"), "a.json:2", "zero byte");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\\u0000\": 1}"), "zero byte");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("[\"\\\\\\u0000\"]"), "zero byte");
+    EXPECT_OK(parse_only("[\"\\\\u0000\", \"\\u0001\"]"));
+    cJSON *tree;
+    static const char raw[] = "[\"b\0c\"]";
+    EXPECT_FAILURE(STATUS_INVALID, json_parse(raw, sizeof raw - 1, "raw", &tree), "raw:1", "zero byte");
+    assert_null(tree);
+}
+
 static void test_depth(void **state) {
     (void)state;
     enum { DEPTH = 200000 };
@@ -158,10 +171,11 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),  cmocka_unit_test(test_length),
-        cmocka_unit_test(test_depth),   cmocka_unit_test(test_keys_given_twice),
-        cmocka_unit_test(test_getters), cmocka_unit_test(test_strings_go_round),
-        cmocka_unit_test(test_files),   cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_places),           cmocka_unit_test(test_length),
+        cmocka_unit_test(test_zero_bytes),       cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_keys_given_twice), cmocka_unit_test(test_getters),
+        cmocka_unit_test(test_strings_go_round), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
