@@ -1,126 +1,123 @@
-// Opening checkpoints and reading their spans. What is read is checked first: sizes and checksums of every
-// file, each once, shared out among the ranks that open together.
+// Opening checkpoints and reading their values. What is read is checked first: the manifest by rank 0, which
+// sends it to the others, and the sizes and checksums of all files, each once, shared out among the ranks
+// that open together.
 #include "zero/checkpoint.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 #include "base/file.h"
-#include "zero/factors.h"
+#include "zero/checkpoint_ranks.h"
 #include "zero/manifest.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "checkpoints hold little-endian floats as they are");
 
-const char *checkpoint_kind_name(enum checkpoint_kind kind) {
-    static const char *const names[N_CHECKPOINT_KINDS] = {"master", "m", "v", "factors"};
-    return names[kind];
-}
+// ---- the manifest
 
-size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit) {
-    return kind == CHECKPOINT_FACTORS ? factors_of_unit(params, unit) : params->units[unit].elements;
-}
+struct manifest_text {
+    char *json;
+    uint64_t length;
+    char place[RANKS_PLACE]; // where rank 0 read it
+};
 
-static enum status hash_file(int descriptor, const char *path, uint64_t *checksum) {
-    const size_t bytes = CHECKPOINT_CHUNK * sizeof(float);
-    XXH3_state_t *hash = XXH3_createState();
-    char *buffer = malloc(bytes);
-    enum status status = STATUS_OK;
-    if (!hash || !buffer) {
-        status = FAIL(STATUS_FAILED, "out of memory while reading %s", path);
-        goto done;
-    }
-    XXH3_64bits_reset(hash);
-    for (off_t offset = 0;;) {
-        ssize_t got = pread(descriptor, buffer, bytes, offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0) {
-            status = FAIL(STATUS_FAILED, "%s: cannot read at byte %jd: %s", path, (intmax_t)offset,
-                          strerror(errno));
-            goto done;
-        }
-        if (got == 0)
-            break;
-        XXH3_64bits_update(hash, buffer, (size_t)got);
-        offset += got;
-    }
-    *checksum = XXH3_64bits_digest(hash);
-done:
-    XXH3_freeState(hash);
-    free(buffer);
-    return status;
-}
-
-// The file must be what the manifest says, to the byte; read through once (`verify`) and trusted from then
-// on.
-static enum status open_file(const char *folder, struct checkpoint_file *file, bool verify) {
-    char *path = file_path("%s/%s", folder, file->name);
-    if (!path)
-        return STATUS_FAILED;
-    enum status status = STATUS_OK;
-    struct stat information;
-    uint64_t checksum = 0;
-    file->descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (file->descriptor < 0 || fstat(file->descriptor, &information) != 0)
-        status = FAIL(errno == EMFILE || errno == ENFILE || errno == EIO ? STATUS_FAILED : STATUS_INVALID,
-                      "%s: cannot be opened: %s; the checkpoint is not whole", path, strerror(errno));
-    else if (!S_ISREG(information.st_mode))
-        status = FAIL(STATUS_INVALID, "%s: is not a file; the checkpoint is not whole", path);
-    else if ((uint64_t)information.st_size != file->bytes)
-        status =
-            FAIL(STATUS_INVALID, "%s: has %jd bytes, its manifest says %" PRIu64 ": it was torn or altered",
-                 path, (intmax_t)information.st_size, file->bytes);
-    else if (verify)
-        status = hash_file(file->descriptor, path, &checksum);
-    if (status == STATUS_OK && verify && checksum != file->checksum)
-        status = FAIL(STATUS_INVALID,
-                      "%s: has checksum %016" PRIx64 ", its manifest says %016" PRIx64
-                      ": it was altered since it was written",
-                      path, checksum, file->checksum);
-    free(path);
-    return status;
-}
-
-static enum status read_manifest(struct checkpoint *checkpoint) {
+static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_text *text) {
     char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
     if (!path)
         return STATUS_FAILED;
-    char *json = NULL;
-    size_t length;
-    enum status status = file_read(path, MANIFEST_MAX_BYTES, &json, &length);
+    size_t length = 0;
+    ranks_describe_place(checkpoint->path, text->place);
+    enum status status = checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &text->json, &length);
+    text->length = length;
     if (status == STATUS_OK)
-        status = manifest_parse(checkpoint, json, length, path);
-    free(json);
+        status = manifest_parse(checkpoint, text->json, length, path);
     free(path);
     return status;
 }
 
-static enum status open_files(struct checkpoint *checkpoint, int rank, int world) {
-    TRY(read_manifest(checkpoint));
-    for (int i = 0; i < checkpoint->n_files; i++)
-        TRY(open_file(checkpoint->path, &checkpoint->files[i], i % world == rank));
+// Rank 0's text, to all.
+static enum status share_manifest(struct comm *comm, struct manifest_text *text) {
+    TRY(ranks_tell(comm, &text->length, sizeof text->length));
+    TRY(ranks_tell(comm, text->place, sizeof text->place));
+    enum status status = STATUS_OK;
+    if (!text->json && !(text->json = calloc(1, text->length + 1)))
+        status = FAIL(STATUS_FAILED, "out of memory for a manifest of %" PRIu64 " bytes", text->length);
+    TRY(ranks_agree(comm, status));
+    return ranks_tell(comm, text->json, text->length);
+}
+
+// What this rank sees in its own file system must be what rank 0 has read: the size and the end, which is a
+// checksum of the rest, tell. It is a few bytes, however many ranks look.
+static enum status compare_manifest(const struct checkpoint *checkpoint, const struct manifest_text *text) {
+    char place[RANKS_PLACE], tail[MANIFEST_SEAL_BYTES];
+    uint64_t bytes = 0;
+    enum checkpoint_path_kind kind;
+    char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
+    if (!path)
+        return STATUS_FAILED;
+    ranks_describe_place(checkpoint->path, place);
+    enum status status = checkpoint_path_look(path, &kind);
+    if (status == STATUS_OK && kind == CHECKPOINT_PATH_ABSENT)
+        status = FAIL(STATUS_FAILED,
+                      "there is no " MANIFEST_NAME " in %s, but rank 0 reads one of %" PRIu64
+                      " bytes in %s; run.dir must be a folder that all machines share",
+                      place, text->length, text->place);
+    if (status == STATUS_OK)
+        status = checkpoint_file_tail(path, &bytes, tail, sizeof tail);
+    if (status == STATUS_OK &&
+        (bytes != text->length || memcmp(tail, text->json + bytes - sizeof tail, sizeof tail)))
+        status = FAIL(STATUS_FAILED,
+                      "the " MANIFEST_NAME " in %s (%" PRIu64
+                      " bytes) is not the one that rank 0 reads in %s (%" PRIu64
+                      " bytes); run.dir must be a folder that all machines share",
+                      place, bytes, text->place, text->length);
+    free(path);
+    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // rank 0 has read it: this is no damage
+}
+
+static enum status take_over_manifest(struct checkpoint *checkpoint, const struct manifest_text *text) {
+    TRY(compare_manifest(checkpoint, text));
+    return manifest_parse(checkpoint, text->json, text->length, text->place);
+}
+
+// The same collectives on every rank, whatever it sees.
+static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
+                                 struct manifest_text *text) {
+    TRY(ranks_agree(comm, ranks_lead(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
+    if (!comm || comm->world == 1)
+        return STATUS_OK;
+    TRY(share_manifest(comm, text));
+    return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : take_over_manifest(checkpoint, text));
+}
+
+// ---- opening
+
+static enum status verify_files(struct checkpoint *checkpoint, int rank, int world) {
+    for (int i = rank; i < checkpoint->n_files; i += world)
+        TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i]));
     return STATUS_OK;
 }
 
+static enum status checkpoint_new(const char *folder, struct checkpoint **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out)
+        (*out)->path = strdup(folder);
+    if (!*out || !(*out)->path)
+        return FAIL(STATUS_FAILED, "out of memory while opening %s", folder);
+    return checkpoint_files_new(folder, &(*out)->open);
+}
+
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) {
+    struct checkpoint *checkpoint;
+    struct manifest_text text = {0};
     *out = NULL;
-    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    if (checkpoint)
-        checkpoint->path = strdup(folder);
-    enum status status = STATUS_OK;
-    if (!checkpoint || !checkpoint->path)
-        status = FAIL(STATUS_FAILED, "out of memory while opening %s", folder);
-    else
-        status = open_files(checkpoint, comm ? comm->rank : 0, comm ? comm->world : 1);
-    if (comm)
-        status = comm_agree(comm, status);
+    enum status status = ranks_agree(comm, checkpoint_new(folder, &checkpoint));
+    if (status == STATUS_OK)
+        status = open_manifest(comm, checkpoint, &text);
+    if (status == STATUS_OK)
+        status = ranks_agree(comm, verify_files(checkpoint, comm ? comm->rank : 0, comm ? comm->world : 1));
+    free(text.json);
     if (status == STATUS_OK)
         *out = checkpoint;
     else
@@ -131,13 +128,11 @@ enum status checkpoint_open(struct comm *comm, const char *folder, struct checkp
 void checkpoint_close(struct checkpoint *checkpoint) {
     if (!checkpoint)
         return;
-    for (int i = 0; i < checkpoint->n_files; i++) {
-        if (checkpoint->files[i].descriptor >= 0)
-            close(checkpoint->files[i].descriptor);
+    checkpoint_files_delete(checkpoint->open);
+    for (int i = 0; i < checkpoint->n_files; i++)
         free(checkpoint->files[i].name);
-    }
     free(checkpoint->files);
-    free(checkpoint->spans);
+    checkpoint_layout_free(&checkpoint->layout);
     free(checkpoint->tokenizer);
     free(checkpoint->optimizer);
     free(checkpoint->version);
@@ -159,38 +154,23 @@ enum status checkpoint_check_model(const struct checkpoint *checkpoint, const st
         wanted->n_layer, wanted->n_head, wanted->n_embd, wanted->vocab_size, wanted->n_positions);
 }
 
-static enum status read_bytes(const struct checkpoint *checkpoint, const struct checkpoint_file *file,
-                              uint64_t offset, size_t bytes, void *out) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(file->descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return FAIL(STATUS_FAILED, "%s/%s: cannot read at byte %" PRIu64 ": %s", checkpoint->path,
-                        file->name, offset + done,
-                        got < 0 ? strerror(errno) : "it became shorter while it was read");
-        done += (size_t)got;
-    }
-    return STATUS_OK;
-}
+// ---- reading
 
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) {
-    if (kind == CHECKPOINT_FACTORS ? !checkpoint->has_factors : (int)kind >= checkpoint->n_kinds)
+    if (!checkpoint_layout_holds(&checkpoint->layout, (int)kind))
         return FAIL(STATUS_INVALID, "%s holds no \"%s\": it was written by optimizer.type %s",
                     checkpoint->path, checkpoint_kind_name(kind), checkpoint->optimizer);
-    for (int i = 0; i < checkpoint->n_spans && begin < end; i++) {
-        const struct checkpoint_span *span = &checkpoint->spans[i];
-        if (span->kind != kind || span->unit != unit || span->end <= begin || span->begin > begin)
-            continue;
-        size_t n = (span->end < end ? span->end : end) - begin;
-        TRY(read_bytes(checkpoint, &checkpoint->files[span->file],
-                       span->offset + (begin - span->begin) * sizeof *out, n * sizeof *out, out));
+    while (begin < end) {
+        struct checkpoint_span span;
+        if (!checkpoint_layout_find(&checkpoint->layout, kind, unit, begin, &span))
+            return FAIL(STATUS_FAILED, "%s holds no elements %zu to %zu of unit %d", checkpoint->path, begin,
+                        end, unit);
+        size_t n = (span.end < end ? span.end : end) - begin;
+        TRY(checkpoint_files_read(checkpoint->open, &checkpoint->files[span.file], span.offset,
+                                  n * sizeof *out, out));
         begin += n;
         out += n;
     }
-    if (begin < end)
-        return FAIL(STATUS_FAILED, "%s holds no elements %zu to %zu of unit %d", checkpoint->path, begin, end,
-                    unit);
     return STATUS_OK;
 }

@@ -1,13 +1,19 @@
 // Checkpoints: a run's whole state in a folder, RUN/checkpoints/step-00000123/, that is either whole or not
 // there.
-//   manifest.json    format, step, tokens, config, model sizes, tensors, spans, a checksum of every file
-//   rank-00000.bin   fp32 spans, little-endian: what the rank owns, unit by unit the master weights, then the
-//                    optimizer's moments, or Adafactor's factors of the units that begin there; one file a
-//                    rank
+//   manifest.json    format, step, tokens, config, model sizes, tensors, partition, a checksum of every file
+//   rank-00000.bin   fp32 values, little-endian: what the rank owns, span by span the master weights, then
+//   the
+//                    optimizer's moments, or Adafactor's factors of the units that begin there; one file per
+//                    rank (zero/checkpoint_layout.h)
 //   tokenizer.tiktoken   a copy, so that the folder can generate on its own (absent for "bytes" and for none)
-// Written to .tmp-step-N, flushed, agreed on by all ranks, then renamed. Readers trust nothing: every size,
-// offset and checksum is checked. Any number of ranks, in any stage and partition, reads what any other
-// wrote.
+// Written to .tmp-step-N, flushed, agreed on by all ranks, checked by rank 0, then renamed. Readers trust
+// nothing: every size, offset and checksum is checked. Any number of ranks, in any stage and partition, reads
+// what any other wrote.
+//
+// Ranks that open together never decide for themselves: rank 0 lists the folder, chooses and reads the
+// manifest; the others compare what they see with it. Damage (STATUS_INVALID) is what was read and is wrong,
+// or is absent. What could not be read (permissions, too many open files, I/O errors) is STATUS_FAILED and
+// says nothing of the checkpoint.
 #ifndef ZERO_ZERO_CHECKPOINT_H
 #define ZERO_ZERO_CHECKPOINT_H
 
@@ -20,23 +26,10 @@
 #include "configs/config.h"
 #include "data/tokenizer.h"
 #include "model/params.h"
+#include "zero/checkpoint_files.h"
+#include "zero/checkpoint_layout.h"
 #include "zero/comm.h"
 #include "zero/loss_scale.h"
-#include "zero/partition.h"
-
-// What is kept of each unit, in file order. AdamW has the first three, SGD with momentum the first two;
-// Adafactor has master weights and factors, which are not elements of the unit: zero/factors.h says how many
-// a unit has.
-enum checkpoint_kind {
-    CHECKPOINT_MASTER,
-    CHECKPOINT_M,
-    CHECKPOINT_V,
-    CHECKPOINT_FACTORS,
-    N_CHECKPOINT_KINDS
-};
-const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "factors"
-// How many values a unit has of a kind.
-size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit);
 
 // ---- writing
 
@@ -66,8 +59,9 @@ struct checkpoint_contents {
 };
 
 // Writes checkpoints_folder/step-N (made if absent), replacing one of the same step. Every rank calls it and
-// gets the same answer. STATUS_FAILED when one of them cannot (disk full and the like): then the temporary
-// folder is gone and the checkpoints before are untouched.
+// gets the same answer. STATUS_FAILED when one of them cannot (disk full and the like), when a value is not
+// finite, or when rank 0 does not see every rank's file as that rank wrote it: then the temporary folder is
+// gone and the checkpoints before are untouched.
 enum status checkpoint_write(const char *checkpoints_folder,
                              const struct checkpoint_contents *contents) MUST_CHECK;
 // The program's version for manifests; a static string. "unknown" until set.
@@ -84,19 +78,6 @@ enum status checkpoint_set_aside_later(const char *checkpoints_folder, int64_t s
 
 // ---- reading
 
-struct checkpoint_span {
-    int unit;
-    enum checkpoint_kind kind;
-    size_t begin, end; // elements of the unit
-    int file;          // index into files
-    uint64_t offset;   // bytes
-};
-struct checkpoint_file {
-    char *name;
-    uint64_t bytes, checksum;
-    int descriptor;
-};
-
 // An opened checkpoint: everything in it was checked. Members are read-only for users.
 struct checkpoint {
     char *path; // of the folder
@@ -111,24 +92,29 @@ struct checkpoint {
     int world;        // ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
-    char *tokenizer; // "bytes", the path of the copy in the folder, or NULL
-    struct checkpoint_file *files;
+    char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
+    struct checkpoint_file *files; // those of the ranks first
     int n_files;
-    struct checkpoint_span *spans;
-    int n_spans;
+    struct checkpoint_layout layout;
+    struct checkpoint_files *open; // the few that are open
 };
 
 // Opens one checkpoint folder. STATUS_INVALID names the file and what is wrong with it: absent, not JSON, of
-// the wrong type or out of bounds, another size than the manifest says, another checksum. Each data file is
-// read through once; with `comm` all ranks open it together, each reads its share, and all get the same
-// answer. comm NULL: this process alone.
+// the wrong type or out of bounds, another size than the manifest says, another checksum. STATUS_FAILED: it
+// could not be read; or, with `comm`, a rank sees another manifest than rank 0 or none. Each data file is
+// read through once; with `comm` all ranks open together, each verifies its share of the files, and all get
+// the same answer, which is no failure of the job yet: a caller that ends with it calls comm_agree. comm
+// NULL: this process alone.
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) MUST_CHECK;
 // The newest good checkpoint of RUN/checkpoints: a damaged one is warned about and the one before it is
-// taken. *out is NULL when there are none (or no such folder). STATUS_INVALID when all are damaged.
+// taken. *out is NULL when there are none (or no such folder). STATUS_INVALID when all are damaged;
+// STATUS_FAILED when one cannot be read, or a rank finds checkpoints where rank 0 finds none.
 enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
                                    struct checkpoint **out) MUST_CHECK;
 // path: a checkpoint folder, or a run folder (its newest good one). STATUS_INVALID when it is neither.
 enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) MUST_CHECK;
+// STATUS_INVALID when the folder holds a checkpoint, for checkpoint.resume "never".
+enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) MUST_CHECK;
 void checkpoint_close(struct checkpoint *checkpoint); // NULL is fine
 
 // STATUS_INVALID "checkpoint of another model" with both sizes, when the table differs.
@@ -140,11 +126,14 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
 
 // ---- folders
 
-// The steps of the step-N folders, ascending. An absent folder has none. Free with free().
+// The steps of the step-N folders, ascending: names that checkpoint_path gives, no others. An absent folder
+// has none. STATUS_FAILED when it cannot be listed. Free with free().
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
 // "FOLDER/step-00000123" in a fresh string, or NULL (recorded).
 char *checkpoint_path(const char *checkpoints_folder, int64_t step);
-bool checkpoint_is_folder(const char *path);   // whether it holds a manifest.json
-bool checkpoint_holds_steps(const char *path); // whether it holds step-N folders
+// Whether it holds a manifest.json; whether it holds step-N folders. Also true when that cannot be found out:
+// the call that opens it then says why.
+bool checkpoint_is_folder(const char *path);
+bool checkpoint_holds_steps(const char *path);
 
 #endif

@@ -18,14 +18,24 @@ void checkpoint_set_version(const char *version) {
     program_version = version;
 }
 
+// A checkpoint on its way to the disk.
+struct writing {
+    const struct checkpoint_contents *contents;
+    char *final, *temporary, *replaced;
+    struct checkpoint_layout layout;
+    struct checkpoint_file *files; // of all ranks, and the tokenizer's
+    char (*names)[32];
+};
+
 // ---- one rank's file
 
-static enum status write_span(const struct checkpoint_contents *contents, struct file_writer *writer,
-                              XXH3_state_t *hash, float *chunk, const struct checkpoint_span *span) {
+static enum status write_span(const struct writing *writing, struct file_writer *writer, XXH3_state_t *hash,
+                              float *chunk, const struct checkpoint_span *span) {
+    const struct checkpoint_source *source = &writing->contents->source;
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin > CHECKPOINT_CHUNK ? begin + CHECKPOINT_CHUNK : span->end;
         size_t bytes = (end - begin) * sizeof *chunk;
-        TRY(contents->source.read(contents->source.context, span->kind, span->unit, begin, end, chunk));
+        TRY(source->read(source->context, span->kind, span->unit, begin, end, chunk));
         XXH3_64bits_update(hash, chunk, bytes);
         file_write(writer, chunk, bytes);
         if (writer->error)
@@ -34,21 +44,22 @@ static enum status write_span(const struct checkpoint_contents *contents, struct
     return STATUS_OK;
 }
 
-static enum status write_rank_file(const char *path, const struct checkpoint_contents *contents,
-                                   const struct checkpoint_span *spans, int n_spans,
+static enum status write_rank_file(const char *path, const struct writing *writing, int rank,
                                    struct checkpoint_file *file) {
     struct file_writer writer;
     TRY(file_writer_open(&writer, path));
     XXH3_state_t *hash = XXH3_createState();
     float *chunk = malloc(CHECKPOINT_CHUNK * sizeof *chunk);
+    struct checkpoint_layout_cursor cursor = {0};
+    struct checkpoint_span span;
     enum status status = STATUS_OK;
     if (!hash || !chunk) {
         status = FAIL(STATUS_FAILED, "out of memory while writing %s", path);
         goto done;
     }
     XXH3_64bits_reset(hash);
-    for (int i = 0; i < n_spans && !writer.error; i++)
-        TRY_GOTO(write_span(contents, &writer, hash, chunk, &spans[i]), done);
+    while (!writer.error && checkpoint_layout_next(&writing->layout, rank, &cursor, &span))
+        TRY_GOTO(write_span(writing, &writer, hash, chunk, &span), done);
     file->bytes = writer.bytes;
     file->checksum = XXH3_64bits_digest(hash);
     status = file_commit(&writer);
@@ -74,39 +85,6 @@ static enum status write_tokenizer(const char *path, const struct tokenizer *tok
     return STATUS_OK;
 }
 
-// The spans of all ranks, rank by rank in the order of their files: unit by unit, kind by kind. A unit's
-// factors, which every rank has, are written by who owns its first element.
-static struct checkpoint_span *spans_new(const struct checkpoint_contents *contents, int *n_spans) {
-    const struct partition *partition = contents->partition;
-    int n_kinds = contents->n_kinds;
-    struct checkpoint_span *spans =
-        calloc((size_t)partition->n_spans * (size_t)(n_kinds + 1) + 1, sizeof *spans);
-    int n_written = 0;
-    for (int rank = 0; spans && rank < partition->world; rank++) {
-        uint64_t offset = 0;
-        for (int i = 0; i < partition->n_spans; i++) {
-            const struct partition_span *owned = &partition->spans[i];
-            for (int kind = 0; kind < n_kinds && owned->owner == rank; kind++) {
-                spans[n_written++] = (struct checkpoint_span){.unit = owned->unit,
-                                                              .kind = (enum checkpoint_kind)kind,
-                                                              .begin = owned->begin,
-                                                              .end = owned->end,
-                                                              .file = rank,
-                                                              .offset = offset};
-                offset += (owned->end - owned->begin) * sizeof(float);
-            }
-            if (!contents->has_factors || owned->owner != rank || i != partition->first_span[owned->unit])
-                continue;
-            size_t n = checkpoint_kind_elements(contents->params, CHECKPOINT_FACTORS, owned->unit);
-            spans[n_written++] = (struct checkpoint_span){
-                .unit = owned->unit, .kind = CHECKPOINT_FACTORS, .end = n, .file = rank, .offset = offset};
-            offset += n * sizeof(float);
-        }
-    }
-    *n_spans = n_written;
-    return spans;
-}
-
 static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
     char *path = file_path("%s/%s", folder, name);
     if (!path)
@@ -115,16 +93,6 @@ static enum status write_file_in(const char *folder, const char *name, const str
     free(path);
     return status;
 }
-
-// A checkpoint on its way to the disk.
-struct writing {
-    const struct checkpoint_contents *contents;
-    char *final, *temporary, *replaced;
-    struct checkpoint_span *spans;
-    int n_spans;
-    struct checkpoint_file *files; // of all ranks, and the tokenizer's
-    char (*names)[32];
-};
 
 static enum status finish_folder(struct writing *writing) {
     const struct checkpoint_contents *contents = writing->contents;
@@ -140,8 +108,8 @@ static enum status finish_folder(struct writing *writing) {
         status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
     }
     if (status == STATUS_OK)
-        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files, writing->spans,
-                                writing->n_spans, &manifest);
+        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files,
+                                &writing->layout, &manifest);
     if (status == STATUS_OK)
         status = write_file_in(writing->temporary, MANIFEST_NAME, &manifest);
     if (status == STATUS_OK)
@@ -181,23 +149,22 @@ static enum status writing_init(struct writing *writing, const char *folder,
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
                          .files = calloc((size_t)world + 1, sizeof *writing->files),
                          .names = calloc((size_t)world + 1, sizeof *writing->names)};
-    writing->spans = spans_new(contents, &writing->n_spans);
-    if (!writing->final || !writing->temporary || !writing->replaced || !writing->spans || !writing->files ||
-        !writing->names)
+    if (!writing->final || !writing->temporary || !writing->replaced || !writing->files || !writing->names)
         return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);
     for (int rank = 0; rank <= world; rank++) {
-        snprintf(writing->names[rank], sizeof *writing->names, "rank-%05d.bin", rank);
+        snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
         writing->files[rank].name = writing->names[rank];
     }
     writing->files[world].name = (char *)(uintptr_t)TOKENIZER_NAME;
-    return STATUS_OK;
+    return checkpoint_layout_init(&writing->layout, contents->params, contents->partition, contents->n_kinds,
+                                  contents->has_factors);
 }
 
 static void writing_free(struct writing *writing) {
     free(writing->final);
     free(writing->temporary);
     free(writing->replaced);
-    free(writing->spans);
+    checkpoint_layout_free(&writing->layout);
     free(writing->files);
     free(writing->names);
 }
@@ -211,11 +178,7 @@ static enum status make_folder(const char *folder, const struct writing *writing
 }
 
 static enum status write_own_file(struct writing *writing) {
-    int rank = writing->contents->comm->rank, first = 0, n = 0;
-    while (first < writing->n_spans && writing->spans[first].file < rank)
-        first++;
-    while (first + n < writing->n_spans && writing->spans[first + n].file == rank)
-        n++;
+    int rank = writing->contents->comm->rank;
     if (!file_is_folder(writing->temporary))
         return FAIL(
             STATUS_FAILED,
@@ -225,8 +188,44 @@ static enum status write_own_file(struct writing *writing) {
     char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
     if (!path)
         return STATUS_FAILED;
-    enum status status =
-        write_rank_file(path, writing->contents, &writing->spans[first], n, &writing->files[rank]);
+    enum status status = write_rank_file(path, writing, rank, &writing->files[rank]);
+    free(path);
+    return status;
+}
+
+// What a rank has written, as it saw it.
+struct written {
+    int64_t step;
+    uint64_t bytes, checksum;
+};
+
+// Rank 0 must find the file of that rank in the folder that it is about to publish, whatever the rank
+// believes.
+static enum status check_written(struct writing *writing, int rank, const struct written *written) {
+    const struct checkpoint_contents *contents = writing->contents;
+    struct stat found;
+    char seen[64];
+    if (written->step != contents->step)
+        return FAIL(STATUS_FAILED,
+                    "rank %d writes the checkpoint of step %" PRId64 ", rank 0 that of step %" PRId64, rank,
+                    written->step, contents->step);
+    if (written->bytes != writing->layout.file_bytes[rank])
+        return FAIL(STATUS_FAILED, "rank %d wrote %" PRIu64 " bytes of a checkpoint, expected %" PRIu64, rank,
+                    written->bytes, writing->layout.file_bytes[rank]);
+    char *path = file_path("%s/%s", writing->temporary, writing->names[rank]);
+    if (!path)
+        return STATUS_FAILED;
+    bool there = stat(path, &found) == 0;
+    if (there)
+        snprintf(seen, sizeof seen, "a file of %jd bytes", (intmax_t)found.st_size);
+    else
+        snprintf(seen, sizeof seen, "none (%s)", strerror(errno));
+    enum status status = STATUS_OK;
+    if (!there || !S_ISREG(found.st_mode) || (uint64_t)found.st_size != written->bytes)
+        status = FAIL(STATUS_FAILED,
+                      "%s: rank %d has written %" PRIu64
+                      " bytes, but rank 0 finds %s; run.dir must be a folder that all machines share",
+                      path, rank, written->bytes, seen);
     free(path);
     return status;
 }
@@ -234,19 +233,20 @@ static enum status write_own_file(struct writing *writing) {
 // Each rank knows its file's size and checksum; the manifest wants all.
 static enum status gather_files(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
-    struct {
-        uint64_t bytes, checksum;
-    } mine = {writing->files[comm->rank].bytes, writing->files[comm->rank].checksum},
-      *all = calloc((size_t)comm->world, sizeof mine);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint");
-    enum status status = comm_gather(comm, &mine, sizeof mine, all);
-    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+    const struct checkpoint_file *own = &writing->files[comm->rank];
+    struct written mine = {writing->contents->step, own->bytes, own->checksum},
+                   *all = calloc((size_t)comm->world, sizeof mine);
+    enum status status = comm_agree(
+        comm, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while writing %s", writing->temporary));
+    if (status == STATUS_OK)
+        status = comm_gather(comm, &mine, sizeof mine, all);
+    for (int rank = 0; rank < comm->world && status == STATUS_OK && comm->rank == 0; rank++) {
         writing->files[rank].bytes = all[rank].bytes;
         writing->files[rank].checksum = all[rank].checksum;
+        status = check_written(writing, rank, &all[rank]);
     }
     free(all);
-    return status;
+    return comm_agree(comm, status);
 }
 
 static enum status write_together(const char *folder, struct writing *writing) {

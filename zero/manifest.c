@@ -1,9 +1,8 @@
-// Manifests in and out. What is read may be torn, altered or made up: its own checksum comes first, then
-// every member is held against its bounds and against the table of parameters that the model's sizes give.
-// Relies on cJSON.
+// Manifests in: zero/manifest.h. What is read may be torn, altered or made up: its own checksum comes first,
+// then every member is held against its bounds and against the table of parameters that the model's sizes
+// give. Relies on cJSON.
 #include "zero/manifest.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,106 +14,14 @@
 #define MAX_WHOLE (INT64_C(1) << 53) // what a JSON number holds exactly
 #define MAX_WORLD 65536
 
-// ---- out
-
-static const char seal_format[] = "  \"manifest_xxh3\": \"%016" PRIx64 "\"\n}\n";
-#define SEAL_LENGTH 40
-
-void manifest_seal(struct text *text) {
-    text_add(text, seal_format, (uint64_t)XXH3_64bits(text->data, text->length));
-}
-
-static void add_string_member(struct text *out, const char *key, const char *value) {
-    text_add(out, "  \"%s\": ", key);
-    if (value)
-        json_add_string(out, value);
-    else
-        text_add(out, "null");
-    text_add(out, ",\n");
-}
-
-// Absent where losses are not scaled.
-static void print_loss_scale(const struct loss_scale *loss_scale, struct text *out) {
-    char scale[32];
-    if (loss_scale->scale > 0)
-        text_add(out,
-                 "  \"loss_scale\": {\"scale\": %s, \"hysteresis_left\": %" PRId64
-                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 "},\n",
-                 text_double(scale, loss_scale->scale), loss_scale->hysteresis_left,
-                 loss_scale->last_overflow, loss_scale->skipped);
-}
-
-static void print_tensors(const struct params *params, struct text *out) {
-    text_add(out, "  \"tensors\": [");
-    for (int i = 0; i < params->n_params; i++) {
-        const struct param *param = &params->params[i];
-        text_add(out, "%s\n    {\"name\": \"%s\", \"shape\": [%" PRId64, i ? "," : "", param->name,
-                 param->shape[0]);
-        if (param->n_dims == 2)
-            text_add(out, ", %" PRId64, param->shape[1]);
-        text_add(out, "], \"unit\": %d, \"offset\": %zu}", param->unit, param->offset);
-    }
-    text_add(out, "\n  ],\n");
-}
-
-enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
-                           const char *tokenizer, const struct checkpoint_file *files, int n_files,
-                           const struct checkpoint_span *spans, int n_spans, struct text *out) {
-    const struct params *params = contents->params;
-    const struct gpt_config *model = &params->config;
-    text_add(out, "{\n");
-    add_string_member(out, "format", MANIFEST_FORMAT);
-    text_add(out, "  \"format_version\": %d,\n", MANIFEST_FORMAT_VERSION);
-    add_string_member(out, "version", version);
-    text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
-    text_add(out,
-             "  \"model\": {\"n_layer\": %d, \"n_head\": %d, \"n_embd\": %d, \"vocab_size\": %d, "
-             "\"n_positions\": %d, \"n_weights\": %zu},\n",
-             model->n_layer, model->n_head, model->n_embd, model->vocab_size, model->n_positions,
-             params->n_weights);
-    add_string_member(out, "compute", dtype_name(contents->compute));
-    add_string_member(out, "optimizer", contents->config->optimizer.type);
-    text_add(out, "  \"state\": [");
-    for (int kind = 0; kind < contents->n_kinds; kind++)
-        text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
-    if (contents->has_factors)
-        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_FACTORS));
-    text_add(out, "],\n  \"world\": %d,\n", contents->partition->world);
-    add_string_member(out, "partition", partition_name(contents->partition->kind));
-    print_loss_scale(&contents->loss_scale, out);
-    add_string_member(out, "tokenizer", tokenizer);
-    print_tensors(params, out);
-    text_add(out, "  \"spans\": [");
-    for (int i = 0; i < n_spans; i++)
-        text_add(out,
-                 "%s\n    {\"unit\": %d, \"kind\": \"%s\", \"begin\": %zu, \"end\": %zu, \"file\": %d, "
-                 "\"offset\": %" PRIu64 "}",
-                 i ? "," : "", spans[i].unit, checkpoint_kind_name(spans[i].kind), spans[i].begin,
-                 spans[i].end, spans[i].file, spans[i].offset);
-    text_add(out, "\n  ],\n  \"files\": [");
-    for (int i = 0; i < n_files; i++)
-        text_add(out, "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"xxh3\": \"%016" PRIx64 "\"}",
-                 i ? "," : "", files[i].name, files[i].bytes, files[i].checksum);
-    text_add(out, "\n  ],\n  \"config\": ");
-    config_print(contents->config, out);
-    while (!out->failed && out->length > 0 && isspace((unsigned char)out->data[out->length - 1]))
-        out->length--;
-    text_add(out, ",\n");
-    TRY(text_status(out));
-    manifest_seal(out);
-    return text_status(out);
-}
-
-// ---- in
-
 static enum status check_seal(const char *json, size_t length, const char *source) {
-    char expected[64];
-    if (length < SEAL_LENGTH)
+    if (length < MANIFEST_SEAL_BYTES)
         return FAIL(STATUS_INVALID, "%s: %zu bytes are too few for a checkpoint's manifest; it is torn",
                     source, length);
-    size_t sealed = length - SEAL_LENGTH;
-    snprintf(expected, sizeof expected, seal_format, (uint64_t)XXH3_64bits(json, sealed));
-    if (strlen(expected) != SEAL_LENGTH || memcmp(json + sealed, expected, SEAL_LENGTH) != 0)
+    size_t sealed = length - MANIFEST_SEAL_BYTES;
+    char expected[MANIFEST_SEAL_BYTES + 1];
+    manifest_print_seal(json, sealed, expected);
+    if (memcmp(json + sealed, expected, MANIFEST_SEAL_BYTES) != 0)
         return FAIL(STATUS_INVALID,
                     "%s: does not end with its own checksum: it was torn or altered since it was written",
                     source);
@@ -156,7 +63,8 @@ static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root,
     return params_init(&checkpoint->params, &model);
 }
 
-static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                              int *format_version) {
     const char *text;
     int64_t version, world;
     TRY(json_get_string(root, "format", source, &text));
@@ -164,9 +72,10 @@ static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, 
         return FAIL(STATUS_INVALID, "%s: format is \"%.40s\", expected \"%s\"", source, text,
                     MANIFEST_FORMAT);
     TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &version));
-    if (version != MANIFEST_FORMAT_VERSION)
-        return FAIL(STATUS_UNSUPPORTED, "%s: format_version is %" PRId64 ", this program reads %d", source,
-                    version, MANIFEST_FORMAT_VERSION);
+    if (version < 1 || version > MANIFEST_FORMAT_VERSION)
+        return FAIL(STATUS_UNSUPPORTED, "%s: format_version is %" PRId64 ", this program reads 1 to %d",
+                    source, version, MANIFEST_FORMAT_VERSION);
+    *format_version = (int)version;
     TRY(copy_string(root, "version", source, &checkpoint->version));
     TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
     TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
@@ -252,37 +161,66 @@ static enum status check_tensors(const struct checkpoint *checkpoint, const cJSO
     return STATUS_OK;
 }
 
-static enum status parse_checksum(const cJSON *item, const char *source, uint64_t *out) {
-    const char *hex;
-    TRY(json_get_string(item, "xxh3", source, &hex));
+static enum status parse_hex(const char *hex, const char *key, const char *source, uint64_t *out) {
     if (strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16)
-        return FAIL(STATUS_INVALID, "%s: xxh3 \"%.40s\" is not 16 hexadecimal digits", source, hex);
+        return FAIL(STATUS_INVALID, "%s: %s \"%.40s\" is not 16 hexadecimal digits", source, key, hex);
     *out = strtoull(hex, NULL, 16);
     return STATUS_OK;
 }
 
-static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
-    const cJSON *array, *item;
-    TRY(json_get_array(root, "files", source, &array));
-    int n = cJSON_GetArraySize(array);
-    if (n < 1 || n > 2 * MAX_WORLD)
-        return FAIL(STATUS_INVALID, "%s: lists %d files", source, n);
-    checkpoint->files = calloc((size_t)n, sizeof *checkpoint->files);
+static enum status parse_digest(const cJSON *item, const char *key, const char *source, uint64_t *out) {
+    const char *hex;
+    TRY(json_get_string(item, key, source, &hex));
+    return parse_hex(hex, key, source, out);
+}
+
+static enum status parse_named_file(struct checkpoint_file *file, const cJSON *item, const char *source) {
+    size_t bytes;
+    TRY(copy_string(item, "name", source, &file->name));
+    if (file->name[0] == '\0' || file->name[0] == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
+        return FAIL(STATUS_INVALID, "%s: \"%.60s\" is no name of a file in the checkpoint's own folder",
+                    source, file->name);
+    TRY(get_size(item, "bytes", MAX_WHOLE, source, &bytes));
+    file->bytes = bytes;
+    return parse_digest(item, "xxh3", source, &file->checksum);
+}
+
+// [bytes, "xxh3"]
+static enum status parse_rank_file(struct checkpoint_file *file, int rank, const cJSON *item,
+                                   const char *source) {
+    const cJSON *bytes = cJSON_GetArrayItem(item, 0), *hex = cJSON_GetArrayItem(item, 1);
+    if (cJSON_GetArraySize(item) != 2 || !cJSON_IsNumber(bytes) || !cJSON_IsString(hex) ||
+        !(bytes->valuedouble >= 0 && bytes->valuedouble <= (double)MAX_WHOLE))
+        return FAIL(STATUS_INVALID, "%s: entry %d of ranks is not [bytes, \"xxh3\"]", source, rank);
+    file->name = file_path(MANIFEST_RANK_FILE, rank);
+    file->bytes = (uint64_t)bytes->valuedouble;
+    if (!file->name)
+        return STATUS_FAILED;
+    return parse_hex(hex->valuestring, "xxh3", source, &file->checksum);
+}
+
+// Version 1 has all files in "files".
+static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                               int format_version) {
+    const cJSON *ranks = NULL, *files, *item;
+    if (format_version > 1)
+        TRY(json_get_array(root, "ranks", source, &ranks));
+    TRY(json_get_array(root, "files", source, &files));
+    int n_ranks = cJSON_GetArraySize(ranks), n_files = cJSON_GetArraySize(files);
+    if (ranks && n_ranks != checkpoint->world)
+        return FAIL(STATUS_INVALID, "%s: lists the files of %d ranks, expected %d", source, n_ranks,
+                    checkpoint->world);
+    if (n_ranks + n_files < 1 || n_files > 2 * MAX_WORLD)
+        return FAIL(STATUS_INVALID, "%s: lists %d files", source, n_files);
+    checkpoint->files = calloc((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
     if (!checkpoint->files)
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
-    cJSON_ArrayForEach(item, array) {
-        struct checkpoint_file *file = &checkpoint->files[checkpoint->n_files++];
-        size_t bytes;
-        file->descriptor = -1;
-        TRY(copy_string(item, "name", source, &file->name));
-        if (file->name[0] == '\0' || file->name[0] == '.' || strchr(file->name, '/') ||
-            strlen(file->name) > 200)
-            return FAIL(STATUS_INVALID, "%s: \"%.60s\" is no name of a file in the checkpoint's own folder",
-                        source, file->name);
-        TRY(get_size(item, "bytes", MAX_WHOLE, source, &bytes));
-        file->bytes = bytes;
-        TRY(parse_checksum(item, source, &file->checksum));
+    cJSON_ArrayForEach(item, ranks) {
+        int rank = checkpoint->n_files++;
+        TRY(parse_rank_file(&checkpoint->files[rank], rank, item, source));
     }
+    cJSON_ArrayForEach(item, files)
+        TRY(parse_named_file(&checkpoint->files[checkpoint->n_files++], item, source));
     return STATUS_OK;
 }
 
@@ -317,54 +255,73 @@ static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, 
     return STATUS_OK;
 }
 
-static int compare_spans(const void *a, const void *b) {
-    const struct checkpoint_span *x = a, *y = b;
-    if (x->kind != y->kind)
-        return x->kind < y->kind ? -1 : 1;
-    if (x->unit != y->unit)
-        return x->unit < y->unit ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin ? 1 : x->end < y->end ? -1 : x->end > y->end;
-}
-
-// Sorted by kind, unit and place, the spans must cover every unit of every kind, once.
-static enum status check_cover(struct checkpoint *checkpoint, const char *source) {
-    qsort(checkpoint->spans, (size_t)checkpoint->n_spans, sizeof *checkpoint->spans, compare_spans);
-    int i = 0;
-    for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++) {
-        for (int unit = 0; unit < checkpoint->params.n_units && holds_kind(checkpoint, kind); unit++) {
-            size_t elements = checkpoint_kind_elements(&checkpoint->params, (enum checkpoint_kind)kind, unit);
-            size_t covered = 0;
-            for (; i < checkpoint->n_spans; i++) {
-                const struct checkpoint_span *span = &checkpoint->spans[i];
-                if ((int)span->kind != kind || span->unit != unit || span->begin != covered)
-                    break;
-                covered = span->end;
-            }
-            if (covered != elements)
-                return FAIL(STATUS_INVALID,
-                            "%s: the spans of unit %d (%s) leave a gap or overlap at element %zu of %zu",
-                            source, unit, checkpoint_kind_name((enum checkpoint_kind)kind), covered,
-                            elements);
-        }
-    }
-    return i == checkpoint->n_spans
-               ? STATUS_OK
-               : FAIL(STATUS_INVALID, "%s: a span is there twice: unit %d (%s)", source,
-                      checkpoint->spans[i].unit, checkpoint_kind_name(checkpoint->spans[i].kind));
-}
-
-static enum status parse_spans(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array, *item;
     TRY(json_get_array(root, "spans", source, &array));
-    int n = cJSON_GetArraySize(array);
+    int n = cJSON_GetArraySize(array), i = 0;
     if (n < 1)
         return FAIL(STATUS_INVALID, "%s: lists no spans", source);
-    checkpoint->spans = calloc((size_t)n, sizeof *checkpoint->spans);
-    if (!checkpoint->spans)
+    struct checkpoint_span *spans = calloc((size_t)n, sizeof *spans);
+    if (!spans)
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
-    cJSON_ArrayForEach(item, array)
-        TRY(parse_span(checkpoint, item, source, &checkpoint->spans[checkpoint->n_spans++]));
-    return check_cover(checkpoint, source);
+    cJSON_ArrayForEach(item, array) {
+        enum status status = parse_span(checkpoint, item, source, &spans[i++]);
+        if (status != STATUS_OK) {
+            free(spans);
+            return status;
+        }
+    }
+    return checkpoint_layout_list(&checkpoint->layout, &checkpoint->params, checkpoint->n_kinds,
+                                  checkpoint->has_factors, spans, n, source);
+}
+
+// The sizes that the partition was made of are those of this program's table, or values would be read from
+// wrong places.
+static enum status check_units(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *array, *item;
+    size_t alignment;
+    int unit = 0;
+    TRY(get_size(root, "alignment", MAX_WHOLE, source, &alignment));
+    TRY(json_get_array(root, "unit_elements", source, &array));
+    bool same = alignment == PARAM_ALIGNMENT && cJSON_GetArraySize(array) == checkpoint->params.n_units;
+    cJSON_ArrayForEach(item, array) {
+        same = same && cJSON_IsNumber(item) &&
+               item->valuedouble == (double)checkpoint->params.units[unit].elements;
+        unit++;
+    }
+    return same
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID,
+                      "%s: alignment and unit_elements are not what the model's sizes give (alignment %d, %d "
+                      "units)",
+                      source, PARAM_ALIGNMENT, checkpoint->params.n_units);
+}
+
+static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    uint64_t digest = 0;
+    struct checkpoint_layout *layout = &checkpoint->layout;
+    TRY(check_units(checkpoint, root, source));
+    TRY(parse_digest(root, "partition_xxh3", source, &digest));
+    TRY(checkpoint_layout_make(layout, &checkpoint->params, checkpoint->partition, checkpoint->world,
+                               checkpoint->n_kinds, checkpoint->has_factors));
+    if (checkpoint_partition_digest(layout->partition) != digest)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "%s: was written by another version of the program, which divides units among %d ranks "
+                    "differently (partition %s)",
+                    source, checkpoint->world, partition_name(checkpoint->partition));
+    for (int rank = 0; rank < checkpoint->world; rank++)
+        if (checkpoint->files[rank].bytes != layout->file_bytes[rank])
+            return FAIL(STATUS_INVALID,
+                        "%s: the file of rank %d has %" PRIu64 " bytes, its spans need %" PRIu64, source,
+                        rank, checkpoint->files[rank].bytes, layout->file_bytes[rank]);
+    return STATUS_OK;
+}
+
+static enum status parse_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                                int format_version) {
+    bool is_listed = format_version == 1 || cJSON_GetObjectItemCaseSensitive(root, "spans");
+    return is_listed ? parse_listed_spans(checkpoint, root, source)
+                     : make_regular_layout(checkpoint, root, source);
 }
 
 // A copy of the tokenizer counts only when the manifest vouches for its bytes.
@@ -404,13 +361,14 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     cJSON *root = NULL;
     TRY(json_parse(json, length, source, &root));
     enum status status = STATUS_OK;
-    TRY_GOTO(parse_head(checkpoint, root, source), done);
+    int format_version = 0;
+    TRY_GOTO(parse_head(checkpoint, root, source, &format_version), done);
     TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
     TRY_GOTO(check_tensors(checkpoint, root, source), done);
-    TRY_GOTO(parse_files(checkpoint, root, source), done);
-    TRY_GOTO(parse_spans(checkpoint, root, source), done);
+    TRY_GOTO(parse_files(checkpoint, root, source, format_version), done);
+    TRY_GOTO(parse_layout(checkpoint, root, source, format_version), done);
     TRY_GOTO(parse_tokenizer(checkpoint, root, source), done);
     TRY_GOTO(parse_config(checkpoint, root, source), done);
 done:

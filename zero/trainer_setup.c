@@ -15,21 +15,11 @@
 
 static enum status find_checkpoint(struct trainer *trainer) {
     const char *resume = trainer->config->checkpoint.resume;
-    int64_t *steps = NULL;
-    int n_steps = 0;
     if (strcmp(resume, "auto") == 0)
         return checkpoint_open_newest(trainer->comm, trainer->folder.checkpoints, &trainer->resumed);
     if (strcmp(resume, "never") != 0)
         return checkpoint_open_path(trainer->comm, resume, &trainer->resumed);
-    TRY(checkpoint_list(trainer->folder.checkpoints, &steps, &n_steps));
-    free(steps);
-    if (n_steps > 0)
-        return FAIL(
-            STATUS_INVALID,
-            "checkpoint.resume is never, but %s holds %d checkpoint%s; name another run.dir, or remove "
-            "the folder",
-            trainer->folder.checkpoints, n_steps, n_steps == 1 ? "" : "s");
-    return STATUS_OK;
+    return checkpoint_require_none(trainer->comm, trainer->folder.checkpoints);
 }
 
 static enum status load_tokenizer(struct trainer *trainer) {
