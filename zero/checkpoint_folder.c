@@ -180,8 +180,9 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
         enum status status = open_step(comm, checkpoints_folder, choice.step, out);
         if (status != STATUS_INVALID)
             return status;
-        log_warning("damaged checkpoint: %s%s", status_message(),
-                    n_damaged + 1 < choice.n_listed ? "; trying the one before it" : "");
+        if (ranks_lead(comm))
+            log_warning("damaged checkpoint: %s%s", status_message(),
+                        n_damaged + 1 < choice.n_listed ? "; trying the one before it" : "");
         status_clear();
     }
 }

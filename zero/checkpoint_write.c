@@ -2,6 +2,7 @@
 // the way; nothing becomes visible under its real name before all ranks have all of it on the disk.
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,6 +22,7 @@ void checkpoint_set_version(const char *version) {
 // A checkpoint on its way to the disk.
 struct writing {
     const struct checkpoint_contents *contents;
+    const char *folder; // of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
     struct checkpoint_file *files; // of all ranks, and the tokenizer's
@@ -29,6 +31,54 @@ struct writing {
 
 // ---- one rank's file
 
+// Tells infinities and NaNs by their bits: a maximum, which compilers vectorise.
+static bool is_all_finite(const float *values, size_t n) {
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bits &= UINT32_C(0x7fffffff);
+        most = bits > most ? bits : most;
+    }
+    return most < UINT32_C(0x7f800000);
+}
+
+// The tensor that an element of a unit belongs to, or the one before its padding.
+static const char *tensor_name(const struct params *params, int unit, size_t element) {
+    const struct param_unit *u = &params->units[unit];
+    int i = u->first_param + u->n_params - 1;
+    while (i > u->first_param && params->params[i].offset > element)
+        i--;
+    return params->params[i].name;
+}
+
+// Such a checkpoint would be the newest one, and pruning would remove the last good one for it.
+static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
+                                 size_t begin, const float *values) {
+    const struct checkpoint_contents *contents = writing->contents;
+    size_t i = 0;
+    while (isfinite(values[i]))
+        i++;
+    char where[80], before[80] = "there is none before it";
+    if (span->kind == CHECKPOINT_FACTORS)
+        snprintf(where, sizeof where, "unit %d", span->unit);
+    else
+        snprintf(where, sizeof where, "unit %d, %s", span->unit,
+                 tensor_name(contents->params, span->unit, begin + i));
+    int64_t *steps;
+    int n_steps;
+    if (checkpoint_list(writing->folder, &steps, &n_steps) == STATUS_OK && n_steps > 0)
+        snprintf(before, sizeof before, "the last good one, of step %" PRId64 ", stands", steps[n_steps - 1]);
+    free(steps);
+    return FAIL(
+        STATUS_FAILED,
+        "no checkpoint of step %" PRId64
+        " was written: %s holds %s in \"%s\" (%s, element %zu); the run has diverged, lower optimizer.lr "
+        "or use a dynamic fp16.loss_scale; %s",
+        contents->step, writing->files[contents->comm->rank].name, isnan(values[i]) ? "a NaN" : "an infinity",
+        checkpoint_kind_name(span->kind), where, begin + i, before);
+}
+
 static enum status write_span(const struct writing *writing, struct file_writer *writer, XXH3_state_t *hash,
                               float *chunk, const struct checkpoint_span *span) {
     const struct checkpoint_source *source = &writing->contents->source;
@@ -36,6 +86,8 @@ static enum status write_span(const struct writing *writing, struct file_writer 
         size_t end = span->end - begin > CHECKPOINT_CHUNK ? begin + CHECKPOINT_CHUNK : span->end;
         size_t bytes = (end - begin) * sizeof *chunk;
         TRY(source->read(source->context, span->kind, span->unit, begin, end, chunk));
+        if (!is_all_finite(chunk, end - begin))
+            return refuse_values(writing, span, begin, chunk);
         XXH3_64bits_update(hash, chunk, bytes);
         file_write(writer, chunk, bytes);
         if (writer->error)
@@ -144,6 +196,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
     int world = contents->comm->world;
     *writing =
         (struct writing){.contents = contents,
+                         .folder = folder,
                          .final = checkpoint_path(folder, contents->step),
                          .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),

@@ -1,0 +1,109 @@
+// Several ranks without MPI, for unit tests of what ranks do together: each is a process of its own (so that
+// each has its own record of failures), and they exchange through shared memory. Only control calls: gather
+// and broadcast. A rank that waits for others that never come is ended by an alarm, and the test fails.
+#ifndef ZERO_TESTS_SUPPORT_FORKED_RANKS_H
+#define ZERO_TESTS_SUPPORT_FORKED_RANKS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/support/expect.h"
+#include "zero/comm_backend.h"
+
+#define FORKED_RANKS   32 // at most
+#define FORKED_SECONDS 60
+
+struct forked_result {
+    enum status status;
+    int64_t value; // what the rank's function gave
+    char message[2048];
+};
+
+struct forked_shared {
+    pthread_barrier_t barrier;
+    struct forked_result results[FORKED_RANKS];
+    char exchange[FORKED_RANKS][COMM_CONTROL_BYTES];
+};
+
+static inline enum status forked_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
+    struct forked_shared *shared = comm->data;
+    memcpy(shared->exchange[comm->rank], mine, bytes);
+    pthread_barrier_wait(&shared->barrier);
+    for (int rank = 0; rank < comm->world; rank++)
+        memcpy((char *)all + (size_t)rank * bytes, shared->exchange[rank], bytes);
+    pthread_barrier_wait(&shared->barrier);
+    return STATUS_OK;
+}
+
+static inline enum status forked_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+    struct forked_shared *shared = comm->data;
+    for (size_t at = 0; at < bytes; at += sizeof shared->exchange) {
+        size_t n = bytes - at < sizeof shared->exchange ? bytes - at : sizeof shared->exchange;
+        if (comm->rank == root)
+            memcpy(shared->exchange, (char *)data + at, n);
+        pthread_barrier_wait(&shared->barrier);
+        if (comm->rank != root)
+            memcpy((char *)data + at, shared->exchange, n);
+        pthread_barrier_wait(&shared->barrier);
+    }
+    return STATUS_OK;
+}
+
+// What one rank does; *value is shown to the test.
+typedef enum status forked_function(struct comm *comm, void *context, int64_t *value);
+
+static inline void forked_run_rank(struct forked_shared *shared, int rank, int world,
+                                   forked_function *function, void *context) {
+    static const struct comm_backend backend = {
+        .name = "forked", .gather = forked_gather, .broadcast = forked_broadcast};
+    struct comm comm = {.backend = &backend,
+                        .rank = rank,
+                        .world = world,
+                        .local_rank = rank,
+                        .local_world = world,
+                        .data = shared,
+                        .eager = true};
+    struct forked_result *result = &shared->results[rank];
+    alarm(FORKED_SECONDS);
+    result->status = function(&comm, context, &result->value);
+    strncpy(result->message, status_message(), sizeof result->message - 1);
+}
+
+// Runs `function` on each rank and gives the results, in rank order. Every rank must have come to its end.
+static inline void forked_ranks(int world, forked_function *function, void *context,
+                                struct forked_result *results) {
+    struct forked_shared *shared =
+        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pthread_barrierattr_t attributes;
+    pid_t processes[FORKED_RANKS];
+    assert_true(shared != MAP_FAILED && world <= FORKED_RANKS);
+    pthread_barrierattr_init(&attributes);
+    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    assert_int_equal(pthread_barrier_init(&shared->barrier, &attributes, (unsigned)world), 0);
+    for (int rank = 0; rank < world; rank++) {
+        processes[rank] = fork();
+        assert_true(processes[rank] >= 0);
+        if (processes[rank] == 0) {
+            forked_run_rank(shared, rank, world, function, context);
+            _exit(0);
+        }
+    }
+    bool ended = true;
+    for (int rank = 0; rank < world; rank++) {
+        int how;
+        assert_int_equal(waitpid(processes[rank], &how, 0), processes[rank]);
+        if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
+            print_error("rank %d did not come to its end: wait status %d\n", rank, how);
+        ended = ended && WIFEXITED(how) && WEXITSTATUS(how) == 0;
+    }
+    memcpy(results, shared->results, (size_t)world * sizeof *results);
+    munmap(shared, sizeof *shared);
+    assert_true(ended);
+}
+
+#endif
