@@ -93,7 +93,10 @@ static enum status verify_path(struct findings *findings, const char *path) {
     char *inside = file_path("%s/checkpoints", path);
     if (!inside)
         return STATUS_FAILED;
-    enum status status = verify_all(findings, file_is_folder(inside) ? inside : path);
+    enum checkpoint_path_kind kind;
+    enum status status = checkpoint_path_look(inside, &kind);
+    if (status == STATUS_OK)
+        status = verify_all(findings, kind == CHECKPOINT_PATH_FOLDER ? inside : path);
     free(inside);
     if (status == STATUS_OK && findings->n == 0)
         return FAIL(STATUS_INVALID,
@@ -109,7 +112,9 @@ static enum status verify(const char *path) {
     if (status == STATUS_OK && findings.n_bad > 0)
         status = FAIL(findings.worst, "%s: %d of %d checkpoint%s failed verification; %s%s", path,
                       findings.n_bad, findings.n, findings.n == 1 ? "" : "s",
-                      findings.newest_good ? "the newest good one is " : "there is no good one",
+                      findings.newest_good               ? "the newest good one is "
+                      : findings.worst == STATUS_INVALID ? "there is no good one"
+                                                         : "whether there is a good one is not known",
                       findings.newest_good ? findings.newest_good : "");
     free(findings.newest_good);
     return status;

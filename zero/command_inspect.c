@@ -139,8 +139,9 @@ static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
     char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_path("%s/model.safetensors", path);
-    enum status status = checkpoints && tensors ? STATUS_OK : STATUS_FAILED;
-    if (status == STATUS_OK && file_is_folder(checkpoints))
+    enum checkpoint_path_kind kind = CHECKPOINT_PATH_ABSENT;
+    enum status status = checkpoints && tensors ? checkpoint_path_look(checkpoints, &kind) : STATUS_FAILED;
+    if (status == STATUS_OK && kind == CHECKPOINT_PATH_FOLDER)
         status = inspect_run(path, checkpoints);
     else if (status == STATUS_OK && checkpoint_holds_steps(path))
         status = inspect_run(path, path);

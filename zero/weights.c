@@ -6,18 +6,22 @@
 
 #include "base/file.h"
 
+// Also true when that cannot be found out: whoever opens it then says why.
 static bool holds(const char *folder, const char *name) {
+    enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
-    bool found = path && file_exists(path);
+    bool known = path && checkpoint_path_look(path, &kind) == STATUS_OK;
     free(path);
-    return found;
+    if (!known)
+        status_clear();
+    return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
 enum status weights_open(struct weights *weights, const char *path) {
     *weights = (struct weights){.path = strdup(path)};
     if (!weights->path)
         return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    if (holds(path, "manifest.json") || holds(path, "checkpoints") || checkpoint_holds_steps(path)) {
+    if (checkpoint_is_folder(path) || holds(path, "checkpoints") || checkpoint_holds_steps(path)) {
         TRY(checkpoint_open_path(NULL, path, &weights->checkpoint));
         weights->config = weights->checkpoint->params.config;
         return STATUS_OK;

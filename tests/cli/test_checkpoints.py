@@ -239,6 +239,56 @@ class ManyRanks(CheckpointCase):
         self.assertEqual([path.name for path in self.checkpoints()], ['step-00000002', 'step-00000004'])
 
 
+class Unreadable(CheckpointCase):
+    """What cannot be read is an error, not damage: a run does not go on from an older checkpoint because of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.config = self.tiny_config(checkpoint={'every': 2, 'keep': 0})
+        self.run_train(self.config)
+        self.newest = self.checkpoints()[-1]
+
+    def test_the_newest(self):
+        names = [path.name for path in self.checkpoints()]
+        for name in 'rank-00000.bin', 'manifest.json':
+            with self.subTest(name):
+                good, path = self.folder / 'good', self.newest / name
+                path.rename(good)
+                path.symlink_to(path)  # ELOOP; permissions would not stop root
+                says = [path.relative_to(self.newest), 'symbolic links']
+                self.refuses(self.config, 'train.max_steps=8', code=1, says=says)
+                self.refuses('generate', 'run', '--tokens', 1, code=1, says=says)
+                self.refuses('checkpoint', 'consolidate', 'run', code=1, says=says)
+                lines = self.verified(self.folder / 'run', code=1)
+                self.assertIn('cannot be verified', lines[self.newest.name])
+                self.assertIn('step-00000004', self.message)
+                lines = self.verified(self.newest, code=1)
+                self.assertIn('is not known', self.message)
+                path.unlink()
+                good.rename(path)
+                self.assertEqual(sorted(path.name for path in self.newest.parent.iterdir()), names)
+        self.assertIn('resuming after step 6', self.run_train(self.config, 'train.max_steps=8').error)
+
+    def test_all_of_them(self):
+        folder = self.newest.parent
+        folder.rename(self.folder / 'good')
+        folder.symlink_to(folder)
+        self.refuses(self.config, 'train.max_steps=8', code=1, says=['checkpoints', 'symbolic links'])
+        for words in ('generate', 'run', '--tokens', 1), ('inspect', 'run'), ('checkpoint', 'verify', 'run'):
+            self.refuses(*words, code=1, says=['checkpoints', 'symbolic links'])
+        folder.unlink()
+        (self.folder / 'good').rename(folder)
+        self.assertIn('resuming after step 6', self.run_train(self.config, 'train.max_steps=8').error)
+
+    def test_names_of_other_lengths(self):
+        """step-000000000006 is not what holds step 6, and is left alone."""
+        self.newest.rename(self.newest.with_name('step-000000000006'))
+        self.assertEqual(list(self.verified(self.folder / 'run')), ['step-00000002', 'step-00000004'])
+        error = self.run_train(self.config, 'train.max_steps=8', 'checkpoint.keep=1').error
+        self.assertIn('resuming after step 4', error)
+        self.assertEqual([path.name for path in self.checkpoints()], ['step-000000000006', 'step-00000008'])
+
+
 class Arguments(CheckpointCase):
     def test_what_to_do(self):
         self.refuses('checkpoint', says=['verify', 'consolidate'])

@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -214,6 +216,99 @@ static void test_a_damaged_one_gives_way_to_the_one_before(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_open_newest(NULL, folder, &checkpoint), "all damaged");
 }
 
+// What cannot be read is no damage: going on from the one before would set good weights aside.
+static void test_what_cannot_be_read_is_an_error(void **state) {
+    static const char *const names[] = {"rank-00000.bin", "manifest.json"};
+    char path[600], other[700];
+    struct checkpoint *checkpoint;
+    (void)state;
+    EXPECT_OK(write_step(1));
+    EXPECT_OK(write_step(2));
+    for (int i = 0; i < 2; i++) {
+        file_of(2, names[i], path, sizeof path);
+        snprintf(other, sizeof other, "%s.good", path);
+        EXPECT_OK(file_rename(path, other));
+        assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root meets, too
+        EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_newest(NULL, folder, &checkpoint), names[i],
+                       "symbolic links");
+        EXPECT_FAILURE(STATUS_FAILED, open_step(2), names[i], "symbolic links");
+        assert_int_equal(unlink(path), 0);
+        // What is there, but is no file, was read: it is damage. Nobody waits for a FIFO's writer.
+        assert_int_equal(mkfifo(path, 0600), 0);
+        EXPECT_FAILURE(STATUS_INVALID, open_step(2), names[i], "not a regular file");
+        assert_int_equal(newest(), 1);
+        assert_int_equal(unlink(path), 0);
+        EXPECT_OK(file_rename(other, path));
+        assert_int_equal(newest(), 2);
+    }
+    // No descriptor at all is left: nothing can be said of any checkpoint.
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = (struct rlimit){3, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    enum status status = checkpoint_open_newest(NULL, folder, &checkpoint);
+    enum status one = open_step(2);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(one, STATUS_FAILED);
+    EXPECT_FAILURE(STATUS_FAILED, status, "Too many open files");
+    // A folder that cannot be listed is not one without checkpoints.
+    snprintf(other, sizeof other, "%s-loop", folder);
+    assert_int_equal(symlink(other, other), 0);
+    EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_newest(NULL, other, &checkpoint), "-loop",
+                   "symbolic links");
+    EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_path(NULL, other, &checkpoint), "-loop", "symbolic links");
+    assert_true(checkpoint_holds_steps(other)); // perhaps: whoever opens it says why not
+    assert_int_equal(unlink(other), 0);
+}
+
+// Files are opened when they are read, perhaps long after they were verified.
+static void test_a_file_that_is_replaced_while_it_is_in_use(void **state) {
+    char path[600], *data;
+    size_t bytes;
+    float value;
+    struct checkpoint *checkpoint;
+    (void)state;
+    EXPECT_OK(write_step(1));
+    EXPECT_OK(file_read(file_of(1, "rank-00000.bin", path, sizeof path), 1 << 24, &data, &bytes));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
+    checkpoint_files_delete(checkpoint->open); // as if other files had taken its place among the open ones
+    EXPECT_OK(checkpoint_files_new(checkpoint->path, &checkpoint->open));
+    EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, 1, 0, 1, &value));
+    checkpoint_files_delete(checkpoint->open);
+    EXPECT_OK(checkpoint_files_new(checkpoint->path, &checkpoint->open));
+    EXPECT_OK(file_write_all(path, data, bytes)); // the same bytes in a new file
+    EXPECT_FAILURE(STATUS_FAILED, checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, 1, 0, 1, &value),
+                   "rank-00000.bin", "replaced");
+    checkpoint_close(checkpoint);
+    free(data);
+}
+
+// Only the name that the writer gives is a checkpoint's: others are never chosen and never removed.
+static void test_names_of_other_lengths(void **state) {
+    static const char *const names[] = {"step-000000000006", "step-6", "step-0000006", "step-00000006x",
+                                        "step-0000000000000000006"};
+    char from[600], to[600];
+    (void)state;
+    EXPECT_OK(write_step(4));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        EXPECT_OK(write_step(6));
+        snprintf(to, sizeof to, "%s/%s", folder, names[i]);
+        EXPECT_OK(file_rename(file_of(6, "", from, sizeof from), to));
+        int64_t *steps;
+        int n_steps;
+        EXPECT_OK(checkpoint_list(folder, &steps, &n_steps));
+        assert_int_equal(n_steps, 1);
+        free(steps);
+        assert_int_equal(newest(), 4);
+        EXPECT_OK(checkpoint_set_aside_later(folder, 4));
+        EXPECT_OK(checkpoint_prune(folder, 1, 4));
+        assert_true(file_exists(to));
+        EXPECT_OK(file_remove_tree(to));
+    }
+    EXPECT_OK(write_step(123456789)); // nine digits, as the writer prints them
+    assert_int_equal(newest(), 123456789);
+}
+
 static int count_entries(void) {
     struct file_list names = {0};
     EXPECT_OK(file_list_folder(&names, folder));
@@ -319,6 +414,9 @@ int main(void) {
         cmocka_unit_test_setup(test_factors, set_up),
         cmocka_unit_test_setup(test_every_damage_is_found, set_up),
         cmocka_unit_test_setup(test_a_damaged_one_gives_way_to_the_one_before, set_up),
+        cmocka_unit_test_setup(test_what_cannot_be_read_is_an_error, set_up),
+        cmocka_unit_test_setup(test_a_file_that_is_replaced_while_it_is_in_use, set_up),
+        cmocka_unit_test_setup(test_names_of_other_lengths, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
         cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
         cmocka_unit_test_setup(test_another_model, set_up),
