@@ -1,6 +1,6 @@
-// Opening checkpoints and reading their values. What is read is checked first: the manifest by rank 0, which
-// sends it to the others, and the sizes and checksums of all files, each once, shared out among the ranks
-// that open together.
+// Opens checkpoints and reads their values. Everything is verified first: rank 0 reads the manifest and
+// broadcasts it; the ranks that open together then divide the data files, and each verifies size and checksum
+// of its share.
 #include "zero/checkpoint.h"
 
 #include <inttypes.h>
@@ -36,7 +36,7 @@ static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_
     return status;
 }
 
-// Rank 0's text, to all.
+// Broadcasts the manifest that rank 0 has read.
 static enum status share_manifest(struct comm *comm, struct manifest_text *text) {
     TRY(ranks_tell(comm, &text->length, sizeof text->length));
     TRY(ranks_tell(comm, text->place, sizeof text->place));
@@ -47,8 +47,8 @@ static enum status share_manifest(struct comm *comm, struct manifest_text *text)
     return ranks_tell(comm, text->json, text->length);
 }
 
-// What this rank sees in its own file system must be what rank 0 has read: the size and the end, which is a
-// checksum of the rest, tell. It is a few bytes, however many ranks look.
+// The manifest on this rank's file system must be the one that rank 0 has read. Size and seal (a checksum of
+// the rest) suffice, so each rank reads 40 bytes, not the whole manifest.
 static enum status compare_manifest(const struct checkpoint *checkpoint, const struct manifest_text *text) {
     char place[RANKS_PLACE], tail[MANIFEST_SEAL_BYTES];
     uint64_t bytes = 0;
@@ -81,7 +81,7 @@ static enum status take_over_manifest(struct checkpoint *checkpoint, const struc
     return manifest_parse(checkpoint, text->json, text->length, text->place);
 }
 
-// The same collectives on every rank, whatever it sees.
+// Every rank makes the same collectives, whatever its file system holds.
 static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
                                  struct manifest_text *text) {
     TRY(ranks_agree(comm, ranks_lead(comm) ? read_manifest(checkpoint, text) : STATUS_OK));

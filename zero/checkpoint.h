@@ -1,19 +1,17 @@
 // Checkpoints: a run's whole state in a folder, RUN/checkpoints/step-00000123/, that is either whole or not
 // there.
 //   manifest.json    format, step, tokens, config, model sizes, tensors, partition, a checksum of every file
-//   rank-00000.bin   fp32 values, little-endian: what the rank owns, span by span the master weights, then
-//   the
-//                    optimizer's moments, or Adafactor's factors of the units that begin there; one file per
-//                    rank (zero/checkpoint_layout.h)
+//   rank-00000.bin   one file per rank: fp32 values, little-endian, of the spans that the rank owns. For each
+//                    span: master weights, then moments, then Adafactor's factors (zero/checkpoint_layout.h)
 //   tokenizer.tiktoken   a copy, so that the folder can generate on its own (absent for "bytes" and for none)
 // Written to .tmp-step-N, flushed, agreed on by all ranks, checked by rank 0, then renamed. Readers trust
 // nothing: every size, offset and checksum is checked. Any number of ranks, in any stage and partition, reads
 // what any other wrote.
 //
-// Ranks that open together never decide for themselves: rank 0 lists the folder, chooses and reads the
-// manifest; the others compare what they see with it. Damage (STATUS_INVALID) is what was read and is wrong,
-// or is absent. What could not be read (permissions, too many open files, I/O errors) is STATUS_FAILED and
-// says nothing of the checkpoint.
+// Where ranks open a checkpoint together, rank 0 lists the folder, chooses and reads the manifest; the others
+// check that they see the same manifest. A checkpoint is damaged (STATUS_INVALID) when a file is absent or
+// its contents are wrong. A file that cannot be read (permissions, too many open files, I/O errors) is
+// STATUS_FAILED: the checkpoint may be good.
 #ifndef ZERO_ZERO_CHECKPOINT_H
 #define ZERO_ZERO_CHECKPOINT_H
 
@@ -103,8 +101,8 @@ struct checkpoint {
 // the wrong type or out of bounds, another size than the manifest says, another checksum. STATUS_FAILED: it
 // could not be read; or, with `comm`, a rank sees another manifest than rank 0 or none. Each data file is
 // read through once; with `comm` all ranks open together, each verifies its share of the files, and all get
-// the same answer, which is no failure of the job yet: a caller that ends with it calls comm_agree. comm
-// NULL: this process alone.
+// the same answer. A failure is not reported as the end of the job: a caller that gives up calls comm_agree.
+// comm NULL: this process alone.
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) MUST_CHECK;
 // The newest good checkpoint of RUN/checkpoints: a damaged one is warned about and the one before it is
 // taken. *out is NULL when there are none (or no such folder). STATUS_INVALID when all are damaged;
@@ -131,8 +129,8 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
 // "FOLDER/step-00000123" in a fresh string, or NULL (recorded).
 char *checkpoint_path(const char *checkpoints_folder, int64_t step);
-// Whether it holds a manifest.json; whether it holds step-N folders. Also true when that cannot be found out:
-// the call that opens it then says why.
+// Whether the folder holds a manifest.json; whether it holds step-N folders. True also when the folder cannot
+// be examined: opening it then reports why.
 bool checkpoint_is_folder(const char *path);
 bool checkpoint_holds_steps(const char *path);
 

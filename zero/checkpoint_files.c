@@ -61,8 +61,8 @@ static bool close_oldest(struct checkpoint_files *files) {
     return oldest != NULL;
 }
 
-// Where the process may open no more files, those of the checkpoint (`files`, or NULL) make room. Without
-// O_NONBLOCK a FIFO would wait for its writer.
+// When the process has too many open files, closes cached ones (of `files`, or NULL) and tries again.
+// O_NONBLOCK: opening a FIFO must not wait for a writer.
 static int open_descriptor(struct checkpoint_files *files, const char *path) {
     int descriptor;
     do

@@ -54,8 +54,8 @@ static int compare_steps(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Names in the folder, one after the other, each to `visit`. An absent folder has none. A listing that ends
-// early because of an error must not pass for a shorter one.
+// Calls `visit` with each name in the folder. An absent folder has none. An error of readdir is a failure,
+// not the end of the list.
 static enum status visit_names(const char *folder, enum status (*visit)(void *context, const char *name),
                                void *context) {
     enum checkpoint_path_kind kind;
@@ -125,14 +125,14 @@ bool checkpoint_holds_steps(const char *path) {
 
 // ---- choosing
 
-// What rank 0 decides, sent to all: -1 where it has no (more) checkpoint to try.
+// Rank 0's decision, broadcast. step -1: there is no (further) checkpoint to try.
 struct choice {
     int64_t step;
     int64_t n_listed;
     char place[RANKS_PLACE]; // the folder, as rank 0 sees it
 };
 
-// Where rank 0 finds no checkpoint nobody may find one: it would be another folder.
+// When rank 0 finds no checkpoint, a rank that finds one sees another folder.
 static enum status check_none_here(const char *checkpoints_folder, const struct choice *choice) {
     int64_t *steps;
     int n_steps;
@@ -160,7 +160,7 @@ static enum status open_step(struct comm *comm, const char *checkpoints_folder, 
     return status;
 }
 
-// Rank 0 goes through its list; the others follow, whatever their own folders hold.
+// Tries rank 0's list, newest first, on all ranks. The number of collectives depends on rank 0's list only.
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
                                int n_steps, struct checkpoint **out) {
     struct choice choice = {.n_listed = n_steps};
@@ -221,7 +221,7 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
     return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
 }
 
-// ---- a path that a person names
+// ---- a path that the user gives
 
 enum named { NAMED_CHECKPOINT, NAMED_RUN, NAMED_STEPS };
 

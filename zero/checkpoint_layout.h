@@ -1,9 +1,7 @@
-// The layout of a checkpoint's data files: which file holds an element of a unit, and at which byte. Two
-// forms:
-//   regular   computed from the partition. Each rank writes its spans in order: for each span its kinds one
-//   after
-//             the other, and after the first span of a unit the unit's factors
-//   listed    spans that a manifest names one by one
+// The layout of a checkpoint's data files: which file holds an element of a unit, and where. Two forms:
+//   regular   computed from the partition. A rank's file has its spans in order: of each span all
+//             kinds in turn, and after the first span of a unit the unit's factors
+//   listed    each span as a manifest lists it
 // Lookups are logarithmic in the number of spans of a unit. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_LAYOUT_H
 #define ZERO_ZERO_CHECKPOINT_LAYOUT_H
@@ -70,20 +68,20 @@ enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struc
 void checkpoint_layout_free(struct checkpoint_layout *layout); // zeroed before: fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);
-// Where the element is, and the elements that follow it in the same file: begin == element. False beyond the
-// unit.
+// The span from this element (begin == element) to the last one that follows it in the same file. False when
+// the unit has no such element.
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out);
-// The spans of one rank's file in file order; call with *cursor 0 and then as it was left. False after the
-// last. Regular layouts only. All ranks' spans in one sweep: rank -1.
+// Iterates over the spans of one rank's file in file order (rank -1: of all ranks). *cursor starts as zero.
+// False after the last span. Regular layouts only.
 struct checkpoint_layout_cursor {
     int span, kind;
 };
 bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
                             struct checkpoint_layout_cursor *cursor, struct checkpoint_span *out);
 
-// A digest of who owns what. A manifest keeps it, so that a program whose partition_init deals differently
-// refuses the checkpoint instead of reading values from wrong places.
+// A digest of all spans and their owners. The manifest stores it, so that a version of the program whose
+// partition_init divides differently refuses the checkpoint instead of reading wrong values.
 uint64_t checkpoint_partition_digest(const struct partition *partition);
 
 #endif

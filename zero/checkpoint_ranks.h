@@ -1,6 +1,5 @@
-// How the ranks that open a checkpoint together stay together: rank 0 decides and tells the others, and what
-// any of them finds is agreed on without ending the job. comm NULL: this process alone. Used by the
-// checkpoint modules only.
+// Decisions of the ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
+// outcome without ending the job. comm NULL: this process alone. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_RANKS_H
 #define ZERO_ZERO_CHECKPOINT_RANKS_H
 
@@ -8,7 +7,7 @@
 
 bool ranks_lead(const struct comm *comm); // rank 0
 enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;
-enum status ranks_tell(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // rank 0's, to all
+enum status ranks_tell(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // broadcasts rank 0's
 
 // "host:/whole/path", for messages about what two ranks see.
 #define RANKS_PLACE 1024

@@ -31,8 +31,8 @@ struct writing {
 
 // ---- one rank's file
 
-// Infinities and NaNs have all bits of the exponent set: one more in its lowest place carries into the
-// sign's. Only additions and ORs, which any vector unit has.
+// Infinities and NaNs have all exponent bits set: adding one to the exponent carries into the sign bit.
+// Additions and ORs vectorise on every instruction set.
 static bool is_all_finite(const float *values, size_t n) {
     uint32_t carries = 0;
     for (size_t i = 0; i < n; i++) {
@@ -43,7 +43,7 @@ static bool is_all_finite(const float *values, size_t n) {
     return carries >> 31 == 0;
 }
 
-// The tensor that an element of a unit belongs to, or the one before its padding.
+// The tensor that contains an element of a unit; padding belongs to the tensor before it.
 static const char *tensor_name(const struct params *params, int unit, size_t element) {
     const struct param_unit *u = &params->units[unit];
     int i = u->first_param + u->n_params - 1;
@@ -52,7 +52,7 @@ static const char *tensor_name(const struct params *params, int unit, size_t ele
     return params->params[i].name;
 }
 
-// Such a checkpoint would be the newest one, and pruning would remove the last good one for it.
+// A checkpoint of such values would be the newest, and pruning would remove good ones in its favour.
 static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
                                  size_t begin, const float *values) {
     const struct checkpoint_contents *contents = writing->contents;
@@ -246,14 +246,14 @@ static enum status write_own_file(struct writing *writing) {
     return status;
 }
 
-// What a rank has written, as it saw it.
+// What a rank reports about its file.
 struct written {
     int64_t step;
     uint64_t bytes, checksum;
 };
 
-// Rank 0 must find the file of that rank in the folder that it is about to publish, whatever the rank
-// believes.
+// Rank 0 checks that the folder it is about to publish holds the rank's file with the size that the rank
+// reported.
 static enum status check_written(struct writing *writing, int rank, const struct written *written) {
     const struct checkpoint_contents *contents = writing->contents;
     struct stat found;

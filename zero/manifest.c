@@ -275,8 +275,7 @@ static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON
                                   checkpoint->has_factors, spans, n, source);
 }
 
-// The sizes that the partition was made of are those of this program's table, or values would be read from
-// wrong places.
+// The partition depends on alignment and unit sizes: they must be those of this program.
 static enum status check_units(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array, *item;
     size_t alignment;

@@ -1,14 +1,14 @@
 // The manifest of a checkpoint: what manifest.json says, made and checked. Used by zero/checkpoint only (and
 // by tests that forge one).
 //
-// Version 2 keeps a partition's kind, not its spans, where the partition is the one that partition_init
-// makes:
-//   "world", "partition", "alignment", "unit_elements"   what partition_init makes it of
-//   "partition_xxh3"   checkpoint_partition_digest; or "spans", one by one, for any other partition
-//   "ranks"   of each rank's file, in order: [bytes, "xxh3"]; the files are called rank-00000.bin,
-//   rank-00001.bin, ... "files"   name, bytes and xxh3 of the others (the tokenizer's)
-// The order of values in a rank's file is zero/checkpoint_layout.h's. Version 1 is read too: it has spans
-// always, and all files by name.
+// Version 2 stores a partition's kind instead of its spans where partition_init yields the same partition:
+//   world, partition, alignment, unit_elements   the arguments of partition_init
+//   partition_xxh3   checkpoint_partition_digest of the result
+//   spans            instead of that digest, for any other partition: a list
+//   ranks            [bytes, "xxh3"] of each rank's file, rank-00000.bin and so on
+//   files            name, bytes and xxh3 of the other files (the tokenizer's)
+// zero/checkpoint_layout.h has the order of values in a rank's file. Version 1 is read too: it lists all
+// spans, and all files by name.
 #ifndef ZERO_ZERO_MANIFEST_H
 #define ZERO_ZERO_MANIFEST_H
 
@@ -31,7 +31,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
 // Ends a text that lacks its last member: adds "manifest_xxh3", the checksum of all before it, and the brace.
 void manifest_seal(struct text *text);
 
-// That member and the brace, for the text before them.
+// Prints that member and the brace for the text before them.
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]);
 
 // Fills everything but `path` and `open` from a manifest's text; `source` names it in messages. The

@@ -51,7 +51,7 @@ static void print_tensors(const struct params *params, struct text *out) {
     text_add(out, "\n  ],\n");
 }
 
-// Whether the partition is the one that every reader can make again.
+// Whether a reader gets the same partition from partition_init.
 static enum status compare_regular(const struct checkpoint_contents *contents, uint64_t digest,
                                    bool *regular) {
     struct partition made;

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 
-// Also true when that cannot be found out: whoever opens it then says why.
+// True also when the folder cannot be examined: opening it then reports why.
 static bool holds(const char *folder, const char *name) {
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
