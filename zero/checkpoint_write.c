@@ -2,7 +2,6 @@
 // the way; nothing becomes visible under its real name before all ranks have all of it on the disk.
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,14 +30,23 @@ struct writing {
 
 // ---- one rank's file
 
-// Infinities and NaNs have all exponent bits set: adding one to the exponent carries into the sign bit.
-// Additions and ORs vectorise on every instruction set.
-static bool is_all_finite(const float *values, size_t n) {
+// The bits of the least magnitude that is infinite (or NaN) as a type, after rounding to nearest: 65520 for
+// fp16. Master weights must be finite as the type that the model computes in: otherwise the run is as dead as
+// with a NaN.
+static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum checkpoint_kind kind) {
+    enum dtype type = kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32;
+    return type == DTYPE_F16    ? UINT32_C(0x477ff000)
+           : type == DTYPE_BF16 ? UINT32_C(0x7f7f8000)
+                                : UINT32_C(0x7f800000);
+}
+
+// Bits from `infinity` on carry into the sign bit. Additions and ORs vectorise on every instruction set.
+static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     uint32_t carries = 0;
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &values[i], sizeof bits);
-        carries |= (bits & UINT32_C(0x7fffffff)) + UINT32_C(0x00800000);
+        carries |= (bits & UINT32_C(0x7fffffff)) + (UINT32_C(0x80000000) - infinity);
     }
     return carries >> 31 == 0;
 }
@@ -57,7 +65,7 @@ static enum status refuse_values(const struct writing *writing, const struct che
                                  size_t begin, const float *values) {
     const struct checkpoint_contents *contents = writing->contents;
     size_t i = 0;
-    while (isfinite(values[i]))
+    while (is_all_finite(&values[i], 1, infinity_bits(contents, span->kind)))
         i++;
     char where[80], before[80] = "there is none before it";
     if (span->kind == CHECKPOINT_FACTORS)
@@ -73,10 +81,11 @@ static enum status refuse_values(const struct writing *writing, const struct che
     return FAIL(
         STATUS_FAILED,
         "no checkpoint of step %" PRId64
-        " was written: %s holds %s in \"%s\" (%s, element %zu); the run has diverged, lower optimizer.lr "
-        "or use a dynamic fp16.loss_scale; %s",
-        contents->step, writing->files[contents->comm->rank].name, isnan(values[i]) ? "a NaN" : "an infinity",
-        checkpoint_kind_name(span->kind), where, begin + i, before);
+        " was written: %s would hold %g in \"%s\" (%s, element %zu), which is not finite as %s; the run has "
+        "diverged, lower optimizer.lr or use a dynamic fp16.loss_scale; %s",
+        contents->step, writing->files[contents->comm->rank].name, (double)values[i],
+        checkpoint_kind_name(span->kind), where, begin + i,
+        dtype_name(span->kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32), before);
 }
 
 static enum status write_span(const struct writing *writing, struct file_writer *writer, XXH3_state_t *hash,
@@ -86,7 +95,7 @@ static enum status write_span(const struct writing *writing, struct file_writer 
         size_t end = span->end - begin > CHECKPOINT_CHUNK ? begin + CHECKPOINT_CHUNK : span->end;
         size_t bytes = (end - begin) * sizeof *chunk;
         TRY(source->read(source->context, span->kind, span->unit, begin, end, chunk));
-        if (!is_all_finite(chunk, end - begin))
+        if (!is_all_finite(chunk, end - begin, infinity_bits(writing->contents, span->kind)))
             return refuse_values(writing, span, begin, chunk);
         XXH3_64bits_update(hash, chunk, bytes);
         file_write(writer, chunk, bytes);

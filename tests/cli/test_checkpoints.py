@@ -289,6 +289,17 @@ class Unreadable(CheckpointCase):
         self.assertEqual([path.name for path in self.checkpoints()], ['step-000000000006', 'step-00000008'])
 
 
+class NotFinite(CheckpointCase):
+    def test_weights_that_fp16_cannot_hold(self):
+        """Infinite as fp16, though finite as master weights: every later step would be skipped."""
+        config = self.tiny_config(precision={'compute': 'fp16'}, train={'gradient_clipping': 0, 'max_steps': 30},
+                                  scheduler={'type': 'constant', 'warmup_steps': 0}, fp16={'loss_scale': 1},
+                                  optimizer={'lr': 1e6}, checkpoint={'every': 2, 'keep': 1})
+        self.refuses(config, code=1, says=['step 2 was written', 'rank-00000.bin', '"master"', 'not finite as fp16',
+                                           'none before it'])
+        self.assertEqual(list((self.folder / 'run' / 'checkpoints').iterdir()), [])
+
+
 class Arguments(CheckpointCase):
     def test_what_to_do(self):
         self.refuses('checkpoint', says=['verify', 'consolidate'])

@@ -1,6 +1,7 @@
 // Checkpoints among ranks that do not see the same: other folders, other contents, or nothing. All end alike,
 // on the same step or with one error that names what differs; nobody waits, and nothing that is not whole
 // becomes visible.
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,8 +33,10 @@ struct task {
     const char *folders[RANKS];
     int64_t step;
     float values;
-    int bad_rank; // whose values are bad from element 5 of `bad_kind` of unit 1 on; -1: none
+    int bad_rank; // writes `bad` amid its `bad_kind` of unit 1; -1: none does
     float bad;
+    enum checkpoint_kind bad_kind;
+    enum dtype compute;
 };
 
 static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
@@ -41,7 +44,7 @@ static enum status read_values(void *context, enum checkpoint_kind kind, int uni
     const struct task *task = context;
     for (size_t i = begin; i < end; i++)
         out[i - begin] = task->values + (float)i;
-    if (task->bad != 0 && kind == CHECKPOINT_V && unit == 1 && end > begin)
+    if (task->bad != 0 && kind == task->bad_kind && unit == 1 && end > begin)
         out[(end - begin) / 2] = task->bad;
     return STATUS_OK;
 }
@@ -57,7 +60,7 @@ static enum status write_with(struct comm *comm, const struct partition *by, con
                                                  .tokens = task->step,
                                                  .config = &config,
                                                  .params = &params,
-                                                 .compute = DTYPE_F32,
+                                                 .compute = task->compute,
                                                  .n_kinds = 3,
                                                  .source = {&own, read_values}};
     return checkpoint_write(folder, &contents);
@@ -266,18 +269,40 @@ static void test_a_file_that_is_written_elsewhere(void **state) {
 
 static void test_values_that_are_not_finite(void **state) {
     (void)state;
-    static const float bad[] = {NAN, INFINITY, -INFINITY};
-    write_alone(shared_folder, 6, 1);
-    for (int i = 0; i < 3; i++) {
+    static const struct {
+        float value;
+        enum dtype compute;
+        enum checkpoint_kind kind;
+        const char *name, *type; // type NULL: it is written
+    } cases[] = {
+        {NAN, DTYPE_F32, CHECKPOINT_V, "nan in \"v\"", "fp32"},
+        {NAN, DTYPE_F16, CHECKPOINT_MASTER, "nan in \"master\"", "fp16"},
+        {INFINITY, DTYPE_BF16, CHECKPOINT_M, "inf in \"m\"", "fp32"},
+        {-INFINITY, DTYPE_BF16, CHECKPOINT_MASTER, "-inf in \"master\"", "bf16"},
+        {3.4e38f, DTYPE_BF16, CHECKPOINT_MASTER, "3.4e+38 in \"master\"", "bf16"}, // rounded, infinite
+        {-65520, DTYPE_F16, CHECKPOINT_MASTER, "-65520 in \"master\"", "fp16"},
+        {65519, DTYPE_F16, CHECKPOINT_MASTER, "", NULL}, // 65504 as fp16
+        {-65520, DTYPE_F16, CHECKPOINT_V, "", NULL},     // moments are not rounded
+        {3.38e38f, DTYPE_BF16, CHECKPOINT_MASTER, "", NULL},
+        {FLT_MAX, DTYPE_F32, CHECKPOINT_MASTER, "", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct task task = task_of(-1);
-        task.bad = bad[i];
-        task.bad_rank = i;
+        EXPECT_OK(file_remove_tree(shared_folder));
+        write_alone(shared_folder, 6, 1);
+        task.bad = cases[i].value;
+        task.bad_kind = cases[i].kind;
+        task.compute = cases[i].compute;
+        task.bad_rank = (int)i % RANKS;
         char name[32];
-        snprintf(name, sizeof name, "rank-%05d.bin", i);
+        snprintf(name, sizeof name, "rank-%05d.bin", task.bad_rank);
         forked_ranks(RANKS, write_here, &task, results);
-        expect_failure(STATUS_FAILED,
-                       FACTS("rank", name, i == 0 ? "a NaN" : "an infinity", "\"v\" (unit 1, h.0.",
-                             "no checkpoint of step 9", "of step 6, stands"));
+        if (!cases[i].type) {
+            expect_step(task.step);
+            continue;
+        }
+        expect_failure(STATUS_FAILED, FACTS("rank", name, cases[i].name, "(unit 1, h.0.", "not finite as",
+                                            cases[i].type, "no checkpoint of step 9", "of step 6, stands"));
         expect_only_step_6();
     }
 }
