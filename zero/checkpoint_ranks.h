@@ -1,5 +1,6 @@
 // Decisions of the ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
-// outcome without ending the job. comm NULL: this process alone. Used by the checkpoint modules only.
+// outcome without ending the job. comm NULL: this process alone. Used by the checkpoint modules and
+// the run folder.
 #ifndef ZERO_ZERO_CHECKPOINT_RANKS_H
 #define ZERO_ZERO_CHECKPOINT_RANKS_H
 

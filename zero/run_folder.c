@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "zero/checkpoint.h"
+#include "zero/checkpoint_ranks.h"
 
 #define MEETING_SECONDS 5
 #define MEETING_PREFIX  ".meeting-"
@@ -57,22 +58,13 @@ enum status run_folder_open(struct run_folder *folder, const char *path) {
 // What rank 0 tells of the folder that it has opened.
 struct meeting_place {
     char name[64]; // of the file
-    char host[64];
-    char path[2048]; // absolute
+    char folder[RANKS_PLACE];
 };
-
-static void describe_place(const char *path, struct meeting_place *place) {
-    char *absolute = realpath(path, NULL);
-    snprintf(place->path, sizeof place->path, "%s", absolute ? absolute : path);
-    free(absolute);
-    if (gethostname(place->host, sizeof place->host - 1) != 0)
-        snprintf(place->host, sizeof place->host, "an unnamed machine");
-}
 
 // A network file system may take a moment to show what another machine has written.
 static enum status find_meeting_file(const char *folder, const struct meeting_place *of_rank_0) {
     const struct timespec nap = {.tv_nsec = 20000000};
-    struct meeting_place here = {0};
+    char here[RANKS_PLACE];
     char *path = file_path("%s/%s", folder, of_rank_0->name);
     if (!path)
         return STATUS_FAILED;
@@ -85,12 +77,11 @@ static enum status find_meeting_file(const char *folder, const struct meeting_pl
     free(path);
     if (found)
         return STATUS_OK;
-    describe_place(folder, &here);
-    return FAIL(
-        STATUS_INVALID,
-        "run.dir is %s on %s here, which is not the folder of rank 0, %s on %s: what rank 0 wrote there "
-        "is not seen. run.dir must be one folder that all machines share, under the same path",
-        here.path, here.host, of_rank_0->path, of_rank_0->host);
+    ranks_describe_place(folder, here);
+    return FAIL(STATUS_INVALID,
+                "run.dir is %s here, which is not the folder of rank 0, %s: what rank 0 wrote there is not "
+                "seen. run.dir must be a folder that all machines share, under the same path",
+                here, of_rank_0->folder);
 }
 
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) {
@@ -100,7 +91,7 @@ enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) 
     if (comm->world == 1)
         return STATUS_OK;
     if (comm->rank == 0) {
-        describe_place(folder->path, &place);
+        ranks_describe_place(folder->path, place.folder);
         snprintf(place.name, sizeof place.name, MEETING_PREFIX "%ld-%016llx", (long)getpid(),
                  (unsigned long long)(clock_wall_s() * 1e9));
         path = file_path("%s/%s", folder->path, place.name);
