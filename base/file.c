@@ -13,22 +13,62 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// Opens a regular file for reading and gives its size.
-static enum status open_regular(const char *path, int *descriptor, size_t *bytes) {
-    *descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (*descriptor < 0)
-        return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
+static enum status refuse_kind(const char *path, mode_t mode) {
+    const char *kind = S_ISDIR(mode)    ? "a folder"
+                       : S_ISFIFO(mode) ? "a FIFO"
+                       : S_ISSOCK(mode) ? "a socket"
+                                        : "a device";
+    return FAIL(STATUS_INVALID, "%s is %s, expected a%s file", path, kind, S_ISDIR(mode) ? "" : " regular");
+}
+
+// O_NONBLOCK returns at once where opening would wait for a FIFO's other end; on regular files it does
+// nothing.
+enum status file_open_regular(const char *path, int flags, int *descriptor) {
+    const bool reads = (flags & O_ACCMODE) == O_RDONLY;
     struct stat info;
+    *descriptor = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    const int error = errno;
+    if (*descriptor < 0 && stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return refuse_kind(path, info.st_mode);
+    if (*descriptor < 0)
+        return FAIL(reads ? STATUS_INVALID : STATUS_FAILED, "cannot %s %s: %s", reads ? "open" : "write",
+                    path, strerror(error));
     enum status status = STATUS_OK;
     if (fstat(*descriptor, &info) != 0)
         status = FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
-    else if (S_ISDIR(info.st_mode))
-        status = FAIL(STATUS_INVALID, "%s is a folder, expected a file", path);
-    else
-        *bytes = (size_t)info.st_size;
-    if (status != STATUS_OK)
+    else if (!S_ISREG(info.st_mode))
+        status = refuse_kind(path, info.st_mode);
+    if (status != STATUS_OK) {
         close(*descriptor);
+        *descriptor = -1;
+    }
     return status;
+}
+
+static enum status open_regular(const char *path, int *descriptor, size_t *bytes) {
+    struct stat info = {0};
+    TRY(file_open_regular(path, O_RDONLY, descriptor));
+    if (fstat(*descriptor, &info) != 0) {
+        close(*descriptor);
+        return FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
+    }
+    *bytes = (size_t)info.st_size;
+    return STATUS_OK;
+}
+
+static enum status open_stream(const char *path, const char *mode, int flags, FILE **stream) {
+    int descriptor;
+    TRY(file_open_regular(path, flags, &descriptor));
+    *stream = fdopen(descriptor, mode);
+    if (*stream)
+        return STATUS_OK;
+    close(descriptor);
+    return FAIL(STATUS_FAILED, "out of memory to write %s", path);
+}
+
+enum status file_append_open(const char *path, FILE **stream) {
+    *stream = NULL;
+    return open_stream(path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
 }
 
 enum status file_map_open(struct file_map *map, const char *path) {
@@ -55,7 +95,7 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
-// Reads up to the end, whatever the size was said to be: pipes and /proc files have none.
+// Reads to the end of the file, whatever its size was: pipes and files of /proc have none.
 static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
                             size_t *bytes) {
     size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;
@@ -92,6 +132,20 @@ static enum status read_all(int descriptor, const char *path, size_t expected, s
     return FAIL(STATUS_FAILED, "out of memory reading %s", path);
 }
 
+enum status file_read_stream(const char *path, size_t max_bytes, char **data, size_t *bytes) {
+    struct stat info;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
+    enum status status = STATUS_OK;
+    if (fstat(descriptor, &info) == 0 && S_ISDIR(info.st_mode))
+        status = refuse_kind(path, info.st_mode);
+    else
+        status = read_all(descriptor, path, 0, max_bytes, data, bytes);
+    close(descriptor);
+    return status;
+}
+
 enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) {
     int descriptor;
     size_t expected = 0;
@@ -107,14 +161,24 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 
 // ---- writing
 
+// A rename would replace a device or a FIFO by a file of its name; a folder it refuses itself.
+static enum status check_replaced(const char *path) {
+    struct stat info;
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
+        return STATUS_OK;
+    return refuse_kind(path, info.st_mode);
+}
+
 enum status file_writer_open(struct file_writer *writer, const char *path) {
     *writer = (struct file_writer){.path = strdup(path),
                                    .temporary_path = file_path("%s.tmp-%ld", path, (long)getpid())};
     enum status status = STATUS_OK;
     if (!writer->path || !writer->temporary_path)
         status = FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    else if (!(writer->stream = fopen(writer->temporary_path, "wbe")))
-        status = FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
+    else
+        status = check_replaced(path);
+    if (status == STATUS_OK)
+        status = open_stream(writer->temporary_path, "wb", O_WRONLY | O_CREAT | O_TRUNC, &writer->stream);
     if (status != STATUS_OK)
         file_discard(writer);
     return status;
@@ -182,9 +246,9 @@ char *file_path(const char *format, ...) {
 // ---- locks
 
 enum status file_lock(const char *path, int *descriptor) {
-    *descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*descriptor < 0)
-        return FAIL(STATUS_INVALID, "cannot open the lock %s: %s", path, strerror(errno));
+    enum status opened = file_open_regular(path, O_RDWR | O_CREAT, descriptor);
+    if (opened != STATUS_OK) // a lock that cannot be made: the folder is the wrong one
+        return STATUS_INVALID;
     char owner[32] = {0};
     if (flock(*descriptor, LOCK_EX | LOCK_NB) != 0) {
         int error = errno;

@@ -16,15 +16,25 @@ struct file_map {
     size_t bytes;
 };
 enum status file_map_open(struct file_map *map,
-                          const char *path) MUST_CHECK; // STATUS_INVALID: absent, a folder
+                          const char *path) MUST_CHECK; // STATUS_INVALID: absent, not a regular file
 void file_map_close(struct file_map *map);
 
-// The whole file, with a NUL after its last byte (not counted). Free with free(). STATUS_INVALID when absent,
-// when it is a folder, or when it is larger than max_bytes.
+// The whole of a regular file, with a NUL after its last byte (not counted). Free with free(). STATUS_INVALID
+// when it is absent, not a regular file, or larger than max_bytes.
 enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
+// The same for input that the user names: pipes and devices are read to their end, too.
+enum status file_read_stream(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
+
+// Opens a regular file (after links) without ever waiting: a FIFO or a device in its place is refused with
+// STATUS_INVALID. flags: as of open(2). Absent input is STATUS_INVALID; a file that cannot be written is
+// STATUS_FAILED.
+enum status file_open_regular(const char *path, int flags, int *descriptor) MUST_CHECK;
+// A stream that appends to a regular file, made if absent.
+enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
 
 // Writes to PATH.tmp-PID; file_commit flushes to disk and renames it over PATH; file_discard removes it (and
-// does nothing after a commit). A failed write is remembered, so that only the commit needs checking.
+// does nothing after a commit). STATUS_INVALID where PATH is a FIFO or a device. A failed
+// write is remembered, so that only the commit needs checking.
 struct file_writer {
     FILE *stream;
     char *path, *temporary_path;

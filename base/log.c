@@ -1,7 +1,6 @@
 // One mutex keeps lines whole: the loader's thread may warn while the trainer draws its live line.
 #include "base/log.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/file.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
@@ -59,9 +60,8 @@ LOG_FUNCTION(log_debug, LOG_DEBUG, "")
 
 enum status log_open_file(const char *path) {
     log_close_file();
-    FILE *file = fopen(path, "a");
-    if (!file)
-        return FAIL(STATUS_FAILED, "cannot open the log %s: %s", path, strerror(errno));
+    FILE *file;
+    TRY(file_append_open(path, &file));
     pthread_mutex_lock(&lock);
     log_file = file;
     pthread_mutex_unlock(&lock);

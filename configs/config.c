@@ -376,7 +376,7 @@ enum status config_read(struct config *config, const char *path, int n_overrides
     char *json = NULL;
     size_t length;
     *config = (struct config){0};
-    TRY(file_read(path, LARGEST_CONFIG, &json, &length));
+    TRY(file_read_stream(path, LARGEST_CONFIG, &json, &length));
     enum status status = config_parse(config, json, length, path);
     free(json);
     TRY(status);

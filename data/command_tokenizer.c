@@ -101,7 +101,7 @@ static enum status decode(const struct tokenizer *tokenizer, const char *const *
         return STATUS_OK;
     char *text = NULL;
     size_t bytes;
-    TRY(file_read("/dev/stdin", SIZE_MAX / 2, &text, &bytes));
+    TRY(file_read_stream("/dev/stdin", SIZE_MAX / 2, &text, &bytes));
     enum status status = decode_ids(tokenizer, text);
     free(text);
     return status;

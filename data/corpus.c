@@ -10,7 +10,7 @@
 
 static enum status read_text(struct corpus_text *text) {
     const char *path = strcmp(text->path, "-") == 0 ? "/dev/stdin" : text->path;
-    return file_read(path, SIZE_MAX / 2, &text->text, &text->bytes);
+    return file_read_stream(path, SIZE_MAX / 2, &text->text, &text->bytes);
 }
 
 // Where to cut the text so that about `wanted` bytes stand before: after a line, else after a character of

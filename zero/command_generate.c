@@ -60,7 +60,7 @@ static void prompts_free(struct prompts *prompts) {
 static enum status read_prompts(struct prompts *prompts) {
     size_t bytes = 0;
     if (prompts_path)
-        TRY(file_read(strcmp(prompts_path, "-") == 0 ? "/dev/stdin" : prompts_path, SIZE_MAX / 2,
+        TRY(file_read_stream(strcmp(prompts_path, "-") == 0 ? "/dev/stdin" : prompts_path, SIZE_MAX / 2,
                       &prompts->file, &bytes));
     for (size_t i = 0; i < bytes; i++)
         prompts->n += prompts->file[i] == '\n' || i + 1 == bytes;

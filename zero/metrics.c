@@ -55,9 +55,7 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t fi
     if (!metrics->path)
         return STATUS_FAILED;
     TRY(cut(metrics->path, first_step));
-    metrics->stream = fopen(metrics->path, "ae");
-    if (!metrics->stream)
-        return FAIL(STATUS_FAILED, "cannot write %s: %s", metrics->path, strerror(errno));
+    TRY(file_append_open(metrics->path, &metrics->stream));
     return tensorboard_open(&metrics->board, folder);
 }
 

@@ -85,9 +85,7 @@ enum status tensorboard_open(struct tensorboard *board, const char *folder) {
         .path = file_path("%s/events.out.tfevents.%lld.%s", folder, (long long)clock_wall_s(), host)};
     if (!board->path)
         return STATUS_FAILED;
-    board->stream = fopen(board->path, "ae");
-    if (!board->stream)
-        return FAIL(STATUS_FAILED, "cannot write %s: %s", board->path, strerror(errno));
+    TRY(file_append_open(board->path, &board->stream));
     begin_event(&event, 0);
     add_field(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
     return write_event(board, &event);

@@ -233,12 +233,68 @@ static void test_lock(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("none/lock"), &descriptor), "/none/lock");
 }
 
+// Nothing waits for a FIFO's other end, and no device is read or replaced. The alarm ends a test that waits.
+static void test_regular_files_only(void **state) {
+    (void)state;
+    char *data;
+    size_t bytes;
+    int descriptor;
+    FILE *stream;
+    struct file_map map;
+    struct file_writer writer;
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
+    assert_int_equal(symlink("/dev/zero", in_folder("zero")), 0);
+    static const char *const names[] = {"fifo", "zero"}, *const kinds[] = {"is a FIFO", "is a device"};
+    alarm(20);
+    for (int i = 0; i < 2; i++) {
+        const char *path = in_folder(names[i]);
+        EXPECT_FAILURE(STATUS_INVALID, file_read(path, 1000, &data, &bytes), path, kinds[i], "regular file");
+        EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, path), path, kinds[i]);
+        EXPECT_FAILURE(STATUS_INVALID, file_append_open(path, &stream), path, kinds[i]);
+        EXPECT_FAILURE(STATUS_INVALID, file_writer_open(&writer, path), path, kinds[i]);
+        EXPECT_FAILURE(STATUS_INVALID, file_lock(path, &descriptor), path, kinds[i]);
+        assert_int_equal(descriptor, -1);
+    }
+    alarm(0);
+    assert_int_equal(entries(folder), 2);
+    EXPECT_OK(file_append_open(in_folder("text"), &stream));
+    fputs("one ", stream);
+    fclose(stream);
+    EXPECT_OK(file_append_open(in_folder("text"), &stream));
+    fputs("two", stream);
+    fclose(stream);
+    expect_content(in_folder("text"), "one two");
+}
+
+// What the user names may be a pipe.
+static void test_read_stream(void **state) {
+    (void)state;
+    int ends[2];
+    char path[32], *data;
+    size_t bytes;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], "piped", 5), 5);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    EXPECT_OK(file_read_stream(path, 100, &data, &bytes));
+    assert_int_equal(bytes, 5);
+    assert_string_equal(data, "piped");
+    free(data);
+    close(ends[0]);
+    EXPECT_FAILURE(STATUS_INVALID, file_read_stream("/dev/zero", 1000, &data, &bytes),
+                   "larger than the 1000");
+    EXPECT_FAILURE(STATUS_INVALID, file_read_stream(folder, 1000, &data, &bytes), "is a folder");
+    EXPECT_FAILURE(STATUS_INVALID, file_read_stream(in_folder("none"), 9, &data, &bytes), "No such file");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_read),    TEST(test_map),         TEST(test_write), TEST(test_disk_full),
-        TEST(test_folders), TEST(test_remove_tree), TEST(test_glob),  TEST(test_lock),
+        TEST(test_read),        TEST(test_map),     TEST(test_write),
+        TEST(test_disk_full),   TEST(test_folders), TEST(test_remove_tree),
+        TEST(test_glob),        TEST(test_lock),    TEST(test_regular_files_only),
+        TEST(test_read_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
