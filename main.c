@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "data/commands.h"
 #include "zero/checkpoint.h"
@@ -102,8 +103,9 @@ int main(int argc, char **argv) {
         return status_exit_code(STATUS_INVALID);
     }
     enum status status = dispatch(argc - 1, argv + 1);
-    if (fflush(stdout) != 0 && status == STATUS_OK)
-        status = FAIL(STATUS_FAILED, "cannot write to standard output");
+    const enum status printed = output_close();
+    if (status_exit_code(status) == 0 && printed != STATUS_OK)
+        status = printed;
     if (status_exit_code(status) != 0)
         log_error("%s", status_message());
     return status_exit_code(status);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "zero/checkpoint.h"
 #include "zero/commands.h"
@@ -67,7 +68,7 @@ static enum status verify_one(struct findings *findings, const char *path) {
         TRY(findings->newest_good ? STATUS_OK : STATUS_FAILED);
     }
     // Each may take minutes.
-    return fflush(stdout) == 0 ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write to standard output");
+    return output_flush();
 }
 
 static enum status verify_all(struct findings *findings, const char *folder) {

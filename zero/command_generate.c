@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output.h"
 #include "zero/commands.h"
 #include "zero/sample.h"
 #include "zero/session.h"
@@ -32,9 +33,7 @@ static const struct arg flags[] = {
 
 static enum status write_out(void *context, const char *bytes, size_t n_bytes) {
     (void)context;
-    if (fwrite(bytes, 1, n_bytes, stdout) != n_bytes || fflush(stdout) != 0)
-        return FAIL(STATUS_STOPPED, "the reader of standard output has gone");
-    return STATUS_OK;
+    return output_write(bytes, n_bytes);
 }
 
 static enum status begin_text(void *context, int64_t text, const char *of_prompt) {
@@ -61,7 +60,7 @@ static enum status read_prompts(struct prompts *prompts) {
     size_t bytes = 0;
     if (prompts_path)
         TRY(file_read_stream(strcmp(prompts_path, "-") == 0 ? "/dev/stdin" : prompts_path, SIZE_MAX / 2,
-                      &prompts->file, &bytes));
+                             &prompts->file, &bytes));
     for (size_t i = 0; i < bytes; i++)
         prompts->n += prompts->file[i] == '\n' || i + 1 == bytes;
     if (prompts_path && prompts->n == 0)

@@ -1,0 +1,56 @@
+// stdio remembers that a write failed, but neither which nor why: the next flush of an emptied buffer
+// succeeds. So the stream's error flag decides, and the pipe itself says whether its reader is there. As
+// gnulib's close_stdout.
+#include "base/output.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdio_ext.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool reader_has_gone(void) {
+    struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0;
+}
+
+static enum status write_failed(int error) {
+    return FAIL(STATUS_FAILED, "cannot write to standard output%s%s: what was printed is incomplete",
+                error ? ": " : "", error ? strerror(error) : "");
+}
+
+enum status output_close(void) {
+    const bool pending = __fpending(stdout) > 0;
+    errno = 0;
+    bool failed = fflush(stdout) != 0;
+    int error = failed ? errno : 0;
+    failed = ferror(stdout) || failed;
+    const bool gone = failed && (error == EPIPE || reader_has_gone());
+    // A file system may report a full disk as late as here. Standard output that was closed from the start is
+    // an error only where something was printed.
+    if (fclose(stdout) != 0 && !failed && (pending || errno != EBADF)) {
+        failed = true;
+        error = errno;
+    }
+    return failed && !gone ? write_failed(error) : STATUS_OK;
+}
+
+enum status output_flush(void) {
+    errno = 0;
+    if (fflush(stdout) == 0)
+        return STATUS_OK;
+    const int error = errno;
+    return error == EPIPE || reader_has_gone() ? STATUS_OK : write_failed(error);
+}
+
+enum status output_write(const char *bytes, size_t n_bytes) {
+    errno = 0;
+    if (fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0)
+        return STATUS_OK;
+    const int error = errno;
+    return error == EPIPE || reader_has_gone()
+               ? FAIL(STATUS_STOPPED, "the reader of standard output has gone")
+               : write_failed(error);
+}
