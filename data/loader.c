@@ -5,19 +5,23 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/rng.h"
 #include "data/permutation.h"
 #include "data/shard.h"
 
+#define MOST_OPEN 256
+
 struct batch {
     int64_t step;
     int first_row;
     bool filled;
-    // A token beyond the vocabulary, where there is one: told only when the batch is asked for, which may be
-    // never.
+    // A token beyond the vocabulary, where there is one: reported only when the batch is asked for, which may
+    // be never.
     const struct shard *bad_shard;
     size_t bad_token;
+    int32_t bad_value;
     int32_t *tokens, *targets; // (B, T)
 };
 
@@ -28,6 +32,9 @@ struct loader {
     size_t *first_sequence; // (n_shards + 1): the first sequence of each shard, then their number
     int n_shards;
     size_t n_tokens;
+    uint16_t *row; // (T + 1) tokens of a sequence, as read
+    // Shards whose files are open: a ring of their indices, so that any number of shards can be read.
+    int *open_shards, n_open, most_open, next_open;
 
     struct batch batches[2];
     int current; // the one that the caller holds
@@ -63,45 +70,79 @@ static size_t epoch_shift(const struct loader *loader, const struct shard *shard
                      (slack < T - 1 ? slack : T - 1) + 1);
 }
 
-static void read_row(const struct loader *loader, uint64_t row, struct batch *batch, int32_t *tokens,
-                     int32_t *targets) {
+// Counts a shard among the open ones; the one that has been open longest makes room.
+static void keep_open(struct loader *loader, int index) {
+    int *slot = &loader->open_shards[loader->next_open];
+    if (loader->n_open == loader->most_open)
+        shard_release(&loader->shards[*slot]);
+    else
+        loader->n_open++;
+    *slot = index;
+    loader->next_open = (loader->next_open + 1) % loader->most_open;
+}
+
+static struct shard *shard_to_read(struct loader *loader, int index) {
+    if (loader->shards[index].descriptor < 0)
+        keep_open(loader, index);
+    return &loader->shards[index];
+}
+
+// The sequence of a row of the run: its shard, and where it starts there.
+static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *start) {
     size_t T = (size_t)loader->options.seq_len, n_sequences = loader_n_sequences(loader);
     uint64_t epoch = row / n_sequences;
     size_t sequence = row % n_sequences;
     if (loader->options.shuffle)
         sequence = permutation_at(loader->options.seed, epoch, n_sequences, sequence);
     int index = find_shard(loader, sequence);
-    const struct shard *shard = &loader->shards[index];
-    size_t start = (sequence - loader->first_sequence[index]) * T;
+    struct shard *shard = shard_to_read(loader, index);
+    *start = (sequence - loader->first_sequence[index]) * T;
     if (loader->options.shuffle)
-        start += epoch_shift(loader, shard, loader->first_sequence[index + 1] - loader->first_sequence[index],
-                             index, epoch);
-    int worst = 0;
+        *start += epoch_shift(
+            loader, shard, loader->first_sequence[index + 1] - loader->first_sequence[index], index, epoch);
+    return shard;
+}
+
+static void take_row(struct loader *loader, const struct shard *shard, size_t start, struct batch *batch,
+                     int b) {
+    size_t T = (size_t)loader->options.seq_len;
+    const uint16_t *row = loader->row;
+    int32_t *tokens = batch->tokens + (size_t)b * T, *targets = batch->targets + (size_t)b * T,
+            worst = row[0];
     for (size_t i = 0; i < T; i++) {
-        int32_t token = shard->tokens[start + i], target = shard->tokens[start + i + 1];
-        tokens[i] = token;
-        targets[i] = target;
-        worst = token > worst ? token : worst;
-        worst = target > worst ? target : worst;
+        tokens[i] = row[i];
+        targets[i] = row[i + 1];
+        worst = targets[i] > worst ? targets[i] : worst;
     }
     if (worst < loader->options.vocab_size)
         return;
+    size_t bad = 0;
+    while (row[bad] < loader->options.vocab_size)
+        bad++;
     batch->bad_shard = shard;
-    batch->bad_token = start;
-    while (shard->tokens[batch->bad_token] < loader->options.vocab_size)
-        batch->bad_token++;
+    batch->bad_token = start + bad;
+    batch->bad_value = row[bad];
 }
 
-static void fill_batch(const struct loader *loader, struct batch *batch) {
-    int B = loader->options.micro_batch_size;
-    size_t T = (size_t)loader->options.seq_len;
+// `ahead`: a failure is not recorded, as nobody may ever ask for this batch; it stays unfilled, and who asks
+// for it reads it again.
+static enum status fill_batch(struct loader *loader, struct batch *batch, bool ahead) {
+    size_t n = (size_t)loader->options.seq_len + 1;
     batch->bad_shard = NULL;
-    for (int b = 0; b < B && !batch->bad_shard; b++) {
-        uint64_t row =
-            (uint64_t)batch->step * (uint64_t)loader->options.batch_size + (uint64_t)(batch->first_row + b);
-        read_row(loader, row, batch, batch->tokens + (size_t)b * T, batch->targets + (size_t)b * T);
+    for (int b = 0; b < loader->options.micro_batch_size && !batch->bad_shard; b++) {
+        size_t start;
+        struct shard *shard = locate_row(loader,
+                                         (uint64_t)batch->step * (uint64_t)loader->options.batch_size +
+                                             (uint64_t)(batch->first_row + b),
+                                         &start);
+        if (ahead && !shard_try_read(shard, start, n, loader->row))
+            return STATUS_OK;
+        if (!ahead)
+            TRY(shard_read(shard, start, n, loader->row));
+        take_row(loader, shard, start, batch, b);
     }
     batch->filled = true;
+    return STATUS_OK;
 }
 
 static enum status check_batch(const struct loader *loader, const struct batch *batch) {
@@ -111,8 +152,7 @@ static enum status check_batch(const struct loader *loader, const struct batch *
     return FAIL(STATUS_INVALID,
                 "%s: token %zu of the shard is %d, beyond the vocabulary of %d (ids 0 to %d); the shard was "
                 "made with another tokenizer, or model.vocab_size is too small",
-                batch->bad_shard->path, batch->bad_token, batch->bad_shard->tokens[batch->bad_token],
-                vocab_size, vocab_size - 1);
+                batch->bad_shard->path, batch->bad_token, batch->bad_value, vocab_size, vocab_size - 1);
 }
 
 // ----------------------------------------------------------------------------------------------------- the
@@ -129,7 +169,7 @@ static void *read_ahead(void *argument) {
         struct batch *batch = &loader->batches[1 - loader->current];
         pthread_mutex_unlock(
             &loader->lock); // the caller waits for `wanted` to fall before it touches this batch
-        fill_batch(loader, batch);
+        (void)fill_batch(loader, batch, true);
         pthread_mutex_lock(&loader->lock);
         loader->wanted = false;
         pthread_cond_broadcast(&loader->changed);
@@ -155,13 +195,16 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
     while (loader->wanted)
         pthread_cond_wait(&loader->changed, &loader->lock);
     struct batch *batch = &loader->batches[1 - loader->current];
+    enum status status = STATUS_OK;
     if (!batch->filled || batch->step != step || batch->first_row != first_row) {
         // Not foreseen (the first batch, or a jump): read it here.
         batch->step = step;
         batch->first_row = first_row;
-        fill_batch(loader, batch);
+        batch->filled = false;
+        status = fill_batch(loader, batch, false);
     }
-    enum status status = check_batch(loader, batch);
+    if (status == STATUS_OK)
+        status = check_batch(loader, batch);
     if (status == STATUS_OK) {
         loader->current = 1 - loader->current;
         expect_next(loader, batch, &loader->batches[1 - loader->current]);
@@ -177,37 +220,53 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // -------------------------------------------------------------------------------------------------------
 // opening
 
-static enum status open_shards(struct loader *loader) {
+static enum status find_shards(const struct loader *loader, struct file_list *paths) {
     const struct file_list *patterns = loader->options.patterns;
-    struct file_list paths = {0};
-    enum status status = STATUS_OK;
-    for (int i = 0; i < patterns->n_paths && status == STATUS_OK; i++) {
-        struct file_list found = {0};
-        status = file_glob(&found, patterns->paths[i]);
-        file_list_free(&found);
-        if (status != STATUS_OK) {
-            status_clear();
-            status =
-                FAIL(STATUS_INVALID, "%s: no file matches %s; ./train tokenize makes token shards from text",
-                     loader->option, patterns->paths[i]);
-        } else {
-            status = file_glob(&paths, patterns->paths[i]);
-        }
+    for (int i = 0; i < patterns->n_paths; i++) {
+        if (file_glob(paths, patterns->paths[i]) == STATUS_OK)
+            continue;
+        status_clear();
+        return FAIL(STATUS_INVALID, "%s: no file matches %s; ./train tokenize makes token shards from text",
+                    loader->option, patterns->paths[i]);
     }
-    loader->shards = calloc((size_t)paths.n_paths + 1, sizeof *loader->shards);
-    loader->first_sequence = calloc((size_t)paths.n_paths + 1, sizeof *loader->first_sequence);
-    if (status == STATUS_OK && (!loader->shards || !loader->first_sequence))
-        status = FAIL(STATUS_FAILED, "out of memory for %d token shards", paths.n_paths);
-    for (int i = 0; i < paths.n_paths && status == STATUS_OK; i++) {
+    return STATUS_OK;
+}
+
+// Of the files that the process may have open, an eighth: there is another loader, and there are checkpoints.
+static int most_open_shards(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return 1;
+    return limit.rlim_cur / 8 < 1           ? 1
+           : limit.rlim_cur / 8 < MOST_OPEN ? (int)(limit.rlim_cur / 8)
+                                            : MOST_OPEN;
+}
+
+static enum status open_shards(struct loader *loader, const struct file_list *paths) {
+    loader->shards = calloc((size_t)paths->n_paths + 1, sizeof *loader->shards);
+    loader->first_sequence = calloc((size_t)paths->n_paths + 1, sizeof *loader->first_sequence);
+    loader->most_open = most_open_shards();
+    loader->open_shards = calloc((size_t)loader->most_open, sizeof *loader->open_shards);
+    loader->row = calloc((size_t)loader->options.seq_len + 1, sizeof *loader->row);
+    if (!loader->shards || !loader->first_sequence || !loader->open_shards || !loader->row)
+        return FAIL(STATUS_FAILED, "out of memory for %d token shards", paths->n_paths);
+    for (int i = 0; i < paths->n_paths; i++) {
         struct shard *shard = &loader->shards[i];
-        status = shard_open(shard, paths.paths[i]);
-        if (status != STATUS_OK)
-            break;
+        TRY(shard_open(shard, paths->paths[i]));
+        keep_open(loader, i);
         size_t n = shard->n_tokens > 0 ? (shard->n_tokens - 1) / (size_t)loader->options.seq_len : 0;
         loader->first_sequence[i + 1] = loader->first_sequence[i] + n;
         loader->n_tokens += shard->n_tokens;
         loader->n_shards++;
     }
+    return STATUS_OK;
+}
+
+static enum status find_and_open_shards(struct loader *loader) {
+    struct file_list paths = {0};
+    enum status status = find_shards(loader, &paths);
+    if (status == STATUS_OK)
+        status = open_shards(loader, &paths);
     file_list_free(&paths);
     return status;
 }
@@ -251,7 +310,7 @@ enum status loader_new(const struct loader_options *options, struct loader **out
     pthread_cond_init(&loader->changed, NULL);
     enum status status = loader->option ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a loader");
     if (status == STATUS_OK)
-        status = open_shards(loader);
+        status = find_and_open_shards(loader);
     if (status == STATUS_OK)
         status = check_size(loader);
     if (status == STATUS_OK)
@@ -285,6 +344,8 @@ void loader_delete(struct loader *loader) {
         shard_close(&loader->shards[i]);
     free(loader->shards);
     free(loader->first_sequence);
+    free(loader->open_shards);
+    free(loader->row);
     free(loader->option);
     free(loader);
 }

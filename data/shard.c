@@ -2,18 +2,48 @@
 #include "data/shard.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they lie in memory");
 
-static enum status check_header(const struct shard *shard) {
+enum { READ_SHORT = -1 }; // beside 0 and errno
+
+// Reads `bytes` at `offset`: 0, errno, or READ_SHORT where the file ends before.
+static int read_at(const struct shard *shard, size_t offset, size_t bytes, void *out) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(shard->descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno;
+        if (got == 0)
+            return READ_SHORT;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+static enum status read_failed(const struct shard *shard, int error) {
+    if (error == READ_SHORT)
+        return FAIL(STATUS_FAILED,
+                    "%s became shorter while it was read; put back the file as it was and start again",
+                    shard->path);
+    return FAIL(STATUS_FAILED, "cannot read %s: %s", shard->path, strerror(error));
+}
+
+static enum status check_header(struct shard *shard, size_t bytes) {
     int32_t header[3];
-    if (shard->map.bytes < SHARD_HEADER_BYTES)
+    if (bytes < SHARD_HEADER_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
-                    shard->path, shard->map.bytes, SHARD_HEADER_BYTES);
-    memcpy(header, shard->map.data, sizeof header);
+                    shard->path, bytes, SHARD_HEADER_BYTES);
+    int error = read_at(shard, 0, sizeof header, header);
+    if (error)
+        return read_failed(shard, error);
     if (header[0] != SHARD_MAGIC)
         return FAIL(STATUS_INVALID,
                     "%s is not a token shard: it starts with %d, expected %d; ./train tokenize makes "
@@ -22,35 +52,69 @@ static enum status check_header(const struct shard *shard) {
     if (header[1] != SHARD_VERSION)
         return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path, header[1],
                     SHARD_VERSION);
-    size_t found = shard->map.bytes - SHARD_HEADER_BYTES;
+    size_t found = bytes - SHARD_HEADER_BYTES;
     if (header[2] < 0 || found != (size_t)header[2] * sizeof(uint16_t))
         return FAIL(STATUS_INVALID,
                     "%s says that it holds %d tokens of 2 bytes, but %zu bytes follow its header: it is "
                     "truncated or damaged",
                     shard->path, header[2], found);
+    shard->n_tokens = found / sizeof(uint16_t);
     return STATUS_OK;
 }
 
 enum status shard_open(struct shard *shard, const char *path) {
-    *shard = (struct shard){.path = strdup(path)};
+    struct stat info;
+    *shard = (struct shard){.path = strdup(path), .descriptor = -1};
     if (!shard->path)
         return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    enum status status = file_map_open(&shard->map, path);
+    enum status status = file_open_regular(path, O_RDONLY, &shard->descriptor);
+    if (status == STATUS_OK && fstat(shard->descriptor, &info) != 0)
+        status = FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
     if (status == STATUS_OK)
-        status = check_header(shard);
-    if (status != STATUS_OK) {
+        status = check_header(shard, (size_t)info.st_size);
+    if (status != STATUS_OK)
         shard_close(shard);
-        return status;
-    }
-    shard->tokens = (const uint16_t *)(const void *)(shard->map.data + SHARD_HEADER_BYTES);
-    shard->n_tokens = (shard->map.bytes - SHARD_HEADER_BYTES) / sizeof(uint16_t);
-    return STATUS_OK;
+    return status;
+}
+
+// A released file may be another one by now, under the same name.
+static int open_again(struct shard *shard) {
+    struct stat info;
+    shard->descriptor = open(shard->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (shard->descriptor < 0)
+        return errno;
+    if (fstat(shard->descriptor, &info) != 0)
+        return errno;
+    size_t expected = SHARD_HEADER_BYTES + shard->n_tokens * sizeof(uint16_t);
+    return S_ISREG(info.st_mode) && (size_t)info.st_size >= expected ? 0 : READ_SHORT;
+}
+
+static int read_tokens(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
+    int error = shard->descriptor < 0 ? open_again(shard) : 0;
+    return error ? error
+                 : read_at(shard, SHARD_HEADER_BYTES + first * sizeof *tokens, n * sizeof *tokens, tokens);
+}
+
+bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
+    return read_tokens(shard, first, n, tokens) == 0;
+}
+
+enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
+    int error = read_tokens(shard, first, n, tokens);
+    return error ? read_failed(shard, error) : STATUS_OK;
+}
+
+void shard_release(struct shard *shard) {
+    if (shard->descriptor >= 0)
+        close(shard->descriptor);
+    shard->descriptor = -1;
 }
 
 void shard_close(struct shard *shard) {
-    file_map_close(&shard->map);
+    if (shard->path) // a zeroed shard holds no file
+        shard_release(shard);
     free(shard->path);
-    *shard = (struct shard){0};
+    *shard = (struct shard){.descriptor = -1};
 }
 
 enum status shard_writer_open(struct shard_writer *writer, const char *path) {

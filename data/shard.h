@@ -1,8 +1,10 @@
 // Token shards in llm.c's format: 256 little-endian int32 ([0] 20240520, [1] version 1, [2] token count),
-// then uint16 tokens. Read by mmap and checked; written atomically.
+// then uint16 tokens. Checked when opened, read by pread, written atomically. Tokens are not mapped: a file
+// that is cut or fails while a run reads it is then an error of the read, not a SIGBUS.
 #ifndef ZERO_DATA_SHARD_H
 #define ZERO_DATA_SHARD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,8 +18,7 @@
 
 struct shard {
     char *path;
-    struct file_map map;
-    const uint16_t *tokens;
+    int descriptor; // -1: released; the next read opens the file again
     size_t n_tokens;
 };
 
@@ -25,6 +26,13 @@ struct shard {
 // header says (both sizes named).
 enum status shard_open(struct shard *shard, const char *path) MUST_CHECK;
 void shard_close(struct shard *shard);
+// Reads tokens [first, first + n), which must be within n_tokens. STATUS_FAILED when the file no longer has
+// them, another size, or cannot be read. Not for two threads at once.
+enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) MUST_CHECK;
+// The same without recording a message, for reading ahead: false where shard_read would fail.
+bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens);
+// Closes the file until the next read, for those who hold more shards than a process may have files open.
+void shard_release(struct shard *shard);
 
 // Writes tokens as they come; shard_writer_commit puts the count in the header and makes the file visible.
 struct shard_writer {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "data/shard.h"
 #include "zero/commands.h"
@@ -14,7 +15,8 @@ static bool as_json = false;
 
 static const struct arg flags[] = {
     {"--data", ARG_STRING, &data_pattern, 0, 0, "token shards: a path or a glob"},
-    {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6, "sequences at a time (8)"},
+    {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
+     "sequences at a time, at most as many as the data has (8)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "instead of the checkpoint's own"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
@@ -31,18 +33,11 @@ struct evaluation {
     struct session *session;
     struct gpt *gpt;
     int B, T;
+    uint16_t *read;            // (B * T + 1)
     int32_t *tokens, *targets; // (B, T)
     float *losses;             // (B, T)
     struct totals totals;
 };
-
-static enum status check_token(const struct evaluation *evaluation, const struct shard *shard, size_t at) {
-    int vocab_size = evaluation->session->params.config.vocab_size;
-    if (shard->tokens[at] < vocab_size)
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: token %zu is %d, beyond the model's vocabulary of %d", shard->path, at,
-                shard->tokens[at], vocab_size);
-}
 
 static void count_token(struct evaluation *evaluation, int32_t target, float loss) {
     struct tokenizer *tokenizer = evaluation->session->tokenizer;
@@ -54,26 +49,51 @@ static void count_token(struct evaluation *evaluation, int32_t target, float los
     evaluation->totals.bytes += (int64_t)n_bytes;
 }
 
-// Windows of T tokens one after the other, B at a time; what is past the shard's end is padding and not
-// counted. Position i of a window predicts the token after it, so every token of the shard but the first is
-// predicted once.
-static enum status evaluate_shard(struct evaluation *evaluation, const struct shard *shard) {
+// Reads the next n + 1 tokens. What is past the shard's end is padded with its first token, and not counted.
+static enum status read_window(struct evaluation *evaluation, struct shard *shard, size_t start, size_t n) {
+    const size_t window = (size_t)evaluation->B * (size_t)evaluation->T;
+    const int vocab_size = evaluation->session->params.config.vocab_size;
+    const uint16_t *read = evaluation->read;
+    TRY(shard_read(shard, start, n + 1, evaluation->read));
+    for (size_t i = 0; i <= n; i++)
+        if (read[i] >= vocab_size)
+            return FAIL(STATUS_INVALID, "%s: token %zu is %d, beyond the model's vocabulary of %d",
+                        shard->path, start + i, read[i], vocab_size);
+    for (size_t i = 0; i < window; i++) {
+        evaluation->tokens[i] = read[i < n ? i : 0];
+        evaluation->targets[i] = read[i < n ? i + 1 : 0];
+    }
+    return STATUS_OK;
+}
+
+// Windows of T tokens one after the other, B at a time. Position i of a window predicts the token after it,
+// so every token of the shard but the first is predicted once.
+static enum status evaluate_shard(struct evaluation *evaluation, struct shard *shard) {
     size_t window = (size_t)evaluation->B * (size_t)evaluation->T;
     for (size_t start = 0; start + 1 < shard->n_tokens; start += window) {
         size_t n = shard->n_tokens - 1 - start < window ? shard->n_tokens - 1 - start : window;
         double sum;
-        for (size_t i = 0; i < window; i++) {
-            size_t at = i < n ? start + i : 0;
-            TRY(check_token(evaluation, shard, at));
-            TRY(check_token(evaluation, shard, at + 1));
-            evaluation->tokens[i] = shard->tokens[at];
-            evaluation->targets[i] = shard->tokens[at + 1];
-        }
+        TRY(read_window(evaluation, shard, start, n));
         TRY(gpt_evaluate(evaluation->gpt, &evaluation->session->stream, &evaluation->session->hooks,
                          evaluation->tokens, evaluation->targets, &sum, evaluation->losses));
         for (size_t i = 0; i < n; i++)
             count_token(evaluation, evaluation->targets[i], evaluation->losses[i]);
     }
+    return STATUS_OK;
+}
+
+// No more sequences at a time than the longest shard has: the rest would be padding.
+static enum status clamp_batch(struct evaluation *evaluation, const struct file_list *files) {
+    size_t longest = 1, T = (size_t)evaluation->T;
+    for (int i = 0; i < files->n_paths; i++) {
+        struct shard shard;
+        TRY(shard_open(&shard, files->paths[i]));
+        size_t n = shard.n_tokens > 0 ? (shard.n_tokens - 1 + T - 1) / T : 0;
+        longest = n > longest ? n : longest;
+        shard_close(&shard);
+    }
+    if ((size_t)evaluation->B > longest)
+        evaluation->B = (int)longest;
     return STATUS_OK;
 }
 
@@ -107,16 +127,44 @@ static void report(const struct totals *totals) {
     printf(" (%lld tokens)\n", (long long)totals->tokens);
 }
 
+static enum status check_place(const struct evaluation *evaluation, enum region_place place, size_t more) {
+    const struct session *session = evaluation->session;
+    size_t wanted = memory_bytes(&session->memory, place) + more, available;
+    char needed[32], there[32];
+    if (place == REGION_HOST)
+        available = memory_available_bytes();
+    else
+        TRY(device_memory_available(session->device, &available));
+    if (wanted <= available)
+        return STATUS_OK;
+    return FAIL(STATUS_FAILED,
+                "train eval: %d sequences of %d tokens at a time need %s of %smemory, and %s are available; "
+                "lower --batch-size",
+                evaluation->B, evaluation->T, text_bytes(needed, sizeof needed, (double)wanted),
+                place == REGION_HOST ? "" : "GPU ", text_bytes(there, sizeof there, (double)available));
+}
+
+static enum status check_memory(const struct evaluation *evaluation) {
+    size_t per_token = sizeof *evaluation->read + sizeof *evaluation->tokens + sizeof *evaluation->targets +
+                       sizeof *evaluation->losses;
+    TRY(check_place(evaluation, REGION_HOST, (size_t)evaluation->B * (size_t)evaluation->T * per_token));
+    return evaluation->session->device->place == REGION_HOST ? STATUS_OK
+                                                             : check_place(evaluation, REGION_DEVICE, 0);
+}
+
 static enum status evaluate(struct evaluation *evaluation, const struct file_list *files) {
     struct session *session = evaluation->session;
+    TRY(clamp_batch(evaluation, files));
     size_t window = (size_t)evaluation->B * (size_t)evaluation->T;
     const struct gpt_options options = {.type = session->type, .B = evaluation->B, .T = evaluation->T};
+    TRY(gpt_new(&session->params, &options, session->device, &session->memory.table, &evaluation->gpt));
+    TRY(check_memory(evaluation));
+    evaluation->read = malloc((window + 1) * sizeof *evaluation->read);
     evaluation->tokens = malloc(window * sizeof *evaluation->tokens);
     evaluation->targets = malloc(window * sizeof *evaluation->targets);
     evaluation->losses = malloc(window * sizeof *evaluation->losses);
-    if (!evaluation->tokens || !evaluation->targets || !evaluation->losses)
+    if (!evaluation->read || !evaluation->tokens || !evaluation->targets || !evaluation->losses)
         return FAIL(STATUS_FAILED, "out of memory for batches of %zu tokens", window);
-    TRY(gpt_new(&session->params, &options, session->device, &session->memory.table, &evaluation->gpt));
     TRY(session_load(session));
     TRY(gpt_bind(evaluation->gpt, &session->memory.table, &session->stream));
     TRY(evaluate_files(evaluation, files));
@@ -142,6 +190,7 @@ static enum status run_eval(int n_args, char **args) {
     if (status == STATUS_OK)
         status = evaluate(&evaluation, &files);
     gpt_delete(evaluation.gpt);
+    free(evaluation.read);
     free(evaluation.tokens);
     free(evaluation.targets);
     free(evaluation.losses);

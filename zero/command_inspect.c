@@ -12,6 +12,7 @@
 #include "zero/commands.h"
 
 #define SHOWN_TOKENS 16
+#define READ_TOKENS  8192
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
@@ -21,19 +22,19 @@ static const struct arg flags[] = {
 // ---------------------------------------------------------------------------------------------------------
 // shards
 
-static enum status show_tokens(const struct shard *shard, size_t n) {
+static enum status show_tokens(const uint16_t *tokens, size_t n) {
     struct tokenizer *tokenizer = NULL;
     if (tokenizer_path)
         TRY(tokenizer_load(tokenizer_path, &tokenizer));
     printf("  begins:");
     for (size_t i = 0; i < n; i++)
-        printf(" %d", shard->tokens[i]);
+        printf(" %d", tokens[i]);
     printf("\n");
     if (tokenizer) {
         printf("  as text: ");
         for (size_t i = 0; i < n; i++) {
             size_t n_bytes;
-            const char *bytes = tokenizer_bytes(tokenizer, shard->tokens[i], &n_bytes);
+            const char *bytes = tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
             fwrite(bytes ? bytes : "?", 1, bytes ? n_bytes : 1, stdout);
         }
         printf("\n");
@@ -42,19 +43,37 @@ static enum status show_tokens(const struct shard *shard, size_t n) {
     return STATUS_OK;
 }
 
+static enum status find_range(struct shard *shard, int *lowest, int *highest) {
+    uint16_t tokens[READ_TOKENS];
+    *lowest = 65536, *highest = -1;
+    for (size_t first = 0, n; first < shard->n_tokens; first += n) {
+        n = shard->n_tokens - first < READ_TOKENS ? shard->n_tokens - first : READ_TOKENS;
+        TRY(shard_read(shard, first, n, tokens));
+        for (size_t i = 0; i < n; i++) {
+            *lowest = tokens[i] < *lowest ? tokens[i] : *lowest;
+            *highest = tokens[i] > *highest ? tokens[i] : *highest;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status describe_shard(struct shard *shard) {
+    size_t n = shard->n_tokens < SHOWN_TOKENS ? shard->n_tokens : SHOWN_TOKENS;
+    uint16_t shown[SHOWN_TOKENS];
+    int lowest, highest;
+    TRY(find_range(shard, &lowest, &highest));
+    TRY(shard_read(shard, 0, n, shown));
+    printf("%s: token shard, %zu tokens", shard->path, shard->n_tokens);
+    if (shard->n_tokens > 0)
+        printf(", ids from %d to %d", lowest, highest);
+    printf("\n");
+    return show_tokens(shown, n);
+}
+
 static enum status inspect_shard(const char *path) {
     struct shard shard;
     TRY(shard_open(&shard, path));
-    int lowest = 65536, highest = -1;
-    for (size_t i = 0; i < shard.n_tokens; i++) {
-        lowest = shard.tokens[i] < lowest ? shard.tokens[i] : lowest;
-        highest = shard.tokens[i] > highest ? shard.tokens[i] : highest;
-    }
-    printf("%s: token shard, %zu tokens", path, shard.n_tokens);
-    if (shard.n_tokens > 0)
-        printf(", ids from %d to %d", lowest, highest);
-    printf("\n");
-    enum status status = show_tokens(&shard, shard.n_tokens < SHOWN_TOKENS ? shard.n_tokens : SHOWN_TOKENS);
+    enum status status = describe_shard(&shard);
     shard_close(&shard);
     return status;
 }

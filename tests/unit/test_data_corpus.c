@@ -131,7 +131,7 @@ static int read_split(const char *name, uint16_t *tokens, size_t *n_tokens) {
     for (int i = 0; i < n_shards; i++) {
         struct shard shard;
         EXPECT_OK(shard_open(&shard, list.paths[i]));
-        memcpy(tokens + *n_tokens, shard.tokens, 2 * shard.n_tokens);
+        EXPECT_OK(shard_read(&shard, 0, shard.n_tokens, tokens + *n_tokens));
         *n_tokens += shard.n_tokens;
         shard_close(&shard);
     }

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "data/loader.h"
@@ -351,6 +352,53 @@ static void test_more_tokens_than_31_bits(void **state) {
     loader_delete(loader);
 }
 
+// Many more shards than the process may have open: each is opened when it is read.
+static void test_more_shards_than_open_files(void **state) {
+    (void)state;
+    enum { N_SHARDS = 60 };
+    struct rlimit before, small;
+    char name[32], many[300];
+    for (int i = 0; i < N_SHARDS; i++) {
+        snprintf(name, sizeof name, "many-%03d.bin", i);
+        write_shard(name, T + 1, 100 * i);
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    small = before;
+    small.rlim_cur = 32;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    struct loader *loader = NULL;
+    enum status status = try_new(temporary_path(&temporary, "many-*.bin", many, sizeof many), VOCABULARY, 1,
+                                 1, false, 1, &loader);
+    for (int step = 0; status == STATUS_OK && step < 2 * N_SHARDS; step++) {
+        const int32_t *tokens, *targets;
+        status = loader_batch(loader, step, 0, &tokens, &targets);
+        if (status == STATUS_OK)
+            assert_int_equal(tokens[0], 100 * (step % N_SHARDS));
+    }
+    loader_delete(loader);
+    setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_OK(status);
+}
+
+// A shard that is cut while it is in use fails the batch that needs it, also where that was read ahead, and
+// no other.
+static void test_a_shard_that_is_cut(void **state) {
+    (void)state;
+    char path[300];
+    write_shard("cut.bin", 4 * T + 1, 0);
+    temporary_path(&temporary, "cut.bin", path, sizeof path);
+    struct loader *loader;
+    EXPECT_OK(try_new(path, VOCABULARY, 1, 1, false, 1, &loader));
+    const int32_t *tokens, *targets;
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
+    assert_int_equal(truncate(path, SHARD_HEADER_BYTES + 2 * (2 * T + 1)), 0);
+    EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
+    assert_int_equal(tokens[0], T);
+    EXPECT_FAILURE(STATUS_FAILED, loader_batch(loader, 3, 0, &tokens, &targets), "cut.bin", "became shorter");
+    EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
+    loader_delete(loader);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
@@ -366,6 +414,8 @@ int main(void) {
         cmocka_unit_test(test_missing_and_bad_shards),
         cmocka_unit_test(test_deleting_while_reading),
         cmocka_unit_test(test_more_tokens_than_31_bits),
+        cmocka_unit_test(test_more_shards_than_open_files),
+        cmocka_unit_test(test_a_shard_that_is_cut),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,6 +1,8 @@
 // Token shards: written as llm.c reads them, and every way to be no shard is told with what was found.
 #include "tests/support/expect.h"
 
+#include <unistd.h>
+
 #include "data/shard.h"
 #include "tests/support/temporary.h"
 
@@ -32,7 +34,7 @@ static enum status open_and_close(void) {
     struct shard shard;
     enum status status = shard_open(&shard, path);
     if (status != STATUS_OK)
-        assert_true(!shard.path && !shard.tokens && !shard.map.data);
+        assert_true(!shard.path && shard.descriptor < 0);
     shard_close(&shard);
     return status;
 }
@@ -65,8 +67,12 @@ static void test_what_is_written(void **state) {
     EXPECT_OK(shard_open(&shard, path));
     assert_string_equal(shard.path, path);
     assert_int_equal(shard.n_tokens, 5);
-    assert_memory_equal(shard.tokens, first, sizeof first);
-    assert_memory_equal(shard.tokens + 3, second, sizeof second);
+    uint16_t read[3];
+    EXPECT_OK(shard_read(&shard, 0, 3, read));
+    assert_memory_equal(read, first, sizeof first);
+    shard_release(&shard); // opens again by itself
+    EXPECT_OK(shard_read(&shard, 3, 2, read));
+    assert_memory_equal(read, second, sizeof second);
     shard_close(&shard);
     shard_close(&shard); // twice is fine
 }
@@ -148,6 +154,31 @@ static void test_other_sizes_than_the_header_says(void **state) {
     EXPECT_OK(open_and_close()); // an empty shard is one
 }
 
+// A shard that is cut while it is in use: an error of the read, whether the file was held open or not.
+static void test_a_file_that_becomes_shorter(void **state) {
+    (void)state;
+    uint16_t read[4];
+    struct shard shard;
+    for (int released = 0; released < 2; released++) {
+        make_file(SHARD_MAGIC, 1, 4, 8);
+        EXPECT_OK(shard_open(&shard, path));
+        EXPECT_OK(shard_read(&shard, 0, 4, read));
+        if (released)
+            shard_release(&shard);
+        assert_int_equal(truncate(path, SHARD_HEADER_BYTES + 6), 0);
+        assert_false(shard_try_read(&shard, 0, 4, read));
+        assert_string_equal(status_message(), "");
+        EXPECT_FAILURE(STATUS_FAILED, shard_read(&shard, 0, 4, read), path, "became shorter");
+        shard_close(&shard);
+    }
+    make_file(SHARD_MAGIC, 1, 4, 8);
+    EXPECT_OK(shard_open(&shard, path));
+    shard_release(&shard);
+    EXPECT_OK(file_remove_tree(path));
+    EXPECT_FAILURE(STATUS_FAILED, shard_read(&shard, 0, 4, read), path, "No such file");
+    shard_close(&shard);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_written),
@@ -156,6 +187,7 @@ int main(void) {
         cmocka_unit_test(test_unwritable_folder),
         cmocka_unit_test(test_what_is_no_shard),
         cmocka_unit_test(test_other_sizes_than_the_header_says),
+        cmocka_unit_test(test_a_file_that_becomes_shorter),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
