@@ -50,8 +50,11 @@ enum status file_write_all(const char *path, const void *data, size_t bytes) MUS
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when not permitted
-enum status file_remove_tree(const char *path) MUST_CHECK;  // rm -r; absent is fine; follows no links
-enum status file_sync_folder(const char *path) MUST_CHECK;  // makes renames inside it durable
+// Whether files can be made in a folder, by making one and removing it: NAME, which a killed process may
+// leave. STATUS_INVALID where they cannot, STATUS_FAILED where the disk is full or broken.
+enum status file_try_folder(const char *folder, const char *name) MUST_CHECK;
+enum status file_remove_tree(const char *path) MUST_CHECK; // rm -r; absent is fine; follows no links
+enum status file_sync_folder(const char *path) MUST_CHECK; // makes renames inside it durable
 enum status file_rename(const char *from, const char *to) MUST_CHECK;
 // DIR/NAME in a fresh string, formatted; NULL when out of memory (then a failure is recorded).
 char *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -43,6 +43,32 @@ enum status file_make_folders(const char *path) {
     return status;
 }
 
+// 0, or the errno of what failed. The write counts too: a full disk still takes empty files.
+static int try_file(const char *path) {
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return errno;
+    int error = write(descriptor, "", 1) != 1 ? errno : 0;
+    if (close(descriptor) != 0 && !error)
+        error = errno;
+    if (unlink(path) != 0 && !error)
+        error = errno;
+    return error;
+}
+
+enum status file_try_folder(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    if (!path)
+        return STATUS_FAILED;
+    int error = try_file(path);
+    free(path);
+    if (!error)
+        return STATUS_OK;
+    bool broken = error == ENOSPC || error == EDQUOT || error == EIO;
+    return FAIL(broken ? STATUS_FAILED : STATUS_INVALID, "cannot write files in the folder %s: %s", folder,
+                strerror(error));
+}
+
 static enum status remove_at(int parent, const char *name, const char *path);
 
 static enum status remove_entries(int folder, const char *path) {

@@ -108,6 +108,23 @@ enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) 
     return status;
 }
 
+static enum status try_folder(const char *path, int rank, bool make) {
+    char name[32];
+    if (make)
+        TRY(file_make_folders(path));
+    else if (!file_is_folder(path))
+        return STATUS_OK;
+    snprintf(name, sizeof name, ".tmp-probe-%d", rank); // a stale one is removed as stale checkpoints are
+    return file_try_folder(path, name);
+}
+
+enum status run_folder_try(const struct run_folder *folder, const struct config *config, int rank,
+                           bool make) {
+    TRY(try_folder(folder->path, rank, make));
+    TRY(try_folder(folder->checkpoints, rank, make));
+    return config->train.sample_every > 0 ? try_folder(folder->samples, rank, make) : STATUS_OK;
+}
+
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) {
     struct text json = {0};
     char *config_path = file_path("%s/config.json", folder->path),

@@ -2,6 +2,8 @@
 #ifndef ZERO_ZERO_RUN_FOLDER_H
 #define ZERO_ZERO_RUN_FOLDER_H
 
+#include <stdbool.h>
+
 #include "configs/config.h"
 #include "zero/comm.h"
 
@@ -19,6 +21,11 @@ enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CH
 // under a name that no other run has, and each rank must find it. STATUS_INVALID names the rank that does
 // not, and both places. All ranks call it.
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) MUST_CHECK;
+// Tries the folders that the run will write to, by making files in them. The opener makes those that are
+// absent
+// (`make`); other ranks try what they see. STATUS_INVALID names the folder.
+enum status run_folder_try(const struct run_folder *folder, const struct config *config, int rank,
+                           bool make) MUST_CHECK;
 // Writes config.json and opens log.txt: for a run that really begins.
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) MUST_CHECK;
 void run_folder_close(struct run_folder *folder);

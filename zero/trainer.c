@@ -38,9 +38,11 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
         *batch_status = status;
         return STATUS_OK;
     }
+    if (status == STATUS_OK)
+        status = trainer->pending;
     if (status == STATUS_OK && signals_stop_asked())
         status = STATUS_STOPPED;
-    return trainer_agree(trainer, status);
+    return trainer_agree_between_steps(trainer, status);
 }
 
 // Skipped steps count neither for the schedule nor for Adam.
@@ -156,7 +158,7 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
     double norm;
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     TRY(optimizer_skip(optimizer, &trainer->stream));
-    return trainer_agree(trainer, batch_status);
+    return trainer_agree_between_steps(trainer, batch_status);
 }
 
 static enum status train_step(struct trainer *trainer) {
@@ -202,7 +204,8 @@ static enum status train_step(struct trainer *trainer) {
         now.device_bytes =
             trainer->memory.device_measured + comm_sums_bytes(trainer->comm->world, REGION_DEVICE);
     progress_step(config, &now);
-    return metrics_step(&trainer->metrics, &now);
+    trainer_fail_later(trainer, metrics_step(&trainer->metrics, &now));
+    return STATUS_OK;
 }
 
 // One of the things that come between steps, as a span of the timeline.
@@ -223,7 +226,19 @@ static enum status after_step(struct trainer *trainer, bool last) {
         TRY(between_steps(trainer, "printed sample", trainer_sample));
     if (last || due(config->checkpoint.every, trainer->step))
         TRY(between_steps(trainer, "checkpoint", trainer_save));
-    return profiler_is_full(&trainer->profiler) || last ? trainer_profile_end(trainer) : STATUS_OK;
+    if (profiler_is_full(&trainer->profiler) || last)
+        TRY(trainer_profile_end(trainer));
+    return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
+}
+
+// Before a failure ends the run, where the weights are whole and all ranks are still in step. The first
+// failure stays the one that is reported.
+static void save_progress(struct trainer *trainer) {
+    if (!trainer->can_save || trainer->saved_step == trainer->step)
+        return;
+    log_live_end();
+    if (trainer_save(trainer) != STATUS_OK)
+        log_warning("the progress up to step %lld could not be saved", (long long)trainer->step);
 }
 
 static enum status stop(struct trainer *trainer) {
@@ -244,15 +259,12 @@ static enum status loop(struct trainer *trainer) {
         enum status status = train_step(trainer);
         if (status == STATUS_STOPPED)
             return stop(trainer);
-        if (status == STATUS_INVALID && trainer->saved_step != trainer->step) {
-            // Bad data met on the way: the weights are whole, and the first failure stays the one that is
-            // told.
-            log_live_end();
-            if (trainer_save(trainer) != STATUS_OK)
-                log_warning("the progress up to step %lld could not be saved", (long long)trainer->step);
+        if (status == STATUS_OK)
+            status = after_step(trainer, trainer->step == last);
+        if (status != STATUS_OK) {
+            save_progress(trainer);
+            return status;
         }
-        TRY(status);
-        TRY(after_step(trainer, trainer->step == last));
     }
     return STATUS_OK;
 }

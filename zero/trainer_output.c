@@ -28,8 +28,8 @@ static enum status evaluate_share(struct trainer *trainer, int64_t batches, doub
         bool counts = mine < batches;
         const int32_t *tokens, *targets;
         double batch_sum;
-        TRY(trainer_agree(trainer,
-                          loader_batch(trainer->val, counts ? mine : batches - 1, 0, &tokens, &targets)));
+        TRY(trainer_agree_between_steps(
+            trainer, loader_batch(trainer->val, counts ? mine : batches - 1, 0, &tokens, &targets)));
         TRY(gpt_evaluate(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens, targets,
                          &batch_sum, NULL));
         if (!counts)
@@ -59,7 +59,9 @@ enum status trainer_evaluate(struct trainer *trainer) {
     else
         log_info("step %lld  val loss %.4f (%lld batches of data.val)", (long long)eval.step, eval.loss,
                  (long long)batches);
-    return trainer_leads(trainer) ? metrics_eval(&trainer->metrics, &eval) : STATUS_OK;
+    if (trainer_leads(trainer))
+        trainer_fail_later(trainer, metrics_eval(&trainer->metrics, &eval));
+    return STATUS_OK;
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -73,8 +75,8 @@ static enum status add_to_text(void *context, const char *bytes, size_t n_bytes)
 static enum status write_sample(const struct trainer *trainer, const struct text *text) {
     char *path = NULL;
     enum status status = text_status(text);
-    if (status == STATUS_OK)
-        status = file_make_folders(trainer->folder.samples);
+    if (status == STATUS_OK && file_make_folders(trainer->folder.samples) != STATUS_OK)
+        status = STATUS_FAILED; // it could be used when the run began
     if (status == STATUS_OK) {
         path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);
         status = path ? file_write_all(path, text->data ? text->data : "", text->length) : STATUS_FAILED;
@@ -113,7 +115,7 @@ enum status trainer_sample(struct trainer *trainer) {
     if (status == STATUS_OK && trainer_leads(trainer))
         status = write_sample(trainer, &text);
     text_free(&text);
-    return trainer_agree(trainer, status);
+    return trainer_agree_between_steps(trainer, status);
 }
 
 // -----------------------------------------------------------------------------------------------------

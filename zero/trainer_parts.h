@@ -38,6 +38,8 @@ struct trainer {
 
     struct loss_scale loss_scale;
     int64_t step, saved_step; // steps done; of the newest checkpoint, -1 for none
+    enum status pending;      // of this rank's output since the ranks last agreed (metrics)
+    bool can_save;            // the run fails, all ranks know, and the weights are those of a whole step
 };
 
 // Everything up to the first step. *complete: the run had all its steps already, and only the folder was
@@ -48,6 +50,17 @@ void trainer_free(struct trainer *trainer);
 // Ranks agree on the outcome of what each did alone: the worst status of all.
 static inline enum status trainer_agree(struct trainer *trainer, enum status status) {
     return comm_agree(trainer->comm, status);
+}
+// The same between steps: after a failure here the progress can still be saved.
+static inline enum status trainer_agree_between_steps(struct trainer *trainer, enum status status) {
+    status = trainer_agree(trainer, status);
+    trainer->can_save = status > STATUS_STOPPED;
+    return status;
+}
+// Keeps a failure of one rank's output for the next agreement: the others are not waiting for it now.
+static inline void trainer_fail_later(struct trainer *trainer, enum status status) {
+    if (trainer->pending == STATUS_OK)
+        trainer->pending = status;
 }
 // Rank 0 alone prints and writes the run's folder.
 static inline bool trainer_leads(const struct trainer *trainer) {

@@ -79,10 +79,10 @@ enum status trainer_profile_end(struct trainer *trainer) {
     enum status status = STATUS_OK;
     if (profiler->profile->n_steps > 0) {
         TRY(align_clocks(trainer, &about));
-        TRY(profile_write(&about, trainer->comm, trainer->folder.path));
-        if (trainer_leads(trainer))
+        status = profile_write(&about, trainer->comm, trainer->folder.path);
+        if (status == STATUS_OK && trainer_leads(trainer))
             status = print(trainer, &about);
     }
     profiler_free(profiler);
-    return trainer_agree(trainer, status);
+    return trainer_agree_between_steps(trainer, status);
 }

@@ -373,6 +373,11 @@ static enum status open_folder(struct trainer *trainer) {
     return run_folder_meet(&trainer->folder, trainer->comm);
 }
 
+// Here, and not when the first checkpoint is due: a run that cannot save must not begin.
+static enum status try_folder(const struct trainer *trainer) {
+    return run_folder_try(&trainer->folder, trainer->config, trainer->comm->rank, trainer_leads(trainer));
+}
+
 static enum status begin_folder(struct trainer *trainer) {
     if (!trainer_leads(trainer))
         return STATUS_OK;
@@ -393,6 +398,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_agree(trainer, settle_config(trainer)));
     TRY(check_same_config(trainer));
     TRY(open_folder(trainer));
+    TRY(trainer_agree(trainer, try_folder(trainer)));
     TRY(settle_resume(trainer));
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)

@@ -1,15 +1,137 @@
 """Faults of the files around a run: what cannot be used is refused at the start, and what fails later costs no
 progress."""
-import json
 import os
+import resource
 import shutil
 import signal
-import subprocess
-import time
 import unittest
 
-import harness
 from harness import CommandCase, pseudo_random_tokens, write_shard
+
+
+class Folders(CommandCase):
+    """Root may write everywhere but in /proc, which stands for a folder without permission."""
+
+    def refuses_at_start(self, config, *arguments, says):
+        self.refuses(config, *arguments, says=says)
+        self.assertFalse((self.folder / 'run' / 'metrics.jsonl').exists(), 'the run began')
+
+    def test_folders_that_cannot_be_used(self):
+        config = self.tiny_config(model={'vocab_size': 257}, data={'tokenizer': 'bytes'}, train={'sample_every': 3})
+        for name in 'checkpoints', 'samples':
+            for kind in 'file', 'unwritable':
+                with self.subTest(name=name, kind=kind):
+                    path = self.folder / 'run' / name
+                    path.parent.mkdir()
+                    path.touch() if kind == 'file' else path.symlink_to('/proc')
+                    self.refuses_at_start(config, says=[path])
+                    if name == 'samples':
+                        path.unlink()
+                        path.touch()
+                        self.run_train(config, 'train.sample_every=0')  # needs none
+                    shutil.rmtree(path.parent)
+        self.run_train(config)
+        self.assertFalse(list((self.folder / 'run').glob('**/.tmp-*')))
+
+    def test_fifos_and_devices_in_place_of_files(self):
+        config = self.tiny_config()
+        for name in 'metrics.jsonl', 'log.txt', 'lock', 'config.json':
+            for kind in 'FIFO', 'device':
+                with self.subTest(name=name, kind=kind):
+                    path = self.folder / 'run' / name
+                    path.parent.mkdir()
+                    os.mkfifo(path) if kind == 'FIFO' else path.symlink_to('/dev/zero')
+                    process = self.start(config)
+                    try:
+                        _, error = process.communicate(timeout=60)
+                    finally:
+                        process.kill()
+                    self.assertEqual(process.returncode, 2, error)
+                    self.assertIn(f'{path} is a {kind}', error)
+                    shutil.rmtree(path.parent)
+        data = self.folder / 'fifo.bin'
+        os.mkfifo(data)
+        self.refuses(config, f'data.train={data}', says=[f'{data} is a FIFO'])
+
+
+class Signals(CommandCase):
+    def test_a_hangup_saves_unless_it_is_ignored(self):
+        config = self.tiny_config(train={'max_steps': 1000000})
+        process = self.start(config)
+        self.wait_for_steps(2)
+        process.send_signal(signal.SIGHUP)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, error)
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.curve()):08d}')
+        shutil.rmtree(self.folder / 'run')
+        process = self.start(config, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps(2)
+        process.send_signal(signal.SIGHUP)
+        self.wait_for_steps(len(self.curve()) + 50)
+        self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, error)
+
+
+class LaterFailures(CommandCase):
+    """What fails after the first step ends the run with the original message and a checkpoint."""
+
+    def ends_saved(self, process, *says):
+        _, error = process.communicate(timeout=120)
+        self.assertNotIn('Sanitizer', error)
+        self.assertEqual(process.returncode, 1, error)
+        messages = [line for line in error.splitlines() if 'error:' in line]
+        self.assertEqual(len(messages), 1, error)
+        for part in says:
+            self.assertIn(str(part), messages[0])
+        step = len(self.curve())
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{step:08d}')
+        self.run_train('checkpoint', 'verify', 'run')
+        return step
+
+    def long_run(self, **sections):
+        sections['train'] = {'max_steps': 1000000, **sections.get('train', {})}
+        return self.tiny_config(**sections)
+
+    def test_a_shard_that_is_cut(self):
+        config = self.long_run()
+        process = self.start(config)
+        self.wait_for_steps(2)
+        os.truncate(self.folder / 'tokens.bin', 1024)
+        self.ends_saved(process, 'tokens.bin became shorter while it was read')
+
+    def test_evaluation_data_that_is_cut(self):
+        write_shard(self.folder / 'val.bin', pseudo_random_tokens(4000, 61, seed=2))
+        process = self.start(self.long_run(train={'eval_every': 7}, data={'val': str(self.folder / 'val.bin')}))
+        self.wait_for_steps(2)
+        os.truncate(self.folder / 'val.bin', 1024)
+        self.assertEqual(self.ends_saved(process, 'val.bin became shorter') % 7, 0)
+
+    def test_samples_that_cannot_be_written(self):
+        process = self.start(self.long_run(model={'vocab_size': 257}, data={'tokenizer': 'bytes'},
+                                           train={'sample_every': 9, 'sample_tokens': 2}))
+        self.wait_for_steps(10)
+        process.send_signal(signal.SIGSTOP)  # not between the two
+        shutil.rmtree(self.folder / 'run' / 'samples')
+        (self.folder / 'run' / 'samples').symlink_to('/proc')
+        process.send_signal(signal.SIGCONT)
+        self.assertEqual(self.ends_saved(process, self.folder / 'run' / 'samples') % 9, 0)
+
+    def test_metrics_that_cannot_be_written(self):
+        """A limit on file sizes stands for the disk: a checkpoint fits, and metrics of so many steps do not."""
+        self.run_train(self.tiny_config(), 'run.dir=other')
+        limit = len(self.final_state('other')['rank-00000.bin']) + 10000
+
+        def no_space():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        process = self.start(self.long_run(run={'log_every': 100000}), preexec_fn=no_space)
+        _, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, error)
+        self.assertIn('metrics.jsonl: File too large', error)
+        lines = (self.folder / 'run' / 'metrics.jsonl').read_text().count('\n')  # the next one is torn
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
 
 
 class Evaluation(CommandCase):

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import time
@@ -248,6 +249,23 @@ class Failures(RankCase):
         process = self.start_mpirun(*command('data.shuffle=false', 'train.max_steps=9'))
         self.fails_together(process, 2, 'rank 1: ', '999')
         self.assertEqual(self.checkpoints()[-1].name, 'step-00000006')
+
+    def test_a_shard_that_is_cut_while_it_is_read(self):
+        process = self.start_mpirun('-n', 3, harness.TRAIN, self.long_run(), 'zero_optimization.stage=3')
+        self.wait_for_steps(7)
+        os.truncate(self.folder / 'tokens.bin', 1024)
+        self.fails_together(process, 1, 'tokens.bin became shorter')
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.curve()):08d}')
+
+    def test_metrics_that_rank_0_cannot_write(self):
+        """The others learn of it with the next step's agreement, and all save."""
+        process = self.start_mpirun('-n', 2, harness.TRAIN, self.long_run(), 'run.log_every=100000',
+                                    'checkpoint.every=0')
+        self.wait_for_steps(7)
+        resource.prlimit(self.living()[0], resource.RLIMIT_FSIZE, (450_000, 450_000))
+        self.fails_together(process, 1, 'metrics.jsonl', 'File too large')
+        lines = (self.folder / 'run' / 'metrics.jsonl').read_text().count('\n')
+        self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
 
     def test_a_full_disk_on_one_rank(self):
         """A limit on file sizes stands for the disk. The model is large enough that only a checkpoint meets it."""

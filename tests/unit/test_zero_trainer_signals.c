@@ -39,6 +39,7 @@ static void test_the_first_signal_asks_to_stop(void **unused) {
     (void)unused;
     assert_int_equal(exit_code_after(SIGINT, 0), SAW_THE_REQUEST);
     assert_int_equal(exit_code_after(SIGTERM, 0), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGHUP, 0), SAW_THE_REQUEST);
 }
 
 static void test_the_second_signal_ends_the_process(void **unused) {
