@@ -36,11 +36,31 @@ static enum status shrink(struct loss_scale *loss_scale, const struct config *co
     return STATUS_OK;
 }
 
+static enum status too_many_skips(const struct loss_scale *loss_scale, const struct config *config,
+                                  int64_t step) {
+    bool dynamic = config->fp16.loss_scale == 0;
+    return FAIL(
+        STATUS_FAILED,
+        "step %lld: %lld steps in a row were skipped because the gradients overflow at the %s loss scale "
+        "of %g (fp16.max_consecutive_skips); the run learns nothing. If the scale is too high, start "
+        "anew with %s; if the run has diverged, go on from a checkpoint before step %lld with "
+        "checkpoint.resume=PATH, or lower optimizer.lr",
+        (long long)step, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed", loss_scale->scale,
+        dynamic ? "a lower fp16.initial_scale_power" : "a lower fp16.loss_scale, or 0 (dynamic)",
+        (long long)(step + 1 - loss_scale->consecutive));
+}
+
 enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
                               bool overflow) {
     bool dynamic = config->fp16.loss_scale == 0;
     loss_scale->skipped += overflow;
-    if (loss_scale->scale == 0 || !dynamic)
+    loss_scale->consecutive = overflow ? loss_scale->consecutive + 1 : 0;
+    if (loss_scale->scale == 0)
+        return STATUS_OK;
+    if (config->fp16.max_consecutive_skips > 0 &&
+        loss_scale->consecutive >= config->fp16.max_consecutive_skips)
+        return too_many_skips(loss_scale, config, step);
+    if (!dynamic)
         return STATUS_OK;
     if (overflow)
         return shrink(loss_scale, config, step);

@@ -19,6 +19,7 @@ struct loss_scale {
     int64_t hysteresis_left;
     int64_t last_overflow; // step, -1: none yet
     int64_t skipped;       // steps so far
+    int64_t consecutive;   // of them, those since the last step that was not
 };
 
 // As a run begins: scale 0 where the config asks for no scaling.
@@ -26,7 +27,8 @@ struct loss_scale loss_scale_initial(const struct config *config);
 // What losses are multiplied by: 1 where they are not scaled.
 double loss_scale_factor(const struct loss_scale *loss_scale);
 // After step `step` (from 0): whether its gradients overflowed, and so were not used. STATUS_FAILED when the
-// scale would have to fall below fp16.min_loss_scale.
+// scale would have to fall below fp16.min_loss_scale, or fp16.max_consecutive_skips steps were skipped in a
+// row.
 enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
                               bool overflow) MUST_CHECK;
 

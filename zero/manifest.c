@@ -102,7 +102,10 @@ static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *
     loss_scale->scale = scale->valuedouble;
     TRY(json_get_integer(object, "hysteresis_left", 1, MAX_WHOLE, source, &loss_scale->hysteresis_left));
     TRY(json_get_integer(object, "last_overflow", -1, checkpoint->step, source, &loss_scale->last_overflow));
-    return json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped);
+    TRY(json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped));
+    if (!cJSON_GetObjectItemCaseSensitive(object, "consecutive")) // an older checkpoint
+        return STATUS_OK;
+    return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
 }
 
 // The kinds come in the order of their enum, none left out but, before the factors, the moments.

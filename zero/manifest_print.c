@@ -33,9 +33,10 @@ static void print_loss_scale(const struct loss_scale *loss_scale, struct text *o
     if (loss_scale->scale > 0)
         text_add(out,
                  "  \"loss_scale\": {\"scale\": %s, \"hysteresis_left\": %" PRId64
-                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 "},\n",
+                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 ", \"consecutive\": %" PRId64
+                 "},\n",
                  text_double(scale, loss_scale->scale), loss_scale->hysteresis_left,
-                 loss_scale->last_overflow, loss_scale->skipped);
+                 loss_scale->last_overflow, loss_scale->skipped, loss_scale->consecutive);
 }
 
 static void print_tensors(const struct params *params, struct text *out) {

@@ -141,7 +141,8 @@ enum status trainer_save(struct trainer *trainer) {
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;
     enum status status = STATUS_OK;
-    if (trainer_leads(trainer))
+    // While steps are being skipped the run may be dead, and an older checkpoint the one to go back to.
+    if (trainer_leads(trainer) && trainer->loss_scale.consecutive == 0)
         status = checkpoint_prune(trainer->folder.checkpoints, config->checkpoint.keep, trainer->step);
     return trainer_agree(trainer, status);
 }

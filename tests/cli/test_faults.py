@@ -134,6 +134,19 @@ class LaterFailures(CommandCase):
         self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
 
 
+class DeadRuns(CommandCase):
+    def test_a_run_that_only_skips_steps_ends_and_prunes_nothing(self):
+        """The scale is beyond fp32, so that every step overflows; the count goes on when the run is resumed."""
+        config = self.tiny_config(fp16={'loss_scaling': 'on', 'loss_scale': 1e300}, checkpoint={'every': 10, 'keep': 2},
+                                  train={'max_steps': 300})
+        for _ in range(2):
+            self.refuses(config, code=1, says=['step 49: 50 steps in a row', 'fixed loss scale', 'fp16.loss_scale',
+                                               'checkpoint.resume=PATH'])
+            self.assertEqual([p.name for p in self.checkpoints()], [f'step-{n:08d}' for n in (10, 20, 30, 40)])
+        self.run_train(config, 'fp16.max_consecutive_skips=0', 'train.max_steps=300', 'run.dir=unlimited')
+        self.assertEqual(self.metrics('unlimited')[-1]['skipped_steps'], 300)
+
+
 class Evaluation(CommandCase):
     def test_a_batch_is_no_larger_than_the_data(self):
         """Memory for a million sequences at a time is never taken: 125 are all there are."""

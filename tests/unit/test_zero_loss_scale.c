@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include <cmocka.h>
 
@@ -76,6 +77,33 @@ static void test_fixed_and_none(void **state) {
     assert_true(loss_scale_factor(&end) == 1);
 }
 
+// A run of which every step overflows ends, in both modes; one good step starts the count again.
+static void test_the_limit_on_consecutive_skips(void **state) {
+    (void)state;
+    static const char *const modes[] = {"\"loss_scale\": 1024", "\"initial_scale_power\": 100"};
+    static const char *const names[] = {"fixed loss scale of 1024", "dynamic loss scale"};
+    for (int mode = 0; mode < 2; mode++) {
+        char json[160];
+        snprintf(json, sizeof json,
+                 "{\"fp16\": {\"loss_scaling\": \"on\", \"max_consecutive_skips\": 5, %s}}", modes[mode]);
+        struct config config = read_config(json);
+        struct loss_scale loss_scale = loss_scale_initial(&config);
+        static const char script[] = "xxxx.xxxx";
+        for (int64_t step = 0; script[step]; step++)
+            EXPECT_OK(loss_scale_update(&loss_scale, &config, step, script[step] == 'x'));
+        EXPECT_FAILURE(STATUS_FAILED, loss_scale_update(&loss_scale, &config, 9, true),
+                       "step 9: 5 steps in a row", names[mode], "fp16.max_consecutive_skips",
+                       "before step 5");
+        config_free(&config);
+    }
+    struct config config = read_config(
+        "{\"fp16\": {\"loss_scaling\": \"on\", \"max_consecutive_skips\": 0, \"loss_scale\": 1024}}");
+    struct loss_scale loss_scale = loss_scale_initial(&config);
+    for (int64_t step = 0; step < 200; step++)
+        EXPECT_OK(loss_scale_update(&loss_scale, &config, step, true));
+    config_free(&config);
+}
+
 // With fp16 losses are scaled unless that was asked not to be, with the other types only where asked.
 static void test_where_losses_are_scaled(void **state) {
     (void)state;
@@ -105,6 +133,7 @@ int main(void) {
         cmocka_unit_test(test_without_hysteresis),
         cmocka_unit_test(test_the_smallest_scale),
         cmocka_unit_test(test_fixed_and_none),
+        cmocka_unit_test(test_the_limit_on_consecutive_skips),
         cmocka_unit_test(test_where_losses_are_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
