@@ -96,8 +96,9 @@ static enum status read_paths(const struct option *option, const char *source, c
     list.paths = calloc((size_t)n + 1, sizeof *list.paths);
     if (!list.paths)
         return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-    for (int i = 0; i < n && status == STATUS_OK; i++) {
-        const cJSON *item = cJSON_IsArray(value) ? cJSON_GetArrayItem(value, i) : value;
+    // By the list's links: cJSON_GetArrayItem walks from the start each time.
+    for (const cJSON *item = cJSON_IsArray(value) ? value->child : value; n-- > 0 && status == STATUS_OK;
+         item = item->next) {
         if (!cJSON_IsString(item))
             status = wrong_type(option, source, item, "a path, or a list of paths");
         else if (item->valuestring[0]) // "" names nothing
