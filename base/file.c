@@ -194,17 +194,26 @@ void file_write(struct file_writer *writer, const void *data, size_t bytes) {
         writer->bytes += bytes;
 }
 
-enum status file_commit(struct file_writer *writer) {
+static enum status write_failed(const struct file_writer *writer) {
+    return writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
+                         : STATUS_OK;
+}
+
+enum status file_finish(struct file_writer *writer) {
     if (!writer->error && (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0))
         writer->error = errno;
     if (fclose(writer->stream) != 0 && !writer->error)
         writer->error = errno;
     writer->stream = NULL;
-    if (!writer->error && rename(writer->temporary_path, writer->path) != 0)
+    return write_failed(writer);
+}
+
+enum status file_commit(struct file_writer *writer) {
+    enum status status = writer->stream ? file_finish(writer) : write_failed(writer);
+    if (status == STATUS_OK && rename(writer->temporary_path, writer->path) != 0) {
         writer->error = errno;
-    enum status status = STATUS_OK;
-    if (writer->error)
-        status = FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error));
+        status = write_failed(writer);
+    }
     if (status == STATUS_OK) { // nothing temporary is left to remove
         free(writer->temporary_path);
         writer->temporary_path = NULL;

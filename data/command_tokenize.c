@@ -1,7 +1,9 @@
 // ./train tokenize TEXT... --out DIR
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -24,38 +26,59 @@ static const struct arg flags[] = {
      "start a new shard at this many tokens (100000000)"},
 };
 
-// One split being written: shards of it as they fill.
+// One split being written: shards of it as they fill. All stay under temporary names until everything is on
+// disk, as a disk that fills must leave what an earlier run wrote.
 struct split_writer {
     const char *name; // "train", "val"
-    struct shard_writer shard;
-    bool open;
-    int n_shards;
+    struct shard_writer *shards;
+    int n_shards, capacity;
+    bool open; // the last of them takes tokens
     size_t n_tokens, n_bytes;
 };
 
+static enum status finish_shard(struct split_writer *split) {
+    bool open = split->open;
+    split->open = false;
+    return open ? shard_writer_finish(&split->shards[split->n_shards - 1]) : STATUS_OK;
+}
+
 static enum status next_shard(struct split_writer *split) {
-    if (split->open) {
-        split->open = false;
-        TRY(shard_writer_commit(&split->shard));
+    TRY(finish_shard(split));
+    if (split->n_shards == split->capacity) {
+        int capacity = split->capacity ? 2 * split->capacity : 16;
+        struct shard_writer *grown = realloc(split->shards, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %d shards", capacity);
+        split->shards = grown;
+        split->capacity = capacity;
     }
-    char *path = file_path("%s/%s-%05d.bin", out_folder, split->name, split->n_shards++);
-    enum status status = path ? shard_writer_open(&split->shard, path) : STATUS_FAILED;
+    char *path = file_path("%s/%s-%05d.bin", out_folder, split->name, split->n_shards);
+    enum status status = path ? shard_writer_open(&split->shards[split->n_shards], path) : STATUS_FAILED;
     free(path);
     split->open = status == STATUS_OK;
+    split->n_shards += split->open;
     return status;
+}
+
+static void split_discard(struct split_writer *split) {
+    for (int i = 0; i < split->n_shards; i++)
+        shard_writer_discard(&split->shards[i]);
+    free(split->shards);
+    split->shards = NULL;
 }
 
 static enum status add_ids(struct split_writer *split, const int32_t *ids, size_t n) {
     uint16_t tokens[4096];
     for (size_t i = 0, now; i < n; i += now) {
-        if (!split->open || split->shard.n_tokens == (size_t)shard_tokens)
+        if (!split->open || split->shards[split->n_shards - 1].n_tokens == (size_t)shard_tokens)
             TRY(next_shard(split));
-        size_t room = (size_t)shard_tokens - split->shard.n_tokens;
+        struct shard_writer *shard = &split->shards[split->n_shards - 1];
+        size_t room = (size_t)shard_tokens - shard->n_tokens;
         now = n - i < room ? n - i : room;
         now = now < sizeof tokens / sizeof *tokens ? now : sizeof tokens / sizeof *tokens;
         for (size_t k = 0; k < now; k++)
             tokens[k] = (uint16_t)ids[i + k];
-        shard_writer_add(&split->shard, tokens, now);
+        shard_writer_add(shard, tokens, now);
     }
     split->n_tokens += n;
     return STATUS_OK;
@@ -78,16 +101,11 @@ static enum status add_text(struct split_writer *split, const struct tokenizer *
     return status;
 }
 
-static enum status finish(struct split_writer *split) {
-    bool open = split->open;
-    split->open = false;
-    if (open)
-        TRY(shard_writer_commit(&split->shard));
+static void report(const struct split_writer *split) {
     if (split->n_bytes > 0)
         log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes a token", split->name, split->n_bytes,
                  split->n_tokens, split->n_shards, split->n_shards == 1 ? "" : "s",
                  (double)split->n_bytes / (double)split->n_tokens);
-    return STATUS_OK;
 }
 
 // What an earlier run left must not be taken for this one's: removes the split's shards beyond those just
@@ -111,7 +129,8 @@ static enum status remove_stale(const struct split_writer *split) {
     return status;
 }
 
-static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2]) {
+static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2],
+                              const char *path, struct file_writer *meta) {
     struct text json = {0};
     text_add(&json, "{\n  \"tokenizer\": ");
     json_add_string(&json, tokenizer_path);
@@ -120,34 +139,60 @@ static enum status write_meta(const struct tokenizer *tokenizer, const struct sp
         text_add(&json, ",\n  \"%s\": {\"bytes\": %zu, \"tokens\": %zu, \"shards\": %d}", splits[i].name,
                  splits[i].n_bytes, splits[i].n_tokens, splits[i].n_shards);
     text_add(&json, "\n}\n");
-    char *path = file_path("%s/meta.json", out_folder);
-    enum status status = path ? text_status(&json) : STATUS_FAILED;
+    enum status status = text_status(&json);
     if (status == STATUS_OK)
-        status = file_write_all(path, json.data, json.length);
-    free(path);
+        status = file_writer_open(meta, path);
+    if (status == STATUS_OK) {
+        file_write(meta, json.data, json.length);
+        status = file_finish(meta);
+    }
     text_free(&json);
     return status;
 }
 
+// Everything is on disk: only names change from here on. meta.json goes first and comes last, so that it
+// never describes shards that are not those beside it.
+static enum status publish(struct split_writer splits[2], const char *meta_path, struct file_writer *meta) {
+    if (unlink(meta_path) != 0 && errno != ENOENT)
+        return FAIL(STATUS_FAILED, "cannot replace %s: %s", meta_path, strerror(errno));
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < splits[i].n_shards; k++)
+            TRY(shard_writer_commit(&splits[i].shards[k]));
+        TRY(remove_stale(&splits[i]));
+    }
+    TRY(file_commit(meta));
+    return file_sync_folder(out_folder);
+}
+
+static enum status add_texts(struct split_writer splits[2], const struct tokenizer *tokenizer,
+                             const struct corpus *corpus) {
+    for (int i = 0; i < corpus->n_texts; i++) {
+        const struct corpus_text *text = &corpus->texts[i];
+        TRY(add_text(&splits[0], tokenizer, text->text, text->train_bytes));
+        TRY(add_text(&splits[1], tokenizer, text->text + text->train_bytes, text->bytes - text->train_bytes));
+    }
+    TRY(finish_shard(&splits[0]));
+    return finish_shard(&splits[1]);
+}
+
 static enum status write_shards(const struct tokenizer *tokenizer, const struct corpus *corpus) {
     struct split_writer splits[2] = {{.name = "train"}, {.name = "val"}};
-    enum status status = file_make_folders(out_folder);
-    for (int i = 0; i < corpus->n_texts && status == STATUS_OK; i++) {
-        const struct corpus_text *text = &corpus->texts[i];
-        status = add_text(&splits[0], tokenizer, text->text, text->train_bytes);
-        if (status == STATUS_OK)
-            status = add_text(&splits[1], tokenizer, text->text + text->train_bytes,
-                              text->bytes - text->train_bytes);
-    }
+    struct file_writer meta = {0};
+    TRY(file_make_folders(out_folder));
+    char *meta_path = file_path("%s/meta.json", out_folder);
+    enum status status = meta_path ? add_texts(splits, tokenizer, corpus) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = write_meta(tokenizer, splits, meta_path, &meta);
+    if (status == STATUS_OK)
+        status = publish(splits, meta_path, &meta);
     for (int i = 0; i < 2; i++) {
         if (status == STATUS_OK)
-            status = finish(&splits[i]);
-        if (splits[i].open)
-            shard_writer_discard(&splits[i].shard);
-        if (status == STATUS_OK)
-            status = remove_stale(&splits[i]);
+            report(&splits[i]);
+        split_discard(&splits[i]);
     }
-    return status == STATUS_OK ? write_meta(tokenizer, splits) : status;
+    file_discard(&meta);
+    free(meta_path);
+    return status;
 }
 
 static enum status tokenize(const char *const *paths, int n_paths) {

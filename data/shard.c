@@ -130,20 +130,24 @@ void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_
     writer->n_tokens += n;
 }
 
-enum status shard_writer_commit(struct shard_writer *writer) {
+enum status shard_writer_finish(struct shard_writer *writer) {
     const int32_t header[3] = {SHARD_MAGIC, SHARD_VERSION, (int32_t)writer->n_tokens};
-    if (writer->n_tokens > INT32_MAX) {
-        enum status status = FAIL(STATUS_INVALID,
-                                  "%s would hold %zu tokens, more than its format can count; use smaller "
-                                  "shards",
-                                  writer->file.path, writer->n_tokens);
-        shard_writer_discard(writer);
-        return status;
-    }
+    if (writer->n_tokens > INT32_MAX)
+        return FAIL(STATUS_INVALID,
+                    "%s would hold %zu tokens, more than its format can count; use smaller shards",
+                    writer->file.path, writer->n_tokens);
     if (!writer->file.error && fseek(writer->file.stream, 0, SEEK_SET) != 0)
         writer->file.error = errno;
     file_write(&writer->file, header, sizeof header);
-    return file_commit(&writer->file);
+    return file_finish(&writer->file);
+}
+
+enum status shard_writer_commit(struct shard_writer *writer) {
+    enum status status = writer->file.stream ? shard_writer_finish(writer) : STATUS_OK;
+    if (status == STATUS_OK)
+        return file_commit(&writer->file);
+    shard_writer_discard(writer);
+    return status;
 }
 
 void shard_writer_discard(struct shard_writer *writer) {

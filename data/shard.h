@@ -34,13 +34,15 @@ bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *token
 // Closes the file until the next read, for those who hold more shards than a process may have files open.
 void shard_release(struct shard *shard);
 
-// Writes tokens as they come; shard_writer_commit puts the count in the header and makes the file visible.
+// Writes tokens as they come. shard_writer_finish puts the count in the header and flushes the file under its
+// temporary name; shard_writer_commit does that, unless it was done, and makes the file visible.
 struct shard_writer {
     struct file_writer file;
     size_t n_tokens;
 };
 enum status shard_writer_open(struct shard_writer *writer, const char *path) MUST_CHECK;
 void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_t n);
+enum status shard_writer_finish(struct shard_writer *writer) MUST_CHECK;
 enum status shard_writer_commit(struct shard_writer *writer) MUST_CHECK;
 void shard_writer_discard(struct shard_writer *writer);
 

@@ -148,6 +148,31 @@ class DeadRuns(CommandCase):
         self.assertEqual(self.metrics('unlimited')[-1]['skipped_steps'], 300)
 
 
+class Tokenizing(CommandCase):
+    def test_a_full_disk_leaves_the_shards_that_were_there(self):
+        """A limit on file sizes stands for the disk; train-00000.bin would fit, val-00000.bin does not."""
+        def tokenize(words, code=0, **options):
+            text = self.folder / 'text.txt'
+            text.write_text('the quick brown fox ' * words)
+            return self.run_train('tokenize', text, '--tokenizer', 'bytes', '--out', 'shards', '--split', '0.8',
+                                  code=code, **options)
+
+        def contents():
+            return {path.name: path.read_bytes() for path in (self.folder / 'shards').iterdir()}
+
+        def no_space():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+        tokenize(100)
+        before = contents()
+        self.assertEqual(sorted(before), ['meta.json', 'train-00000.bin', 'val-00000.bin'])
+        self.assertIn('val-00000.bin', tokenize(1000, code=1, preexec_fn=no_space).error)
+        self.assertEqual(contents(), before)
+        tokenize(1000)
+        self.assertEqual(sorted(contents()), sorted(before))
+        self.assertTrue(all(contents()[name] != data for name, data in before.items()))
+
+
 class Size(CommandCase):
     def test_a_config_of_many_paths(self):
         """Quadratic reading took two minutes for this many; linear takes half a second."""
