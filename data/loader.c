@@ -32,7 +32,9 @@ struct loader {
     size_t *first_sequence; // (n_shards + 1): the first sequence of each shard, then their number
     int n_shards;
     size_t n_tokens;
-    uint16_t *row; // (T + 1) tokens of a sequence, as read
+    struct identity identity;
+    int64_t first_step; // of the order of sequences
+    uint16_t *row;      // (T + 1) tokens of a sequence, as read
     // Shards whose files are open: a ring of their indices, so that any number of shards can be read.
     int *open_shards, n_open, most_open, next_open;
 
@@ -128,13 +130,13 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
 // for it reads it again.
 static enum status fill_batch(struct loader *loader, struct batch *batch, bool ahead) {
     size_t n = (size_t)loader->options.seq_len + 1;
+    int64_t step = batch->step > loader->first_step ? batch->step - loader->first_step : 0;
     batch->bad_shard = NULL;
     for (int b = 0; b < loader->options.micro_batch_size && !batch->bad_shard; b++) {
         size_t start;
-        struct shard *shard = locate_row(loader,
-                                         (uint64_t)batch->step * (uint64_t)loader->options.batch_size +
-                                             (uint64_t)(batch->first_row + b),
-                                         &start);
+        uint64_t row =
+            (uint64_t)step * (uint64_t)loader->options.batch_size + (uint64_t)(batch->first_row + b);
+        struct shard *shard = locate_row(loader, row, &start);
         if (ahead && !shard_try_read(shard, start, n, loader->row))
             return STATUS_OK;
         if (!ahead)
@@ -250,6 +252,7 @@ static enum status open_shards(struct loader *loader, const struct file_list *pa
     loader->row = calloc((size_t)loader->options.seq_len + 1, sizeof *loader->row);
     if (!loader->shards || !loader->first_sequence || !loader->open_shards || !loader->row)
         return FAIL(STATUS_FAILED, "out of memory for %d token shards", paths->n_paths);
+    TRY(identity_init(&loader->identity, paths->n_paths));
     for (int i = 0; i < paths->n_paths; i++) {
         struct shard *shard = &loader->shards[i];
         TRY(shard_open(shard, paths->paths[i]));
@@ -258,6 +261,7 @@ static enum status open_shards(struct loader *loader, const struct file_list *pa
         loader->first_sequence[i + 1] = loader->first_sequence[i] + n;
         loader->n_tokens += shard->n_tokens;
         loader->n_shards++;
+        TRY(identity_add(&loader->identity, shard));
     }
     return STATUS_OK;
 }
@@ -344,10 +348,20 @@ void loader_delete(struct loader *loader) {
         shard_close(&loader->shards[i]);
     free(loader->shards);
     free(loader->first_sequence);
+    identity_free(&loader->identity);
     free(loader->open_shards);
     free(loader->row);
     free(loader->option);
     free(loader);
+}
+
+void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed) {
+    loader->first_step = first_step;
+    loader->options.seed = seed;
+}
+
+const struct identity *loader_identity(const struct loader *loader) {
+    return &loader->identity;
 }
 
 size_t loader_n_tokens(const struct loader *loader) {

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "data/identity.h"
 
 struct loader;
 
@@ -43,6 +44,11 @@ void loader_delete(struct loader *loader);
 // given before then stays valid.
 enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
                          const int32_t **targets) MUST_CHECK;
+
+// Begins a new order of sequences at `first_step`, whose first row is the first of the order's epoch 0. For
+// data that changed on the way; without a call the order begins at step 0. Before the first loader_batch.
+void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
+const struct identity *loader_identity(const struct loader *loader);
 
 size_t loader_n_tokens(const struct loader *loader);    // in all shards
 size_t loader_n_sequences(const struct loader *loader); // in one epoch

@@ -1,0 +1,157 @@
+// Samples, and not whole shards: a terabyte of tokens must not be read to start a run, and tokens that were
+// made anew differ nearly everywhere.
+#include "data/identity.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define SAMPLE_TOKENS 2048
+#define N_SAMPLES     8
+#define MOST_NAMED    4 // shards that a message names
+
+enum status identity_init(struct identity *identity, int n_shards) {
+    uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MOST_ENTRIES - 1) / IDENTITY_MOST_ENTRIES;
+    *identity = (struct identity){.shards_per_entry = per_entry ? per_entry : 1};
+    identity->entries = calloc((size_t)n / identity->shards_per_entry + 1, sizeof *identity->entries);
+    return identity->entries ? STATUS_OK
+                             : FAIL(STATUS_FAILED, "out of memory for the identity of %d shards", n_shards);
+}
+
+void identity_free(struct identity *identity) {
+    free(identity->entries);
+    *identity = (struct identity){0};
+}
+
+enum status identity_copy(struct identity *copy, const struct identity *identity) {
+    *copy = *identity;
+    copy->entries = malloc(((size_t)identity->n_entries + 1) * sizeof *copy->entries);
+    if (!copy->entries) {
+        *copy = (struct identity){0};
+        return FAIL(STATUS_FAILED, "out of memory for the identity of data");
+    }
+    if (identity->n_entries > 0)
+        memcpy(copy->entries, identity->entries, (size_t)identity->n_entries * sizeof *copy->entries);
+    return STATUS_OK;
+}
+
+// Chained, so that order counts.
+static uint64_t chain(uint64_t digest, uint64_t tokens, uint64_t checksum) {
+    const uint64_t pair[2] = {tokens, checksum};
+    return XXH3_64bits_withSeed(pair, sizeof pair, digest);
+}
+
+static enum status sample(struct shard *shard, uint64_t *checksum) {
+    uint16_t tokens[SAMPLE_TOKENS];
+    const size_t n = shard->n_tokens;
+    const bool whole = n <= (size_t)N_SAMPLES * SAMPLE_TOKENS;
+    *checksum = 0;
+    for (size_t i = 0, first = 0; i < N_SAMPLES && first < n; i++) {
+        size_t now = n - first < SAMPLE_TOKENS ? n - first : SAMPLE_TOKENS;
+        TRY(shard_read(shard, first, now, tokens));
+        *checksum = XXH3_64bits_withSeed(tokens, now * sizeof *tokens, *checksum);
+        // The last sample ends where the shard does.
+        first = whole ? first + SAMPLE_TOKENS : (n - SAMPLE_TOKENS) / (N_SAMPLES - 1) * (i + 1);
+        if (!whole && i == N_SAMPLES - 2)
+            first = n - SAMPLE_TOKENS;
+    }
+    return STATUS_OK;
+}
+
+static void set_name(struct identity_entry *entry, const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (size_t i = 0; name[i] && i + 1 < sizeof entry->name; i++)
+        entry->name[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
+}
+
+enum status identity_add(struct identity *identity, struct shard *shard) {
+    uint64_t checksum;
+    TRY(sample(shard, &checksum));
+    if (identity->n_shards % identity->shards_per_entry == 0)
+        set_name(&identity->entries[identity->n_entries++], shard->path);
+    struct identity_entry *entry = &identity->entries[identity->n_entries - 1];
+    entry->tokens += shard->n_tokens;
+    entry->checksum = chain(entry->checksum, shard->n_tokens, checksum);
+    identity->n_shards++;
+    identity->n_tokens += shard->n_tokens;
+    identity->digest = chain(identity->digest, shard->n_tokens, checksum);
+    return STATUS_OK;
+}
+
+bool identity_is_same(const struct identity *a, const struct identity *b) {
+    return a->n_shards == b->n_shards && a->n_tokens == b->n_tokens && a->digest == b->digest;
+}
+
+// ---- what has changed
+
+static bool same_entry(const struct identity_entry *a, const struct identity_entry *b) {
+    return a->tokens == b->tokens && a->checksum == b->checksum;
+}
+
+// Of each entry of `a`, whether `b` has one like it, each counted once: at its own place, or else anywhere.
+static bool *match(const struct identity *a, const struct identity *b) {
+    bool *matched = calloc((size_t)a->n_entries + 1, sizeof *matched);
+    bool *taken = calloc((size_t)b->n_entries + 1, sizeof *taken);
+    for (uint32_t i = 0; matched && taken && i < a->n_entries && i < b->n_entries; i++)
+        matched[i] = taken[i] = same_entry(&a->entries[i], &b->entries[i]);
+    for (uint32_t i = 0; matched && taken && i < a->n_entries; i++)
+        for (uint32_t k = 0; k < b->n_entries && !matched[i]; k++)
+            if (!taken[k] && same_entry(&a->entries[i], &b->entries[k]))
+                matched[i] = taken[k] = true;
+    if (!taken) {
+        free(matched);
+        matched = NULL;
+    }
+    free(taken);
+    return matched;
+}
+
+static bool has_unmatched(const struct identity *identity, const bool *matched, const char *name) {
+    for (uint32_t i = 0; i < identity->n_entries; i++)
+        if (!matched[i] && strcmp(identity->entries[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+struct naming {
+    struct text *out;
+    int n_named, n_left_out;
+};
+
+static void name_entry(struct naming *naming, const struct identity *identity, uint32_t i, const char *verb) {
+    if (naming->n_named == MOST_NAMED) {
+        naming->n_left_out++;
+        return;
+    }
+    const char *comma = naming->n_named++ > 0 ? ", " : "";
+    unsigned long long first = (unsigned long long)i * identity->shards_per_entry + 1,
+                       last = first + identity->shards_per_entry - 1;
+    if (identity->shards_per_entry == 1)
+        text_add(naming->out, "%sshard %llu (%s) %s", comma, first, identity->entries[i].name, verb);
+    else
+        text_add(naming->out, "%samong shards %llu to %llu (%s, ...) one %s", comma, first,
+                 last < identity->n_shards ? last : identity->n_shards, identity->entries[i].name, verb);
+}
+
+void identity_add_changes(const struct identity *before, const struct identity *now,
+                          const struct identity_words *words, struct text *out) {
+    if (before->shards_per_entry != now->shards_per_entry) {
+        text_add(out, "they are too many to name those that differ");
+        return;
+    }
+    bool *was = match(before, now), *is = match(now, before);
+    struct naming naming = {.out = out};
+    for (uint32_t i = 0; was && is && i < now->n_entries; i++)
+        if (!is[i])
+            name_entry(&naming, now, i,
+                       has_unmatched(before, was, now->entries[i].name) ? words->changed : words->only_now);
+    for (uint32_t i = 0; was && is && i < before->n_entries; i++)
+        if (!was[i] && !has_unmatched(now, is, before->entries[i].name))
+            name_entry(&naming, before, i, words->only_before);
+    if (naming.n_left_out > 0)
+        text_add(out, ", and %d more", naming.n_left_out);
+    else if (naming.n_named == 0)
+        text_add(out, "the shards are in another order");
+    free(was);
+    free(is);
+}
