@@ -136,6 +136,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint->tokenizer);
     free(checkpoint->optimizer);
     free(checkpoint->version);
+    data_record_free(&checkpoint->data);
     params_free(&checkpoint->params);
     config_free(&checkpoint->config);
     free(checkpoint->path);

@@ -27,6 +27,7 @@
 #include "zero/checkpoint_files.h"
 #include "zero/checkpoint_layout.h"
 #include "zero/comm.h"
+#include "zero/data_record.h"
 #include "zero/loss_scale.h"
 
 // ---- writing
@@ -53,6 +54,7 @@ struct checkpoint_contents {
     int n_kinds;                       // 1: master only; 2: and m; 3: and v
     bool has_factors;                  // and factors
     struct loss_scale loss_scale;
+    const struct data_record *data; // NULL: nothing is recorded
     struct checkpoint_source source;
 };
 
@@ -90,6 +92,7 @@ struct checkpoint {
     int world;        // ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
+    struct data_record data;       // without orders in checkpoints of earlier versions
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     struct checkpoint_file *files; // those of the ranks first
     int n_files;

@@ -199,6 +199,7 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                                                .n_kinds = checkpoint->n_kinds,
                                                                .has_factors = checkpoint->has_factors,
                                                                .loss_scale = checkpoint->loss_scale,
+                                                               .data = &checkpoint->data,
                                                                .source = {checkpoint, read_source}});
     partition_free(&partition);
     return status;

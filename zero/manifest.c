@@ -366,6 +366,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     int format_version = 0;
     TRY_GOTO(parse_head(checkpoint, root, source, &format_version), done);
     TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
+    TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
     TRY_GOTO(check_tensors(checkpoint, root, source), done);
