@@ -137,6 +137,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .n_kinds = state->tiers.n_kinds,
                                                  .has_factors = state->factors.n > 0,
                                                  .loss_scale = trainer->loss_scale,
+                                                 .data = &trainer->data,
                                                  .source = state_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;

@@ -31,6 +31,7 @@ struct trainer {
     struct wire_plan wire;
     size_t program_bytes; // resident before the run's own memory was taken: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
+    struct data_record data;    // for checkpoints
     struct metrics metrics;
     double gemm_rate;          // FLOP/s, all ranks together
     struct work_limits limits; // of this rank's device; bytes with run.profile only
@@ -46,6 +47,9 @@ struct trainer {
 // opened.
 enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
 void trainer_free(struct trainer *trainer);
+// Opens data.train and data.val, the same on all ranks and the same that a resumed run was trained on (or new
+// data that checkpoint.accept_new_data allows).
+enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
 
 // Ranks agree on the outcome of what each did alone: the worst status of all.
 static inline enum status trainer_agree(struct trainer *trainer, enum status status) {

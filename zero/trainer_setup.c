@@ -101,7 +101,6 @@ static enum status settle_resume(struct trainer *trainer) {
 }
 
 // ------------------------------------------------------------------------------------------------- device
-// and data
 
 #define MOST_MEASURED_ROWS 65536
 #define MEASURED_SECONDS   0.05
@@ -152,50 +151,6 @@ static enum status measure_rate(struct trainer *trainer) {
         status = trainer_profile_limits(trainer);
     TRY(trainer_agree(trainer, status));
     return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
-}
-
-static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
-    const struct config *config = trainer->config;
-    struct loader_options options = {.patterns = validation ? &config->data.val : &config->data.train,
-                                     .option = validation ? "data.val" : "data.train",
-                                     .vocab_size = (int)config->model.vocab_size,
-                                     .seq_len = (int)config->train.seq_len,
-                                     .batch_size = (int)config->train.train_batch_size,
-                                     .micro_batch_size = (int)config->train.micro_batch_size,
-                                     .first_row = trainer->comm->rank * (int)config->train.micro_batch_size,
-                                     .row_stride = trainer->comm->world * (int)config->train.micro_batch_size,
-                                     .shuffle = config->data.shuffle,
-                                     .seed = (uint64_t)config->train.seed};
-    if (validation) { // one micro-batch a step, in file order, as many as there are, dealt out to the ranks
-        options.batch_size = options.micro_batch_size;
-        options.first_row = 0;
-        options.step_stride = trainer->comm->world;
-        options.shuffle = false;
-    }
-    return loader_new(&options, out);
-}
-
-static enum status open_data(struct trainer *trainer) {
-    TRY(open_loader(trainer, false, &trainer->train));
-    if (trainer->config->data.val.n_paths > 0)
-        TRY(open_loader(trainer, true, &trainer->val));
-    return STATUS_OK;
-}
-
-// Ranks that read other tokens would train on a batch that nobody asked for.
-static enum status check_same_data(struct trainer *trainer) {
-    struct comm *comm = trainer->comm;
-    uint64_t mine[2] = {loader_n_tokens(trainer->train), trainer->val ? loader_n_tokens(trainer->val) : 0},
-             of_rank_0[2] = {mine[0], mine[1]};
-    TRY(comm_broadcast(comm, of_rank_0, sizeof of_rank_0, 0));
-    enum status status = STATUS_OK;
-    for (int i = 0; i < 2 && status == STATUS_OK; i++)
-        if (mine[i] != of_rank_0[i])
-            status = FAIL(STATUS_INVALID,
-                          "%s holds %llu tokens here, but %llu on rank 0; every rank must see the same",
-                          i == 0 ? "data.train" : "data.val", (unsigned long long)mine[i],
-                          (unsigned long long)of_rank_0[i]);
-    return trainer_agree(trainer, status);
 }
 
 // ---------------------------------------------------------------------------------------------------------
@@ -403,8 +358,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)
         return STATUS_OK;
-    TRY(trainer_agree(trainer, open_data(trainer)));
-    TRY(check_same_data(trainer));
+    TRY(trainer_open_data(trainer));
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
     TRY(measure_rate(trainer));
@@ -422,6 +376,7 @@ void trainer_free(struct trainer *trainer) {
     metrics_close(&trainer->metrics);
     loader_delete(trainer->train);
     loader_delete(trainer->val);
+    data_record_free(&trainer->data);
     // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
     // what they use is freed.
     stream_drain(&trainer->stream);

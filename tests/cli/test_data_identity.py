@@ -1,0 +1,136 @@
+"""A run and its data: what changed between stop and resume is refused by name, or accepted, said and recorded."""
+import json
+import shutil
+import unittest
+
+import harness
+from harness import CommandCase, pseudo_random_tokens, write_shard
+
+
+class DataCase(CommandCase):
+    def shard(self, name, seed, n=4000, folder='data'):
+        (self.folder / folder).mkdir(exist_ok=True)
+        write_shard(self.folder / folder / name, pseudo_random_tokens(n, 61, seed=seed))
+
+    def shards(self, folder='data', **names):
+        for name, seed in names.items():
+            self.shard(f'{name}.bin', seed, folder=folder)
+
+    def config(self, **sections):
+        sections.setdefault('data', {})['train'] = str(self.folder / 'data' / '*.bin')
+        sections.setdefault('checkpoint', {'every': 1, 'keep': 0})
+        sections.setdefault('scheduler', {'type': 'constant'})  # the same whatever train.max_steps is
+        return self.tiny_config(**sections)
+
+    def record(self, run='run', checkpoint=-1):
+        return json.loads((self.checkpoints(run)[checkpoint] / 'manifest.json').read_text())['data']
+
+
+class ChangedData(DataCase):
+    def refuses_resume(self, config, *says):
+        before = self.curve(), self.final_state()
+        self.refuses(config, 'train.max_steps=9', says=['data.train', 'up to step 6', 'checkpoint.accept_new_data=true',
+                                                        'Restore data.train', *says])
+        self.assertEqual((self.curve(), self.final_state()), before)
+
+    def test_changes_are_refused_by_name(self):
+        self.shards(b=1, c=2, d=3)
+        config = self.config()
+        self.run_train(config)
+        self.shard('a.bin', 9)
+        self.refuses_resume(config, '3 shards of 12000 tokens, now 4 of 16000', 'shard 1 (a.bin) is new')
+        (self.folder / 'data' / 'a.bin').unlink()
+        self.shard('c.bin', 8)
+        self.refuses_resume(config, '3 shards of 12000 tokens, now 3 of 12000', 'shard 2 (c.bin) has changed')
+        self.shard('c.bin', 2, n=3000)
+        self.refuses_resume(config, 'now 3 of 11000', 'shard 2 (c.bin) has changed')
+        (self.folder / 'data' / 'c.bin').unlink()
+        self.refuses_resume(config, 'now 2 of 8000', 'shard 2 (c.bin) is gone')
+        self.shard('c.bin', 3), self.shard('d.bin', 2)
+        self.refuses_resume(config, 'in another order')
+        self.shard('c.bin', 2), self.shard('d.bin', 3)
+        self.run_train(config, 'train.max_steps=9')
+
+    def test_paths_that_moved_are_no_change(self):
+        self.shards(a=1, b=2)
+        config = self.config()
+        self.run_train(config, 'train.max_steps=9', 'run.dir=whole')
+        self.run_train(config)
+        moved = self.folder / 'moved'
+        moved.mkdir()
+        (self.folder / 'data' / 'a.bin').rename(moved / 'x.bin')
+        (self.folder / 'data' / 'b.bin').rename(moved / 'y.bin')
+        self.run_train(config, f'data.train={moved}/*.bin', 'train.max_steps=9')
+        self.assertEqual(self.curve(), self.curve('whole'))
+        self.assertEqual(self.final_state(), self.final_state('whole'))
+
+    def test_accepted_data_begins_a_new_order_that_is_recorded(self):
+        """However often the run stops afterwards, and with the flag or without it, the bits are the same."""
+        self.shards(a=1, b=2)
+        config = self.config(train={'max_steps': 6})
+        self.run_train(config)
+        self.shards(c=3)
+        shutil.copytree(self.folder / 'run', self.folder / 'again')
+        process = self.run_train(config, 'train.max_steps=12', 'checkpoint.accept_new_data=true')
+        for part in 'data.train has changed', 'now 3 of 12000', 'shard 3 (c.bin) is new', 'From step 6 on':
+            self.assertIn(part, process.error)
+        orders = self.record()['orders']
+        self.assertEqual([(o['step'], o['shards'], o['tokens']) for o in orders], [(0, 2, 8000), (6, 3, 12000)])
+        self.assertEqual([o['step'] for o in self.record(checkpoint=5)['orders']], [0])
+        again = f'run.dir={self.folder / "again"}'
+        self.run_train(config, again, 'train.max_steps=8', 'checkpoint.accept_new_data=true')
+        process = self.run_train(config, again, 'train.max_steps=12')
+        self.assertNotIn('has changed', process.error)
+        self.assertEqual(self.curve('again'), self.curve())
+        self.assertEqual(self.final_state('again'), self.final_state())
+        # The order is another than that of a run which had the three shards from the start.
+        self.run_train(config, 'run.dir=fresh', 'train.max_steps=12')
+        self.assertNotEqual(self.curve('fresh')[6:], self.curve()[6:])
+
+    def test_files_in_their_order_begin_anew(self):
+        self.shards(a=1)
+        config = self.config(data={'shuffle': False}, train={'max_steps': 2, 'micro_batch_size': 1})
+        self.run_train(config)
+        tokens = [k % 61 for k in range(4000)]
+        tokens[32] = 61  # beyond the vocabulary: the target that ends the first sequence
+        write_shard(self.folder / 'data' / 'a.bin', tokens)
+        self.refuses(config, 'train.max_steps=4', 'checkpoint.accept_new_data=true', says=['token 32'])
+
+    def test_evaluation_data_may_change(self):
+        self.shards(a=1)
+        val = self.folder / 'val.bin'
+        write_shard(val, pseudo_random_tokens(500, 61, seed=2))
+        config = self.config(data={'val': str(val)})
+        self.assertNotIn('has changed', self.run_train(config).error)
+        write_shard(val, pseudo_random_tokens(500, 61, seed=3))
+        self.assertIn('data.val has changed', self.run_train(config, 'train.max_steps=7').error)
+        self.assertNotIn('data.val has changed', self.run_train(config, 'train.max_steps=8').error)
+
+    def test_a_change_among_thousands(self):
+        names = [f's{n:04d}' for n in range(1500)]
+        for name in names:
+            self.shard(f'{name}.bin', 1, n=70)
+        config = self.config(checkpoint={'every': 0})
+        self.run_train(config)
+        self.assertEqual(len(self.record()['train']['entries']), 750)
+        self.shard('s1001.bin', 2, n=70)
+        self.refuses_resume(config, 'now 1500 of 105000', 'among shards 1001 to 1002 (s1000.bin, ...) one has changed')
+
+
+@unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
+class Ranks(DataCase):
+    def test_ranks_that_see_other_data_of_the_same_size(self):
+        for name, seed in (('here', 5), ('there', 6)):
+            self.shards(folder=name, a=1, b=seed)
+        config = self.ranks_config(data={'train': '*.bin'})
+        words = []
+        for name in 'here', 'there':
+            words += [':', '-n', 1, '--wdir', self.folder / name, harness.TRAIN, config]
+        process = self.finish(self.start_mpirun(*words[1:]), 2)
+        self.assertEqual(process.error.count('train: error:'), 1, process.error)
+        self.assertIn('rank 1: data.train', process.error)
+        self.assertIn('shard 2 (b.bin) differs', process.error)
+
+
+if __name__ == '__main__':
+    unittest.main()
