@@ -72,7 +72,8 @@ enum status config_require_training(const struct config *config) MUST_CHECK;
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
 // Refuses by name what schema.def calls FIXED and differs, and RAISE that shrank. `before` is the resumed
-// run's.
-enum status config_check_resume(const struct config *before, const struct config *now) MUST_CHECK;
+// run's, and `compute` the type ("fp32") that its precision.compute came to.
+enum status config_check_resume(const struct config *before, const char *compute,
+                                const struct config *now) MUST_CHECK;
 
 #endif

@@ -248,26 +248,32 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
-// "auto" and what it comes to are one meaning.
-static bool means_the_same(const struct option *option, const struct config *before,
+// "auto" and what it comes to are one meaning. A resumed run keeps its compute type, so that "auto" now
+// always comes to that.
+static bool means_the_same(const struct option *option, const struct config *before, const char *compute,
                            const struct config *now) {
+    if (option == option_find("precision.compute"))
+        return strcmp(now->precision.compute, "auto") == 0 || strcmp(now->precision.compute, compute) == 0;
     return option == option_find("fp16.loss_scaling") &&
            config_scales_losses(before) == config_scales_losses(now);
 }
 
-enum status config_check_resume(const struct config *before, const struct config *now) {
+enum status config_check_resume(const struct config *before, const char *compute, const struct config *now) {
     struct text differences = {0}, was = {0}, is = {0};
     for (int i = 0; i < n_options; i++) {
         was.length = is.length = 0;
         option_print(&options[i], before, &was);
         option_print(&options[i], now, &is);
         if (options[i].resume == FREE || was.failed || is.failed || strcmp(was.data, is.data) == 0 ||
-            means_the_same(&options[i], before, now))
+            means_the_same(&options[i], before, compute, now))
             continue;
         bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
                                                       *(int64_t *)option_value(&options[i], before);
+        bool chosen =
+            &options[i] == option_find("precision.compute") && strcmp(before->precision.compute, "auto") == 0;
         if (!grew)
-            text_add(&differences, "\n  %s was %s and is now %s%s", option_full_name(&options[i]), was.data,
+            text_add(&differences, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(&options[i]),
+                     was.data, chosen ? ", which came to \"" : "", chosen ? compute : "", chosen ? "\"," : "",
                      is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
     }
     enum status status = STATUS_OK;

@@ -85,7 +85,8 @@ static enum status check_same_config(struct trainer *trainer) {
 
 static enum status check_resumed(struct trainer *trainer) {
     TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
-    return config_check_resume(&trainer->resumed->config, trainer->config);
+    return config_check_resume(&trainer->resumed->config, dtype_name(trainer->resumed->compute),
+                               trainer->config);
 }
 
 static enum status settle_resume(struct trainer *trainer) {

@@ -214,6 +214,17 @@ class Running(CommandCase):
         self.run_train(config, 'train.max_steps=8')
         self.assertEqual([m['step'] for m in self.metrics()], list(range(8)))
 
+    def test_an_automatic_compute_type_may_be_named_on_resuming(self):
+        config = self.tiny_config(precision={'compute': 'auto'})
+        self.run_train(config)
+        compute = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())['compute']
+        other = {'fp32': 'bf16', 'bf16': 'fp32'}[compute]
+        self.run_train(config, f'precision.compute={compute}', 'train.max_steps=7')
+        self.run_train(config, 'train.max_steps=8')
+        process = self.run_train(config, f'precision.compute={other}', 'train.max_steps=9', code=2)
+        for part in 'precision.compute', compute, other:
+            self.assertIn(part, process.error)
+
     def test_keep_removes_old_checkpoints(self):
         self.run_train(self.tiny_config(checkpoint={'every': 1, 'keep': 2}))
         self.assertEqual([p.name for p in self.checkpoints()], ['step-00000005', 'step-00000006'])

@@ -188,14 +188,33 @@ static void test_run_folder(void **state) {
     }
 }
 
-static enum status resume(const char *before_json, const char *now_json) {
+static enum status resume_computed(const char *before_json, const char *compute, const char *now_json) {
     struct config before, now;
     EXPECT_OK(resolve_named(&before, "before.json", before_json, 1));
     EXPECT_OK(resolve_named(&now, "now.json", now_json, 1));
-    enum status status = config_check_resume(&before, &now);
+    enum status status = config_check_resume(&before, compute, &now);
     config_free(&before);
     config_free(&now);
     return status;
+}
+
+static enum status resume(const char *before_json, const char *now_json) {
+    return resume_computed(before_json, "fp32", now_json);
+}
+
+// A run of "auto" goes on by the name of what that came to, and a named one by "auto"; another type is
+// refused.
+static void test_resuming_a_compute_type(void **state) {
+    (void)state;
+    static const char fp32[] = "{\"precision\": {\"compute\": \"fp32\"}}",
+                      bf16[] = "{\"precision\": {\"compute\": \"bf16\"}}", automatic[] = "{}";
+    EXPECT_OK(resume_computed(automatic, "bf16", bf16));
+    EXPECT_OK(resume_computed(automatic, "bf16", automatic));
+    EXPECT_OK(resume_computed(bf16, "bf16", automatic));
+    EXPECT_FAILURE(STATUS_INVALID, resume_computed(automatic, "bf16", fp32),
+                   "precision.compute was \"auto\", which came to \"bf16\", and is now \"fp32\"");
+    EXPECT_FAILURE(STATUS_INVALID, resume_computed(bf16, "bf16", fp32),
+                   "precision.compute was \"bf16\" and is now \"fp32\"");
 }
 
 static void test_resuming(void **state) {
@@ -239,6 +258,7 @@ int main(void) {
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
+        cmocka_unit_test(test_resuming_a_compute_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
