@@ -28,9 +28,13 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
 
 static enum status open_data(struct trainer *trainer) {
     TRY(open_loader(trainer, false, &trainer->train));
-    if (trainer->config->data.val.n_paths > 0)
-        TRY(open_loader(trainer, true, &trainer->val));
-    return STATUS_OK;
+    if (trainer->config->data.val.n_paths == 0)
+        return STATUS_OK;
+    const size_t n = (size_t)trainer->config->train.micro_batch_size * (size_t)trainer->config->train.seq_len;
+    trainer->val_losses = calloc(n, sizeof *trainer->val_losses);
+    if (!trainer->val_losses)
+        return FAIL(STATUS_FAILED, "out of memory for the losses of %zu tokens", n);
+    return open_loader(trainer, true, &trainer->val);
 }
 
 // ---- several ranks

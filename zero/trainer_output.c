@@ -18,47 +18,63 @@ static int64_t count_bytes(const struct trainer *trainer, const int32_t *targets
     return bytes;
 }
 
-// Batches are dealt out to the ranks. A rank that has none left goes through the last one again, uncounted:
-// in stage 3 the others need its share of the parameters.
-static enum status evaluate_share(struct trainer *trainer, int64_t batches, double *totals) {
+// Sums over the first `rows` sequences of a batch: of their losses, and of the bytes of their text.
+static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens, const int32_t *targets,
+                                  int64_t rows, double *totals) {
+    const int64_t T = trainer->config->train.seq_len;
+    const bool whole = rows == trainer->config->train.micro_batch_size;
+    double sum;
+    TRY(gpt_evaluate(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens, targets, &sum,
+                     whole ? NULL : trainer->val_losses));
+    if (!whole)
+        sum = 0;
+    for (int64_t i = 0; !whole && i < rows * T; i++)
+        sum += (double)trainer->val_losses[i];
+    totals[0] += sum;
+    totals[1] += trainer->tokenizer ? (double)count_bytes(trainer, targets, (size_t)(rows * T)) : 0;
+    return STATUS_OK;
+}
+
+// Micro-batches are dealt out to the ranks. The last one may be partial: its other rows are not counted. A
+// rank that has none left goes through the last one again, uncounted: in stage 3 the others need its shard of
+// the parameters.
+static enum status evaluate_share(struct trainer *trainer, int64_t n_sequences, double *totals) {
     const struct comm *comm = trainer->comm;
-    size_t n = (size_t)(trainer->config->train.micro_batch_size * trainer->config->train.seq_len);
+    const int64_t B = trainer->config->train.micro_batch_size, batches = (n_sequences + B - 1) / B;
     for (int64_t first = 0; first < batches; first += comm->world) {
-        int64_t mine = first + comm->rank;
-        bool counts = mine < batches;
+        const int64_t mine = first + comm->rank, left = n_sequences - mine * B;
+        const int64_t rows = left < 0 ? 0 : left < B ? left : B;
         const int32_t *tokens, *targets;
-        double batch_sum;
         TRY(trainer_agree_between_steps(
-            trainer, loader_batch(trainer->val, counts ? mine : batches - 1, 0, &tokens, &targets)));
-        TRY(gpt_evaluate(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens, targets,
-                         &batch_sum, NULL));
-        if (!counts)
-            continue;
-        totals[0] += batch_sum;
-        totals[1] += trainer->tokenizer ? (double)count_bytes(trainer, targets, n) : 0;
+            trainer, loader_batch(trainer->val, mine < batches ? mine : batches - 1, 0, &tokens, &targets)));
+        TRY(evaluate_batch(trainer, tokens, targets, rows, totals));
     }
     return STATUS_OK;
 }
 
+// The same sequences whatever the ranks and micro-batches are.
+static int64_t sequences_to_evaluate(const struct trainer *trainer) {
+    const int64_t all = (int64_t)loader_n_sequences(trainer->val),
+                  asked = trainer->config->train.eval_steps * trainer->config->train.train_batch_size;
+    return asked > 0 && asked < all ? asked : all;
+}
+
 enum status trainer_evaluate(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    double tokens = (double)(config->train.micro_batch_size * config->train.seq_len);
-    int64_t whole = (int64_t)loader_n_sequences(trainer->val) / config->train.micro_batch_size;
-    int64_t batches =
-        config->train.eval_steps > 0 && config->train.eval_steps < whole ? config->train.eval_steps : whole;
+    const int64_t n_sequences = sequences_to_evaluate(trainer);
     double totals[2] = {0, 0}; // of losses, of bytes
-    TRY(evaluate_share(trainer, batches, totals));
+    TRY(evaluate_share(trainer, n_sequences, totals));
     TRY(comm_sum(trainer->comm, totals, 2));
     struct eval_metrics eval = {.step = trainer->step,
-                                .loss = totals[0] / ((double)batches * tokens),
+                                .loss = totals[0] / (double)(n_sequences * config->train.seq_len),
                                 .bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN};
     log_live_end();
     if (totals[1] > 0)
-        log_info("step %lld  val loss %.4f  %.4f bits per byte (%lld batches of data.val)",
-                 (long long)eval.step, eval.loss, eval.bits_per_byte, (long long)batches);
+        log_info("step %lld  val loss %.4f  %.4f bits per byte (%lld sequences of data.val)",
+                 (long long)eval.step, eval.loss, eval.bits_per_byte, (long long)n_sequences);
     else
-        log_info("step %lld  val loss %.4f (%lld batches of data.val)", (long long)eval.step, eval.loss,
-                 (long long)batches);
+        log_info("step %lld  val loss %.4f (%lld sequences of data.val)", (long long)eval.step, eval.loss,
+                 (long long)n_sequences);
     if (trainer_leads(trainer))
         trainer_fail_later(trainer, metrics_eval(&trainer->metrics, &eval));
     return STATUS_OK;

@@ -31,6 +31,7 @@ struct trainer {
     struct wire_plan wire;
     size_t program_bytes; // resident before the run's own memory was taken: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
+    float *val_losses;          // (B, T) of a partial micro-batch of data.val
     struct data_record data;    // for checkpoints
     struct metrics metrics;
     double gemm_rate;          // FLOP/s, all ranks together

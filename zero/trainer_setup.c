@@ -377,6 +377,7 @@ void trainer_free(struct trainer *trainer) {
     metrics_close(&trainer->metrics);
     loader_delete(trainer->train);
     loader_delete(trainer->val);
+    free(trainer->val_losses);
     data_record_free(&trainer->data);
     // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
     // what they use is freed.

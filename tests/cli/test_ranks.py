@@ -302,7 +302,8 @@ class Failures(RankCase):
 
 class Together(RankCase):
     def test_evaluation_and_samples(self):
-        """Batches of data.val are dealt out, also where they do not divide; the sample is the same in each stage."""
+        """The same sequences on any number of ranks; the sample is the same in each stage. All 31 are evaluated, which
+        neither a micro-batch nor the ranks divide, or the first 12."""
         write_shard(self.folder / 'val.bin', pseudo_random_tokens(1000, 61, seed=2))
         config = self.ranks_config(model={'vocab_size': 257},
                                    data={'tokenizer': 'bytes', 'val': str(self.folder / 'val.bin')},
@@ -319,10 +320,20 @@ class Together(RankCase):
         self.assertEqual(found[1], found[2])
         self.assertEqual(found[3], found[4])
         self.assertEqual(len({sample for _, sample in found}), 1)
-        # Micro-batches differ in size with the ranks, and so does how much five of them are; the order of magnitude
-        # does not.
         for loss, _ in found:
-            self.assertLess(relative(loss, found[0][0]), 0.05)
+            self.assertLess(relative(loss, found[0][0]), 1e-6)
+        first = []
+        for ranks, micro in ((1, 12), (1, 1), (2, 3), (3, 2)):
+            run = self.folder / f'first-{ranks}-{micro}'
+            process = self.run_ranks(ranks, config, f'run.dir={run}', 'train.eval_steps=1', f'train.micro_batch_size={micro}',
+                                     'train.gradient_accumulation_steps=0')
+            self.assertIn('(12 sequences of data.val)', process.error)
+            first += [e['val_loss'] for e in map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
+                      if 'val_loss' in e]
+        self.assertEqual(len(first), 4)
+        for loss in first:
+            self.assertLess(relative(loss, first[0]), 1e-6)
+            self.assertGreater(relative(loss, found[0][0]), 1e-4)  # other sequences than all
 
     def test_metrics_say_what_was_sent_and_how_much_was_hidden(self):
         self.run_ranks(2, self.ranks_config(), 'zero_optimization.stage=2')
