@@ -64,9 +64,9 @@ const struct command command_train = {
     .name = "train",
     .synopsis = "CONFIG.json [section.key=value ...]",
     .summary = "train a model, or go on where its run stopped (the word train may be left out)",
-    .details =
-        "The configuration is one JSON object; ./train options lists every option with its default.\n"
-        "An override's value is JSON, a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
-        "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; the same command goes on.",
+    .details = "The configuration is one JSON object; ./train options lists every option with its default.\n"
+               "An override's value is JSON, a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
+               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; the same "
+               "command goes on.",
     .run = run_train,
 };
