@@ -215,6 +215,7 @@ static enum status fetch(struct parameters *parameters, struct stream *stream, i
     const struct transfers *calls = &parameters->of_unit[unit];
     const void *from = parameters->kept;
     slot->unit = unit;
+    parameters->n_fetches++;
     if (parameters->options->offload_param) {
         TRY(let_in_follow(parameters, stream));
         TRY(load_tensors(parameters, unit, false, slot->data));
@@ -249,11 +250,13 @@ static enum status complete(struct parameters *parameters, struct stream *stream
 static enum status fetch_ahead(struct parameters *parameters, struct stream *stream) {
     int unit = parameters->ahead;
     if (unit < 0 || parameters->unit_persists[unit] || slot_of(parameters, unit) ||
-        !parameters->options->overlap ||
-        parameters->params->units[unit].elements > parameters->options->prefetch_bucket)
+        !parameters->options->overlap || parameters->options->prefetch_bucket == 0)
         return STATUS_OK;
     struct slot *slot = free_slot(parameters, unit);
-    return slot ? fetch(parameters, stream, unit, slot) : STATUS_OK;
+    if (!slot)
+        return STATUS_OK;
+    parameters->n_ahead++;
+    return fetch(parameters, stream, unit, slot);
 }
 
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit, int next,

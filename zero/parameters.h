@@ -3,10 +3,11 @@
 //
 // Stages 0 to 2 keep all of them on every rank; after the update stages 1 and 2 gather what each owner
 // changed. Stage 3 keeps a shard: a unit is gathered into one of two slots just before it is used and dropped
-// after, the next one fetched meanwhile. Tensors of fewer elements than the persistence threshold stay whole
-// and are gathered once a step (DeepSpeed's stage3_param_persistence_threshold). With offload_param the shard
-// is on the host (ZeRO-Infinity, arXiv 2104.07857): this rank's share of a unit is copied into the slot
-// first, on offload's stream, and gathered there.
+// after, the next one fetched meanwhile, whatever its size (not with stage3_prefetch_bucket_size 0). Tensors
+// of fewer elements than the persistence threshold stay whole and are gathered once a step (DeepSpeed's
+// stage3_param_persistence_threshold). With offload_param the shard is on the host (ZeRO-Infinity, arXiv
+// 2104.07857): this rank's share of a unit is copied into the slot first, on offload's stream, and gathered
+// there.
 #ifndef ZERO_ZERO_PARAMETERS_H
 #define ZERO_ZERO_PARAMETERS_H
 
@@ -43,10 +44,11 @@ struct parameters {
     size_t *persistent_offset; // (n_params) elements from there; NOT_PERSISTENT
     bool *unit_persists;       // (n_units) all its tensors do: they stand there as in a unit
     struct slot slots[N_SLOTS];
-    struct transfers *of_unit; // stage 3: (n_units) the tensors that do not persist
-    struct transfers updated;  // after an update: what all ranks need
-    int ahead;                 // the unit to fetch when there is room, -1: none
-    struct event asked;        // offload_param: where the caller's stream was when it asked for a unit
+    struct transfers *of_unit;   // stage 3: (n_units) the tensors that do not persist
+    struct transfers updated;    // after an update: what all ranks need
+    int ahead;                   // the unit to fetch when there is room, -1: none
+    uint64_t n_fetches, n_ahead; // units fetched so far, and how many of them before they were acquired
+    struct event asked;          // offload_param: where the caller's stream was when it asked for a unit
 };
 #define NOT_PERSISTENT SIZE_MAX
 

@@ -20,14 +20,16 @@ struct rig {
     struct stream stream;
 };
 
-static void rig_init(struct rig *rig, int stage, const char *partition, enum dtype type) {
-    char json[512];
+// zero: further options of zero_optimization, each beginning with a comma.
+static void rig_init_with(struct rig *rig, int stage, const char *partition, enum dtype type,
+                          const char *zero) {
+    char json[1024];
     *rig = (struct rig){0};
     snprintf(json, sizeof json,
-             "{\"zero_optimization\": {\"stage\": %d, \"partition\": \"%s\"}, \"model\": {\"n_layer\": 3, "
+             "{\"zero_optimization\": {\"stage\": %d, \"partition\": \"%s\"%s}, \"model\": {\"n_layer\": 3, "
              "\"n_head\": 1, \"n_embd\": 24, \"vocab_size\": 91, \"n_positions\": 8}, \"train\": "
              "{\"micro_batch_size\": 1}}",
-             stage, partition);
+             stage, partition, zero);
     together_ok(comm, config_parse(&rig->config, json, strlen(json), "json"));
     together_ok(comm, config_resolve(&rig->config, comm->world));
     together_ok(comm, params_init(&rig->params, &(struct gpt_config){3, 1, 24, 91, 8}));
@@ -45,6 +47,10 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(comm, rig->device, true));
     together_ok(comm, parts_bind(&rig->parts, &rig->memory.table, &rig->stream, comm, rig->device));
+}
+
+static void rig_init(struct rig *rig, int stage, const char *partition, enum dtype type) {
+    rig_init_with(rig, stage, partition, type, "");
 }
 
 static void rig_free(struct rig *rig) {
@@ -179,10 +185,51 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
     }
 }
 
+// ---- stage 3 fetches units ahead
+
+// Fetches of one training pass in all and those ahead of their use, with a bucket of this many elements.
+static void count_fetches(const char *bucket, const char *overlap, uint64_t *all, uint64_t *ahead) {
+    struct rig rig;
+    char zero[200];
+    const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    double loss;
+    snprintf(zero, sizeof zero,
+             ", \"stage3_param_persistence_threshold\": 0, \"stage3_prefetch_bucket_size\": %s, "
+             "\"overlap_comm\": %s",
+             bucket, overlap);
+    rig_init_with(&rig, 3, "even", DTYPE_F32, zero);
+    struct state *states = &rig.parts.state;
+    together_ok(comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
+    together_ok(comm, gradients_begin(&states->gradients, &rig.stream, 0, 1));
+    together_ok(
+        comm, gpt_forward_backward(rig.parts.gpt, &rig.stream, &states->hooks, tokens, tokens, 1.0f, &loss));
+    together_ok(comm, gradients_finish(&states->gradients, &rig.stream));
+    *all = states->parameters.n_fetches;
+    *ahead = states->parameters.n_ahead;
+    rig_free(&rig);
+}
+
+// The blocks here have 7,424 elements. Embeddings, three blocks and the final norm are fetched in forward,
+// embeddings and blocks again in backward: all but the first of all before they are asked for.
+static void test_a_unit_is_fetched_ahead_whatever_its_size(void **state) {
+    (void)state;
+    static const struct {
+        const char *bucket, *overlap;
+        uint64_t ahead;
+    } cases[] = {{"50000000", "true", 8}, {"1000", "true", 8}, {"0", "true", 0}, {"1000", "false", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t all, ahead;
+        count_fetches(cases[i].bucket, cases[i].overlap, &all, &ahead);
+        together_true(comm, all == 9);
+        together_true(comm, ahead == cases[i].ahead);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saving_at_once_after_loading),
         cmocka_unit_test(test_the_norm_is_the_same_everywhere),
+        cmocka_unit_test(test_a_unit_is_fetched_ahead_whatever_its_size),
     };
     return together_main(&comm, &temporary, NULL, tests);
 }
