@@ -14,6 +14,12 @@ struct runner {
     size_t workspace_bytes; // the largest asked for in a rehearsal
 };
 
+// The distance from one block that a pass visits to the next: 1, but in a rehearsal only the first and the
+// last block are visited. Those between ask for what the first asks for.
+static inline int runner_block_step(const struct runner *runner, int n_layer) {
+    return runner->stream || n_layer < 3 ? 1 : n_layer - 1;
+}
+
 enum status runner_rehearse(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
 
 // Runs (or rehearses) one operation, with its arguments as designated initialisers.

@@ -67,7 +67,8 @@ static enum status run_blocks(const struct pass *pass) {
     TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, 1, &view));
     TRY(embed(pass, view.params));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
-    for (int block = 0; block < config->n_layer; block++) {
+    int step = runner_block_step(pass->runner, config->n_layer);
+    for (int block = 0; block < config->n_layer; block += step) {
         TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD, 2 + block, &view));
         TRY(block_forward(pass->runner,
                           &(struct block_forward){

@@ -186,7 +186,8 @@ static enum status forward(struct pass *pass, bool for_backward) {
     if (for_backward)
         TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, 0));
     TRY(release(pass, 0, GPT_FORWARD));
-    for (int block = 0; block < config->n_layer; block++) {
+    int step = runner_block_step(&pass->runner, config->n_layer);
+    for (int block = 0; block < config->n_layer; block += step) {
         TRY(acquire(pass, 1 + block, GPT_FORWARD, 2 + block, &view));
         const struct block_forward args = block_arguments(gpt, block, view.params);
         TRY(block_attention_forward(&pass->runner, &args));
@@ -352,7 +353,8 @@ static enum status block_backward(struct pass *pass, int block, const struct uni
 static enum status backward(struct pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
-    for (int block = gpt->params->config.n_layer - 1; block >= 0; block--) {
+    int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
+    for (int block = n_layer - 1; block >= 0; block -= step) {
         TRY(residuals_fetch(&gpt->residuals, pass->runner.stream, block - 1));
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, block > 0 ? block : -1, &view));
         TRY(residuals_await(&gpt->residuals, pass->runner.stream, block));

@@ -28,7 +28,7 @@ static void add_span(struct partition *partition, int unit, int owner, size_t be
     if (last && last->unit == unit && last->owner == owner)
         last->end = end;
     else
-        partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0};
+        partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0, 0};
 }
 
 static void deal_evenly(struct partition *partition, const struct params *params) {
@@ -127,17 +127,27 @@ static enum status deal_whole(struct partition *partition, const struct params *
 
 // ---- common
 
-static void place_in_shards(struct partition *partition, int n_units) {
-    int unit = 0;
-    for (int i = 0; i < partition->n_spans; i++) {
-        struct partition_span *span = &partition->spans[i];
-        while (unit <= span->unit)
-            partition->first_span[unit++] = i;
+// A unit's spans in its owners' shards, behind those of the units before it.
+static void place_unit(struct partition *partition, int unit) {
+    struct partition_span *begin = &partition->spans[partition->first_span[unit]];
+    struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
+    for (struct partition_span *span = begin; span < end; span++)
+        span->share_offset = partition->rank_elements[span->owner];
+    for (struct partition_span *span = begin; span < end; span++) {
         span->shard_offset = partition->rank_elements[span->owner];
         partition->rank_elements[span->owner] += span->end - span->begin;
     }
-    while (unit <= n_units)
-        partition->first_span[unit++] = partition->n_spans;
+}
+
+static void place_in_shards(struct partition *partition, int n_units) {
+    int i = 0;
+    for (int unit = 0; unit < n_units; unit++) {
+        partition->first_span[unit] = i;
+        while (i < partition->n_spans && partition->spans[i].unit == unit)
+            i++;
+        partition->first_span[unit + 1] = i;
+        place_unit(partition, unit);
+    }
 }
 
 enum status partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,

@@ -60,20 +60,11 @@ static enum status add_piece(struct transfers *transfers, struct comm_piece piec
     return STATUS_OK;
 }
 
-// Where the owner's elements of the unit begin in its shard: they stand together there.
-static size_t share_begin(const struct partition *partition, const struct partition_span *span) {
-    int i = partition->first_span[span->unit];
-    while (partition->spans[i].owner != span->owner)
-        i++;
-    return partition->spans[i].shard_offset;
-}
-
-static size_t place_of(struct transfer_place place, const struct partition *partition,
-                       const struct partition_span *span, size_t element) {
+static size_t place_of(struct transfer_place place, const struct partition_span *span, size_t element) {
     if (place.where == TRANSFER_AT)
         return place.shift + element;
     size_t in_shard = span->shard_offset + (element - span->begin);
-    return place.where == TRANSFER_IN_SHARD ? in_shard : in_shard - share_begin(partition, span);
+    return place.where == TRANSFER_IN_SHARD ? in_shard : in_shard - span->share_offset;
 }
 
 enum status transfers_add(struct transfers *transfers, const struct partition *partition, int unit,
@@ -86,8 +77,8 @@ enum status transfers_add(struct transfers *transfers, const struct partition *p
             size_t room = transfers->most - used % transfers->most;
             size_t n = to - from < room ? to - from : room;
             const struct comm_piece piece = {.owner = span->owner,
-                                             .in = place_of(in, partition, span, from),
-                                             .out = place_of(out, partition, span, from),
+                                             .in = place_of(in, span, from),
+                                             .out = place_of(out, span, from),
                                              .elements = n};
             TRY(add_piece(transfers, piece, unit));
             from += n;
