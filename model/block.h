@@ -100,18 +100,34 @@ struct block_forward {
     const struct gpt_config *config;
     enum dtype type;
     int B, T;
-    const void *params; // the unit's span
+    const void *params; // of the unit or, for one group, of that group
     const struct param *table;
     const struct block_buffers *buffers;
     const void *x;
     void *out;
     struct block_cache cache;
 };
-enum status block_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
-// In this order: up to attention's output, the MLP up to GELU's, and out (which nothing else touches).
-enum status block_attention_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
-enum status block_mlp_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
-enum status block_output_forward(struct runner *runner, const struct block_forward *args) MUST_CHECK;
+// In order of the groups: up to attention's output, the residual stream between attention and MLP, the MLP up
+// to GELU's output, and out (which nothing else touches).
+enum status block_group_forward(struct runner *runner, const struct block_forward *args,
+                                enum block_group group) MUST_CHECK;
+// The same between the hooks' acquire and release of the group; args->params is of the unit as it was
+// acquired. `next`: the group after it, or the unit after this one.
+enum status block_group_lent_forward(struct runner *runner, const struct unit_hooks *hooks,
+                                     const struct block_forward *args, int unit,
+                                     enum block_group group) MUST_CHECK;
+
+static inline enum status group_acquire(const struct unit_hooks *hooks, struct stream *stream, int unit,
+                                        enum block_group group, enum gpt_pass pass, struct gpt_next next,
+                                        struct unit_view *view) {
+    return hooks->group_acquire ? hooks->group_acquire(hooks->context, stream, unit, group, pass, next, view)
+                                : STATUS_OK;
+}
+
+static inline enum status group_release(const struct unit_hooks *hooks, struct stream *stream, int unit,
+                                        enum block_group group, enum gpt_pass pass) {
+    return hooks->group_release ? hooks->group_release(hooks->context, stream, unit, group, pass) : STATUS_OK;
+}
 
 // Gives the stream this workspace unless it has a larger one already.
 static inline void stream_use_workspace(struct stream *stream, void *workspace, size_t bytes) {

@@ -64,26 +64,28 @@ static enum status run_blocks(const struct pass *pass) {
     const struct unit_hooks *hooks = pass->hooks;
     struct stream *stream = pass->runner->stream;
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, 1, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
     TRY(embed(pass, view.params));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
     int step = runner_block_step(pass->runner, config->n_layer);
     for (int block = 0; block < config->n_layer; block += step) {
-        TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD, 2 + block, &view));
-        TRY(block_forward(pass->runner,
-                          &(struct block_forward){
-                              .config = config,
-                              .type = generator->options.type,
-                              .B = pass->B,
-                              .T = pass->T,
-                              .params = view.params,
-                              .table = &params->params[params->units[1 + block].first_param],
-                              .buffers = &generator->block,
-                              .x = generator->residuals[block % 2],
-                              .out = generator->residuals[(block + 1) % 2],
-                              .cache = {generator->caches[block],
-                                        (size_t)generator->options.positions * 2 * (size_t)config->n_embd,
-                                        pass->sequences, pass->lengths}}));
+        TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD,
+                                  (struct gpt_next){2 + block, 0}, &view));
+        const struct block_forward args = {
+            .config = config,
+            .type = generator->options.type,
+            .B = pass->B,
+            .T = pass->T,
+            .params = view.params,
+            .table = &params->params[params->units[1 + block].first_param],
+            .buffers = &generator->block,
+            .x = generator->residuals[block % 2],
+            .out = generator->residuals[(block + 1) % 2],
+            .cache = {generator->caches[block],
+                      (size_t)generator->options.positions * 2 * (size_t)config->n_embd, pass->sequences,
+                      pass->lengths}};
+        for (int group = 0; group < N_BLOCK_GROUPS; group++)
+            TRY(block_group_lent_forward(pass->runner, hooks, &args, 1 + block, (enum block_group)group));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;
@@ -100,14 +102,14 @@ static enum status run_head(const struct pass *pass) {
     int last = config->n_layer + 1, C = config->n_embd;
     const struct param *norm = &params->params[params->units[last].first_param];
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD, 0, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD, (struct gpt_next){0, 0}, &view));
     RUN(pass->runner, layernorm_forward, .out = generator->lnf,
         .x = generator->residuals[config->n_layer % 2],
         .weight = param_at(view.params, norm, PARAM_LNF_WEIGHT, type),
         .bias = param_at(view.params, norm, PARAM_LNF_BIAS, type), .N = pass->B, .C = C,
         .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
     TRY(hooks->params_release(hooks->context, stream, last, GPT_FORWARD));
-    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, -1, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &view));
     RUN(pass->runner, linear_forward, .out = generator->logits, .x = generator->lnf,
         .weight = param_at(view.params, params->params, PARAM_WTE, type), .N = pass->B, .IC = C,
         .OC = config->vocab_size, .out_stride = config->vocab_size, .type = type, .out_type = DTYPE_F32);

@@ -19,7 +19,7 @@ static const struct param *unit_params(const struct gpt *gpt, int unit) {
     return &gpt->params->params[gpt->params->units[unit].first_param];
 }
 
-static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, int next,
+static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, struct gpt_next next,
                            struct unit_view *view) {
     return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, next,
                                        view);
@@ -111,7 +111,7 @@ static enum status step_attention_forward(struct runner *runner, const struct bl
     return STATUS_OK;
 }
 
-enum status block_attention_forward(struct runner *runner, const struct block_forward *a) {
+static enum status attention_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
     enum dtype type = a->type;
@@ -131,21 +131,27 @@ enum status block_attention_forward(struct runner *runner, const struct block_fo
     return STATUS_OK;
 }
 
-enum status block_mlp_forward(struct runner *runner, const struct block_forward *a) {
+static enum status attn_proj_forward(struct runner *runner, const struct block_forward *a) {
     const struct block_buffers *kept = a->buffers;
-    int C = a->config->n_embd, N = a->B * a->T;
-    enum dtype type = a->type;
+    int C = a->config->n_embd;
     RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
         .weight = block_weight(a, PARAM_ATTN_PROJ_WEIGHT), .bias = block_weight(a, PARAM_ATTN_PROJ_BIAS),
-        .residual = a->x, .N = N, .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
-    TRY(mlp_norm_forward(runner, a));
-    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
-        .weight = block_weight(a, PARAM_FC_WEIGHT), .bias = block_weight(a, PARAM_FC_BIAS), .N = N, .IC = C,
-        .OC = 4 * C, .out_stride = 4 * C, .gelu = true, .type = type, .out_type = type);
+        .residual = a->x, .N = a->B * a->T, .IC = C, .OC = C, .out_stride = C, .type = a->type,
+        .out_type = a->type);
     return STATUS_OK;
 }
 
-enum status block_output_forward(struct runner *runner, const struct block_forward *a) {
+static enum status fc_forward(struct runner *runner, const struct block_forward *a) {
+    const struct block_buffers *kept = a->buffers;
+    int C = a->config->n_embd;
+    TRY(mlp_norm_forward(runner, a));
+    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
+        .weight = block_weight(a, PARAM_FC_WEIGHT), .bias = block_weight(a, PARAM_FC_BIAS), .N = a->B * a->T,
+        .IC = C, .OC = 4 * C, .out_stride = 4 * C, .gelu = true, .type = a->type, .out_type = a->type);
+    return STATUS_OK;
+}
+
+static enum status fc_proj_forward(struct runner *runner, const struct block_forward *a) {
     int C = a->config->n_embd;
     RUN(runner, linear_forward, .out = a->out, .x = a->buffers->gelu,
         .weight = block_weight(a, PARAM_FC_PROJ_WEIGHT), .bias = block_weight(a, PARAM_FC_PROJ_BIAS),
@@ -154,10 +160,26 @@ enum status block_output_forward(struct runner *runner, const struct block_forwa
     return STATUS_OK;
 }
 
-enum status block_forward(struct runner *runner, const struct block_forward *a) {
-    TRY(block_attention_forward(runner, a));
-    TRY(block_mlp_forward(runner, a));
-    return block_output_forward(runner, a);
+enum status block_group_forward(struct runner *runner, const struct block_forward *a,
+                                enum block_group group) {
+    static enum status (*const forward[N_BLOCK_GROUPS])(struct runner *, const struct block_forward *) = {
+        [GROUP_QKV] = attention_forward,
+        [GROUP_ATTN_PROJ] = attn_proj_forward,
+        [GROUP_FC] = fc_forward,
+        [GROUP_FC_PROJ] = fc_proj_forward};
+    return forward[group](runner, a);
+}
+
+enum status block_group_lent_forward(struct runner *runner, const struct unit_hooks *hooks,
+                                     const struct block_forward *a, int unit, enum block_group group) {
+    bool last = group + 1 == N_BLOCK_GROUPS;
+    const struct gpt_next next = {last ? unit + 1 : unit, last ? 0 : (int)group + 1};
+    struct unit_view view = {.params = a->params};
+    TRY(group_acquire(hooks, runner->stream, unit, group, GPT_FORWARD, next, &view));
+    struct block_forward lent = *a;
+    lent.params = view.params;
+    TRY(block_group_forward(runner, &lent, group));
+    return group_release(hooks, runner->stream, unit, group, GPT_FORWARD);
 }
 
 static struct block_forward block_arguments(const struct gpt *gpt, int block, const void *params) {
@@ -178,7 +200,7 @@ static enum status forward(struct pass *pass, bool for_backward) {
     const struct gpt_config *config = &gpt->params->config;
     enum dtype type = gpt->options.type;
     struct unit_view view;
-    TRY(acquire(pass, 0, GPT_FORWARD, 1, &view));
+    TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
     RUN(&pass->runner, embedding_forward, .out = residual_at(&gpt->residuals, 0),
         .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
         .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
@@ -188,13 +210,14 @@ static enum status forward(struct pass *pass, bool for_backward) {
     TRY(release(pass, 0, GPT_FORWARD));
     int step = runner_block_step(&pass->runner, config->n_layer);
     for (int block = 0; block < config->n_layer; block += step) {
-        TRY(acquire(pass, 1 + block, GPT_FORWARD, 2 + block, &view));
+        TRY(acquire(pass, 1 + block, GPT_FORWARD, (struct gpt_next){2 + block, 0}, &view));
         const struct block_forward args = block_arguments(gpt, block, view.params);
-        TRY(block_attention_forward(&pass->runner, &args));
-        TRY(block_mlp_forward(&pass->runner, &args));
-        if (for_backward)
-            TRY(residuals_make_room(&gpt->residuals, pass->runner.stream, block + 1));
-        TRY(block_output_forward(&pass->runner, &args));
+        for (int group = 0; group < N_BLOCK_GROUPS; group++) {
+            if (for_backward && group == GROUP_FC_PROJ)
+                TRY(residuals_make_room(&gpt->residuals, pass->runner.stream, block + 1));
+            TRY(block_group_lent_forward(&pass->runner, pass->hooks, &args, 1 + block,
+                                         (enum block_group)group));
+        }
         if (for_backward)
             TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, block + 1));
         TRY(release(pass, 1 + block, GPT_FORWARD));
@@ -244,6 +267,28 @@ static int rows_from(const struct gpt *gpt, int row) {
     return left < gpt->logits_rows ? left : gpt->logits_rows;
 }
 
+// ---- what backward computes again
+
+// The last block's is still there.
+static unsigned remade_parts(const struct gpt *gpt, int block) {
+    return block < gpt->params->config.n_layer - 1 ? gpt_remade_parts(gpt) : 0;
+}
+
+// What backward asks for first of a block.
+static struct gpt_next backward_next(const struct gpt *gpt, int block) {
+    if (block < 0)
+        return (struct gpt_next){-1, 0};
+    return (struct gpt_next){1 + block, remade_parts(gpt, block) & BLOCK_MLP ? GROUP_QKV : GROUP_FC_PROJ};
+}
+
+int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
+                   enum block_group group) {
+    bool again = recompute == RECOMPUTE_BLOCK && unit < params->config.n_layer;
+    return again && (group == GROUP_QKV || group == GROUP_ATTN_PROJ) ? 3 : 2;
+}
+
+// ---- the head
+
 // Final norm, losses and, a block of rows at a time, their gradients: dresidual gets that of the last block's
 // output.
 static enum status head_forward_backward(struct pass *pass, float loss_scale) {
@@ -252,9 +297,9 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     int last = config->n_layer + 1, C = config->n_embd, N = gpt->options.B * gpt->options.T;
     enum dtype type = gpt->options.type;
     struct unit_view norm, embedding;
-    TRY(acquire(pass, last, GPT_BACKWARD, 0, &norm));
+    TRY(acquire(pass, last, GPT_BACKWARD, (struct gpt_next){0, 0}, &norm));
     TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_BACKWARD, config->n_layer, &embedding));
+    TRY(acquire(pass, 0, GPT_BACKWARD, backward_next(gpt, config->n_layer - 1), &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
     void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics);
     for (int row = 0; row < N; row += rows_from(gpt, row)) {
@@ -281,73 +326,151 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
 
 // ---- backward
 
-// Makes again what backward reads and forward did not keep. The last block's is still there.
-static enum status recompute(struct pass *pass, int block, const void *params) {
-    struct gpt *gpt = pass->gpt;
-    unsigned parts = block < gpt->params->config.n_layer - 1 ? gpt_remade_parts(gpt) : 0;
-    const struct block_forward args = block_arguments(gpt, block, params);
-    if (parts & BLOCK_ATTENTION)
-        TRY(block_attention_forward(&pass->runner, &args));
-    else if (parts & BLOCK_NORMS)
-        TRY(attention_norm_forward(&pass->runner, &args));
-    if (parts & BLOCK_MLP)
-        return block_mlp_forward(&pass->runner, &args);
-    if (parts & BLOCK_NORMS)
-        TRY(mlp_norm_forward(&pass->runner, &args));
-    if (parts & BLOCK_GELU)
-        RUN(&pass->runner, gelu_forward, .out = args.buffers->gelu, .x = args.buffers->fc,
-            .n = 4 * (size_t)args.B * (size_t)args.T * (size_t)args.config->n_embd, .type = args.type);
-    return STATUS_OK;
+// Every block has its tensors at the same places.
+static const void *weight_at(const struct pass *pass, const struct unit_view *view, int index) {
+    return param_at(view->params, unit_params(pass->gpt, 1), index, pass->gpt->options.type);
 }
 
-// dresidual: from the gradient of the block's output to that of its input.
-static enum status block_backward(struct pass *pass, int block, const struct unit_view *view) {
+static void *grad_at(const struct pass *pass, const struct unit_view *view, int index) {
+    return param_at(view->grads, unit_params(pass->gpt, 1), index, pass->gpt->statistics);
+}
+
+// dresidual: from the gradient of the block's output to that of its input, group by group.
+
+static enum status fc_proj_backward(struct pass *pass, int block, const struct unit_view *view) {
     struct gpt *gpt = pass->gpt;
     struct runner *runner = &pass->runner;
     const struct block_buffers *kept = block_kept(gpt, block);
     const struct gpt_buffers *scratch = &gpt->buffers;
-    const struct param *table = unit_params(gpt, 1 + block);
+    int C = gpt->params->config.n_embd, N = gpt->options.B * gpt->options.T;
+    enum dtype type = gpt->options.type;
+    RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grad_at(pass, view, PARAM_FC_PROJ_WEIGHT),
+        .dbias = grad_at(pass, view, PARAM_FC_PROJ_BIAS), .dout = scratch->dresidual, .x = kept->gelu,
+        .weight = weight_at(pass, view, PARAM_FC_PROJ_WEIGHT), .pre_gelu = kept->fc, .N = N, .IC = 4 * C,
+        .OC = C, .dout_stride = C, .overwrite = view->fresh, .type = type);
+    return STATUS_OK;
+}
+
+static enum status fc_backward(struct pass *pass, int block, const struct unit_view *view) {
+    struct gpt *gpt = pass->gpt;
+    struct runner *runner = &pass->runner;
+    const struct block_buffers *kept = block_kept(gpt, block);
+    const struct gpt_buffers *scratch = &gpt->buffers;
+    int C = gpt->params->config.n_embd, N = gpt->options.B * gpt->options.T;
+    enum dtype type = gpt->options.type;
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(pass, view, PARAM_FC_WEIGHT),
+        .dbias = grad_at(pass, view, PARAM_FC_BIAS), .dout = scratch->dfc, .x = kept->ln2,
+        .weight = weight_at(pass, view, PARAM_FC_WEIGHT), .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C,
+        .overwrite = view->fresh, .type = type);
+    RUN(runner, layernorm_backward, .dx = scratch->dresidual,
+        .dweight = grad_at(pass, view, PARAM_LN2_WEIGHT), .dbias = grad_at(pass, view, PARAM_LN2_BIAS),
+        .dout = scratch->dbranch, .dresidual = scratch->dresidual, .x = kept->middle,
+        .weight = weight_at(pass, view, PARAM_LN2_WEIGHT), .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
+        .N = N, .C = C, .type = type);
+    return STATUS_OK;
+}
+
+static enum status attn_proj_backward(struct pass *pass, int block, const struct unit_view *view) {
+    struct gpt *gpt = pass->gpt;
+    struct runner *runner = &pass->runner;
+    const struct block_buffers *kept = block_kept(gpt, block);
+    const struct gpt_buffers *scratch = &gpt->buffers;
+    int C = gpt->params->config.n_embd, N = gpt->options.B * gpt->options.T;
+    enum dtype type = gpt->options.type;
+    RUN(runner, linear_backward, .dx = scratch->dbranch,
+        .dweight = grad_at(pass, view, PARAM_ATTN_PROJ_WEIGHT),
+        .dbias = grad_at(pass, view, PARAM_ATTN_PROJ_BIAS), .dout = scratch->dresidual, .x = kept->attention,
+        .weight = weight_at(pass, view, PARAM_ATTN_PROJ_WEIGHT), .N = N, .IC = C, .OC = C, .dout_stride = C,
+        .overwrite = view->fresh, .type = type);
+    return STATUS_OK;
+}
+
+static enum status attention_backward(struct pass *pass, int block, const struct unit_view *view) {
+    struct gpt *gpt = pass->gpt;
+    struct runner *runner = &pass->runner;
+    const struct block_buffers *kept = block_kept(gpt, block);
+    const struct gpt_buffers *scratch = &gpt->buffers;
     int C = gpt->params->config.n_embd, H = gpt->params->config.n_head;
     int B = gpt->options.B, T = gpt->options.T, N = B * T;
     enum dtype type = gpt->options.type;
     size_t size = dtype_size(type), stride = 3 * (size_t)C;
-    const void *weights[N_BLOCK_PARAMS];
-    void *grads[N_BLOCK_PARAMS];
-    for (int i = 0; i < N_BLOCK_PARAMS; i++) {
-        weights[i] = param_at(view->params, table, i, type);
-        grads[i] = param_at(view->grads, table, i, gpt->statistics);
-    }
-
-    RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grads[PARAM_FC_PROJ_WEIGHT],
-        .dbias = grads[PARAM_FC_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->gelu,
-        .weight = weights[PARAM_FC_PROJ_WEIGHT], .pre_gelu = kept->fc, .N = N, .IC = 4 * C, .OC = C,
-        .dout_stride = C, .overwrite = view->fresh, .type = type);
-    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_FC_WEIGHT],
-        .dbias = grads[PARAM_FC_BIAS], .dout = scratch->dfc, .x = kept->ln2,
-        .weight = weights[PARAM_FC_WEIGHT], .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C,
-        .overwrite = view->fresh, .type = type);
-    RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN2_WEIGHT],
-        .dbias = grads[PARAM_LN2_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
-        .x = kept->middle, .weight = weights[PARAM_LN2_WEIGHT], .mean = kept->ln2_mean,
-        .rstd = kept->ln2_rstd, .N = N, .C = C, .type = type);
-    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_ATTN_PROJ_WEIGHT],
-        .dbias = grads[PARAM_ATTN_PROJ_BIAS], .dout = scratch->dresidual, .x = kept->attention,
-        .weight = weights[PARAM_ATTN_PROJ_WEIGHT], .N = N, .IC = C, .OC = C, .dout_stride = C,
-        .overwrite = view->fresh, .type = type);
     RUN(runner, attention_backward, .dq = scratch->dqkv, .dk = (char *)scratch->dqkv + (size_t)C * size,
         .dv = (char *)scratch->dqkv + 2 * (size_t)C * size, .dout = scratch->dbranch, .out = kept->attention,
         .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
         .v = (char *)kept->qkv + 2 * (size_t)C * size, .stride = stride, .batch_stride = stride * (size_t)T,
         .B = B, .T = T, .H = H, .D = C / H, .type = type);
-    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grads[PARAM_QKV_WEIGHT],
-        .dbias = grads[PARAM_QKV_BIAS], .dout = scratch->dqkv, .x = kept->ln1,
-        .weight = weights[PARAM_QKV_WEIGHT], .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(pass, view, PARAM_QKV_WEIGHT),
+        .dbias = grad_at(pass, view, PARAM_QKV_BIAS), .dout = scratch->dqkv, .x = kept->ln1,
+        .weight = weight_at(pass, view, PARAM_QKV_WEIGHT), .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
         .overwrite = view->fresh, .type = type);
-    RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grads[PARAM_LN1_WEIGHT],
-        .dbias = grads[PARAM_LN1_BIAS], .dout = scratch->dbranch, .dresidual = scratch->dresidual,
-        .x = residual_at(&gpt->residuals, block), .weight = weights[PARAM_LN1_WEIGHT], .mean = kept->ln1_mean,
-        .rstd = kept->ln1_rstd, .N = N, .C = C, .type = type);
+    RUN(runner, layernorm_backward, .dx = scratch->dresidual,
+        .dweight = grad_at(pass, view, PARAM_LN1_WEIGHT), .dbias = grad_at(pass, view, PARAM_LN1_BIAS),
+        .dout = scratch->dbranch, .dresidual = scratch->dresidual, .x = residual_at(&gpt->residuals, block),
+        .weight = weight_at(pass, view, PARAM_LN1_WEIGHT), .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
+        .N = N, .C = C, .type = type);
     return STATUS_OK;
+}
+
+// One group: its norm computed again where it was not kept, and its gradients. held: it is held already, with
+// this view, since its activations were computed again.
+static enum status backward_group(struct pass *pass, int block, const struct unit_view *unit,
+                                  enum block_group group, struct gpt_next next,
+                                  const struct unit_view *held) {
+    static enum status (*const backward[N_BLOCK_GROUPS])(struct pass *, int, const struct unit_view *) = {
+        [GROUP_QKV] = attention_backward,
+        [GROUP_ATTN_PROJ] = attn_proj_backward,
+        [GROUP_FC] = fc_backward,
+        [GROUP_FC_PROJ] = fc_proj_backward};
+    enum gpt_pass use = held ? GPT_BACKWARD_GRADS : GPT_BACKWARD;
+    struct stream *stream = pass->runner.stream;
+    struct unit_view view = *unit;
+    TRY(group_acquire(pass->hooks, stream, 1 + block, group, use, next, &view));
+    if (held)
+        view.params = held->params;
+    const struct block_forward args = block_arguments(pass->gpt, block, view.params);
+    unsigned parts = remade_parts(pass->gpt, block);
+    bool norms = !held && parts & BLOCK_NORMS && !(parts & BLOCK_MLP);
+    if (norms && group == GROUP_FC)
+        TRY(mlp_norm_forward(&pass->runner, &args));
+    if (norms && group == GROUP_QKV)
+        TRY(attention_norm_forward(&pass->runner, &args));
+    TRY(backward[group](pass, block, &view));
+    TRY(group_release(pass->hooks, stream, 1 + block, group, use));
+    return held ? group_release(pass->hooks, stream, 1 + block, group, GPT_FORWARD) : STATUS_OK;
+}
+
+// Computes a group's activations again and goes on holding it.
+static enum status recompute_and_hold(struct pass *pass, int block, const struct unit_view *unit,
+                                      enum block_group group, struct gpt_next next, struct unit_view *held) {
+    *held = *unit;
+    TRY(group_acquire(pass->hooks, pass->runner.stream, 1 + block, group, GPT_FORWARD, next, held));
+    const struct block_forward args = block_arguments(pass->gpt, block, held->params);
+    return block_group_forward(&pass->runner, &args, group);
+}
+
+// Computes again what backward reads and forward did not keep, each thing no earlier than it must, so that of
+// two groups in a row at most two are held and as few as can be are asked for twice.
+static enum status block_backward(struct pass *pass, int block, const struct unit_view *unit) {
+    unsigned parts = remade_parts(pass->gpt, block);
+    const struct block_forward args = block_arguments(pass->gpt, block, unit->params);
+    const struct gpt_next before = backward_next(pass->gpt, block - 1);
+    const struct gpt_next qkv = {1 + block, GROUP_QKV}, attn_proj = {1 + block, GROUP_ATTN_PROJ},
+                          fc = {1 + block, GROUP_FC}, fc_proj = {1 + block, GROUP_FC_PROJ};
+    bool whole = parts & BLOCK_MLP, attention = !whole && parts & BLOCK_ATTENTION;
+    struct unit_view held;
+    if (whole) {
+        TRY(block_group_lent_forward(&pass->runner, pass->hooks, &args, 1 + block, GROUP_QKV));
+        TRY(block_group_lent_forward(&pass->runner, pass->hooks, &args, 1 + block, GROUP_ATTN_PROJ));
+        TRY(recompute_and_hold(pass, block, unit, GROUP_FC, fc_proj, &held));
+    } else if (parts & BLOCK_GELU)
+        RUN(&pass->runner, gelu_forward, .out = args.buffers->gelu, .x = args.buffers->fc,
+            .n = 4 * (size_t)args.B * (size_t)args.T * (size_t)args.config->n_embd, .type = args.type);
+    TRY(backward_group(pass, block, unit, GROUP_FC_PROJ, whole ? attn_proj : fc, NULL));
+    TRY(backward_group(pass, block, unit, GROUP_FC, attention ? qkv : attn_proj, whole ? &held : NULL));
+    if (attention)
+        TRY(recompute_and_hold(pass, block, unit, GROUP_QKV, attn_proj, &held));
+    TRY(backward_group(pass, block, unit, GROUP_ATTN_PROJ, attention ? before : qkv, NULL));
+    return backward_group(pass, block, unit, GROUP_QKV, before, attention ? &held : NULL);
 }
 
 static enum status backward(struct pass *pass) {
@@ -356,14 +479,13 @@ static enum status backward(struct pass *pass) {
     int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
     for (int block = n_layer - 1; block >= 0; block -= step) {
         TRY(residuals_fetch(&gpt->residuals, pass->runner.stream, block - 1));
-        TRY(acquire(pass, 1 + block, GPT_BACKWARD, block > 0 ? block : -1, &view));
+        TRY(acquire(pass, 1 + block, GPT_BACKWARD, backward_next(gpt, block - 1), &view));
         TRY(residuals_await(&gpt->residuals, pass->runner.stream, block));
-        TRY(recompute(pass, block, view.params));
         TRY(block_backward(pass, block, &view));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }
-    TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, -1, &view));
+    TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, (struct gpt_next){-1, 0}, &view));
     RUN(&pass->runner, embedding_backward,
         .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics),
         .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->statistics),
@@ -389,9 +511,9 @@ static enum status run_evaluation(struct pass *pass, float *host_logits) {
     size_t V = (size_t)gpt->params->config.vocab_size;
     struct unit_view norm, embedding;
     TRY(forward(pass, false));
-    TRY(acquire(pass, last, GPT_FORWARD, 0, &norm));
+    TRY(acquire(pass, last, GPT_FORWARD, (struct gpt_next){0, 0}, &norm));
     TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_FORWARD, -1, &embedding));
+    TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, gpt->options.type);
     for (int row = 0; row < N; row += rows_from(gpt, row)) {
         int n = rows_from(gpt, row);

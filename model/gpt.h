@@ -24,18 +24,36 @@ struct unit_view {
     bool fresh;
 };
 
+// What a pass asks for next, so that it can be fetched ahead: a unit, and the first of its groups (enum
+// block_group; 0 where the unit is no block). unit -1: the pass asks for no more.
+struct gpt_next {
+    int unit, group;
+};
+
 // What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too). `next`
-// is the unit whose parameters will be asked for after this one's, so that they can be fetched ahead; -1 when
-// the pass asks for no more.
+// is what the pass asks for after this unit.
 // Between acquire and release the view stays valid. The embeddings' gradients are added to twice in a
 // backward pass (head, then tokens): from the first acquire to grads_ready they must persist. grads_ready
 // comes once a unit and backward pass, after its last gradient was added and before its release.
+//
+// A stage need not hold a whole block at once. While the model holds a block, it asks for each group of its
+// tensors around the group's use; where group_acquire is not NULL it may set a view of that group alone, from
+// which param_at finds the group's tensors as in the whole unit. It gets the unit's view, and may leave it.
+// `next` is what is asked for after this group, of this unit or of another. A group whose activations are
+// recomputed may stay held (GPT_FORWARD) while another one is used, until its own gradients are computed
+// (GPT_BACKWARD_GRADS, inside): at most two groups are held at once. Each group is acquired once per backward
+// pass with GPT_BACKWARD or GPT_BACKWARD_GRADS; at that release its gradients are complete.
 struct unit_hooks {
     void *context;
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  int next, struct unit_view *view);
+                                  struct gpt_next next, struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit);
+    // Both NULL: a unit's view is of the whole unit.
+    enum status (*group_acquire)(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view);
+    enum status (*group_release)(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass);
 };
 
 // What backward computes again, a block at a time, instead of finding it kept from forward. It changes memory
@@ -59,6 +77,11 @@ enum gpt_recompute {
     RECOMPUTE_BLOCK,
     N_RECOMPUTE
 };
+
+// How often one micro-batch of training asks for the parameters of a block's group: in forward, in backward,
+// and once more where recomputation does not end with what backward begins with.
+int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
+                   enum block_group group);
 
 struct gpt;
 

@@ -35,6 +35,15 @@ enum block_param {
     PARAM_FC_PROJ_BIAS,
     N_BLOCK_PARAMS
 };
+// A block's tensors fall into groups that are used together, in order of use: each a matrix product, and the
+// norm before it.
+enum block_group {
+    GROUP_QKV,       // ln_1, attn.c_attn
+    GROUP_ATTN_PROJ, // attn.c_proj
+    GROUP_FC,        // ln_2, mlp.c_fc
+    GROUP_FC_PROJ,   // mlp.c_proj
+    N_BLOCK_GROUPS
+};
 enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, N_FINAL_PARAMS };
 
 // One tensor. Linear weights are (out, in); Hugging Face's GPT-2 keeps them (in, out), marked by
@@ -62,6 +71,12 @@ struct param_unit {
     size_t offset;   // of the unit in the concatenation of all units
 };
 
+// Tensors of one unit that follow each other: elements [begin, end) of it, padding included.
+struct param_range {
+    int first_param, n_params;
+    size_t begin, end;
+};
+
 struct params {
     struct gpt_config config;
     struct param *params;
@@ -77,6 +92,8 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
 void params_free(struct params *params);
 // The index of the tensor with this Hugging Face name ("transformer." may stand before it), or -1.
 int params_find(const struct params *params, const char *name);
+struct param_range params_unit(const struct params *params, int unit); // all of its tensors
+struct param_range params_group(const struct params *params, int unit, enum block_group group); // of a block
 
 // Writes the initial fp32 values of elements [begin, end) of a unit (offsets within the unit; padding gets
 // zero): a pure function of (seed, tensor, element), so any rank can make any part.

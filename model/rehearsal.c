@@ -18,7 +18,7 @@ void *buffer_find(const struct region_table *table, int index) {
 }
 
 static enum status rehearsal_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                     int next, struct unit_view *view) {
+                                     struct gpt_next next, struct unit_view *view) {
     (void)context, (void)stream, (void)unit, (void)next;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : REHEARSAL_BUFFER,
                                .grads = pass == GPT_FORWARD ? NULL : REHEARSAL_BUFFER};
@@ -35,4 +35,5 @@ static enum status rehearsal_ready(void *context, struct stream *stream, int uni
     return STATUS_OK;
 }
 
-const struct unit_hooks rehearsal_hooks = {NULL, rehearsal_acquire, rehearsal_release, rehearsal_ready};
+const struct unit_hooks rehearsal_hooks = {
+    .params_acquire = rehearsal_acquire, .params_release = rehearsal_release, .grads_ready = rehearsal_ready};

@@ -29,8 +29,8 @@ struct bench {
     struct generator *generator;
 };
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                           struct unit_view *view) {
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
     const struct bench *bench = context;
     (void)stream, (void)pass, (void)next;
     const char *params = bench->span + bench->params.units[unit].offset * dtype_size(bench->type);
@@ -75,7 +75,7 @@ static double read_weights(const struct bench *bench) {
 }
 
 static enum status step(struct bench *bench, int n, double *seconds) {
-    const struct unit_hooks hooks = {bench, acquire, release, NULL};
+    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
     const struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = 1};
     int sequences[SEQUENCES];
     int32_t tokens[SEQUENCES];
@@ -94,7 +94,7 @@ static enum status step(struct bench *bench, int n, double *seconds) {
 }
 
 static enum status begin_contexts(struct bench *bench) {
-    const struct unit_hooks hooks = {bench, acquire, release, NULL};
+    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
     int32_t tokens[CONTEXT];
     int n = bench->positions / 2 < CONTEXT ? bench->positions / 2 : CONTEXT;
     for (int i = 0; i < n; i++)

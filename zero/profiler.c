@@ -45,8 +45,8 @@ static void leave(struct profiler *profiler) {
                       profiler->depth > 0 ? profiler->places[profiler->depth - 1] : NOWHERE);
 }
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                           struct unit_view *view) {
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
     struct profiler *profiler = context;
     enter(profiler, (struct profile_place){phase_of(profiler, unit, pass), unit});
     profile_begin(profiler->profile, PROFILE_SPAN, "acquire parameters");
@@ -63,6 +63,19 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
     profile_end(profiler->profile, (struct work){0});
     leave(profiler);
     return status;
+}
+
+// Groups are only passed on: what they wait for is recorded where it is.
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    const struct unit_hooks *model = &((struct profiler *)context)->model;
+    return model->group_acquire(model->context, stream, unit, group, pass, next, view);
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    const struct unit_hooks *model = &((struct profiler *)context)->model;
+    return model->group_release(model->context, stream, unit, group, pass);
 }
 
 static enum status ready(void *context, struct stream *stream, int unit) {
@@ -89,7 +102,13 @@ enum status profiler_start(struct profiler *profiler, const struct profiler_requ
     TRY(profile_watch(profile, request->comm_device, on_device ? "GPU, communication" : "communication"));
     if (request->host_device)
         TRY(profile_watch(profile, request->host_device, "host"));
-    *request->hooks = (struct unit_hooks){profiler, acquire, release, ready};
+    *request->hooks =
+        (struct unit_hooks){.context = profiler,
+                            .params_acquire = acquire,
+                            .params_release = release,
+                            .grads_ready = ready,
+                            .group_acquire = request->hooks->group_acquire ? acquire_group : NULL,
+                            .group_release = request->hooks->group_release ? release_group : NULL};
     request->comm->profile = profile;
     return STATUS_OK;
 }

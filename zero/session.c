@@ -5,8 +5,8 @@
 
 #include "kernels/ops.h"
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                           struct unit_view *view) {
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
     const struct session *session = context;
     (void)stream, (void)pass, (void)next;
     const char *params = session->span + session->params.units[unit].offset * dtype_size(session->type);
@@ -36,7 +36,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
     TRY(stream_init(&session->stream, session->device));
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
-    session->hooks = (struct unit_hooks){session, acquire, release, NULL};
+    session->hooks =
+        (struct unit_hooks){.context = session, .params_acquire = acquire, .params_release = release};
     memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
                       session->params.n_elements, &session->span_region, "params");

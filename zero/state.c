@@ -35,13 +35,13 @@ enum status stage_options_read(const struct config *config, enum region_place pl
 
 // ---- hooks
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                           struct unit_view *view) {
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
     struct state *state = context;
     *view = (struct unit_view){0};
     comm_progress(state->comm);
     if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
+        TRY(parameters_acquire(&state->parameters, stream, unit, next.unit, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
@@ -114,7 +114,8 @@ enum status state_init(struct state *state, const struct params *params, const s
                        enum dtype type, int rank, int world, struct device *device,
                        struct region_table *table) {
     *state = (struct state){.params = params, .device = device, .type = type, .rank = rank, .world = world};
-    state->hooks = (struct unit_hooks){state, acquire, release, ready};
+    state->hooks = (struct unit_hooks){
+        .context = state, .params_acquire = acquire, .params_release = release, .grads_ready = ready};
     TRY(stage_options_read(config, device->place, &state->options));
     TRY(partition_init(&state->partition, params, state->options.partition, world));
     TRY(list_owned(state));

@@ -52,7 +52,7 @@ static inline void *whole_data(const struct whole_model *model, int region) {
 }
 
 static inline enum status whole_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                        int next, struct unit_view *view) {
+                                        struct gpt_next next, struct unit_view *view) {
     struct whole_model *model = context;
     (void)stream, (void)next;
     size_t offset = model->params.units[unit].offset;
@@ -144,7 +144,10 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     *model = (struct whole_model){.device = device, .options = *options};
     assert_ok(stream_init(&model->stream, device));
     model->state = options->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
-    model->hooks = (struct unit_hooks){model, whole_acquire, whole_release, whole_ready};
+    model->hooks = (struct unit_hooks){.context = model,
+                                       .params_acquire = whole_acquire,
+                                       .params_release = whole_release,
+                                       .grads_ready = whole_ready};
     assert_ok(params_init(&model->params, config));
     struct region_table *table = &model->table;
     enum region_place place = device->place;

@@ -31,8 +31,8 @@ static size_t unit_bytes(const struct lender *lender, int unit, enum dtype type)
     return lender->model->params.units[unit].elements * dtype_size(type);
 }
 
-static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                        struct unit_view *view) {
+static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                        struct gpt_next next, struct unit_view *view) {
     struct lender *lender = context;
     assert_ptr_equal(stream, &lender->model->stream);
     assert_in_range(unit, 0, lender->n_units - 1);
@@ -44,7 +44,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
         assert_int_equal(lender->next, -1);
     } else { // it was foretold
         assert_true(unit == lender->next || (lender->next == -1 && unit == 0 && pass == GPT_FORWARD));
-        lender->next = next;
+        lender->next = next.unit;
     }
     TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
@@ -73,7 +73,7 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
     assert_true(lender->loans[unit].held);
     assert_int_equal(lender->loans[unit].pass, unit == 0 ? GPT_BACKWARD_GRADS : GPT_BACKWARD);
     assert_null(lender->ready[unit]);
-    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, -1, &view));
+    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, (struct gpt_next){-1, 0}, &view));
     size_t bytes = unit_bytes(lender, unit, lender->model->state);
     lender->ready[unit] = malloc(bytes);
     assert_non_null(lender->ready[unit]);
@@ -106,7 +106,8 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
         &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
     whole_model_liven(&model);
     lender_init(&lender, &model);
-    struct unit_hooks hooks = {&lender, lend, take_back, take_grads};
+    struct unit_hooks hooks = {
+        .context = &lender, .params_acquire = lend, .params_release = take_back, .grads_ready = take_grads};
     struct step_result plain = whole_model_step(&model, &model.hooks),
                        lent = whole_model_step(&model, &hooks);
     assert_same_step(&plain, &lent);
@@ -130,9 +131,134 @@ static void test_units_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
+// ------------------------------------------------------------------------- an owner that lends group by
+// group
+
+// Lends of a block one group at a time, all the rest of it NaN.
+struct group_lender {
+    struct whole_model *model;
+    void *loans[8][N_BLOCK_GROUPS]; // NULL: not lent
+    int uses[8][N_BLOCK_GROUPS], n_lent;
+    void *ready; // gradients as they were when they were said to be complete, as all units
+    struct gpt_next next;
+};
+
+static bool is_block(const struct group_lender *lender, int unit) {
+    return unit > 0 && unit < lender->model->params.n_units - 1;
+}
+
+static void expect_foretold(struct group_lender *lender, int unit, int group, struct gpt_next next) {
+    assert_int_equal(unit, lender->next.unit);
+    assert_int_equal(group, lender->next.group);
+    lender->next = next;
+}
+
+static enum status lend_unit(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                             struct gpt_next next, struct unit_view *view) {
+    struct group_lender *lender = context;
+    TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
+    if (is_block(lender, unit))
+        *view = (struct unit_view){0};
+    else if (pass != GPT_BACKWARD_GRADS)
+        expect_foretold(lender, unit, 0, next);
+    return STATUS_OK;
+}
+
+static enum status lend_group(void *context, struct stream *stream, int unit, enum block_group group,
+                              enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    struct group_lender *lender = context;
+    const struct params *params = &lender->model->params;
+    struct unit_view whole;
+    TRY(whole_acquire(lender->model, stream, unit, pass, next, &whole));
+    view->grads = whole.grads;
+    assert_true(is_block(lender, unit));
+    if (pass == GPT_BACKWARD_GRADS) {
+        assert_non_null(lender->loans[unit][group]);
+        return STATUS_OK;
+    }
+    expect_foretold(lender, unit, group, next);
+    assert_null(lender->loans[unit][group]);
+    assert_true(lender->n_lent++ < MOST_HELD);
+    lender->uses[unit][group]++;
+    size_t size = dtype_size(lender->model->options.type);
+    struct param_range range = params_group(params, unit, group);
+    char *loan = malloc(params->units[unit].elements * size);
+    assert_non_null(loan);
+    memset(loan, 0xff, params->units[unit].elements * size);
+    memcpy(loan + range.begin * size, (const char *)whole.params + range.begin * size,
+           (range.end - range.begin) * size);
+    view->params = lender->loans[unit][group] = loan;
+    return STATUS_OK;
+}
+
+static enum status take_group_back(void *context, struct stream *stream, int unit, enum block_group group,
+                                   enum gpt_pass pass) {
+    struct group_lender *lender = context;
+    const struct params *params = &lender->model->params;
+    struct param_range range = params_group(params, unit, group);
+    (void)stream;
+    if (pass != GPT_FORWARD) {
+        size_t size = dtype_size(lender->model->state);
+        size_t begin = (params->units[unit].offset + range.begin) * size;
+        memcpy((char *)lender->ready + begin,
+               (char *)whole_data(lender->model, lender->model->grad_region) + begin,
+               (range.end - range.begin) * size);
+    }
+    if (pass != GPT_BACKWARD_GRADS) {
+        memset(lender->loans[unit][group], 0xff,
+               params->units[unit].elements * dtype_size(lender->model->options.type));
+        free(lender->loans[unit][group]);
+        lender->loans[unit][group] = NULL;
+        lender->n_lent--;
+    }
+    return STATUS_OK;
+}
+
+static void check_lending_by_group(struct device *device, enum dtype type, enum gpt_recompute recompute) {
+    struct whole_model model;
+    whole_model_init(
+        &model, &small_config, device,
+        &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
+    whole_model_liven(&model);
+    size_t size = dtype_size(model.state);
+    struct group_lender lender = {.model = &model, .ready = calloc(model.params.n_elements, size)};
+    assert_non_null(lender.ready);
+    const struct unit_hooks hooks = {.context = &lender,
+                                     .params_acquire = lend_unit,
+                                     .params_release = whole_release,
+                                     .grads_ready = whole_ready,
+                                     .group_acquire = lend_group,
+                                     .group_release = take_group_back};
+    struct step_result plain = whole_model_step(&model, &model.hooks),
+                       lent = whole_model_step(&model, &hooks);
+    assert_same_step(&plain, &lent);
+    assert_int_equal(lender.n_lent, 0);
+    assert_int_equal(lender.next.unit, -1);
+    for (int unit = 1; unit < model.params.n_units - 1; unit++) {
+        const struct param_unit *u = &model.params.units[unit];
+        assert_memory_equal((char *)lender.ready + u->offset * size, (char *)lent.grads + u->offset * size,
+                            u->elements * size);
+        for (int group = 0; group < N_BLOCK_GROUPS; group++)
+            assert_int_equal(lender.uses[unit][group],
+                             gpt_group_uses(&model.params, recompute, unit, (enum block_group)group));
+    }
+    free(lender.ready);
+    free(plain.grads);
+    free(lent.grads);
+    whole_model_free(&model);
+}
+
+static void test_groups_are_used_only_while_held(void **state) {
+    struct device *device = device_for_test(*state);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
+            check_lending_by_group(device, (enum dtype)type, (enum gpt_recompute)recompute);
+    device_close(device);
+}
+
 // What matrix products write need not be cleared: NaN stands there.
-static enum status lend_fresh(void *context, struct stream *stream, int unit, enum gpt_pass pass, int next,
-                              struct unit_view *view) {
+static enum status lend_fresh(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                              struct gpt_next next, struct unit_view *view) {
     struct whole_model *model = context;
     const struct param_unit *u = &model->params.units[unit];
     size_t size = dtype_size(model->state);
@@ -154,7 +280,10 @@ static void test_fresh_gradients(void **state) {
                          &(struct gpt_options){.type = (enum dtype)type, .B = 2, .T = 7, .training = true},
                          0);
         whole_model_liven(&model);
-        struct unit_hooks hooks = {&model, lend_fresh, whole_release, whole_ready};
+        struct unit_hooks hooks = {.context = &model,
+                                   .params_acquire = lend_fresh,
+                                   .params_release = whole_release,
+                                   .grads_ready = whole_ready};
         struct step_result cleared = whole_model_step(&model, &model.hooks),
                            fresh = whole_model_step(&model, &hooks);
         // Zeros may differ in their signs.
@@ -383,6 +512,7 @@ static void test_gradient_by_finite_differences(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_ALL(test_units_are_used_only_while_held),
+        ON_ALL(test_groups_are_used_only_while_held),
         ON_ALL(test_fresh_gradients),
         ON_ALL(test_recompute_changes_no_bit),
         ON("portable", test_recompute_keeps_what_it_says),
