@@ -28,7 +28,6 @@ static const struct {
     {"contiguous_gradients", "gradients always are contiguous, unit by unit; leave it out"},
     {"reduce_scatter", "gradients are always reduced by a reduce-scatter; leave it out"},
     {"allgather_partitions", "parameters are always gathered by all-gathers; leave it out"},
-    {"stage3_max_live_parameters", "at most two units are whole at a time; leave it out"},
     {"stage3_max_reuse_distance", "at most two units are whole at a time; leave it out"},
     {"stage3_gather_16bit_weights_on_model_save", "any number of ranks reads any checkpoint; leave it out"},
     {"train_micro_batch_size_per_gpu", "here it is train.micro_batch_size"},

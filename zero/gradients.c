@@ -12,8 +12,9 @@ static bool keeps_all(const struct gradients *gradients) {
 }
 
 // Backward has the last unit first.
-static enum status lay_out_together(struct gradients *gradients, const struct partition *partition) {
+static enum status lay_out_together(struct gradients *gradients) {
     const struct params *params = gradients->params;
+    const struct partition *partition = gradients->partition;
     bool to_shard = stage_reduces_to_shard(gradients->options);
     transfers_init(&gradients->together, gradients->options->reduce_bucket);
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
@@ -34,17 +35,57 @@ static enum status lay_out_together(struct gradients *gradients, const struct pa
     return STATUS_OK;
 }
 
-static enum status lay_out_units(struct gradients *gradients, const struct partition *partition) {
+static enum status list_reductions(struct gradients *gradients) {
     const struct params *params = gradients->params;
-    gradients->of_unit = calloc((size_t)params->n_units, sizeof *gradients->of_unit);
-    if (!gradients->of_unit)
-        return FAIL(STATUS_FAILED, "out of memory for the transfers of %d units", params->n_units);
+    size_t n_units = (size_t)params->n_units;
+    int n = 0;
+    gradients->reductions = calloc(n_units * N_BLOCK_GROUPS, sizeof *gradients->reductions);
+    gradients->first_reduction = calloc(n_units + 1, sizeof *gradients->first_reduction);
+    if (!gradients->reductions || !gradients->first_reduction)
+        return FAIL(STATUS_FAILED, "out of memory for the reductions of %d units", params->n_units);
     for (int unit = 0; unit < params->n_units; unit++) {
-        transfers_init(&gradients->of_unit[unit], gradients->options->reduce_bucket);
-        TRY(transfers_add(&gradients->of_unit[unit], partition, unit, 0, params->units[unit].elements,
-                          PLACE_AT(0), offload_stages(gradients->offload) ? PLACE_SHARE : PLACE_SHARD));
-        TRY(transfers_finish(&gradients->of_unit[unit]));
+        gradients->first_reduction[unit] = n;
+        for (int i = 0; i < stage_n_ranges(gradients->options, params, unit); i++)
+            gradients->reductions[n++] =
+                (struct reduction){.unit = unit, .range = stage_range(gradients->options, params, unit, i)};
     }
+    gradients->first_reduction[params->n_units] = n;
+    return STATUS_OK;
+}
+
+static enum status lay_out_reduction(struct gradients *gradients, struct reduction *reduction) {
+    reduction->calls = &reduction->own;
+    transfers_init(&reduction->own, gradients->options->reduce_bucket);
+    TRY(transfers_add(&reduction->own, gradients->partition, reduction->unit, reduction->range.begin,
+                      reduction->range.end, PLACE_AT(0 - reduction->range.begin), PLACE_SHARE));
+    return transfers_finish(&reduction->own);
+}
+
+static enum status lay_out_reductions(struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        bool repeats = partition_repeats(gradients->partition, params, unit);
+        int first = gradients->first_reduction[unit], end = gradients->first_reduction[unit + 1];
+        for (int r = first; r < end; r++) {
+            if (repeats)
+                gradients->reductions[r].calls = gradients->reductions[r - (end - first)].calls;
+            else
+                TRY(lay_out_reduction(gradients, &gradients->reductions[r]));
+        }
+    }
+    return STATUS_OK;
+}
+
+// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+static enum status check_calls(const struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    const struct stage_options *options = gradients->options;
+    if (options->stage == 0)
+        TRY(transfers_check(params->n_elements, options->allgather_bucket));
+    if (keeps_all(gradients))
+        return transfers_check(params->n_elements, options->reduce_bucket);
+    for (int unit = 0; unit < params->n_units; unit++)
+        TRY(transfers_check(params->units[unit].elements, options->reduce_bucket));
     return STATUS_OK;
 }
 
@@ -52,14 +93,16 @@ static enum status lay_out_units(struct gradients *gradients, const struct parti
 static enum status add_buffers(struct gradients *gradients, struct region_table *table) {
     const struct params *params = gradients->params;
     size_t largest = 0;
-    for (int unit = 1; unit < params->n_units; unit++)
-        largest = params->units[unit].elements > largest ? params->units[unit].elements : largest;
+    for (int r = 1; r < gradients->first_reduction[params->n_units]; r++) {
+        struct param_range range = gradients->reductions[r].range;
+        largest = range.end - range.begin > largest ? range.end - range.begin : largest;
+    }
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
-    gradients->embeddings.unit = -1;
+    gradients->embeddings.reduction = -1;
     TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
                    params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
     for (int i = 0; i < gradients->n_pool; i++) {
-        gradients->pool[i].unit = -1;
+        gradients->pool[i].reduction = -1;
         TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, largest,
                        &gradients->pool[i].region, "grads of a unit (%d)", i));
     }
@@ -72,17 +115,18 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                            struct region_table *table) {
     *gradients = (struct gradients){.params = params,
                                     .options = options,
+                                    .partition = partition,
                                     .device = device,
                                     .offload = offload,
                                     .whole_region = -1,
                                     .shard_region = -1};
+    TRY(check_calls(gradients));
     if (keeps_all(gradients)) {
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
                        &gradients->whole_region, "grads"));
-        TRY(lay_out_together(gradients, partition));
     } else {
+        TRY(list_reductions(gradients));
         TRY(add_buffers(gradients, table));
-        TRY(lay_out_units(gradients, partition));
     }
     if (stage_reduces_to_shard(options))
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
@@ -91,23 +135,26 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
     return STATUS_OK;
 }
 
-void gradients_bind(struct gradients *gradients, const struct region_table *table, struct comm *comm) {
+enum status gradients_bind(struct gradients *gradients, const struct region_table *table, struct comm *comm) {
     gradients->comm = comm;
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
     gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
     if (keeps_all(gradients))
-        return;
+        return lay_out_together(gradients);
     gradients->embeddings.data = region_data(table, gradients->embeddings.region);
     for (int i = 0; i < gradients->n_pool; i++)
         gradients->pool[i].data = region_data(table, gradients->pool[i].region);
+    return lay_out_reductions(gradients);
 }
 
 void gradients_free(struct gradients *gradients) {
     transfers_free(&gradients->together);
     transfers_free(&gradients->spread);
-    for (int unit = 0; gradients->of_unit && unit < gradients->params->n_units; unit++)
-        transfers_free(&gradients->of_unit[unit]);
-    free(gradients->of_unit);
+    int n = gradients->first_reduction ? gradients->first_reduction[gradients->params->n_units] : 0;
+    for (int r = 0; r < n; r++)
+        transfers_free(&gradients->reductions[r].own);
+    free(gradients->reductions);
+    free(gradients->first_reduction);
     *gradients = (struct gradients){0};
 }
 
@@ -118,19 +165,18 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
     return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Clears what is added to from the start: all but what the first matrix product writes.
-static enum status clear_unit(struct gradients *gradients, struct stream *stream, int unit, float *data) {
-    const struct params *params = gradients->params;
-    const struct param_unit *u = &params->units[unit];
-    size_t done = 0;
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &params->params[i];
+// Clears what is added to from the start: all but what the first matrix product writes. data: of the range.
+static enum status clear_range(struct gradients *gradients, struct stream *stream, struct param_range range,
+                               float *data) {
+    size_t done = range.begin;
+    for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
+        const struct param *param = &gradients->params->params[i];
         if (!param->multiplied)
             continue;
-        TRY(clear(gradients, stream, data + done, param->offset - done));
+        TRY(clear(gradients, stream, data + (done - range.begin), param->offset - done));
         done = param->offset + param->elements;
     }
-    return clear(gradients, stream, data + done, u->elements - done);
+    return clear(gradients, stream, data + (done - range.begin), range.end - done);
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -145,15 +191,16 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
     for (int unit = 0; unit < gradients->params->n_units; unit++)
-        TRY(clear_unit(gradients, stream, unit, gradients->whole + gradients->params->units[unit].offset));
+        TRY(clear_range(gradients, stream, params_unit(gradients->params, unit),
+                        gradients->whole + gradients->params->units[unit].offset));
     return STATUS_OK;
 }
 
-static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
-    if (unit == 0)
+static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
+    if (reduction == 0)
         return &gradients->embeddings;
     for (int i = 0; i < gradients->n_pool; i++)
-        if (gradients->pool[i].unit == unit)
+        if (gradients->pool[i].reduction == reduction)
             return &gradients->pool[i];
     return NULL;
 }
@@ -163,10 +210,28 @@ static struct gradient_buffer *free_buffer(struct gradients *gradients) {
     struct gradient_buffer *oldest = NULL;
     for (int i = 0; i < gradients->n_pool; i++) {
         struct gradient_buffer *buffer = &gradients->pool[i];
-        if (buffer->unit < 0 && (!oldest || buffer->ticket < oldest->ticket))
+        if (buffer->reduction < 0 && (!oldest || buffer->ticket < oldest->ticket))
             oldest = buffer;
     }
     return oldest;
+}
+
+static bool by_group(const struct gradients *gradients, int unit) {
+    return stage_by_group(gradients->options, gradients->params, unit);
+}
+
+// *out: from where the elements of the reduction's range are found as in the whole unit.
+static enum status lend(struct gradients *gradients, struct stream *stream, int index, void **out) {
+    const struct reduction *reduction = &gradients->reductions[index];
+    struct gradient_buffer *buffer = buffer_of(gradients, index);
+    if (!buffer)
+        buffer = free_buffer(gradients);
+    *out = (void *)((uintptr_t)buffer->data - reduction->range.begin * sizeof(float));
+    if (buffer->reduction == index) // the embeddings' second time
+        return STATUS_OK;
+    buffer->reduction = index;
+    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
+    return clear_range(gradients, stream, reduction->range, buffer->data);
 }
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
@@ -176,15 +241,16 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
         view->grads = gradients->whole + gradients->params->units[unit].offset;
         return STATUS_OK;
     }
-    struct gradient_buffer *buffer = buffer_of(gradients, unit);
-    if (!buffer)
-        buffer = free_buffer(gradients);
-    view->grads = buffer->data;
-    if (buffer->unit == unit) // the embeddings' second time
-        return STATUS_OK;
-    buffer->unit = unit;
-    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
-    return clear_unit(gradients, stream, unit, buffer->data);
+    return by_group(gradients, unit)
+               ? STATUS_OK
+               : lend(gradients, stream, gradients->first_reduction[unit], &view->grads);
+}
+
+enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
+                                    enum block_group group, struct unit_view *view) {
+    return by_group(gradients, unit)
+               ? lend(gradients, stream, gradients->first_reduction[unit] + (int)group, &view->grads)
+               : STATUS_OK;
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
@@ -210,20 +276,40 @@ static enum status ready_together(struct gradients *gradients, struct stream *st
     return offload_reduced(gradients->offload, stream, lowest, ticket);
 }
 
+// Into this rank's share of the unit: in the shard, or on its way to the host.
+static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
+                                comm_ticket *ticket) {
+    const struct reduction *reduction = &gradients->reductions[index];
+    const struct stage_spans *owned = gradients->offload->owned;
+    struct gradient_buffer *buffer = buffer_of(gradients, index);
+    float *to = gradients->shard;
+    if (offload_stages(gradients->offload))
+        TRY(offload_staging(gradients->offload, stream, reduction->unit, &to));
+    else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
+        to += owned->spans[owned->first[reduction->unit]].in_shard;
+    for (int i = 0; i < reduction->calls->n_calls; i++)
+        TRY(reduce(gradients, stream, &reduction->calls->calls[i], buffer->data, to, &buffer->ticket));
+    buffer->reduction = -1;
+    *ticket = buffer->ticket;
+    return STATUS_OK;
+}
+
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
     if (!gradients->reducing)
         return STATUS_OK;
     if (keeps_all(gradients))
         return ready_together(gradients, stream, unit);
-    struct gradient_buffer *buffer = buffer_of(gradients, unit);
-    const struct transfers *calls = &gradients->of_unit[unit];
-    float *to = gradients->shard;
-    if (offload_stages(gradients->offload))
-        TRY(offload_staging(gradients->offload, stream, unit, &to));
-    for (int i = 0; i < calls->n_calls; i++)
-        TRY(reduce(gradients, stream, &calls->calls[i], buffer->data, to, &buffer->ticket));
-    buffer->unit = -1;
-    return offload_reduced(gradients->offload, stream, unit, buffer->ticket);
+    if (!by_group(gradients, unit))
+        TRY(reduce_range(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
+    return offload_reduced(gradients->offload, stream, unit, gradients->latest);
+}
+
+enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
+                                  enum block_group group) {
+    return by_group(gradients, unit)
+               ? reduce_range(gradients, stream, gradients->first_reduction[unit] + (int)group,
+                              &gradients->latest)
+               : STATUS_OK;
 }
 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {

@@ -1,5 +1,7 @@
-// Slots: a unit takes the smaller of the two that it fits, so that embeddings and a block, the largest two
-// units, always find room side by side, whatever the order.
+// Slots: a fetch takes the smaller of the two that it fits, so that the largest two, as embeddings and a
+// block, always find room side by side, whatever the order. Of two groups of a block that are held at once
+// the first asked for is the larger or fits either slot. Every step asks in the same order and ends with all
+// slots free: each fetch finds the same slot in every step.
 #include "zero/parameters.h"
 
 #include <assert.h>
@@ -7,63 +9,109 @@
 
 // ---- laying out
 
-// Small tensors stand one after another; a unit of nothing else stands there as it is, padding and all.
+static bool persists(const struct parameters *parameters, const struct param *param) {
+    return param->elements < parameters->options->persistence_threshold;
+}
+
+// Small tensors stand one after another; a fetch of nothing else stands there as it is, padding and all.
 static size_t choose_persistent(struct parameters *parameters) {
     const struct params *params = parameters->params;
     size_t end = 0;
-    for (int unit = 0; unit < params->n_units; unit++) {
-        const struct param_unit *u = &params->units[unit];
-        bool all = true;
-        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-            all = all && params->params[i].elements < parameters->options->persistence_threshold;
-        for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-            const struct param *param = &params->params[i];
-            bool stays = param->elements < parameters->options->persistence_threshold;
-            parameters->persistent_offset[i] = stays ? end : NOT_PERSISTENT;
-            if (stays)
-                end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
-        }
-        parameters->unit_persists[unit] = all;
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        bool stays = persists(parameters, param);
+        parameters->persistent_offset[i] = stays ? end : NOT_PERSISTENT;
+        if (stays)
+            end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
     }
     return end;
 }
 
-static enum status lay_out_unit(struct parameters *parameters, const struct partition *partition, int unit) {
+static void list_fetches(struct parameters *parameters) {
     const struct params *params = parameters->params;
-    const struct param_unit *u = &params->units[unit];
-    struct transfer_place from = parameters->options->offload_param ? PLACE_AT(0) : PLACE_SHARD;
-    transfers_init(&parameters->of_unit[unit], parameters->options->allgather_bucket);
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &params->params[i];
-        if (parameters->persistent_offset[i] == NOT_PERSISTENT)
-            TRY(transfers_add(&parameters->of_unit[unit], partition, unit, param->offset,
-                              param->offset + param->elements, from, PLACE_AT(0)));
+    int n = 0;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        parameters->first_fetch[unit] = n;
+        for (int i = 0; i < stage_n_ranges(parameters->options, params, unit); i++) {
+            struct fetch *fetch = &parameters->fetches[n++];
+            *fetch = (struct fetch){
+                .unit = unit, .range = stage_range(parameters->options, params, unit, i), .persists = true};
+            for (int k = 0; k < fetch->range.n_params; k++)
+                fetch->persists =
+                    fetch->persists && persists(parameters, &params->params[fetch->range.first_param + k]);
+        }
     }
-    TRY(transfers_finish(&parameters->of_unit[unit]));
+    parameters->first_fetch[params->n_units] = n;
+}
+
+// The owners' places are in what each has of the unit, so that units that are alike have the same calls: with
+// thousands of ranks a list has thousands of pieces.
+static enum status lay_out_fetch(struct parameters *parameters, struct fetch *fetch) {
+    struct transfer_place there = PLACE_AT(0 - fetch->range.begin);
+    struct transfer_place from = parameters->options->offload_param ? there : PLACE_SHARE;
+    fetch->calls = &fetch->own;
+    transfers_init(&fetch->own, parameters->options->allgather_bucket);
+    for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
+        const struct param *param = &parameters->params->params[i];
+        if (parameters->persistent_offset[i] == NOT_PERSISTENT)
+            TRY(transfers_add(&fetch->own, parameters->partition, fetch->unit, param->offset,
+                              param->offset + param->elements, from, there));
+    }
+    return transfers_finish(&fetch->own);
+}
+
+static enum status lay_out_fetches(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        bool repeats = partition_repeats(parameters->partition, params, unit);
+        int first = parameters->first_fetch[unit], end = parameters->first_fetch[unit + 1];
+        for (int f = first; f < end; f++) {
+            if (repeats)
+                parameters->fetches[f].calls = parameters->fetches[f - (end - first)].calls;
+            else
+                TRY(lay_out_fetch(parameters, &parameters->fetches[f]));
+        }
+    }
     return STATUS_OK;
 }
 
-static enum status lay_out_persistent(struct parameters *parameters, const struct partition *partition) {
+static enum status lay_out_persistent(struct parameters *parameters) {
     const struct params *params = parameters->params;
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         size_t offset = parameters->persistent_offset[i];
         struct transfer_place to = PLACE_AT(offset - param->offset);
         if (offset != NOT_PERSISTENT)
-            TRY(transfers_add(&parameters->updated, partition, param->unit, param->offset,
+            TRY(transfers_add(&parameters->updated, parameters->partition, param->unit, param->offset,
                               param->offset + param->elements,
                               parameters->options->offload_param ? to : PLACE_SHARD, to));
     }
     return STATUS_OK;
 }
 
-static enum status add_slots(struct parameters *parameters, struct region_table *table) {
+static enum status lay_out(struct parameters *parameters) {
     const struct params *params = parameters->params;
-    int final = params->n_units - 1;
+    const struct stage_options *options = parameters->options;
+    transfers_init(&parameters->updated, options->allgather_bucket);
+    for (int unit = 0; (options->stage == 1 || options->stage == 2) && unit < params->n_units; unit++) {
+        struct transfer_place here = PLACE_AT(params->units[unit].offset);
+        TRY(transfers_add(&parameters->updated, parameters->partition, unit, 0, params->units[unit].elements,
+                          here, here));
+    }
+    if (!parameters_whole(parameters)) {
+        TRY(lay_out_persistent(parameters));
+        TRY(lay_out_fetches(parameters));
+    }
+    return transfers_finish(&parameters->updated);
+}
+
+static enum status add_slots(struct parameters *parameters, struct region_table *table) {
+    int final = parameters->params->n_units - 1;
     size_t sizes[N_SLOTS] = {0};
-    for (int unit = 0; unit < params->n_units; unit++) {
-        size_t n = parameters->unit_persists[unit] ? 0 : params->units[unit].elements;
-        if (unit == final)
+    for (int f = 0; f < parameters->first_fetch[final + 1]; f++) {
+        const struct fetch *fetch = &parameters->fetches[f];
+        size_t n = fetch->persists ? 0 : fetch->range.end - fetch->range.begin;
+        if (fetch->unit == final)
             sizes[2] = n;
         else if (n > sizes[0]) {
             sizes[1] = sizes[0];
@@ -72,27 +120,36 @@ static enum status add_slots(struct parameters *parameters, struct region_table 
             sizes[1] = n;
     }
     for (int i = 0; i < N_SLOTS; i++) {
-        parameters->slots[i] = (struct slot){.elements = sizes[i], .unit = -1};
+        parameters->slots[i] = (struct slot){.elements = sizes[i], .fetch = -1};
         TRY(region_add(table, REGION_COMMUNICATION, parameters->device->place, parameters->type, sizes[i],
                        &parameters->slots[i].region, "params of a unit (%d)", i));
     }
     return STATUS_OK;
 }
 
-static enum status init_stage3(struct parameters *parameters, const struct partition *partition,
-                               struct region_table *table) {
+static enum status init_stage3(struct parameters *parameters, struct region_table *table) {
     const struct params *params = parameters->params;
+    size_t n_units = (size_t)params->n_units;
     parameters->persistent_offset = calloc((size_t)params->n_params, sizeof *parameters->persistent_offset);
-    parameters->unit_persists = calloc((size_t)params->n_units, sizeof *parameters->unit_persists);
-    parameters->of_unit = calloc((size_t)params->n_units, sizeof *parameters->of_unit);
-    if (!parameters->persistent_offset || !parameters->unit_persists || !parameters->of_unit)
+    parameters->fetches = calloc(n_units * N_BLOCK_GROUPS, sizeof *parameters->fetches);
+    parameters->first_fetch = calloc(n_units + 1, sizeof *parameters->first_fetch);
+    if (!parameters->persistent_offset || !parameters->fetches || !parameters->first_fetch)
         return FAIL(STATUS_FAILED, "out of memory for the bookkeeping of %d tensors", params->n_params);
     TRY(region_add(table, REGION_PARAMS, parameters->device->place, parameters->type,
                    choose_persistent(parameters), &parameters->persistent_region, "persistent params"));
-    TRY(lay_out_persistent(parameters, partition));
-    for (int unit = 0; unit < params->n_units; unit++)
-        TRY(lay_out_unit(parameters, partition, unit));
+    list_fetches(parameters);
     return add_slots(parameters, table);
+}
+
+// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+static enum status check_calls(const struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    const struct stage_options *options = parameters->options;
+    if (options->stage == 1 || options->stage == 2)
+        return transfers_check(params->n_elements, options->allgather_bucket);
+    for (int unit = 0; options->stage == 3 && unit < params->n_units; unit++)
+        TRY(transfers_check(params->units[unit].elements, options->allgather_bucket));
+    return STATUS_OK;
 }
 
 enum status parameters_init(struct parameters *parameters, const struct params *params,
@@ -101,6 +158,7 @@ enum status parameters_init(struct parameters *parameters, const struct params *
                             struct device *device, struct region_table *table) {
     *parameters = (struct parameters){.params = params,
                                       .options = options,
+                                      .partition = partition,
                                       .device = device,
                                       .type = type,
                                       .offload = offload,
@@ -109,16 +167,8 @@ enum status parameters_init(struct parameters *parameters, const struct params *
     if (!options->offload_param)
         TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
                        &parameters->kept_region, whole ? "params" : "params of the shard"));
-    transfers_init(&parameters->updated, options->allgather_bucket);
-    for (int unit = 0; (options->stage == 1 || options->stage == 2) && unit < params->n_units; unit++) {
-        struct transfer_place here = PLACE_AT(params->units[unit].offset);
-        TRY(transfers_add(&parameters->updated, partition, unit, 0, params->units[unit].elements, here,
-                          here));
-    }
-    if (!whole)
-        TRY(init_stage3(parameters, partition, table));
-    TRY(transfers_finish(&parameters->updated));
-    return STATUS_OK;
+    TRY(check_calls(parameters));
+    return whole ? STATUS_OK : init_stage3(parameters, table);
 }
 
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
@@ -126,6 +176,7 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
     parameters->comm = comm;
     if (!parameters->options->offload_param)
         parameters->kept = region_data(table, parameters->kept_region);
+    TRY(lay_out(parameters));
     if (parameters_whole(parameters))
         return STATUS_OK;
     parameters->persistent = region_data(table, parameters->persistent_region);
@@ -145,51 +196,52 @@ void parameters_free(struct parameters *parameters) {
     for (int i = 0; i < N_SLOTS; i++)
         event_free(&parameters->slots[i].loaded);
     event_free(&parameters->asked);
-    for (int unit = 0; parameters->of_unit && unit < parameters->params->n_units; unit++)
-        transfers_free(&parameters->of_unit[unit]);
-    free(parameters->of_unit);
+    int n_fetches = parameters->first_fetch ? parameters->first_fetch[parameters->params->n_units] : 0;
+    for (int f = 0; f < n_fetches; f++)
+        transfers_free(&parameters->fetches[f].own);
+    free(parameters->fetches);
+    free(parameters->first_fetch);
     free(parameters->persistent_offset);
-    free(parameters->unit_persists);
     *parameters = (struct parameters){0};
 }
 
-static void *at(const struct parameters *parameters, void *base, size_t element) {
-    return (char *)base + element * dtype_size(parameters->type);
+// Also of an element that only what is added to the base later makes one of its memory: 0 - n is n before it.
+static void *at(const struct parameters *parameters, const void *base, size_t element) {
+    return (void *)((uintptr_t)base + element * dtype_size(parameters->type));
 }
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
     return at(parameters, parameters->kept, stage_span_at(span, parameters_whole(parameters)));
 }
 
-// ---- stage 3: a unit comes and goes
+// ---- stage 3: fetches come and go
 
-static struct slot *slot_of(struct parameters *parameters, int unit) {
+static struct slot *slot_of(struct parameters *parameters, int fetch) {
     for (int i = 0; i < N_SLOTS; i++)
-        if (parameters->slots[i].unit == unit)
+        if (parameters->slots[i].fetch == fetch)
             return &parameters->slots[i];
     return NULL;
 }
 
-static struct slot *free_slot(struct parameters *parameters, int unit) {
-    size_t n = parameters->params->units[unit].elements;
-    if (unit == parameters->params->n_units - 1)
-        return parameters->slots[2].unit < 0 ? &parameters->slots[2] : NULL;
+static struct slot *free_slot(struct parameters *parameters, const struct fetch *fetch) {
+    if (fetch->unit == parameters->params->n_units - 1)
+        return parameters->slots[2].fetch < 0 ? &parameters->slots[2] : NULL;
     for (int i = 1; i >= 0; i--)
-        if (parameters->slots[i].unit < 0 && parameters->slots[i].elements >= n)
+        if (parameters->slots[i].fetch < 0 &&
+            parameters->slots[i].elements >= fetch->range.end - fetch->range.begin)
             return &parameters->slots[i];
     return NULL;
 }
 
-// Copies this rank's elements of a unit's tensors, those that persist or those that do not, from the host to
-// where they belong: at base + element, or where persistent tensors stand.
-static enum status load_tensors(struct parameters *parameters, int unit, bool persistent, void *base) {
-    const struct params *params = parameters->params;
-    const struct param_unit *u = &params->units[unit];
+// Copies this rank's elements of tensors of a unit, those that persist or those that do not, from the host to
+// where they belong: at base + element of the unit, or where persistent tensors stand.
+static enum status load_tensors(struct parameters *parameters, int unit, struct param_range range,
+                                bool persistent, void *base) {
     const struct stage_spans *owned = parameters->offload->owned;
     for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
         const struct stage_span *span = &owned->spans[k];
-        for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-            const struct param *param = &params->params[i];
+        for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
+            const struct param *param = &parameters->params->params[i];
             size_t offset = parameters->persistent_offset[i], param_end = param->offset + param->elements;
             size_t begin = param->offset > span->begin ? param->offset : span->begin;
             size_t end = param_end < span->end ? param_end : span->end;
@@ -205,94 +257,135 @@ static enum status load_tensors(struct parameters *parameters, int unit, bool pe
     return STATUS_OK;
 }
 
+// Where this rank's share of a unit stands in the shard.
+static const void *share_at(const struct parameters *parameters, int unit) {
+    const struct stage_spans *owned = parameters->offload->owned;
+    bool any = owned->first[unit] < owned->first[unit + 1];
+    return at(parameters, parameters->kept, any ? owned->spans[owned->first[unit]].in_shard : 0);
+}
+
 // What the caller's stream has done so far comes before what `in` does next: the memory may still be in use.
 static enum status let_in_follow(struct parameters *parameters, struct stream *stream) {
     TRY(event_record(&parameters->asked, stream));
     return event_wait(&parameters->asked, &parameters->offload->in);
 }
 
-static enum status fetch(struct parameters *parameters, struct stream *stream, int unit, struct slot *slot) {
-    const struct transfers *calls = &parameters->of_unit[unit];
-    const void *from = parameters->kept;
-    slot->unit = unit;
+static enum status fetch(struct parameters *parameters, struct stream *stream, int index, struct slot *slot) {
+    const struct fetch *fetch = &parameters->fetches[index];
+    const void *from = share_at(parameters, fetch->unit);
+    slot->fetch = index;
     parameters->n_fetches++;
     if (parameters->options->offload_param) {
         TRY(let_in_follow(parameters, stream));
-        TRY(load_tensors(parameters, unit, false, slot->data));
+        TRY(load_tensors(parameters, fetch->unit, fetch->range, false,
+                         at(parameters, slot->data, 0 - fetch->range.begin)));
         TRY(event_record(&slot->loaded, &parameters->offload->in));
         stream = &parameters->offload->in;
         from = slot->data;
     }
-    for (int i = 0; i < calls->n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &calls->calls[i], from, slot->data, parameters->type,
-                            &slot->ticket));
+    for (int i = 0; i < fetch->calls->n_calls; i++)
+        TRY(comm_all_gather(parameters->comm, stream, &fetch->calls->calls[i], from, slot->data,
+                            parameters->type, &slot->ticket));
     return STATUS_OK;
 }
 
 // Waits for the gathered tensors and puts the persistent ones beside them.
 static enum status complete(struct parameters *parameters, struct stream *stream, struct slot *slot) {
-    const struct params *params = parameters->params;
-    const struct param_unit *u = &params->units[slot->unit];
+    const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->ticket));
     TRY(event_wait(&slot->loaded, stream));
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &params->params[i];
+    for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
+        const struct param *param = &parameters->params->params[i];
         size_t offset = parameters->persistent_offset[i];
         if (offset != NOT_PERSISTENT)
-            TRY(parameters->device->copy(stream, at(parameters, slot->data, param->offset),
+            TRY(parameters->device->copy(stream,
+                                         at(parameters, slot->data, param->offset - fetch->range.begin),
                                          at(parameters, parameters->persistent, offset),
                                          param->elements * dtype_size(parameters->type)));
     }
     return STATUS_OK;
 }
 
-// Fetches the unit that comes next, if it is wanted and there is room by now.
+// Fetches what comes next, if it is wanted and there is room by now.
 static enum status fetch_ahead(struct parameters *parameters, struct stream *stream) {
-    int unit = parameters->ahead;
-    if (unit < 0 || parameters->unit_persists[unit] || slot_of(parameters, unit) ||
+    int ahead = parameters->ahead;
+    if (ahead < 0 || parameters->fetches[ahead].persists || slot_of(parameters, ahead) ||
         !parameters->options->overlap || parameters->options->prefetch_bucket == 0)
         return STATUS_OK;
-    struct slot *slot = free_slot(parameters, unit);
+    struct slot *slot = free_slot(parameters, &parameters->fetches[ahead]);
     if (!slot)
         return STATUS_OK;
     parameters->n_ahead++;
-    return fetch(parameters, stream, unit, slot);
+    return fetch(parameters, stream, ahead, slot);
 }
 
-enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit, int next,
-                               const void **out) {
-    const struct params *params = parameters->params;
-    if (parameters_whole(parameters)) {
-        *out = at(parameters, parameters->kept, params->units[unit].offset);
-        return STATUS_OK;
-    }
-    parameters->ahead = next;
-    if (parameters->unit_persists[unit]) {
-        *out = at(parameters, parameters->persistent,
-                  parameters->persistent_offset[params->units[unit].first_param]);
+static bool by_group(const struct parameters *parameters, int unit) {
+    return stage_by_group(parameters->options, parameters->params, unit);
+}
+
+static int fetch_of(const struct parameters *parameters, int unit, int group) {
+    return parameters->first_fetch[unit] + (by_group(parameters, unit) ? group : 0);
+}
+
+// *out: from where the elements of the fetch's range are found as in the whole unit.
+static enum status hold(struct parameters *parameters, struct stream *stream, int index, struct gpt_next next,
+                        const void **out) {
+    const struct fetch *wanted = &parameters->fetches[index];
+    parameters->ahead = next.unit < 0 ? -1 : fetch_of(parameters, next.unit, next.group);
+    if (wanted->persists) {
+        size_t offset = parameters->persistent_offset[wanted->range.first_param];
+        *out = at(parameters, parameters->persistent, offset - wanted->range.begin);
         return fetch_ahead(parameters, stream);
     }
-    struct slot *slot = slot_of(parameters, unit);
+    struct slot *slot = slot_of(parameters, index);
     if (!slot) {
-        slot = free_slot(parameters, unit);
-        assert(slot); // at most the head's two units are held at once
-        TRY(fetch(parameters, stream, unit, slot));
+        slot = free_slot(parameters, wanted);
+        assert(slot); // at most two are held at once
+        TRY(fetch(parameters, stream, index, slot));
     }
     slot->in_use = true;
     TRY(complete(parameters, stream, slot));
-    *out = slot->data;
+    *out = at(parameters, slot->data, 0 - wanted->range.begin);
     return fetch_ahead(parameters, stream);
 }
 
-enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) {
-    if (parameters_whole(parameters))
-        return STATUS_OK;
-    struct slot *slot = slot_of(parameters, unit);
+static enum status drop(struct parameters *parameters, struct stream *stream, int index) {
+    struct slot *slot = slot_of(parameters, index);
     if (slot && slot->in_use) {
-        slot->unit = -1;
+        slot->fetch = -1;
         slot->in_use = false;
     }
     return fetch_ahead(parameters, stream);
+}
+
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
+                               struct gpt_next next, const void **out) {
+    *out = NULL;
+    if (parameters_whole(parameters)) {
+        *out = at(parameters, parameters->kept, parameters->params->units[unit].offset);
+        return STATUS_OK;
+    }
+    return by_group(parameters, unit) ? STATUS_OK
+                                      : hold(parameters, stream, fetch_of(parameters, unit, 0), next, out);
+}
+
+enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) {
+    return parameters_whole(parameters) || by_group(parameters, unit)
+               ? STATUS_OK
+               : drop(parameters, stream, fetch_of(parameters, unit, 0));
+}
+
+enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
+                                     enum block_group group, struct gpt_next next, const void **out) {
+    return by_group(parameters, unit)
+               ? hold(parameters, stream, fetch_of(parameters, unit, (int)group), next, out)
+               : STATUS_OK;
+}
+
+enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
+                                     enum block_group group) {
+    return by_group(parameters, unit) ? drop(parameters, stream, fetch_of(parameters, unit, (int)group))
+                                      : STATUS_OK;
 }
 
 enum status parameters_updated(struct parameters *parameters, struct stream *stream) {
@@ -303,7 +396,8 @@ enum status parameters_updated(struct parameters *parameters, struct stream *str
     if (parameters->options->offload_param) {
         TRY(let_in_follow(parameters, stream));
         for (int unit = 0; unit < parameters->params->n_units; unit++)
-            TRY(load_tensors(parameters, unit, true, parameters->persistent));
+            TRY(load_tensors(parameters, unit, params_unit(parameters->params, unit), true,
+                             parameters->persistent));
         in = &parameters->offload->in;
         from = parameters->persistent;
     }

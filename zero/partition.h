@@ -34,6 +34,8 @@ struct partition {
 
 enum status partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
                            int world) MUST_CHECK;
+// Whether a unit is divided as the one before it, tensor by tensor and span by span.
+bool partition_repeats(const struct partition *partition, const struct params *params, int unit);
 void partition_free(struct partition *partition);
 
 #endif

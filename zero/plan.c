@@ -21,15 +21,8 @@ bool plan_samples(const struct plan_request *request) {
 static enum status add_states(struct parts *parts, const struct plan_request *request,
                               struct region_table *table) {
     TRY(state_init(&parts->state, request->params, request->config, request->type, request->rank,
-                   request->world, request->device, table));
+                   request->world, request->partition, request->device, table));
     return optimizer_init(&parts->optimizer, request->config, &parts->state);
-}
-
-static enum gpt_recompute recompute_of(const struct config *config) {
-    return strcmp(config->top.recompute, "block") == 0         ? RECOMPUTE_BLOCK
-           : strcmp(config->top.recompute, "attention") == 0   ? RECOMPUTE_ATTENTION
-           : strcmp(config->top.recompute, "elementwise") == 0 ? RECOMPUTE_ELEMENTWISE
-                                                               : RECOMPUTE_NONE;
 }
 
 size_t plan_links_bytes(const struct plan_request *request) {
@@ -43,7 +36,7 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
     const struct gpt_options options = {.type = request->type,
                                         .B = (int)config->train.micro_batch_size,
                                         .T = (int)config->train.seq_len,
-                                        .recompute = recompute_of(config),
+                                        .recompute = stage_recompute(config),
                                         .offload_activations =
                                             strcmp(config->top.offload_activations, "cpu") == 0,
                                         .training = true};
@@ -89,64 +82,59 @@ void parts_free(struct parts *parts) {
 
 // ---- what is sent
 
-static uint64_t calls_of(size_t elements, size_t most) {
-    return (elements + most - 1) / most;
-}
-
-// Elements of a unit that the rank owns: of tensors that stage 3 fetches for each use, and of those that
-// persist.
+// Elements of a fetch: of tensors that stage 3 gathers for each use, and of those that persist.
 struct share {
     size_t fetched, persistent;
 };
 
-static bool persists(const struct state *state, const struct param *param) {
-    return param->elements < state->options.persistence_threshold;
+static void add_to_share(const struct state *state, struct param_range range, size_t begin, size_t end,
+                         struct share *share) {
+    for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
+        const struct param *param = &state->params->params[i];
+        size_t param_end = param->offset + param->elements;
+        size_t from = param->offset > begin ? param->offset : begin, to = param_end < end ? param_end : end;
+        bool persists = param->elements < state->options.persistence_threshold;
+        if (from < to)
+            *(persists ? &share->persistent : &share->fetched) += to - from;
+    }
 }
 
-static struct share share_of(const struct state *state, int unit) {
-    const struct partition *partition = &state->partition;
-    const struct param_unit *u = &state->params->units[unit];
+static struct share share_of_rank(const struct state *state, const struct fetch *fetch) {
     struct share share = {0};
-    for (int k = partition->first_span[unit]; k < partition->first_span[unit + 1]; k++) {
-        const struct partition_span *span = &partition->spans[k];
-        for (int i = u->first_param; i < u->first_param + u->n_params && span->owner == state->rank; i++) {
-            const struct param *param = &state->params->params[i];
-            size_t param_end = param->offset + param->elements;
-            size_t begin = param->offset > span->begin ? param->offset : span->begin;
-            size_t end = param_end < span->end ? param_end : span->end;
-            if (begin < end)
-                *(persists(state, param) ? &share.persistent : &share.fetched) += end - begin;
-        }
-    }
+    for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
+        add_to_share(state, fetch->range, state->owned.spans[i].begin, state->owned.spans[i].end, &share);
     return share;
 }
 
-// Elements of a unit's tensors, as `share`: of all ranks.
-static struct share share_of_all(const struct state *state, int unit) {
-    const struct param_unit *u = &state->params->units[unit];
+static struct share share_of_all(const struct state *state, const struct fetch *fetch) {
     struct share share = {0};
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &state->params->params[i];
-        *(persists(state, param) ? &share.persistent : &share.fetched) += param->elements;
-    }
+    add_to_share(state, fetch->range, fetch->range.begin, fetch->range.end, &share);
     return share;
 }
 
 // Embeddings and blocks are used in forward and in backward; the final norm, which the head computes forward
-// and backward in one go, once.
-static uint64_t uses_of(const struct params *params, int unit) {
-    return unit == params->n_units - 1 ? 1 : 2;
+// and backward in one go, once; a block's group as often as the model asks for it.
+static uint64_t uses_of(const struct state *state, int index) {
+    const struct parameters *parameters = &state->parameters;
+    int unit = parameters->fetches[index].unit, group = index - parameters->first_fetch[unit];
+    if (stage_by_group(&state->options, state->params, unit))
+        return (uint64_t)gpt_group_uses(state->params, state->options.recompute, unit,
+                                        (enum block_group)group);
+    return unit == state->params->n_units - 1 ? 1 : 2;
 }
 
 static void plan_reduction(const struct state *state, uint64_t n_micro, struct wire_plan *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
+    const struct gradients *gradients = &state->gradients;
     uint64_t times = stage_reduces_to_shard(options) ? n_micro : 1, calls = 0;
     size_t owned = state->partition.rank_elements[state->rank];
-    for (int unit = 0; unit < params->n_units && options->stage >= 2; unit++)
-        calls += calls_of(params->units[unit].elements, options->reduce_bucket);
+    for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
+        struct param_range range = gradients->reductions[i].range;
+        calls += transfers_n_calls(range.end - range.begin, options->reduce_bucket);
+    }
     if (options->stage < 2)
-        calls = calls_of(params->n_elements, options->reduce_bucket);
+        calls = transfers_n_calls(params->n_elements, options->reduce_bucket);
     out->bytes[COMM_REDUCE_SCATTER] =
         times * (params->n_elements - owned) * dtype_size(options->gradients_travel_as);
     out->calls[COMM_REDUCE_SCATTER] = times * calls;
@@ -159,18 +147,19 @@ static void plan_gathers(const struct state *state, uint64_t n_micro, struct wir
     size_t owned = state->partition.rank_elements[state->rank], size = dtype_size(state->type);
     if (options->stage < 3) { // gradients in stage 0, parameters in 1 and 2
         out->bytes[COMM_ALL_GATHER] = owned * others * (options->stage == 0 ? sizeof(float) : size);
-        out->calls[COMM_ALL_GATHER] = calls_of(params->n_elements, options->allgather_bucket);
+        out->calls[COMM_ALL_GATHER] = transfers_n_calls(params->n_elements, options->allgather_bucket);
         return;
     }
     size_t persistent = 0;
-    for (int unit = 0; unit < params->n_units; unit++) {
-        uint64_t times = n_micro * uses_of(params, unit);
-        struct share share = share_of(state, unit), all = share_of_all(state, unit);
+    for (int i = 0; i < state->parameters.first_fetch[params->n_units]; i++) {
+        const struct fetch *fetch = &state->parameters.fetches[i];
+        uint64_t times = n_micro * uses_of(state, i);
+        struct share share = share_of_rank(state, fetch), all = share_of_all(state, fetch);
         out->bytes[COMM_ALL_GATHER] += (times * share.fetched + share.persistent) * size * others;
-        out->calls[COMM_ALL_GATHER] += times * calls_of(all.fetched, options->allgather_bucket);
+        out->calls[COMM_ALL_GATHER] += times * transfers_n_calls(all.fetched, options->allgather_bucket);
         persistent += all.persistent;
     }
-    out->calls[COMM_ALL_GATHER] += calls_of(persistent, options->allgather_bucket);
+    out->calls[COMM_ALL_GATHER] += transfers_n_calls(persistent, options->allgather_bucket);
 }
 
 void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out) {
@@ -278,38 +267,47 @@ static int keep_extremes(struct load *loads, int n) {
     return kept ? n_kept : -1;
 }
 
-static enum status measure_loads(const struct plan_request *request, struct load *loads) {
+static enum status partition_of(const struct plan_request *request, struct partition *out) {
     struct stage_options options;
-    struct partition partition;
     TRY(stage_options_read(request->config, request->device->place, &options));
-    TRY(partition_init(&partition, request->params, options.partition, request->world));
-    for (int rank = 0; rank < request->world; rank++)
-        loads[rank] = (struct load){.elements = partition.rank_elements[rank], .rank = rank};
-    for (int i = 0; i < partition.n_spans; i++) {
-        const struct partition_span *span = &partition.spans[i];
-        loads[span->owner].partials += norm_span_partials(span->end - span->begin);
-    }
-    partition_free(&partition);
-    return STATUS_OK;
+    return partition_init(out, request->params, options.partition, request->world);
 }
 
-enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) {
-    struct load *loads = calloc((size_t)request->world, sizeof *loads);
-    int *list = calloc((size_t)request->world, sizeof *list);
-    enum status status = loads && list ? measure_loads(request, loads) : STATUS_OK;
-    int n_others = loads && list && status == STATUS_OK ? keep_extremes(loads + 1, request->world - 1) : -1;
+static void measure_loads(const struct partition *partition, struct load *loads) {
+    for (int rank = 0; rank < partition->world; rank++)
+        loads[rank] = (struct load){.elements = partition->rank_elements[rank], .rank = rank};
+    for (int i = 0; i < partition->n_spans; i++) {
+        const struct partition_span *span = &partition->spans[i];
+        loads[span->owner].partials += norm_span_partials(span->end - span->begin);
+    }
+}
+
+static enum status choose_ranks(const struct partition *partition, int **ranks, int *n_ranks) {
+    int world = partition->world;
+    struct load *loads = calloc((size_t)world, sizeof *loads);
+    int *list = calloc((size_t)world, sizeof *list), n_others = -1;
+    if (loads && list) {
+        measure_loads(partition, loads);
+        n_others = keep_extremes(loads + 1, world - 1);
+    }
     for (int i = 0; i <= n_others; i++)
         list[i] = loads[i].rank;
     free(loads);
     if (n_others < 0) {
         free(list);
-        return status != STATUS_OK
-                   ? status
-                   : FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", request->world);
+        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", world);
     }
     *ranks = list;
     *n_ranks = 1 + n_others;
     return STATUS_OK;
+}
+
+enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) {
+    struct partition partition;
+    TRY(partition_of(request, &partition));
+    enum status status = choose_ranks(&partition, ranks, n_ranks);
+    partition_free(&partition);
+    return status;
 }
 
 static enum status plan_rank(const struct plan_request *request, const struct plan *model,
@@ -343,12 +341,19 @@ static enum status plan_stages_of(const struct plan_request *request, const int 
     return STATUS_OK;
 }
 
+// With thousands of ranks a partition takes longer than all the rest: all plans share one.
 enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) {
+    struct partition partition;
+    struct plan_request one = *request;
     int *ranks = NULL, n_ranks = 0;
     memset(stages, 0, N_STAGES * sizeof *stages);
-    TRY(plan_ranks(request, &ranks, &n_ranks));
-    enum status status = plan_stages_of(request, ranks, n_ranks, stages);
+    TRY(partition_of(request, &partition));
+    enum status status = choose_ranks(&partition, &ranks, &n_ranks);
+    one.partition = &partition;
+    if (status == STATUS_OK)
+        status = plan_stages_of(&one, ranks, n_ranks, stages);
     free(ranks);
+    partition_free(&partition);
     return status;
 }
 

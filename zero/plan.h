@@ -23,7 +23,8 @@ struct plan_request {
     const struct params *params;
     enum dtype type; // compute type
     struct device *device;
-    int rank, world, local_world; // local_world: ranks on this machine
+    int rank, world, local_world;      // local_world: ranks on this machine
+    const struct partition *partition; // of these params and ranks; NULL: to be made
 };
 // Host memory of the links between ranks (zero/comm), per rank.
 size_t plan_links_bytes(const struct plan_request *request);

@@ -8,6 +8,13 @@
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
+enum gpt_recompute stage_recompute(const struct config *config) {
+    return strcmp(config->top.recompute, "block") == 0         ? RECOMPUTE_BLOCK
+           : strcmp(config->top.recompute, "attention") == 0   ? RECOMPUTE_ATTENTION
+           : strcmp(config->top.recompute, "elementwise") == 0 ? RECOMPUTE_ELEMENTWISE
+                                                               : RECOMPUTE_NONE;
+}
+
 enum status stage_options_read(const struct config *config, enum region_place place,
                                struct stage_options *out) {
     bool apart = place == REGION_DEVICE; // otherwise the host has everything already
@@ -18,6 +25,8 @@ enum status stage_options_read(const struct config *config, enum region_place pl
         .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
         .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
         .persistence_threshold = (size_t)config->zero_optimization.stage3_param_persistence_threshold,
+        .max_live = (size_t)config->zero_optimization.stage3_max_live_parameters,
+        .recompute = stage_recompute(config),
         .overlap = config->zero_optimization.overlap_comm,
         .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
         .offload_optimizer = on_host,
@@ -41,7 +50,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     *view = (struct unit_view){0};
     comm_progress(state->comm);
     if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire(&state->parameters, stream, unit, next.unit, &view->params));
+        TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
@@ -53,6 +62,24 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct state *state = context;
     return gradients_ready(&state->gradients, stream, unit);
+}
+
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    struct state *state = context;
+    if (pass != GPT_BACKWARD_GRADS)
+        TRY(parameters_acquire_group(&state->parameters, stream, unit, group, next, &view->params));
+    return pass != GPT_FORWARD ? gradients_acquire_group(&state->gradients, stream, unit, group, view)
+                               : STATUS_OK;
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    struct state *state = context;
+    if (pass != GPT_FORWARD)
+        TRY(gradients_ready_group(&state->gradients, stream, unit, group));
+    return pass != GPT_BACKWARD_GRADS ? parameters_release_group(&state->parameters, stream, unit, group)
+                                      : STATUS_OK;
 }
 
 // ---- laying out
@@ -111,13 +138,21 @@ static enum status add_bounces(struct state *state, struct region_table *table) 
 }
 
 enum status state_init(struct state *state, const struct params *params, const struct config *config,
-                       enum dtype type, int rank, int world, struct device *device,
-                       struct region_table *table) {
+                       enum dtype type, int rank, int world, const struct partition *partition,
+                       struct device *device, struct region_table *table) {
     *state = (struct state){.params = params, .device = device, .type = type, .rank = rank, .world = world};
-    state->hooks = (struct unit_hooks){
-        .context = state, .params_acquire = acquire, .params_release = release, .grads_ready = ready};
+    state->hooks = (struct unit_hooks){.context = state,
+                                       .params_acquire = acquire,
+                                       .params_release = release,
+                                       .grads_ready = ready,
+                                       .group_acquire = acquire_group,
+                                       .group_release = release_group};
     TRY(stage_options_read(config, device->place, &state->options));
-    TRY(partition_init(&state->partition, params, state->options.partition, world));
+    state->partition_is_lent = partition != NULL;
+    if (partition)
+        state->partition = *partition;
+    else
+        TRY(partition_init(&state->partition, params, state->options.partition, world));
     TRY(list_owned(state));
     size_t shard = state->partition.rank_elements[rank];
     TRY(lay_out_tiers(state, config, table));
@@ -142,7 +177,7 @@ enum status state_bind(struct state *state, const struct region_table *table, st
     TRY(parameters_bind(&state->parameters, table, comm));
     if (state->options.offload_param)
         parameters_keep(&state->parameters, tiers_shard(&state->tiers));
-    gradients_bind(&state->gradients, table, comm);
+    TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
                      state->gradients.shard));
     state->bounce = region_data(table, state->bounce_region);
@@ -160,7 +195,8 @@ void state_free(struct state *state) {
     norm_free(&state->norm);
     factors_free(&state->factors);
     tiers_free(&state->tiers);
-    partition_free(&state->partition);
+    if (!state->partition_is_lent)
+        partition_free(&state->partition);
     free(state->owned.spans);
     free(state->owned.first);
     *state = (struct state){0};

@@ -20,6 +20,7 @@ struct state {
     struct stage_options options;
     int rank, world;
     struct partition partition;
+    bool partition_is_lent;
     struct stage_spans owned; // what this rank owns
     struct tiers tiers;       // what its optimizer updates: in stage 0 everything, else what it owns
     struct parameters parameters;
@@ -36,10 +37,11 @@ struct state {
 };
 
 // Plans the states of `rank` among `world`: adds their regions to the table. Touches no memory and no other
-// rank. Free with state_free, also after a failure.
+// rank. partition: of these params and ranks, to outlive the state, for who plans several ranks; NULL: it
+// makes its own. Free with state_free, also after a failure.
 enum status state_init(struct state *state, const struct params *params, const struct config *config,
-                       enum dtype type, int rank, int world, struct device *device,
-                       struct region_table *table) MUST_CHECK;
+                       enum dtype type, int rank, int world, const struct partition *partition,
+                       struct device *device, struct region_table *table) MUST_CHECK;
 // Finds the regions once the table is bound. From here on the state communicates. host: a device whose memory
 // is the host's, for the parts of the optimizer that are there.
 enum status state_bind(struct state *state, const struct region_table *table, struct comm *comm,

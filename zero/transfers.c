@@ -22,12 +22,20 @@ static enum status out_of_memory(void) {
     return FAIL(STATUS_FAILED, "out of memory for the list of transfers between ranks");
 }
 
+static enum status too_many_calls(size_t most) {
+    return FAIL(STATUS_INVALID,
+                "buckets of %zu elements make more than %d calls between ranks in a step; raise "
+                "zero_optimization.reduce_bucket_size and allgather_bucket_size",
+                most, TRANSFERS_MOST_CALLS);
+}
+
+enum status transfers_check(size_t elements, size_t most) {
+    return transfers_n_calls(elements, most) <= TRANSFERS_MOST_CALLS ? STATUS_OK : too_many_calls(most);
+}
+
 static enum status begin_call(struct transfers *transfers) {
     if (transfers->n_calls == TRANSFERS_MOST_CALLS)
-        return FAIL(STATUS_INVALID,
-                    "buckets of %zu elements make more than %d calls between ranks in a step; raise "
-                    "zero_optimization.reduce_bucket_size and allgather_bucket_size",
-                    transfers->most, TRANSFERS_MOST_CALLS);
+        return too_many_calls(transfers->most);
     int capacity = transfers->calls_capacity;
     void *units = grow(transfers->last_unit, transfers->n_calls, &capacity, sizeof *transfers->last_unit);
     if (!units)

@@ -28,6 +28,11 @@ struct transfers {
 // A list has at most so many calls: small buckets in a large model must not fill the memory with lists.
 #define TRANSFERS_MOST_CALLS (1 << 20)
 
+static inline size_t transfers_n_calls(size_t elements, size_t most) {
+    return (elements + most - 1) / most;
+}
+// STATUS_INVALID where so many elements make a longer list.
+enum status transfers_check(size_t elements, size_t most) MUST_CHECK;
 // Between init and finish, ranges are added in the order in which they are to travel. A call is full at
 // `most` elements; the next range, or the rest of one, begins another.
 void transfers_init(struct transfers *transfers, size_t most);

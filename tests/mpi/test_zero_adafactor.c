@@ -53,7 +53,7 @@ static void rig_init(struct rig *rig, struct comm *with, int stage, const char *
     rig->stream.device = rig->device;
     memory_init(&rig->memory, rig->device);
     struct region_table *table = &rig->memory.table;
-    together_ok(comm, state_init(&rig->state, &rig->params, &rig->config, type, with->rank, with->world,
+    together_ok(comm, state_init(&rig->state, &rig->params, &rig->config, type, with->rank, with->world, NULL,
                                  rig->device, table));
     together_ok(comm, optimizer_init(&rig->optimizer, &rig->config, &rig->state));
     together_ok(comm, memory_allocate(&rig->memory));

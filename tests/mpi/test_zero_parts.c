@@ -187,16 +187,13 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
 
 // ---- stage 3 fetches units ahead
 
-// Fetches of one training pass in all and those ahead of their use, with a bucket of this many elements.
-static void count_fetches(const char *bucket, const char *overlap, uint64_t *all, uint64_t *ahead) {
+// Fetches of one training pass in all and those ahead of their use, with these options.
+static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
     struct rig rig;
-    char zero[200];
+    char zero[300];
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     double loss;
-    snprintf(zero, sizeof zero,
-             ", \"stage3_param_persistence_threshold\": 0, \"stage3_prefetch_bucket_size\": %s, "
-             "\"overlap_comm\": %s",
-             bucket, overlap);
+    snprintf(zero, sizeof zero, ", \"stage3_param_persistence_threshold\": 0%s", options);
     rig_init_with(&rig, 3, "even", DTYPE_F32, zero);
     struct state *states = &rig.parts.state;
     together_ok(comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
@@ -209,18 +206,27 @@ static void count_fetches(const char *bucket, const char *overlap, uint64_t *all
     rig_free(&rig);
 }
 
-// The blocks here have 7,424 elements. Embeddings, three blocks and the final norm are fetched in forward,
-// embeddings and blocks again in backward: all but the first of all before they are asked for.
-static void test_a_unit_is_fetched_ahead_whatever_its_size(void **state) {
+// The blocks here have 8,064 elements. Embeddings, three blocks and the final norm are fetched in forward,
+// embeddings and blocks again in backward: all but the first of all before they are asked for. Blocks of
+// which two are more than what may be live come in four groups.
+static void test_units_and_groups_are_fetched_ahead(void **state) {
     (void)state;
     static const struct {
-        const char *bucket, *overlap;
-        uint64_t ahead;
-    } cases[] = {{"50000000", "true", 8}, {"1000", "true", 8}, {"0", "true", 0}, {"1000", "false", 0}};
+        const char *options;
+        uint64_t all, ahead;
+    } cases[] = {
+        {", \"stage3_prefetch_bucket_size\": 50000000", 9, 8},
+        {", \"stage3_prefetch_bucket_size\": 1000", 9, 8},
+        {", \"stage3_prefetch_bucket_size\": 0", 9, 0},
+        {", \"overlap_comm\": false", 9, 0},
+        {", \"stage3_max_live_parameters\": 16128", 9, 8},
+        {", \"stage3_max_live_parameters\": 16127", 27, 26},
+        {", \"stage3_max_live_parameters\": 0, \"stage3_prefetch_bucket_size\": 0", 27, 0},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t all, ahead;
-        count_fetches(cases[i].bucket, cases[i].overlap, &all, &ahead);
-        together_true(comm, all == 9);
+        count_fetches(cases[i].options, &all, &ahead);
+        together_true(comm, all == cases[i].all);
         together_true(comm, ahead == cases[i].ahead);
     }
 }
@@ -229,7 +235,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saving_at_once_after_loading),
         cmocka_unit_test(test_the_norm_is_the_same_everywhere),
-        cmocka_unit_test(test_a_unit_is_fetched_ahead_whatever_its_size),
+        cmocka_unit_test(test_units_and_groups_are_fetched_ahead),
     };
     return together_main(&comm, &temporary, NULL, tests);
 }

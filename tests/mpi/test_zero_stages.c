@@ -238,6 +238,49 @@ static void test_prefetch_and_persistence(void **state) {
     }
 }
 
+// Blocks that are gathered and reduced group by group: what is planned happens, and no bit changes, whatever
+// is recomputed (so gathered again), with and without prefetch, and with small buckets.
+static void test_blocks_by_group(void **state) {
+    (void)state;
+    static const struct {
+        int stage;
+        long long max_live, persistence;
+        const char *more;
+    } variants[] = {
+        {2, 0, 0, ""},
+        {3, 1000000000, 0, "recompute=block"},
+        {3, 0, 0, ""},
+        {3, 0, 0, "recompute=none"},
+        {3, 0, 0, "recompute=attention"},
+        {3, 0, 0, "recompute=block"},
+        {3, 0, 0, "recompute=block zero_optimization.overlap_comm=false"},
+        {3, 0, 0, "recompute=block zero_optimization.stage3_prefetch_bucket_size=0"},
+        {3, 0, 0,
+         "recompute=block zero_optimization.reduce_bucket_size=777 "
+         "zero_optimization.allgather_bucket_size=333"},
+        {3, 0, 400, "recompute=attention"},
+        {3, 0, 1300, "recompute=elementwise"},
+        {3, 0, 100000, "recompute=block"},
+    };
+    for (int layers = 1; layers <= 3; layers += 2)
+        for (int partition = 0; partition < N_PARTITIONS; partition++) {
+            struct outcome first = {0};
+            for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
+                expect_same(&first,
+                            train(comm,
+                                  "model.n_layer=%d precision.compute=%s train.max_steps=4 "
+                                  "train.train_batch_size=24 train.gradient_accumulation_steps=2 "
+                                  "zero_optimization.partition=%s zero_optimization.stage=%d "
+                                  "zero_optimization.stage3_max_live_parameters=%lld "
+                                  "zero_optimization.stage3_param_persistence_threshold=%lld %s",
+                                  layers, partition ? "fp32" : "bf16",
+                                  partition_name((enum partition_kind)partition), variants[i].stage,
+                                  variants[i].max_live, variants[i].persistence, variants[i].more),
+                            variants[i].more);
+            outcome_free(&first);
+        }
+}
+
 // Every rule and type of state; int8's blocks lie within spans, whatever the partition.
 static void test_optimizers(void **state) {
     (void)state;
@@ -409,6 +452,7 @@ int main(void) {
         cmocka_unit_test(test_stages_buckets_and_overlap),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_prefetch_and_persistence),
+        cmocka_unit_test(test_blocks_by_group),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_narrow_gradients),
         cmocka_unit_test(test_fp16),

@@ -42,7 +42,7 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     rig->stream.device = device;
     memory_init(&rig->memory, device);
     struct region_table *table = &rig->memory.table;
-    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, 0, 1, device, table));
+    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
     EXPECT_OK(optimizer_init(&rig->optimizer, &rig->config, &rig->state));
     EXPECT_OK(memory_allocate(&rig->memory));
     EXPECT_OK(state_bind(&rig->state, table, rig->comm, device));
