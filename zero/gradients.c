@@ -76,6 +76,10 @@ static enum status lay_out_reductions(struct gradients *gradients) {
     return STATUS_OK;
 }
 
+enum status gradients_lay_out(struct gradients *gradients) {
+    return keeps_all(gradients) ? lay_out_together(gradients) : lay_out_reductions(gradients);
+}
+
 // Before anything is laid out, and where nothing will be: whether the lists would be too long.
 static enum status check_calls(const struct gradients *gradients) {
     const struct params *params = gradients->params;
@@ -139,12 +143,12 @@ enum status gradients_bind(struct gradients *gradients, const struct region_tabl
     gradients->comm = comm;
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
     gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
-    if (keeps_all(gradients))
-        return lay_out_together(gradients);
-    gradients->embeddings.data = region_data(table, gradients->embeddings.region);
-    for (int i = 0; i < gradients->n_pool; i++)
-        gradients->pool[i].data = region_data(table, gradients->pool[i].region);
-    return lay_out_reductions(gradients);
+    if (!keeps_all(gradients)) {
+        gradients->embeddings.data = region_data(table, gradients->embeddings.region);
+        for (int i = 0; i < gradients->n_pool; i++)
+            gradients->pool[i].data = region_data(table, gradients->pool[i].region);
+    }
+    return gradients_lay_out(gradients);
 }
 
 void gradients_free(struct gradients *gradients) {

@@ -60,6 +60,8 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                            const struct stage_options *options, const struct partition *partition,
                            size_t shard_elements, struct offload *offload, struct device *device,
                            struct region_table *table) MUST_CHECK;
+// Lays the transfers out, without memory or others: gradients_bind does.
+enum status gradients_lay_out(struct gradients *gradients) MUST_CHECK;
 // Finds the regions and lays the transfers out.
 enum status gradients_bind(struct gradients *gradients, const struct region_table *table,
                            struct comm *comm) MUST_CHECK;

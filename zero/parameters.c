@@ -89,7 +89,7 @@ static enum status lay_out_persistent(struct parameters *parameters) {
     return STATUS_OK;
 }
 
-static enum status lay_out(struct parameters *parameters) {
+enum status parameters_lay_out(struct parameters *parameters) {
     const struct params *params = parameters->params;
     const struct stage_options *options = parameters->options;
     transfers_init(&parameters->updated, options->allgather_bucket);
@@ -176,7 +176,7 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
     parameters->comm = comm;
     if (!parameters->options->offload_param)
         parameters->kept = region_data(table, parameters->kept_region);
-    TRY(lay_out(parameters));
+    TRY(parameters_lay_out(parameters));
     if (parameters_whole(parameters))
         return STATUS_OK;
     parameters->persistent = region_data(table, parameters->persistent_region);

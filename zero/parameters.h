@@ -67,6 +67,8 @@ enum status parameters_init(struct parameters *parameters, const struct params *
                             const struct stage_options *options, const struct partition *partition,
                             size_t shard_elements, enum dtype type, struct offload *offload,
                             struct device *device, struct region_table *table) MUST_CHECK;
+// Lays the transfers out, without memory or others: parameters_bind does.
+enum status parameters_lay_out(struct parameters *parameters) MUST_CHECK;
 // Finds the regions and lays the transfers out.
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
                             struct comm *comm) MUST_CHECK;

@@ -189,6 +189,7 @@ RATIO = 'zero_optimization.offload_optimizer.ratio='
 AHEAD = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
 STAGE = 'zero_optimization.stage='
+GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # no block is whole at any time
 
 
 def late(seed):
@@ -241,6 +242,8 @@ class Offload(GpuCase):
                 (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, AHEAD, 'zero_optimization.stage=3'),
                 (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  'zero_optimization.stage3_prefetch_bucket_size=0'),
+                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
+                (3, HOST, PARAMS, AHEAD, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (1, HOST, RATIO + '0.01', STAGE + '2')))  # of the last unit the host has nothing
             self.assertEqual(ahead, {False, True})  # of its steps some clip: both ways were gone
             self.assertLess(memory[1], memory[2])
@@ -251,6 +254,7 @@ class Offload(GpuCase):
         every = 'zero_optimization.reduce_every_micro_batch=true'
         self.same_bits(config, 1, (
             (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
+            (3, HOST, STAGE + '3', GROUPS), (1, HOST, RATIO + '0.6', STAGE + '3', GROUPS, 'recompute=attention'),
             (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3'),
             (2, HOST, AHEAD, RATIO + '0.7', 'zero_optimization.stage=1', every)))
 
@@ -265,6 +269,10 @@ class Offload(GpuCase):
                 (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
                 (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
                 (4, HOST, AHEAD, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (3, STAGE + '3', GROUPS, 'recompute=block', *small),
+                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
+                (3, HOST, AHEAD, PARAMS, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0',
+                 *small),
                 (3, HOST, AHEAD, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
 
     def test_optimizers_and_types_of_state(self):

@@ -184,6 +184,33 @@ class Plan(CommandCase):
             if not harness.SANITIZERS:
                 self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 3)
 
+    def test_thousands_of_ranks(self):
+        """No floor of whole blocks in stage 3, and the largest sizes that the options allow in a moment."""
+        trillion = {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 51200, 'n_positions': 2048}
+        largest = {'n_layer': 1024, 'n_embd': 65536, 'n_head': 1024, 'vocab_size': 65536, 'n_positions': 2048}
+        for model, ranks, fits in (trillion, 1024, True), (trillion, 4096, True), (largest, 4096, False):
+            config = self.folder / 'large.json'
+            config.write_text(json.dumps({
+                'model': model, 'train': {'micro_batch_size': 1, 'seq_len': 2048}, 'recompute': 'block',
+                'precision': {'compute': 'bf16'}, 'zero_optimization': {'stage': 3}}))
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            whole, by_group = (
+                self.plan(config, '--ranks', str(ranks), '--per-machine', '8',
+                          f'zero_optimization.stage3_max_live_parameters={live}')['plans'][0]['stages'][3]
+                for live in (10 ** 15, 10 ** 9))
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+            print(f'{ranks} ranks, {model["n_layer"]} blocks of {model["n_embd"]}: {by_group["total"] / 1e9:.1f} GB, '
+                  f'{whole["total"] / 1e9:.1f} GB with whole blocks; two plans in {seconds:.2f} s of processor time')
+            if fits:
+                self.assertLess(by_group['total'], 80e9)
+                self.assertGreater(whole['total'], 93 * 2 ** 30)
+            # Two slots and two buffers of a third of a block's matrices instead of all of them.
+            C = model['n_embd']
+            self.assertAlmostEqual(whole['total'] - by_group['total'], 2 * (2 + 4) * 8 * C * C, delta=1e-3 * whole['total'])
+            if not harness.SANITIZERS:
+                self.assertLess(seconds, 10)
+
     def test_bad_arguments(self):
         config = self.tiny_config()
         for arguments, says in (
