@@ -55,12 +55,22 @@ static void check_calls(const struct state *state, const struct transfers *calls
     assert_int_equal(sum, elements);
 }
 
-// Gives the pieces of all lists.
-static size_t check_lists(const struct state *state) {
+struct lists {
+    size_t n_pieces, n_unshared; // of all lists, and were none shared
+};
+
+static size_t pieces_of(const struct transfers *calls) {
+    size_t n = 0;
+    for (int c = 0; c < calls->n_calls; c++)
+        n += (size_t)calls->calls[c].n_pieces;
+    return n;
+}
+
+static struct lists check_lists(const struct state *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
-    size_t n_pieces = (size_t)parameters->updated.n_pieces;
+    struct lists lists = {pieces_of(&parameters->updated), pieces_of(&parameters->updated)};
     for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
         size_t elements = 0;
@@ -68,15 +78,17 @@ static size_t check_lists(const struct state *state) {
             if (parameters->persistent_offset[i] == NOT_PERSISTENT)
                 elements += params->params[i].elements;
         check_calls(state, fetch->calls, fetch->unit, elements, false);
-        n_pieces += (size_t)fetch->own.n_pieces;
+        lists.n_pieces += pieces_of(&fetch->own);
+        lists.n_unshared += pieces_of(fetch->calls);
     }
     for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
         const struct reduction *reduction = &gradients->reductions[r];
         check_calls(state, reduction->calls, reduction->unit, reduction->range.end - reduction->range.begin,
                     true);
-        n_pieces += (size_t)reduction->own.n_pieces;
+        lists.n_pieces += pieces_of(&reduction->own);
+        lists.n_unshared += pieces_of(reduction->calls);
     }
-    return n_pieces;
+    return lists;
 }
 
 static void lay_out(struct rig *rig, int rank, int world) {
@@ -89,17 +101,19 @@ static void lay_out(struct rig *rig, int rank, int world) {
     EXPECT_OK(parameters_lay_out(&state.parameters));
     EXPECT_OK(gradients_lay_out(&state.gradients));
     double seconds = clock_monotonic_s() - began;
-    size_t n_pieces = check_lists(&state);
+    struct lists lists = check_lists(&state);
     // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a
     // block, whatever the number of blocks: a piece for each owner, and one more wherever a tensor or a
     // bucket ends. And the persistent tensors.
     size_t n_cuts = (size_t)rig->params.n_params * 2 + 200;
-    assert_true(n_pieces <= 2 * 3 * (size_t)world + n_cuts);
+    assert_true(lists.n_pieces <= 2 * 3 * (size_t)world + n_cuts);
     assert_true(seconds < 30);
-    print_message("rank %d of %d: laid out in %.3f s, %zu pieces in %.1f MiB, %d spans in %.1f MiB\n", rank,
-                  world, seconds, n_pieces, (double)(n_pieces * sizeof(struct comm_piece)) / 0x1p20,
-                  state.partition.n_spans,
-                  (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
+    print_message(
+        "rank %d of %d: laid out in %.3f s, %zu pieces in %.1f MiB (%.1f MiB were none shared), %d spans "
+        "in %.1f MiB\n",
+        rank, world, seconds, lists.n_pieces, (double)(lists.n_pieces * sizeof(struct comm_piece)) / 0x1p20,
+        (double)(lists.n_unshared * sizeof(struct comm_piece)) / 0x1p20, state.partition.n_spans,
+        (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
     state_free(&state);
     region_table_free(&table);
 }
