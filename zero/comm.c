@@ -371,6 +371,7 @@ enum status comm_barrier(struct comm *comm) {
 
 void comm_note_known_failure(struct comm *comm) {
     atomic_store(&comm->known_failure, status_serial());
+    atomic_store(&comm->known_at, atomic_load(&comm->state->n_issued));
 }
 
 // Every rank takes over the message of the rank `from`, naming it where not all ranks fail alike.
@@ -396,10 +397,11 @@ enum status comm_agree(struct comm *comm, enum status status) {
     return share_message(comm, (enum status)worst.status, worst.rank, worst.count < comm->world);
 }
 
-// A failure that was agreed on, or came from another rank, is known as long as its message stands: who dealt
-// with it has cleared it.
+// A failure that was agreed on, or came from another rank, is known as long as its message stands and no call
+// follows: who dealt with it has cleared it, and who still saves the run's progress can fail again.
 void comm_abort(struct comm *comm, enum status status) {
-    if (comm->world == 1 || atomic_load(&comm->known_failure) == status_serial())
+    if (comm->world == 1 || (atomic_load(&comm->known_failure) == status_serial() &&
+                             atomic_load(&comm->known_at) == atomic_load(&comm->state->n_issued)))
         return;
     comm->backend->abort(comm, status, status_message());
     comm_note_known_failure(comm);

@@ -66,6 +66,7 @@ struct comm {
     struct rank_state *state;    // what other ranks see of this one; NULL for one rank alone
     atomic_llong hang_ms;        // how long a call may wait for a rank that shows no progress; 0: for ever
     atomic_uint known_failure;   // status_serial() of the failure that every rank knows of; 0: none
+    atomic_ullong known_at;      // calls issued when it became known
     struct comm_traffic traffic; // read it after comm_wait_all
     struct device *device;       // from comm_attach
     struct stream stream;        // of that device: sums, and what leaves it

@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/processors.h"
 
-#define PATIENCE_S 5 // with which ranks that failed wait for each other to end
+#define PATIENCE_S 5         // with which ranks that failed wait for each other to end
+#define LINGER_NS  200000000 // before a rank leaves for one that is gone: all shall see which was gone first
 
 // ---- closing
 
@@ -42,8 +44,10 @@ static void mpi_close(struct comm *comm, enum status status) {
         log_error("%s", status_message());
     log_set_level(LOG_QUIET);
     watch_stop(comm);
-    if (mpi->failed && mpi->failure.gone)
+    if (mpi->failed && mpi->failure.gone) {
+        nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
         return;
+    }
     if (failing)
         alarm(PATIENCE_S); // its default ends the process
     MPI_Win window = mpi->window;

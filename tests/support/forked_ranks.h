@@ -1,6 +1,7 @@
 // Several ranks without MPI, for unit tests of what ranks do together: each is a process of its own (so that
-// each has its own record of failures), and they exchange through shared memory. Only control calls: gather
-// and broadcast. A rank that waits for others that never come is ended by an alarm, and the test fails.
+// each has its own record of failures), and they exchange through shared memory. Only control calls:
+// gather, broadcast and agree. A rank that waits for others that never come is ended by an alarm, and the
+// test fails.
 #ifndef ZERO_TESTS_SUPPORT_FORKED_RANKS_H
 #define ZERO_TESTS_SUPPORT_FORKED_RANKS_H
 
@@ -30,8 +31,10 @@ struct forked_shared {
     char exchange[FORKED_RANKS][COMM_CONTROL_BYTES];
 };
 
-static inline enum status forked_gather(struct comm *comm, const void *mine, size_t bytes, void *all) {
+static inline enum status forked_gather(struct comm *comm, const struct comm_id *id, const void *mine,
+                                        size_t bytes, void *all) {
     struct forked_shared *shared = comm->data;
+    (void)id;
     memcpy(shared->exchange[comm->rank], mine, bytes);
     pthread_barrier_wait(&shared->barrier);
     for (int rank = 0; rank < comm->world; rank++)
@@ -40,8 +43,10 @@ static inline enum status forked_gather(struct comm *comm, const void *mine, siz
     return STATUS_OK;
 }
 
-static inline enum status forked_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
+static inline enum status forked_broadcast(struct comm *comm, const struct comm_id *id, void *data,
+                                           size_t bytes, int root) {
     struct forked_shared *shared = comm->data;
+    (void)id;
     for (size_t at = 0; at < bytes; at += sizeof shared->exchange) {
         size_t n = bytes - at < sizeof shared->exchange ? bytes - at : sizeof shared->exchange;
         if (comm->rank == root)
@@ -54,14 +59,29 @@ static inline enum status forked_broadcast(struct comm *comm, void *data, size_t
     return STATUS_OK;
 }
 
+static inline enum status forked_agree(struct comm *comm, const struct comm_id *id,
+                                       struct comm_verdict *verdict) {
+    struct comm_verdict all[FORKED_RANKS];
+    TRY(forked_gather(comm, id, verdict, sizeof *verdict, all));
+    *verdict = all[0];
+    for (int rank = 1; rank < comm->world; rank++)
+        if (all[rank].status > verdict->status)
+            *verdict = all[rank];
+        else if (all[rank].status == verdict->status)
+            verdict->count++;
+    return STATUS_OK;
+}
+
 // What one rank does; *value is shown to the test.
 typedef enum status forked_function(struct comm *comm, void *context, int64_t *value);
 
 static inline void forked_run_rank(struct forked_shared *shared, int rank, int world,
                                    forked_function *function, void *context) {
     static const struct comm_backend backend = {
-        .name = "forked", .gather = forked_gather, .broadcast = forked_broadcast};
+        .name = "forked", .gather = forked_gather, .broadcast = forked_broadcast, .agree = forked_agree};
+    struct rank_state state = {0};
     struct comm comm = {.backend = &backend,
+                        .state = &state,
                         .rank = rank,
                         .world = world,
                         .local_rank = rank,

@@ -5,12 +5,15 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "base/clock.h"
 #include "tests/support/expect.h"
+#include "zero/comm_backend.h"
+#include "zero/comm_link.h"
 #include "zero/plan.h"
 
 static const char config_json[] =
@@ -91,6 +94,53 @@ static struct lists check_lists(const struct state *state) {
     return lists;
 }
 
+// What a bulk call does with its list, without the messages: a cursor for every owner, each through its
+// pieces. Every element must come once.
+static size_t walk_list(const struct transfers *calls, int world, int *first, size_t *owned) {
+    size_t sum = 0;
+    for (int c = 0; c < calls->n_calls; c++) {
+        const struct transfer *call = &calls->calls[c];
+        size_t in_call = 0;
+        transfer_owners(call, world, first, owned);
+        for (int owner = 0; owner < world; owner++) {
+            struct transfer_cursor cursor = {.transfer = call, .piece = first[owner]};
+            size_t n = 0;
+            for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;)
+                n += run.elements;
+            assert_int_equal(n, owned[owner]);
+            in_call += n;
+        }
+        assert_int_equal(in_call, call->elements);
+        sum += in_call;
+    }
+    return sum;
+}
+
+// The gathers of forward and of backward, and the reductions, of one micro-batch.
+static void walk(const struct state *state, int rank, int world) {
+    int *first = calloc((size_t)world, sizeof *first);
+    size_t *owned = calloc((size_t)world, sizeof *owned), n = 0;
+    const struct parameters *parameters = &state->parameters;
+    const struct gradients *gradients = &state->gradients;
+    assert_true(first && owned);
+    double began = clock_monotonic_s();
+    for (int pass = 0; pass < 2; pass++)
+        for (int f = 0; f < parameters->first_fetch[state->params->n_units]; f++)
+            n += walk_list(parameters->fetches[f].calls, world, first, owned);
+    for (int r = 0; r < gradients->first_reduction[state->params->n_units]; r++)
+        n += walk_list(gradients->reductions[r].calls, world, first, owned);
+    double seconds = clock_monotonic_s() - began;
+    size_t links = comm_memory_bytes(world, 8);
+    print_message(
+        "rank %d of %d: the calls of one micro-batch, %.3g elements, walked by owner in %.3f s; links "
+        "take %.1f MiB, their chunks are %zu KiB\n",
+        rank, world, (double)n, seconds, (double)links / 0x1p20, link_chunk_bytes(world) >> 10);
+    assert_true(links < (size_t)100 << 20);
+    assert_true(seconds < 30);
+    free(first);
+    free(owned);
+}
+
 static void lay_out(struct rig *rig, int rank, int world) {
     struct state state;
     struct region_table table;
@@ -114,6 +164,7 @@ static void lay_out(struct rig *rig, int rank, int world) {
         rank, world, seconds, lists.n_pieces, (double)(lists.n_pieces * sizeof(struct comm_piece)) / 0x1p20,
         (double)(lists.n_unshared * sizeof(struct comm_piece)) / 0x1p20, state.partition.n_spans,
         (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
+    walk(&state, rank, world);
     state_free(&state);
     region_table_free(&table);
 }
