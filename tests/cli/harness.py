@@ -13,6 +13,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = ROOT / 'build' / 'release' / 'train'
 SANITIZERS = False
+FULL = bool(os.environ.get('ZERO_TESTS_FULL'))  # the long settings of tests that have some
 GOLDEN = ROOT / 'tests' / 'golden'
 # Of losses, relative: fp16 may be off as many of its epsilons as bf16.
 NARROW_TOLERANCES = {'bf16': 1e-2, 'fp16': 1e-2 * 2**-10 / 2**-7}

@@ -14,11 +14,13 @@ parser.add_argument('--train', default=harness.TRAIN)
 parser.add_argument('--sanitizers', action='store_true', help='the program has sanitizers: only bad input and short runs')
 parser.add_argument('--quickstart', action='store_true', help='only the quickstart in a clean clone')
 parser.add_argument('--gpu', action='store_true', help='only runs on a GPU, or a program with a simulated one')
+parser.add_argument('--full', action='store_true', help='the long settings too; or ZERO_TESTS_FULL=1')
 parser.add_argument('--results')
 parser.add_argument('names', nargs='*')
 arguments = parser.parse_args()
 harness.TRAIN = pathlib.Path(arguments.train).resolve()
 harness.SANITIZERS = arguments.sanitizers
+harness.FULL = arguments.full or harness.FULL
 
 
 class Result(unittest.TextTestResult):
