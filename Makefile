@@ -1,5 +1,6 @@
 # zero.c: `make` builds ./train; `make test` builds and runs every test that needs no network.
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
+#   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang; clang, whose OpenMP library it can follow
 #   make CC=clang          another compiler, in build/release-clang
 #   make CUDA_ARCH="90"    CUDA kernels for these GPUs only (compute capability); default: all that nvcc knows of ours
 #   make CUDA=no           without CUDA, though nvcc is there
@@ -41,9 +42,15 @@ else ifeq ($(c_variant),asan)
   sanitize := -fsanitize=address,undefined -fno-sanitize-recover=all
   CFLAGS += -O1 $(sanitize)
   LDFLAGS += -fsanitize=address,undefined
+else ifeq ($(c_variant),tsan)
+  CFLAGS += -O1 -fsanitize=thread
+  LDFLAGS += -fsanitize=thread
+  ifeq ($(filter clang%,$(compiler)),)
+    $(error VARIANT=tsan needs CC=clang: the sanitizer does not see the synchronization inside gcc's OpenMP library)
+  endif
 endif
-ifeq ($(filter $(VARIANT),release asan cudasim cudasim-asan cudasim-race),)
-  $(error VARIANT is release, asan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
+ifeq ($(filter $(VARIANT),release asan tsan cudasim cudasim-asan cudasim-race),)
+  $(error VARIANT is release, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
 version := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
@@ -217,7 +224,9 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 	$(say) "link    $@"
 	$(quiet)$(link) $(LDLIBS) -lcmocka
 
+# The list is what scripts/run_tests.sh runs, and what it expects to be there.
 tests: $(BUILD)/train $(tests)
+	$(quiet)printf '%s\n' $(tests:$(BUILD)/tests/%=%) >$(BUILD)/tests/list
 test: tests
 	scripts/run_tests.sh $(BUILD)
 

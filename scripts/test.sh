@@ -1,8 +1,23 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test, on a machine with nothing but a Debian or Ubuntu system.
 # Failures are printed as they happen; the last line counts them. CI runs this same script.
+#
+# usage: scripts/test.sh [--full]      --full: the long settings of tests that have them (ZERO_TESTS_FULL=1), and the
+#                                      thread sanitizer
 set -uo pipefail
 cd "$(dirname "$0")/.."
+full=no
+case "${1:-}" in
+  "") ;;
+  --full) full=yes ;;
+  *)
+    echo "$1: expected nothing or --full" >&2
+    exit 2
+    ;;
+esac
+if [ $full = yes ]; then
+  export ZERO_TESTS_FULL=1
+fi
 results=$(mktemp)
 work=$(mktemp -d)
 trap 'rm -rf "$results" "$work"' EXIT
@@ -24,6 +39,13 @@ step() {
   fi
 }
 
+# A suite of tests: what it reports is added to the results, and so is its failure to.
+suite() {
+  local began=$SECONDS
+  scripts/run_suite.sh "$results" "$@" || echo "not ok: $1"
+  echo "$1: $((SECONDS - began)) s"
+}
+
 scripts/install.sh --corpus --tests || { echo "0 passed, 1 failed"; exit 1; }
 
 step "style, include direction, file length" scripts/check_style.sh
@@ -34,26 +56,24 @@ step "build with the address and undefined-behaviour sanitizers" make -j"$jobs" 
 for variant in cudasim cudasim-asan cudasim-race; do
   step "build on a simulated GPU: $variant" make -j"$jobs" VARIANT=$variant tests
 done
+if [ $full = yes ]; then
+  step "build with the thread sanitizer" make -j"$jobs" VARIANT=tsan CC=clang tests
+fi
 step "registers and spills of the CUDA kernels" python3 scripts/cuda_resources.py build/release
 
-echo "== tests, release"
-scripts/run_tests.sh build/release "$results"
-echo "== tests, clang: operations"
-scripts/run_tests.sh build/release-clang "$results" ops
-echo "== tests, sanitizers"
-scripts/run_tests.sh build/asan "$results"
-echo "== the CUDA backend on a simulated GPU"
-simulated=$SECONDS
+suite "tests, release" scripts/run_tests.sh build/release
+suite "tests, clang: operations" scripts/run_tests.sh build/release-clang ops
+suite "tests, sanitizers" scripts/run_tests.sh build/asan
 for variant in cudasim cudasim-asan cudasim-race; do
-  scripts/run_tests.sh build/$variant "$results"
+  suite "tests on a simulated GPU: $variant" scripts/run_tests.sh build/$variant
 done
-python3 tests/cli/run.py --gpu --train build/cudasim/train --results "$results"
-echo "the simulator's tests: $((SECONDS - simulated)) s"
-echo "== command line, release and sanitizers"
-python3 tests/cli/run.py --train build/release/train --results "$results"
-python3 tests/cli/run.py --train build/asan/train --results "$results" --sanitizers
-echo "== the quickstart in a clean clone"
-python3 tests/cli/run.py --quickstart --results "$results"
+suite "command line on a simulated GPU" python3 tests/cli/run.py --gpu --train build/cudasim/train
+suite "command line, release" python3 tests/cli/run.py --train build/release/train
+suite "command line, sanitizers" python3 tests/cli/run.py --train build/asan/train --sanitizers
+suite "quickstart in a clean clone" python3 tests/cli/run.py --quickstart
+if [ $full = yes ]; then
+  suite "tests, thread sanitizer" scripts/run_tests.sh build/tsan-clang unit
+fi
 
 passed=$(grep -c '^ok ' "$results")
 failed=$(grep -c '^not ok ' "$results")
@@ -68,4 +88,4 @@ if [ "$skipped" -gt 0 ]; then
 else
   echo "$passed passed, $failed failed"
 fi
-[ "$failed" -eq 0 ]
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
