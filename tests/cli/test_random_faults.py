@@ -1,0 +1,314 @@
+"""Random faults: one fault at a random moment of a run on 2, 3 or 4 ranks. Every rank must end in time, with one message
+that names the rank and the cause; the newest good checkpoint must load, and the run that resumes from it must reach the
+bits of an undisturbed run.
+
+20 draws, 200 with --full, each from its own seed. ZERO_FAULT_SEED=N repeats the draw of one seed, ZERO_FAULT_KIND=NAME
+draws only faults of that class."""
+import collections
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+import unittest
+
+import harness
+from harness import pseudo_random_tokens, write_shard
+from test_ranks import RankCase, SECONDS
+
+STEPS, EVERY = 60, 5   # of a run, and from one checkpoint to the next
+BATCH, LENGTH = 12, 32  # sequences of a step, tokens of a sequence
+HANG_SECONDS = 2
+SMALL_DISK = 60000     # bytes; a rank's file of a checkpoint has more, the other files of a run have less
+SEEDS = range(1, 201 if harness.FULL else 21)
+
+
+class Fault:
+    """What goes wrong in one draw. Subclasses override what they need."""
+
+    code = None        # the exit code; None: any but 0
+    says = ()          # regular expressions of what follows "train: error:"; {rank} is the rank where the fault is
+    arguments = ()     # more settings
+    environment = {}   # more variables
+    mid_run = True     # strikes in mid-run, not from the start
+    needs = None       # an option of the programs that notice it
+
+    def __init__(self, draw, case, ranks):
+        self.draw, self.case, self.ranks = draw, case, ranks
+        self.rank = draw.randrange(ranks)
+        self.step = draw.randrange(-STEPS // 4, STEPS - 2 * EVERY)  # below 0: while the run starts
+        self.delay = draw.uniform(0, 0.3 if self.step < 0 else 0.02)
+
+    def __str__(self):
+        when = '' if not self.mid_run else ' during the start' if self.step < 0 else f' after step {self.step}'
+        return f'{type(self).__name__}, rank {self.rank} of {self.ranks}{when}'
+
+    def prepare(self):
+        """Before the run; gives each rank's working folder."""
+        return [self.case.work] * self.ranks
+
+    def elsewhere(self, share_run):
+        """The working folders when this rank has one of its own, perhaps with the run's folder in it."""
+        there = self.case.work / 'there'
+        there.mkdir()
+        shutil.copy(self.case.work / 'tokens.bin', there)
+        if share_run:
+            (self.case.work / 'run').mkdir()
+            (there / 'run').symlink_to(self.case.work / 'run')
+        folders = [self.case.work] * self.ranks
+        folders[self.rank] = there
+        return folders
+
+    def strike(self, process):
+        """At its moment. True: the run must now fail."""
+        return True
+
+    def afterwards(self):
+        """After the run has ended; gives the number of newest checkpoints that are now damaged."""
+        return 0
+
+    def to_rank(self, act):
+        """Does something to this rank's process; false when it has ended."""
+        try:
+            act(self.case.living()[self.rank])
+        except (KeyError, ProcessLookupError):
+            return False
+        return True
+
+
+class Killed(Fault):
+    says = ('rank {rank}',)
+    needs = 'run.hang_timeout_s'
+
+    def strike(self, process):
+        return self.to_rank(lambda pid: os.kill(pid, signal.SIGKILL))
+
+
+class Stopped(Fault):
+    says = ('rank {rank}', 'hang_timeout_s')
+    needs = 'run.hang_timeout_s'
+    arguments = (f'run.hang_timeout_s={HANG_SECONDS}',)
+
+    def strike(self, process):
+        return self.to_rank(lambda pid: os.kill(pid, signal.SIGSTOP))
+
+
+class FullDisk(Fault):
+    """A limit on file sizes stands for the disk. The next checkpoint meets it."""
+
+    code = 1
+    says = ('rank {rank}: ', 'File too large')
+
+    def strike(self, process):
+        return self.to_rank(lambda pid: resource.prlimit(pid, resource.RLIMIT_FSIZE, (SMALL_DISK, SMALL_DISK)))
+
+
+class OtherFolder(Fault):
+    """One rank's run.dir is a folder of its own."""
+
+    says = ('rank', 'run')
+    mid_run = False
+    needs = 'run.hang_timeout_s'
+
+    def prepare(self):
+        return self.elsewhere(share_run=False)
+
+
+class UnreadableData(Fault):
+    """One rank's shard is missing, cut or longer."""
+
+    code = 2
+    says = ('rank', 'tokens.bin|data.train')
+    mid_run = False
+
+    def prepare(self):
+        folders = self.elsewhere(share_run=True)
+        shard = folders[self.rank] / 'tokens.bin'
+        damage = self.draw.choice(('missing', 'cut', 'longer'))
+        if damage == 'missing':
+            shard.unlink()
+        elif damage == 'cut':
+            shard.write_bytes(shard.read_bytes()[:self.draw.randrange(shard.stat().st_size)])
+        else:
+            write_shard(shard, self.case.tokens + [1])
+        return folders
+
+
+class TruncatedData(Fault):
+    """One rank's shard loses its pages while it is mapped."""
+
+    says = ('rank {rank}: ', 'tokens.bin')
+    needs = 'run.hang_timeout_s'
+
+    def prepare(self):
+        self.folders = self.elsewhere(share_run=True)
+        return self.folders
+
+    def strike(self, process):
+        os.truncate(self.folders[self.rank] / 'tokens.bin', self.draw.choice((0, resource.getpagesize())))
+        return True
+
+
+class BadTokens(Fault):
+    """Tokens beyond the vocabulary, which one rank meets in mid-run. What was done until then is saved."""
+
+    code = 2
+    says = ('rank {rank}: ', '999')
+    mid_run = False
+
+    def prepare(self):
+        folders = self.elsewhere(share_run=True)
+        step = self.draw.randrange(1, len(self.case.tokens) // LENGTH // BATCH)
+        tokens = list(self.case.tokens)
+        tokens[(step * BATCH + self.rank * BATCH // self.ranks) * LENGTH + 5] = 999
+        write_shard(folders[self.rank] / 'tokens.bin', tokens)
+        return folders
+
+
+class DamagedCheckpoint(Fault):
+    """The run stops; then its newest checkpoint is damaged. The one before it is used."""
+
+    code = 0
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.step = abs(self.step) + EVERY  # there is one before it
+
+    def strike(self, process):
+        process.send_signal(signal.SIGUSR1)  # which mpirun passes on
+        return False
+
+    def afterwards(self):
+        path = self.draw.choice(sorted(self.case.saved()[-1].iterdir()))
+        data = bytearray(path.read_bytes())
+        damage = self.draw.choice(('a bit', 'cut', 'missing'))
+        if damage == 'a bit':
+            data[self.draw.randrange(len(data))] ^= 1 << self.draw.randrange(8)
+            path.write_bytes(data)
+        elif damage == 'cut':
+            path.write_bytes(data[:self.draw.randrange(len(data))])
+        else:
+            path.unlink()
+        return 1
+
+
+FAULTS = (Killed, Stopped, FullDisk, OtherFolder, UnreadableData, TruncatedData, BadTokens,
+          DamagedCheckpoint)
+
+
+@unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
+class Faults(RankCase):
+    undisturbed = {}  # by number of ranks: the curve and the last state, the same in every stage
+
+    def setUp(self):
+        super().setUp()
+        self.tokens = pseudo_random_tokens(4000, 61)
+        self.work = self.folder / 'undisturbed'
+        self.config = self.ranks_config(
+            data={'train': 'tokens.bin', 'shuffle': False}, checkpoint={'every': EVERY, 'keep': 0},
+            run={'dir': 'run', 'threads': 1},
+            train={'max_steps': STEPS, 'train_batch_size': BATCH}, scheduler={'type': 'constant', 'warmup_steps': 2})
+        options = self.run_train('options').out
+        self.faults = [fault for fault in FAULTS if (not fault.needs or f'`{fault.needs}`' in options)
+                       and os.environ.get('ZERO_FAULT_KIND', fault.__name__) == fault.__name__]
+
+    def begin(self, name):
+        self.work = self.folder / name
+        self.work.mkdir()
+        shutil.copy(self.folder / 'tokens.bin', self.work)
+
+    def launch(self, folders, *arguments, environment=None):
+        """A rank in each of these folders."""
+        words = []
+        for folder in folders:
+            words += [':', '-n', 1, '--wdir', folder, harness.TRAIN, self.config, *arguments]
+        return self.start_mpirun(*words[1:], environment=environment or {})
+
+    def saved(self):
+        return self.checkpoints(f'{self.work.name}/run') if (self.work / 'run' / 'checkpoints').exists() else []
+
+    def result(self):
+        run = f'{self.work.name}/run'
+        return self.curve(run), self.final_state(run)
+
+    def reference(self, ranks):
+        if ranks not in self.undisturbed:
+            work = self.work
+            self.begin(f'undisturbed-{ranks}')
+            self.finish(self.launch([self.work] * ranks), 0)
+            self.undisturbed[ranks] = self.result()
+            self.work = work
+        return self.undisturbed[ranks]
+
+    def wait_for_moment(self, process, step):
+        """Until so many steps are done; below 0, until the ranks have found each other."""
+        metrics, lock = self.work / 'run' / 'metrics.jsonl', self.work / 'run' / 'lock'
+        while process.poll() is None:
+            if (lock.exists() if step < 0 else metrics.exists() and metrics.read_text().count('"loss"') >= step):
+                return
+            time.sleep(0.002)
+
+    def disturb(self, fault, arguments):
+        """Runs until the fault ends it. False: the run had ended before the fault."""
+        process = self.launch(fault.prepare(), *fault.arguments, *arguments, environment=fault.environment)
+        fails, limit = True, SECONDS * (1 if fault.mid_run else 3) + (HANG_SECONDS if fault.arguments else 0)
+        if fault.mid_run:
+            self.wait_for_moment(process, fault.step)
+            time.sleep(fault.delay)
+            fails = fault.strike(process)
+        began = time.monotonic()
+        out, error = process.communicate(timeout=6 * SECONDS)
+        self.assertLess(time.monotonic() - began, limit, error)
+        self.assertFalse(self.living(), 'a rank is left')
+        if not fails or (fault.mid_run and process.returncode == 0):
+            self.assertEqual(process.returncode, 0, error)
+            return fault.code == 0
+        if fault.code is None:
+            self.assertNotEqual(process.returncode, 0, error)
+        else:
+            self.assertEqual(process.returncode, fault.code, error)
+        self.assertEqual(error.count('train: error:'), 1, out + error)
+        for words in fault.says:
+            self.assertRegex(error[error.index('train: error:'):], words.format(rank=fault.rank))
+        return True
+
+    def resume(self, ranks, arguments, n_damaged):
+        """Goes on from the newest good checkpoint to the bits of an undisturbed run."""
+        saved = [int(path.name.split('-')[1]) for path in self.saved()]
+        good = saved[:len(saved) - n_damaged]
+        process = self.finish(self.launch([self.work] * ranks, *arguments), 0)
+        if good and good[-1] < STEPS:
+            self.assertIn(f'resuming after step {good[-1]} of', process.error)
+        self.assertEqual(process.error.count('damaged checkpoint'), n_damaged, process.error)
+        self.assertEqual(self.result(), self.reference(ranks))
+
+    def draw(self, seed):
+        draw = random.Random(seed)
+        self.begin(f'draw-{seed}')
+        ranks = draw.choice((2, 3, 4))
+        self.reference(ranks)
+        fault = draw.choice(self.faults)(draw, self, ranks)
+        before, after = [(f'zero_optimization.stage={draw.randrange(4)}',
+                          f'zero_optimization.overlap_comm={draw.choice(("true", "false"))}') for _ in range(2)]
+        with self.subTest(f'{fault}, {" ".join(before)}: repeat with ZERO_FAULT_SEED={seed}'):
+            try:
+                struck = self.disturb(fault, before)
+                self.outcomes[type(fault).__name__ if struck else 'too late'] += 1
+                self.resume(ranks, after, fault.afterwards())
+            finally:
+                for pid in self.living().values():
+                    os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.work)
+
+    def test_draws(self):
+        seeds = [int(os.environ['ZERO_FAULT_SEED'])] if 'ZERO_FAULT_SEED' in os.environ else SEEDS
+        self.outcomes = collections.Counter()
+        for seed in seeds:
+            self.draw(seed)
+        print(f'{len(seeds)} draws: ' + ', '.join(f'{n} {kind}' for kind, n in sorted(self.outcomes.items())))
+        self.assertLess(self.outcomes['too late'], max(1, len(seeds) / 4), 'these runs end before their faults')
+
+
+if __name__ == '__main__':
+    unittest.main()
