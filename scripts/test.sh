@@ -73,6 +73,7 @@ suite "command line, sanitizers" python3 tests/cli/run.py --train build/asan/tra
 suite "quickstart in a clean clone" python3 tests/cli/run.py --quickstart
 if [ $full = yes ]; then
   suite "tests, thread sanitizer" scripts/run_tests.sh build/tsan-clang unit
+  suite "tests among ranks, thread sanitizer" scripts/run_tests.sh build/tsan-clang mpi
 fi
 
 passed=$(grep -c '^ok ' "$results")
