@@ -16,8 +16,9 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     struct ring *ring = mpi->peers[rank].control_to;
     struct link_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
-    enum status status = mpi_check(comm);
-    do { // no bytes are one message
+    enum status status = STATUS_OK;
+    TRY(mpi_check(comm)); // who has failed sends no more
+    do {                  // no bytes are one message
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
         if (!ring) {
             char *slot;

@@ -12,7 +12,7 @@
 #include "zero/checkpoint.h"
 #include "zero/checkpoint_ranks.h"
 
-#define MEETING_SECONDS 5
+#define MEETING_SECONDS 2
 #define MEETING_PREFIX  ".meeting-"
 
 enum status run_folder_join(struct run_folder *folder, const char *path) {

@@ -10,6 +10,7 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -30,9 +31,7 @@ class Fault:
     code = None        # the exit code; None: any but 0
     says = ()          # regular expressions of what follows "train: error:"; {rank} is the rank where the fault is
     arguments = ()     # more settings
-    environment = {}   # more variables
     mid_run = True     # strikes in mid-run, not from the start
-    needs = None       # an option of the programs that notice it
 
     def __init__(self, draw, case, ranks):
         self.draw, self.case, self.ranks = draw, case, ranks
@@ -47,6 +46,10 @@ class Fault:
     def prepare(self):
         """Before the run; gives each rank's working folder."""
         return [self.case.work] * self.ranks
+
+    def prefix(self, rank):
+        """Words before this rank's program."""
+        return ()
 
     def elsewhere(self, share_run):
         """The working folders when this rank has one of its own, perhaps with the run's folder in it."""
@@ -79,7 +82,6 @@ class Fault:
 
 class Killed(Fault):
     says = ('rank {rank}',)
-    needs = 'run.hang_timeout_s'
 
     def strike(self, process):
         return self.to_rank(lambda pid: os.kill(pid, signal.SIGKILL))
@@ -87,7 +89,6 @@ class Killed(Fault):
 
 class Stopped(Fault):
     says = ('rank {rank}', 'hang_timeout_s')
-    needs = 'run.hang_timeout_s'
     arguments = (f'run.hang_timeout_s={HANG_SECONDS}',)
 
     def strike(self, process):
@@ -109,7 +110,6 @@ class OtherFolder(Fault):
 
     says = ('rank', 'run')
     mid_run = False
-    needs = 'run.hang_timeout_s'
 
     def prepare(self):
         return self.elsewhere(share_run=False)
@@ -136,10 +136,9 @@ class UnreadableData(Fault):
 
 
 class TruncatedData(Fault):
-    """One rank's shard loses its pages while it is mapped."""
+    """One rank's shard is cut while it is in use."""
 
     says = ('rank {rank}: ', 'tokens.bin')
-    needs = 'run.hang_timeout_s'
 
     def prepare(self):
         self.folders = self.elsewhere(share_run=True)
@@ -150,20 +149,33 @@ class TruncatedData(Fault):
         return True
 
 
-class BadTokens(Fault):
-    """Tokens beyond the vocabulary, which one rank meets in mid-run. What was done until then is saved."""
+class OtherTokens(Fault):
+    """One rank's shard has as many tokens, but one is another."""
 
     code = 2
-    says = ('rank {rank}: ', '999')
+    says = ('rank', 'tokens.bin. differs')
     mid_run = False
 
     def prepare(self):
         folders = self.elsewhere(share_run=True)
-        step = self.draw.randrange(1, len(self.case.tokens) // LENGTH // BATCH)
         tokens = list(self.case.tokens)
-        tokens[(step * BATCH + self.rank * BATCH // self.ranks) * LENGTH + 5] = 999
+        place = self.draw.randrange(len(tokens))
+        tokens[place] = (tokens[place] + 1) % 61
         write_shard(folders[self.rank] / 'tokens.bin', tokens)
         return folders
+
+
+class WrongMessage(Fault):
+    """From some message on, what one rank sends is of another call than the others are in."""
+
+    code = 1
+    says = ('rank {rank} sends call', 'do different things')
+    arguments = ('comm.shared_memory=false',)
+    mid_run = False
+
+    def prefix(self, rank):
+        return () if rank != self.rank else (
+            'env', f'LD_PRELOAD={self.case.wrong_message}', f'WRONG_MESSAGE_AFTER={self.draw.randrange(20, 200)}')
 
 
 class DamagedCheckpoint(Fault):
@@ -193,7 +205,7 @@ class DamagedCheckpoint(Fault):
         return 1
 
 
-FAULTS = (Killed, Stopped, FullDisk, OtherFolder, UnreadableData, TruncatedData, BadTokens,
+FAULTS = (Killed, Stopped, FullDisk, OtherFolder, UnreadableData, TruncatedData, OtherTokens, WrongMessage,
           DamagedCheckpoint)
 
 
@@ -209,21 +221,24 @@ class Faults(RankCase):
             data={'train': 'tokens.bin', 'shuffle': False}, checkpoint={'every': EVERY, 'keep': 0},
             run={'dir': 'run', 'threads': 1},
             train={'max_steps': STEPS, 'train_batch_size': BATCH}, scheduler={'type': 'constant', 'warmup_steps': 2})
-        options = self.run_train('options').out
-        self.faults = [fault for fault in FAULTS if (not fault.needs or f'`{fault.needs}`' in options)
-                       and os.environ.get('ZERO_FAULT_KIND', fault.__name__) == fault.__name__]
+        self.faults = [fault for fault in FAULTS
+                       if os.environ.get('ZERO_FAULT_KIND', fault.__name__) == fault.__name__]
+        self.wrong_message = self.folder / 'wrong_message.so'
+        subprocess.run(['mpicc', '-shared', '-fPIC', '-o', self.wrong_message,
+                        harness.ROOT / 'tests' / 'cli' / 'wrong_message.c'], check=True)
 
     def begin(self, name):
         self.work = self.folder / name
         self.work.mkdir()
         shutil.copy(self.folder / 'tokens.bin', self.work)
 
-    def launch(self, folders, *arguments, environment=None):
+    def launch(self, folders, *arguments, fault=None):
         """A rank in each of these folders."""
         words = []
-        for folder in folders:
-            words += [':', '-n', 1, '--wdir', folder, harness.TRAIN, self.config, *arguments]
-        return self.start_mpirun(*words[1:], environment=environment or {})
+        for rank, folder in enumerate(folders):
+            words += [':', '-n', 1, '--wdir', folder, *(fault.prefix(rank) if fault else ()), harness.TRAIN, self.config,
+                      *arguments]
+        return self.start_mpirun(*words[1:])
 
     def saved(self):
         return self.checkpoints(f'{self.work.name}/run') if (self.work / 'run' / 'checkpoints').exists() else []
@@ -251,7 +266,7 @@ class Faults(RankCase):
 
     def disturb(self, fault, arguments):
         """Runs until the fault ends it. False: the run had ended before the fault."""
-        process = self.launch(fault.prepare(), *fault.arguments, *arguments, environment=fault.environment)
+        process = self.launch(fault.prepare(), *fault.arguments, *arguments, fault=fault)
         fails, limit = True, SECONDS * (1 if fault.mid_run else 3) + (HANG_SECONDS if fault.arguments else 0)
         if fault.mid_run:
             self.wait_for_moment(process, fault.step)
