@@ -204,6 +204,8 @@ static void test_many_calls_under_way(void **state) {
         comm_ticket ticket;
         together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in + c * N, out + c * N,
                                               DTYPE_F32, false, &ticket));
+        if (c % 50 == 0) // does not wait for the calls before it
+            assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
         if (c % 2)
             continue;
         assert_int_equal(
@@ -283,9 +285,18 @@ static void test_agreement(void **state) {
     together_true(comm, right);
 }
 
-// The last test: a rank that gives up in the middle of a call takes all others along, with its reason.
+// The transport does not change who shares a machine: all of these ranks do.
+static void test_machine(void **state) {
+    (void)state;
+    together_true(comm, comm->local_world == comm->world && comm->local_rank == comm->rank);
+}
+
+// The last test: a rank that gives up in the middle of a call takes all others along, with its reason; also
+// after a failure that all had agreed on and dealt with.
 static void test_abort(void **state) {
     (void)state;
+    assert_int_equal(comm_agree(comm, FAIL(STATUS_INVALID, "a damaged checkpoint")), STATUS_INVALID);
+    status_clear();
     struct layout layout;
     comm_ticket ticket;
     enum status status = STATUS_OK;
@@ -313,7 +324,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_reduce_scatter), cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_all_reduce),     cmocka_unit_test(test_many_calls_under_way),
         cmocka_unit_test(test_small_calls),    cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_machine),        cmocka_unit_test(test_abort),
     };
     bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
     if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||
