@@ -194,6 +194,11 @@ void file_write(struct file_writer *writer, const void *data, size_t bytes) {
         writer->bytes += bytes;
 }
 
+void file_sync(struct file_writer *writer) {
+    if (!writer->error && (fflush(writer->stream) != 0 || fdatasync(fileno(writer->stream)) != 0))
+        writer->error = errno;
+}
+
 static enum status write_failed(const struct file_writer *writer) {
     return writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
                          : STATUS_OK;

@@ -43,6 +43,8 @@ struct file_writer {
 };
 enum status file_writer_open(struct file_writer *writer, const char *path) MUST_CHECK;
 void file_write(struct file_writer *writer, const void *data, size_t bytes);
+// Flushes to disk what was written so far, so that the commit of a large file does not take minutes at once.
+void file_sync(struct file_writer *writer);
 enum status file_commit(struct file_writer *writer) MUST_CHECK; // STATUS_FAILED: disk full and the like
 // The first half of file_commit: all is on disk under the temporary name. For several files that must become
 // visible together or not at all: finish each, then commit each, which only renames.

@@ -93,9 +93,10 @@ static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoin
 
 // ---- opening
 
-static enum status verify_files(struct checkpoint *checkpoint, int rank, int world) {
-    for (int i = rank; i < checkpoint->n_files; i += world)
-        TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i]));
+// This rank's part of the files.
+static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm) {
+    for (int i = comm ? comm->rank : 0; i < checkpoint->n_files; i += comm ? comm->world : 1)
+        TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i], comm));
     return STATUS_OK;
 }
 
@@ -116,7 +117,7 @@ enum status checkpoint_open(struct comm *comm, const char *folder, struct checkp
     if (status == STATUS_OK)
         status = open_manifest(comm, checkpoint, &text);
     if (status == STATUS_OK)
-        status = ranks_agree(comm, verify_files(checkpoint, comm ? comm->rank : 0, comm ? comm->world : 1));
+        status = ranks_agree(comm, verify_files(checkpoint, comm));
     free(text.json);
     if (status == STATUS_OK)
         *out = checkpoint;

@@ -228,7 +228,7 @@ static enum status find_slot(struct checkpoint_files *files, struct checkpoint_f
     return STATUS_OK;
 }
 
-static enum status hash_file(int descriptor, const char *path, uint64_t *checksum) {
+static enum status hash_file(struct comm *comm, int descriptor, const char *path, uint64_t *checksum) {
     XXH3_state_t *hash = XXH3_createState();
     char *buffer = malloc(READ_BYTES);
     enum status status = STATUS_OK;
@@ -241,6 +241,8 @@ static enum status hash_file(int descriptor, const char *path, uint64_t *checksu
     for (uint64_t offset = 0; got == READ_BYTES; offset += got) {
         TRY_GOTO(read_at(descriptor, path, offset, buffer, READ_BYTES, &got), done);
         XXH3_64bits_update(hash, buffer, got);
+        if (comm)
+            comm_progress(comm);
     }
     *checksum = XXH3_64bits_digest(hash);
 done:
@@ -250,11 +252,11 @@ done:
 }
 
 static enum status verify_locked(struct checkpoint_files *files, struct checkpoint_file *file,
-                                 const char *path) {
+                                 struct comm *comm, const char *path) {
     struct slot *slot;
     uint64_t checksum = 0;
     TRY(find_slot(files, file, path, &slot));
-    TRY(hash_file(slot->descriptor, path, &checksum));
+    TRY(hash_file(comm, slot->descriptor, path, &checksum));
     if (checksum != file->checksum)
         return FAIL(STATUS_INVALID,
                     "%s: has checksum %016" PRIx64 ", its manifest says %016" PRIx64
@@ -263,12 +265,13 @@ static enum status verify_locked(struct checkpoint_files *files, struct checkpoi
     return STATUS_OK;
 }
 
-enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file) {
+enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
+                                    struct comm *comm) {
     char *path = file_path("%s/%s", files->folder, file->name);
     if (!path)
         return STATUS_FAILED;
     pthread_mutex_lock(&files->lock);
-    enum status status = verify_locked(files, file, path);
+    enum status status = verify_locked(files, file, comm, path);
     pthread_mutex_unlock(&files->lock);
     free(path);
     return status;

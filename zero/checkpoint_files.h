@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "zero/comm.h"
 
 #define CHECKPOINT_OPEN_FILES 8
 
@@ -29,8 +30,10 @@ struct checkpoint_files;
 enum status checkpoint_files_new(const char *folder, struct checkpoint_files **out) MUST_CHECK;
 void checkpoint_files_delete(struct checkpoint_files *files); // NULL is fine
 
-// Reads the whole file and compares its size and checksum with the manifest's.
-enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file) MUST_CHECK;
+// Reads the whole file and compares its size and checksum with the manifest's. comm: ranks that wait
+// meanwhile see that this one is at work; NULL: none do.
+enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
+                                    struct comm *comm) MUST_CHECK;
 enum status checkpoint_files_read(struct checkpoint_files *files, struct checkpoint_file *file,
                                   uint64_t offset, size_t bytes, void *out) MUST_CHECK;
 

@@ -12,6 +12,9 @@
 #include "zero/checkpoint.h"
 #include "zero/manifest.h"
 
+// Other ranks wait for this one's file: one flush of all of it could look like a hang.
+#define SYNC_BYTES ((uint64_t)256 << 20)
+
 static const char *program_version = "unknown";
 
 void checkpoint_set_version(const char *version) {
@@ -99,6 +102,8 @@ static enum status write_span(const struct writing *writing, struct file_writer 
             return refuse_values(writing, span, begin, chunk);
         XXH3_64bits_update(hash, chunk, bytes);
         file_write(writer, chunk, bytes);
+        if (writer->bytes / SYNC_BYTES != (writer->bytes - bytes) / SYNC_BYTES)
+            file_sync(writer);
         if (writer->error)
             return STATUS_OK; // a full disk: file_commit tells of it
     }
