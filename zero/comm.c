@@ -93,6 +93,8 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, str
                 (struct work){.bytes = (double)(call->transfer->elements * dtype_size(call->type))});
     *seconds = clock_monotonic_s() - began;
     comm->traffic.calls[call->operation]++;
+    if (status != STATUS_OK) // the caller may not wait for this call before the others wait for the caller
+        comm_abort(comm, status);
     return status;
 }
 
