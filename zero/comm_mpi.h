@@ -53,6 +53,7 @@ struct watch {
     struct rank_report *answers;     // (world) on their way
     int64_t inquiry_ms;              // when all were asked whether they are alive; 0: no inquiry
     int64_t patient_until_ms;        // the ranks were found at work: no inquiry before
+    int64_t dead_ms;                 // when a dead process was first seen, not yet reported; 0: none
     int64_t failed_ms;               // when a failure was first seen; 0: none
 };
 

@@ -103,15 +103,10 @@ void mpi_speak(struct comm *comm) {
 }
 
 void mpi_notice_failure(struct comm *comm, int rank, bool gone, const char *message) {
-    struct mpi_data *mpi = mpi_of(comm);
     struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = gone, .told = true};
-    // Without shared memory all of a machine's ranks see that one of them is gone: the lowest speaks.
-    bool may = true;
-    for (int lower = 0; lower < comm->rank && mpi->linked == 1 && mpi->peers[rank].process; lower++)
-        may = may && (lower == rank || !mpi->peers[lower].process);
     snprintf(note.message, sizeof note.message, "%s", message);
-    if (!take_note(mpi, &note))
+    if (!take_note(mpi_of(comm), &note))
         return;
-    print_failure(comm, may); // first: mpirun ends all ranks within a second of one that died
+    print_failure(comm, true); // first: mpirun ends all ranks within a second of one that died
     send_notes(comm);
 }

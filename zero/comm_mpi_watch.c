@@ -19,6 +19,7 @@
 #define COMPARE_MS  1000 // a wait after which the two ranks' calls are compared
 #define ALIVE_MS    5000 // a process that runs answers, or shows its heartbeat, within this time
 #define STAGGER_MS  1000 // between ranks that would inquire, so that one does for all
+#define TURN_MS     100  // between ranks that would report a dead process; mpirun ends all within a second
 
 // ---- processes that are gone
 
@@ -36,6 +37,19 @@ static bool process_is_gone(int process) {
     return found == 1 && (state == 'Z' || state == 'X');
 }
 
+// Ranks that share memory settle there who reports a dead process. Without it each notices on its own: the
+// machine's lowest rank reports at once, the others only if no report reaches them in time.
+static bool is_turn_to_report(struct comm *comm, int dead) {
+    struct mpi_data *mpi = mpi_of(comm);
+    int64_t now = rank_state_now_ms(), turn = 0;
+    if (mpi->linked > 1)
+        return true;
+    for (int lower = 0; lower < comm->rank; lower++)
+        turn += lower != dead && mpi->peers[lower].process > 0;
+    mpi->watch.dead_ms = mpi->watch.dead_ms ? mpi->watch.dead_ms : now;
+    return now - mpi->watch.dead_ms >= turn * TURN_MS;
+}
+
 static void look_for_the_dead(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     for (int rank = 0; rank < comm->world; rank++) {
@@ -43,6 +57,8 @@ static void look_for_the_dead(struct comm *comm) {
         char message[LINK_MESSAGE];
         if (process == 0 || !process_is_gone(process))
             continue;
+        if (!is_turn_to_report(comm, rank))
+            return;
         snprintf(message, sizeof message,
                  "process %d ended without a word; was it killed, perhaps by the system for want of memory? "
                  "The last checkpoint stands: the same command goes on from it",

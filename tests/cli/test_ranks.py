@@ -132,6 +132,22 @@ class Failures(RankCase):
         return self.ranks_config(train={'max_steps': 1000000}, checkpoint={'every': 5, 'keep': 0},
                                  scheduler={'type': 'constant', 'warmup_steps': 2})
 
+    def test_a_rank_that_is_killed_where_another_notices_late(self):
+        """Without shared memory rank 1 would report rank 0's death, but is held up."""
+        config = self.long_run()
+        for attempt in range(4):
+            process = self.start_mpirun('-n', 3, harness.TRAIN, config, 'comm.shared_memory=false')
+            self.wait_for_steps(3)
+            ranks = self.living()
+            os.kill(ranks[1], signal.SIGSTOP)
+            os.kill(ranks[0], signal.SIGKILL)
+            time.sleep(0.05)
+            os.kill(ranks[1], signal.SIGCONT)
+            out, error = process.communicate(timeout=60)
+            self.assertEqual(error.count('train: error:'), 1, error)
+            self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without a word')
+            shutil.rmtree(self.folder / 'run')
+
     def test_a_rank_that_is_killed(self):
         config = self.long_run()
         for rank, stage in ((1, 3), (0, 1)):
