@@ -181,8 +181,8 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
         struct rank_report report;
         bool answers = rank == comm->rank || report_since(comm, rank, watch->inquiry_ms, &report);
         const char *what = rank == comm->rank ? NULL : what_holds(&report, answers, limit_ms);
-        at_work = at_work || (rank != comm->rank && answers && !report_is_waiting(&report) &&
-                              report.progress_age_ms <= limit_ms);
+        // A rank that has waited as long as this one shows no progress either.
+        at_work = at_work || (rank != comm->rank && answers && report.progress_age_ms <= limit_ms);
         if (!what)
             continue;
         if (first < 0)
