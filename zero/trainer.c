@@ -231,14 +231,22 @@ static enum status after_step(struct trainer *trainer, bool last) {
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }
 
-// Before a failure ends the run, where the weights are whole and all ranks are still in step. The first
-// failure stays the one that is reported.
-static void save_progress(struct trainer *trainer) {
+// Before a failure ends the run, where the weights are whole and all ranks are still in step. The failure
+// stays the one that is reported; that of the save is a warning.
+static enum status save_progress(struct trainer *trainer, enum status failure) {
+    struct text reason = {0};
     if (!trainer->can_save || trainer->saved_step == trainer->step)
-        return;
+        return failure;
+    text_add(&reason, "%s", status_message());
+    status_clear();
     log_live_end();
     if (trainer_save(trainer) != STATUS_OK)
-        log_warning("the progress up to step %lld could not be saved", (long long)trainer->step);
+        log_warning("the progress up to step %lld could not be saved: %s", (long long)trainer->step,
+                    status_message());
+    status_clear();
+    failure = FAIL(failure, "%s", reason.data ? reason.data : "the run failed");
+    text_free(&reason);
+    return trainer_agree(trainer, failure); // all ranks know it still
 }
 
 static enum status stop(struct trainer *trainer) {
@@ -261,10 +269,8 @@ static enum status loop(struct trainer *trainer) {
             return stop(trainer);
         if (status == STATUS_OK)
             status = after_step(trainer, trainer->step == last);
-        if (status != STATUS_OK) {
-            save_progress(trainer);
-            return status;
-        }
+        if (status != STATUS_OK)
+            return save_progress(trainer, status);
     }
     return STATUS_OK;
 }

@@ -26,6 +26,7 @@ class RankCase(CommandCase):
         self.assertEqual(len(messages), 1, process.error)
         for fact in facts:
             self.assertIn(fact, process.error[process.error.index(messages[0]):])
+        self.assertNotRegex(messages[0], r'rank \d+: rank \d+:')
         self.assertFalse(self.living(), 'a rank is left')
 
     def living(self):
