@@ -14,6 +14,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/temporary.h"
 #include "zero/checkpoint.h"
+#include "zero/comm_state.h"
 
 static struct temporary temporary;
 static char folder[512];
@@ -283,6 +284,19 @@ static void test_a_file_that_is_replaced_while_it_is_in_use(void **state) {
     free(data);
 }
 
+// Other ranks may wait for this one until all its files are read.
+static void test_reading_shows_progress(void **state) {
+    struct rank_state shown = {0};
+    struct comm reader = {.state = &shown};
+    struct checkpoint *checkpoint;
+    (void)state;
+    EXPECT_OK(write_step(1));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
+    EXPECT_OK(checkpoint_files_verify(checkpoint->open, &checkpoint->files[0], &reader));
+    assert_true(atomic_load(&shown.progress_ms) > 0);
+    checkpoint_close(checkpoint);
+}
+
 // Only the name that the writer gives is a checkpoint's: others are never chosen and never removed.
 static void test_names_of_other_lengths(void **state) {
     static const char *const names[] = {"step-000000000006", "step-6", "step-0000006", "step-00000006x",
@@ -416,6 +430,7 @@ int main(void) {
         cmocka_unit_test_setup(test_a_damaged_one_gives_way_to_the_one_before, set_up),
         cmocka_unit_test_setup(test_what_cannot_be_read_is_an_error, set_up),
         cmocka_unit_test_setup(test_a_file_that_is_replaced_while_it_is_in_use, set_up),
+        cmocka_unit_test_setup(test_reading_shows_progress, set_up),
         cmocka_unit_test_setup(test_names_of_other_lengths, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
         cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
