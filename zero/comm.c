@@ -378,7 +378,7 @@ void comm_note_known_failure(struct comm *comm) {
 
 // Every rank takes over the message of the rank `from`, naming it where not all ranks fail alike.
 static enum status share_message(struct comm *comm, enum status status, int from, bool name_it) {
-    char message[COMM_CONTROL_BYTES / 2] = {0};
+    char message[COMM_MESSAGE_BYTES] = {0};
     if (comm->rank == from)
         strncpy(message, status_message(), sizeof message - 1);
     TRY(broadcast(comm, message, sizeof message, from));

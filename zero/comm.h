@@ -135,8 +135,7 @@ enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) MUST_CHECK;
 // What `rank` sends for that: its part of the others' shares, and its own share to each of them.
 uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
-// `all` (world * bytes) gets every rank's `mine`, in rank order. At most COMM_CONTROL_BYTES.
-#define COMM_CONTROL_BYTES 4096
+// `all` (world * bytes) gets every rank's `mine`, in rank order. Every rank holds all of it: keep it small.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
 enum status comm_barrier(struct comm *comm) MUST_CHECK;

@@ -5,6 +5,8 @@
 #include "zero/comm.h"
 #include "zero/comm_state.h"
 
+#define COMM_MESSAGE_BYTES 2048 // of a failure's message, as a rank sends it
+
 // A bulk call.
 struct comm_call {
     struct comm_id id;

@@ -70,7 +70,7 @@ struct mpi_data {
     size_t receive_bytes;
     int receive_depth; // chunks that each peer may send ahead
     struct send_pool bulk, control;
-    char control_received[LINK_HEADER + LINK_CONTROL_BYTES];
+    _Alignas(struct link_header) char control_received[LINK_HEADER + LINK_CONTROL_BYTES];
     MPI_Request control_receive;
     struct exchange_memory memory; // from attach
     pthread_mutex_t mpi_lock;      // around MPI's calls: threads take turns

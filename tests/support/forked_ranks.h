@@ -18,6 +18,7 @@
 
 #define FORKED_RANKS   32 // at most
 #define FORKED_SECONDS 60
+#define FORKED_BYTES   4096 // that a rank gathers
 
 struct forked_result {
     enum status status;
@@ -28,13 +29,15 @@ struct forked_result {
 struct forked_shared {
     pthread_barrier_t barrier;
     struct forked_result results[FORKED_RANKS];
-    char exchange[FORKED_RANKS][COMM_CONTROL_BYTES];
+    char exchange[FORKED_RANKS][FORKED_BYTES];
 };
 
 static inline enum status forked_gather(struct comm *comm, const struct comm_id *id, const void *mine,
                                         size_t bytes, void *all) {
     struct forked_shared *shared = comm->data;
     (void)id;
+    if (bytes > FORKED_BYTES)
+        return FAIL(STATUS_FAILED, "%zu bytes to gather, expected at most %d", bytes, FORKED_BYTES);
     memcpy(shared->exchange[comm->rank], mine, bytes);
     pthread_barrier_wait(&shared->barrier);
     for (int rank = 0; rank < comm->world; rank++)
