@@ -35,8 +35,7 @@ struct ring {
 // A failure as it is told. The rank that failed may not be the one that tells.
 struct failure_note {
     int rank, status;
-    bool gone; // the rank can take part in nothing any more: killed, or hanging
-    bool told; // the user has seen the message
+    bool gone; // it takes part in nothing any more: killed, or hanging. Who found it has printed the message
     char message[LINK_MESSAGE];
 };
 

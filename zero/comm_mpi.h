@@ -102,9 +102,9 @@ bool mpi_has_failed(struct comm *comm);
 void mpi_receive_failures(struct comm *comm);
 // This rank fails: tells all others.
 void mpi_abort(struct comm *comm, enum status status, const char *message);
-// This rank has found that another one (or itself) cannot go on, which does not tell it itself: prints the
-// message and tells all. `gone`: that rank takes part in nothing any more.
-void mpi_notice_failure(struct comm *comm, int rank, bool gone, const char *message);
+// This rank has found that another one (or itself) is gone and cannot report it: prints the message and sends
+// it to all ranks.
+void mpi_notice_failure(struct comm *comm, int rank, const char *message);
 // Prints the failure unless another rank has. Rank 0 may, and whoever shares memory with it.
 void mpi_speak(struct comm *comm);
 

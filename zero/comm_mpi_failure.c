@@ -99,11 +99,11 @@ static void print_failure(struct comm *comm, bool may) {
 
 void mpi_speak(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    print_failure(comm, !mpi->failure.told && (comm->rank == 0 || mpi->peers[0].mailbox));
+    print_failure(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
 }
 
-void mpi_notice_failure(struct comm *comm, int rank, bool gone, const char *message) {
-    struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = gone, .told = true};
+void mpi_notice_failure(struct comm *comm, int rank, const char *message) {
+    struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = true};
     snprintf(note.message, sizeof note.message, "%s", message);
     if (!take_note(mpi_of(comm), &note))
         return;

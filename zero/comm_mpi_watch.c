@@ -63,7 +63,7 @@ static void look_for_the_dead(struct comm *comm) {
                  "process %d ended without a word; was it killed, perhaps by the system for want of memory? "
                  "The last checkpoint stands: the same command goes on from it",
                  process);
-        mpi_notice_failure(comm, rank, true, message);
+        mpi_notice_failure(comm, rank, message);
         return;
     }
 }
@@ -155,7 +155,7 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
              " between ranks is %s here, but %s on rank %d: the ranks do different things. Were "
              "all started with the same program, options and files?",
              call, comm_collective_name(here), comm_collective_name(there), peer);
-    mpi_notice_failure(comm, comm->rank, false, message);
+    mpi_abort(comm, STATUS_FAILED, message); // both ranks notice it: not printed here
 }
 
 // ---- ranks that hang
@@ -208,7 +208,7 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
     }
     text_add(&message, ". The last checkpoint stands: the same command goes on from it");
     if (first >= 0)
-        mpi_notice_failure(comm, first, true, message.data ? message.data : "the ranks hang");
+        mpi_notice_failure(comm, first, message.data ? message.data : "the ranks hang");
     text_free(&message);
 }
 

@@ -133,6 +133,15 @@ class Failures(RankCase):
         return self.ranks_config(train={'max_steps': 1000000}, checkpoint={'every': 5, 'keep': 0},
                                  scheduler={'type': 'constant', 'warmup_steps': 2})
 
+    def test_ranks_in_different_calls_are_reported_once(self):
+        program = harness.TRAIN.parent / 'tests' / 'mpi' / 'test_zero_comm_mismatch'
+        for mode in 'shared', 'messages':
+            for attempt in range(3):
+                with self.subTest(mode=mode, attempt=attempt):
+                    process = self.finish(self.start_mpirun('-n', 3, program, mode), 0)
+                    self.assertEqual(process.error.count('train: error:'), 1, process.error)
+                    self.assertRegex(process.error, 'reduce_scatter here, but sum|sum here, but reduce_scatter')
+
     def test_a_rank_that_is_killed_where_another_notices_late(self):
         """Without shared memory rank 1 would report rank 0's death, but is held up."""
         config = self.long_run()
