@@ -401,9 +401,13 @@ enum status comm_agree(struct comm *comm, enum status status) {
 
 // A failure that was agreed on, or came from another rank, is known as long as its message stands and no call
 // follows: who dealt with it has cleared it, and who still saves the run's progress can fail again.
+static bool is_known_to_all(struct comm *comm) {
+    return atomic_load(&comm->known_failure) == status_serial() &&
+           atomic_load(&comm->known_at) == atomic_load(&comm->state->n_issued);
+}
+
 void comm_abort(struct comm *comm, enum status status) {
-    if (comm->world == 1 || (atomic_load(&comm->known_failure) == status_serial() &&
-                             atomic_load(&comm->known_at) == atomic_load(&comm->state->n_issued)))
+    if (comm->world == 1 || is_known_to_all(comm))
         return;
     comm->backend->abort(comm, status, status_message());
     comm_note_known_failure(comm);
@@ -444,14 +448,17 @@ void comm_detach(struct comm *comm) {
 enum status comm_close(struct comm *comm, enum status status) {
     if (!comm)
         return status;
-    if (status_exit_code(status) != 0)
+    bool failing = status_exit_code(status) != 0;
+    bool together = comm->world > 1 && (!failing || is_known_to_all(comm));
+    if (failing)
         comm_abort(comm, status);
     comm_detach(comm);
-    if (status_exit_code(status) == 0 && comm->world > 1) { // a rank that fails as late as here is heard
+    // A rank that fails as late as here is heard, and ranks that failed together wait for the slowest.
+    if (together) {
         struct comm_verdict worst = {STATUS_OK, comm->rank, 1};
         const struct comm_id id = begin_small(comm, COLLECTIVE_CLOSE, COMM_CONTROL);
         enum status closed = end_small(comm, sizeof worst, comm->backend->agree(comm, &id, &worst));
-        status = closed == STATUS_OK ? status : closed;
+        status = failing || closed == STATUS_OK ? status : closed;
     }
     comm->backend->close(comm, status);
     free(comm);

@@ -7,6 +7,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -275,6 +276,21 @@ class Failures(RankCase):
         process = self.start_mpirun(*command('data.shuffle=false', 'train.max_steps=9'))
         self.fails_together(process, 2, 'rank 1: ', '999')
         self.assertEqual(self.checkpoints()[-1].name, 'step-00000006')
+
+    @unittest.skipIf(harness.SANITIZERS, 'preloads a library')
+    def test_a_failure_of_all_is_reported_by_a_rank_that_is_slow_to_end(self):
+        """Rank 0 removes what was written of a checkpoint, while the others wait for it to end."""
+        library = self.folder / 'slow_removal.so'
+        subprocess.run(['mpicc', '-shared', '-fPIC', '-o', library, harness.ROOT / 'tests' / 'cli' / 'slow_removal.c'],
+                       check=True)
+        config = self.ranks_config(model={'n_embd': 256, 'n_head': 4, 'n_layer': 4},
+                                   train={'max_steps': 2, 'train_batch_size': 2})
+        ranks = [self.one_rank(config) for _ in range(2)]
+        ranks[0][4:4] = ['env', f'LD_PRELOAD={library}']
+        ranks[1][4:4] = ['prlimit', '--fsize=17000000']
+        process = self.finish(self.start_mpirun(*ranks[0], ':', *ranks[1]), 1)
+        self.assertEqual(process.error.count('train: error:'), 1, process.error)
+        self.assertRegex(process.error, 'train: error: rank 1: .*rank-00001.bin: File too large')
 
     def test_a_shard_that_is_cut_while_it_is_read(self):
         process = self.start_mpirun('-n', 3, harness.TRAIN, self.long_run(), 'zero_optimization.stage=3')
