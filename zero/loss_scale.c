@@ -2,6 +2,7 @@
 #include "zero/loss_scale.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #define SCALE_FACTOR 2.0
 
@@ -31,7 +32,7 @@ static enum status shrink(struct loss_scale *loss_scale, const struct config *co
             "step %lld: the gradients overflow although the loss scale is at fp16.min_loss_scale %g; the run "
             "has diverged. The last checkpoint stands; lower optimizer.lr, or go on from an earlier one with "
             "checkpoint.resume=PATH",
-            (long long)step, minimum);
+            (long long)step + 1, minimum);
     loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
     return STATUS_OK;
 }
@@ -39,15 +40,21 @@ static enum status shrink(struct loss_scale *loss_scale, const struct config *co
 static enum status too_many_skips(const struct loss_scale *loss_scale, const struct config *config,
                                   int64_t step) {
     bool dynamic = config->fp16.loss_scale == 0;
+    int64_t last_good = step + 1 - loss_scale->consecutive;
+    char diverged[160] = "";
+    if (last_good > 0)
+        snprintf(diverged, sizeof diverged,
+                 "; if the run has diverged, go on from a checkpoint of step %lld or earlier with "
+                 "checkpoint.resume=PATH, or lower optimizer.lr",
+                 (long long)last_good);
     return FAIL(
         STATUS_FAILED,
         "step %lld: %lld steps in a row were skipped because the gradients overflow at the %s loss scale "
         "of %g (fp16.max_consecutive_skips); the run learns nothing. If the scale is too high, start "
-        "anew with %s; if the run has diverged, go on from a checkpoint before step %lld with "
-        "checkpoint.resume=PATH, or lower optimizer.lr",
-        (long long)step, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed", loss_scale->scale,
-        dynamic ? "a lower fp16.initial_scale_power" : "a lower fp16.loss_scale, or 0 (dynamic)",
-        (long long)(step + 1 - loss_scale->consecutive));
+        "anew with %s%s",
+        (long long)step + 1, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed",
+        loss_scale->scale,
+        dynamic ? "a lower fp16.initial_scale_power" : "a lower fp16.loss_scale, or 0 (dynamic)", diverged);
 }
 
 enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,

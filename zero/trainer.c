@@ -107,7 +107,7 @@ static enum status check_overflow(struct trainer *trainer, const struct step_met
             STATUS_FAILED,
             "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
             "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
-            (long long)now->step, now->loss, now->grad_norm);
+            (long long)now->step + 1, now->loss, now->grad_norm);
     TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
     if (*overflow) {
         log_live_end();

@@ -141,8 +141,9 @@ class DeadRuns(CommandCase):
         config = self.tiny_config(fp16={'loss_scaling': 'on', 'loss_scale': 1e300}, checkpoint={'every': 10, 'keep': 2},
                                   train={'max_steps': 300})
         for _ in range(2):
-            self.refuses(config, code=1, says=['step 49: 50 steps in a row', 'fixed loss scale', 'fp16.loss_scale',
-                                               'checkpoint.resume=PATH'])
+            message = self.refuses(config, code=1, says=['step 50: 50 steps in a row', 'fixed loss scale',
+                                                         'fp16.loss_scale']).error
+            self.assertNotIn('checkpoint.resume', message)  # no checkpoint is older than the first skipped step
             self.assertEqual([p.name for p in self.checkpoints()], [f'step-{n:08d}' for n in (10, 20, 30, 40)])
         self.run_train(config, 'fp16.max_consecutive_skips=0', 'train.max_steps=300', 'run.dir=unlimited')
         self.assertEqual(self.metrics('unlimited')[-1]['skipped_steps'], 300)

@@ -61,7 +61,7 @@ static void test_the_smallest_scale(void **state) {
     EXPECT_OK(loss_scale_update(&loss_scale, &config, 0, true));
     assert_true(loss_scale.scale == 3);
     EXPECT_FAILURE(STATUS_FAILED, loss_scale_update(&loss_scale, &config, 1, true), "min_loss_scale 3",
-                   "step 1");
+                   "step 2");
     config_free(&config);
 }
 
@@ -92,8 +92,8 @@ static void test_the_limit_on_consecutive_skips(void **state) {
         for (int64_t step = 0; script[step]; step++)
             EXPECT_OK(loss_scale_update(&loss_scale, &config, step, script[step] == 'x'));
         EXPECT_FAILURE(STATUS_FAILED, loss_scale_update(&loss_scale, &config, 9, true),
-                       "step 9: 5 steps in a row", names[mode], "fp16.max_consecutive_skips",
-                       "before step 5");
+                       "step 10: 5 steps in a row", names[mode], "fp16.max_consecutive_skips",
+                       "a checkpoint of step 5 or earlier");
         config_free(&config);
     }
     struct config config = read_config(
