@@ -37,11 +37,13 @@ static bool process_is_gone(int process) {
     return found == 1 && (state == 'Z' || state == 'X');
 }
 
-// Ranks that share memory settle there who reports a dead process. Without it each notices on its own: the
-// machine's lowest rank reports at once, the others only if no report reaches them in time.
+// Ranks that share memory settle there who reports a dead process, and see there what it has told. Without it
+// a process that ended because of a failure is reported as dead only when no note of that has come in time (a
+// rank that was stopped wakes up beside ranks that have ended); the machine's lowest rank reports first, the
+// others only if no report reaches them.
 static bool is_turn_to_report(struct comm *comm, int dead) {
     struct mpi_data *mpi = mpi_of(comm);
-    int64_t now = rank_state_now_ms(), turn = 0;
+    int64_t now = rank_state_now_ms(), turn = 1;
     if (mpi->linked > 1)
         return true;
     for (int lower = 0; lower < comm->rank; lower++)
@@ -162,7 +164,7 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
 
 static const char *what_holds(const struct rank_report *report, bool answers, int64_t limit_ms) {
     if (!answers)
-        return "does not respond; is its process stopped, or its machine gone?";
+        return "does not respond (its process is stopped, or its machine gone)";
     if (!report_is_waiting(report) && report->progress_age_ms > limit_ms)
         return "runs, but has made no progress";
     return NULL;

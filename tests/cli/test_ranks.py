@@ -184,7 +184,7 @@ class Failures(RankCase):
     def test_a_rank_that_hangs(self):
         """Ends all after run.hang_timeout_s and the five seconds in which ranks are asked whether they live."""
         config = self.long_run()
-        for rank, shared in ((1, 'true'), (0, 'true'), (2, 'false')):
+        for rank, shared in ((1, 'true'), (0, 'true'), (0, 'false'), (2, 'false')):
             with self.subTest(rank=rank, shared=shared):
                 process = self.start_mpirun('-n', 3, harness.TRAIN, config, f'comm.shared_memory={shared}',
                                             'zero_optimization.stage=3', 'run.hang_timeout_s=2')
