@@ -1,6 +1,8 @@
 """Faults of the files around a run: what cannot be used is refused at the start, and what fails later costs no
 progress."""
 import os
+import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -73,6 +75,21 @@ class Signals(CommandCase):
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)
+
+
+    def test_threads_that_compute_are_not_interrupted(self):
+        """oneDNN's products do not survive a signal's frame on their stack: one thread alone takes signals."""
+        process = self.start(self.tiny_config(train={'max_steps': 1000000}))
+        self.wait_for_steps(2)
+        wanted = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+        masks = {}
+        for status in pathlib.Path(f'/proc/{process.pid}/task').glob('*/status'):
+            masks[int(status.parent.name)] = int(re.search(r'^SigBlk:\s*(\w+)', status.read_text(), re.M)[1], 16) & wanted
+        self.assertEqual(masks[process.pid], wanted)
+        self.assertEqual(sorted(masks.values()), [0] + [wanted] * (len(masks) - 1))
+        self.assertGreater(len(masks), 2)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.communicate(timeout=60) and process.returncode, 0)
 
 
 class LaterFailures(CommandCase):

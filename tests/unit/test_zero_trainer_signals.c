@@ -22,11 +22,14 @@ static int exit_code_after(int first, int second) {
         signals_catch();
         if (signals_stop_asked())
             _exit(1);
-        raise(first);
+        kill(getpid(), first);
+        for (int i = 0; i < 500 && !signals_stop_asked(); i++)
+            usleep(10000);
         if (!signals_stop_asked())
             _exit(2);
         if (second)
-            raise(second);
+            kill(getpid(), second);
+        usleep(second ? 500000 : 0); // for what the second one does
         _exit(SAW_THE_REQUEST);
     }
     int result;
@@ -49,10 +52,40 @@ static void test_the_second_signal_ends_the_process(void **unused) {
     assert_int_equal(exit_code_after(SIGTERM, SIGINT), 128 + SIGINT);
 }
 
+static void test_a_hangup_only_asks(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGTERM, SIGHUP), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGHUP, SIGTERM), SAW_THE_REQUEST);
+}
+
+// The caller, and what it starts, is never interrupted.
+static void test_the_caller_blocks_them(void **unused) {
+    (void)unused;
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        sigset_t blocked;
+        signals_catch();
+        if (pthread_sigmask(SIG_SETMASK, NULL, &blocked) != 0)
+            _exit(1);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            if (!sigismember(&blocked, numbers[i]))
+                _exit(2);
+        _exit(0);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_signal_asks_to_stop),
         cmocka_unit_test(test_the_second_signal_ends_the_process),
+        cmocka_unit_test(test_a_hangup_only_asks),
+        cmocka_unit_test(test_the_caller_blocks_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
