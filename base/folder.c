@@ -33,7 +33,13 @@ enum status file_make_folders(const char *path) {
         // What is already there is fine, whatever error that gives: EEXIST, or EROFS and EACCES on some
         // systems.
         int error = mkdir(partial, 0777) != 0 ? errno : 0;
-        if (error && !file_is_folder(partial))
+        if (error == EEXIST && !file_is_folder(partial))
+            status = FAIL(
+                STATUS_INVALID,
+                "cannot make the folder %s: a file, or a link to nothing, has that name; move it away or "
+                "name another folder",
+                partial);
+        else if (error && !file_is_folder(partial))
             status = FAIL(STATUS_INVALID, "cannot make the folder %s: %s", partial, strerror(error));
         if (last)
             break;

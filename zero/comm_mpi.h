@@ -55,6 +55,8 @@ struct watch {
     int64_t patient_until_ms;        // the ranks were found at work: no inquiry before
     int64_t dead_ms;                 // when a dead process was first seen, not yet reported; 0: none
     int64_t failed_ms;               // when a failure was first seen; 0: none
+    int64_t last_look_ms;            // of the thread at everything; 0: none yet
+    int next_process;                // the rank whose process is looked for next
 };
 
 struct mpi_data {

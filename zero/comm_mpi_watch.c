@@ -19,6 +19,8 @@
 #define COMPARE_MS  1000 // a wait after which the two ranks' calls are compared
 #define ALIVE_MS    5000 // a process that runs answers, or shows its heartbeat, within this time
 #define STAGGER_MS  1000 // between ranks that would inquire, so that one does for all
+#define MOST_LOOKS  16   // processes looked for at a time; each is a file of /proc
+#define GAP_MS      5000 // without a look: this process, and perhaps others, did not run meanwhile
 #define TURN_MS     100  // between ranks that would report a dead process; mpirun ends all within a second
 
 // ---- processes that are gone
@@ -54,8 +56,9 @@ static bool is_turn_to_report(struct comm *comm, int dead) {
 
 static void look_for_the_dead(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    for (int rank = 0; rank < comm->world; rank++) {
-        int process = mpi->peers[rank].process;
+    int n = comm->world < MOST_LOOKS ? comm->world : MOST_LOOKS;
+    for (int i = 0; i < n; i++) {
+        int rank = (mpi->watch.next_process + i) % comm->world, process = mpi->peers[rank].process;
         char message[LINK_MESSAGE];
         if (process == 0 || !process_is_gone(process))
             continue;
@@ -68,6 +71,7 @@ static void look_for_the_dead(struct comm *comm) {
         mpi_notice_failure(comm, rank, message);
         return;
     }
+    mpi->watch.next_process = (mpi->watch.next_process + n) % comm->world;
 }
 
 // ---- questions and answers, where there is no shared memory
@@ -262,6 +266,9 @@ static void *work(void *argument) {
         nanosleep(&nap, NULL);
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
+        if (now - watch->last_look_ms > GAP_MS) // ages of that time say nothing
+            watch->patient_until_ms = now + atomic_load(&comm->hang_ms);
+        watch->last_look_ms = now;
         serve_messages(comm);
         if (!mpi_has_failed(comm)) {
             look_for_the_dead(comm);

@@ -127,8 +127,13 @@ enum status trainer_sample(struct trainer *trainer) {
         .write = add_to_text,
         .context = &text};
     text_add(&text, "%s", prompt);
+    // Ranks sample together: one that fails here cannot meet the others in an agreement.
     enum status status = sample_run(generator, &trainer->stream, &trainer->parts.state.hooks, &request, NULL);
-    if (status == STATUS_OK && trainer_leads(trainer))
+    if (status != STATUS_OK) {
+        text_free(&text);
+        return status;
+    }
+    if (trainer_leads(trainer))
         status = write_sample(trainer, &text);
     text_free(&text);
     return trainer_agree_between_steps(trainer, status);

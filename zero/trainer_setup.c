@@ -236,7 +236,7 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
     wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
     plan_print(table, &trainer->wire, trainer->comm->world);
-    TRY(check_memory(trainer));
+    TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes =
         metrics_resident_memory() - plan_links_bytes(&request) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
