@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
@@ -37,6 +38,12 @@ def pseudo_random_tokens(n, vocabulary, seed=1):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         tokens.append((state >> 33) % vocabulary)
     return tokens
+
+
+def take_signals():
+    """In the child: a shell that starts the tests in the background has them ignore SIGINT, and nohup SIGHUP."""
+    for number in signal.SIGINT, signal.SIGHUP:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def relative(value, expected):

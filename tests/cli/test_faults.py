@@ -9,7 +9,7 @@ import signal
 import time
 import unittest
 
-from harness import CommandCase, pseudo_random_tokens, write_shard
+from harness import CommandCase, pseudo_random_tokens, take_signals, write_shard
 
 
 class Folders(CommandCase):
@@ -60,7 +60,7 @@ class Folders(CommandCase):
 class Signals(CommandCase):
     def test_a_hangup_saves_unless_it_is_ignored(self):
         config = self.tiny_config(train={'max_steps': 1000000})
-        process = self.start(config)
+        process = self.start(config, preexec_fn=take_signals)
         self.wait_for_steps(2)
         process.send_signal(signal.SIGHUP)
         _, error = process.communicate(timeout=60)
@@ -79,7 +79,7 @@ class Signals(CommandCase):
 
     def test_threads_that_compute_are_not_interrupted(self):
         """oneDNN's products do not survive a signal's frame on their stack: one thread alone takes signals."""
-        process = self.start(self.tiny_config(train={'max_steps': 1000000}))
+        process = self.start(self.tiny_config(train={'max_steps': 1000000}), preexec_fn=take_signals)
         self.wait_for_steps(2)
         wanted = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
         masks = {}

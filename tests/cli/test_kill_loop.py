@@ -18,12 +18,6 @@ STARTS = 200 if harness.FULL else 6 if harness.SANITIZERS else 12
 SLOWER = 6 if harness.SANITIZERS else 1
 
 
-def take_signals():
-    """In the child: a shell that starts the tests in the background has them ignore SIGINT, and nohup SIGHUP."""
-    for number in signal.SIGINT, signal.SIGHUP:
-        signal.signal(number, signal.SIG_DFL)
-
-
 class KillLoop(CommandCase):
     def loop_config(self):
         for name, n, seed in (('text.bin', 40000, 1), ('val.bin', 4000, 2)):
@@ -64,7 +58,7 @@ class KillLoop(CommandCase):
         before = self.newest_step()
         with log.open('w') as output:
             process = subprocess.Popen([str(harness.TRAIN), str(config)], cwd=self.folder, stdout=output, stderr=output,
-                                       env=dict(os.environ, OMP_WAIT_POLICY='passive'), preexec_fn=take_signals)
+                                       env=dict(os.environ, OMP_WAIT_POLICY='passive'), preexec_fn=harness.take_signals)
             try:
                 sent = self.send(process, draw, log)
                 code = process.wait(timeout=60 * SLOWER)

@@ -19,6 +19,7 @@ static int exit_code_after(int first, int second) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
+        signal(SIGHUP, SIG_DFL); // also under nohup
         signals_catch();
         if (signals_stop_asked())
             _exit(1);
@@ -66,6 +67,7 @@ static void test_the_caller_blocks_them(void **unused) {
     assert_true(child >= 0);
     if (child == 0) {
         sigset_t blocked;
+        signal(SIGHUP, SIG_DFL);
         signals_catch();
         if (pthread_sigmask(SIG_SETMASK, NULL, &blocked) != 0)
             _exit(1);
