@@ -393,8 +393,9 @@ class Together(RankCase):
     @unittest.skipIf(harness.SANITIZERS, 'memory of sanitizers is not the program\'s')
     def test_memory_is_what_was_planned(self):
         """Model states of each stage by formula, the whole process within 5 %, and stage 3 on 4 ranks a quarter."""
+        layers = 10  # what the libraries take, some 12 MiB whatever the model, stays small beside the rest
         config = self.ranks_config(
-            model={'n_layer': 6, 'n_head': 8, 'n_embd': 512, 'vocab_size': 16000, 'n_positions': 64},
+            model={'n_layer': layers, 'n_head': 8, 'n_embd': 512, 'vocab_size': 16000, 'n_positions': 64},
             train={'max_steps': 2, 'train_batch_size': 4, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
             precision={'compute': 'bf16'})
         states = {}
@@ -411,7 +412,7 @@ class Together(RankCase):
         P = states[1, 0][0] // 2
         self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
         self.assertEqual(states[4, 0], states[1, 0])
-        slack = 128 * 8 * 18  # alignment: at most 128 elements a unit
+        slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements a unit
         for stage, sharded in ((1, (0, 0, 1, 1)), (2, (0, 1, 1, 1)), (3, (1, 1, 1, 1))):
             for have, whole, is_sharded in zip(states[4, stage], states[1, 0], sharded):
                 self.assertLessEqual(abs(have - (whole / 4 if is_sharded else whole)), slack)
