@@ -128,6 +128,9 @@ struct link_wait {
 };
 enum status link_wait_on(struct link_wait *wait) MUST_CHECK; // after each nap: fails when a rank has failed
 void link_wait_end(struct link_wait *wait);
+// Waits until the ring has room, or a chunk.
+enum status link_await_push(struct link_wait *wait, struct ring *ring, int spins) MUST_CHECK;
+enum status link_await_pull(struct link_wait *wait, struct ring *ring, int spins) MUST_CHECK;
 // Waits for a request of MPI's, which stays open after a failure.
 enum status link_finish(struct link_wait *wait, MPI_Request *request) MUST_CHECK;
 // A free slot of the pool for a message to wait->rank; then its sending. The header is filled.

@@ -16,7 +16,6 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     struct ring *ring = mpi->peers[rank].control_to;
     struct link_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
-    enum status status = STATUS_OK;
     TRY(mpi_check(comm)); // who has failed sends no more
     do {                  // no bytes are one message
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
@@ -27,13 +26,7 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
             TRY(send_pool_send(&wait, &mpi->control, n, TAG_CONTROL));
             continue;
         }
-        while (status == STATUS_OK && !ring_can_push(ring)) {
-            ring_wait_to_push(ring, mpi->spins);
-            if (!ring_can_push(ring))
-                status = link_wait_on(&wait);
-        }
-        link_wait_end(&wait);
-        TRY(status);
+        TRY(link_await_push(&wait, ring, mpi->spins));
         struct link_header *header = ring_push_place(ring, LINK_CONTROL_BYTES);
         *header = (struct link_header){id->number, (uint32_t)id->collective, (uint32_t)n};
         memcpy((char *)header + LINK_HEADER, data + done, n);
@@ -46,7 +39,6 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
 static enum status next_message(struct link_wait *wait, const struct link_header **header) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     struct ring *ring = mpi->peers[wait->rank].control_from;
-    enum status status = STATUS_OK;
     if (!ring) {
         pthread_mutex_lock(&mpi->mpi_lock);
         int error = MPI_Irecv(mpi->control_received, sizeof mpi->control_received, MPI_BYTE, wait->rank,
@@ -57,14 +49,9 @@ static enum status next_message(struct link_wait *wait, const struct link_header
         *header = (const struct link_header *)(const void *)mpi->control_received;
         return link_finish(wait, &mpi->control_receive);
     }
-    while (status == STATUS_OK && !ring_can_pull(ring)) {
-        ring_wait_to_pull(ring, mpi->spins);
-        if (!ring_can_pull(ring))
-            status = link_wait_on(wait);
-    }
-    link_wait_end(wait);
+    TRY(link_await_pull(wait, ring, mpi->spins));
     *header = ring_pull_place(ring, LINK_CONTROL_BYTES);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status pull(struct comm *comm, int rank, const struct comm_id *id, char *data, size_t bytes) {

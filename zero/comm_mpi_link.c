@@ -145,6 +145,28 @@ void link_wait_end(struct link_wait *wait) {
     wait->shown = false;
 }
 
+enum status link_await_push(struct link_wait *wait, struct ring *ring, int spins) {
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && !ring_can_push(ring)) {
+        ring_wait_to_push(ring, spins);
+        if (!ring_can_push(ring))
+            status = link_wait_on(wait);
+    }
+    link_wait_end(wait);
+    return status;
+}
+
+enum status link_await_pull(struct link_wait *wait, struct ring *ring, int spins) {
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && !ring_can_pull(ring)) {
+        ring_wait_to_pull(ring, spins);
+        if (!ring_can_pull(ring))
+            status = link_wait_on(wait);
+    }
+    link_wait_end(wait);
+    return status;
+}
+
 enum status link_finish(struct link_wait *wait, MPI_Request *request) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     const struct timespec nap = {.tv_nsec = NAP_NS};
@@ -222,15 +244,9 @@ enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *i
         *place = slot + LINK_HEADER;
         return STATUS_OK;
     }
-    enum status status = STATUS_OK;
-    while (status == STATUS_OK && !ring_can_push(peer->to)) {
-        ring_wait_to_push(peer->to, comm->eager ? mpi->spins : 0);
-        if (!ring_can_push(peer->to))
-            status = link_wait_on(&wait);
-    }
-    link_wait_end(&wait);
+    TRY(link_await_push(&wait, peer->to, comm->eager ? mpi->spins : 0));
     *place = (char *)ring_push_place(peer->to, mpi->chunk_bytes) + LINK_HEADER;
-    return status;
+    return STATUS_OK;
 }
 
 enum status peer_push_end(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
@@ -258,14 +274,7 @@ enum status peer_pull_begin(struct comm *comm, int rank, const struct comm_id *i
         TRY(link_finish(&wait, &peer->receives[slot]));
         header = (const struct link_header *)(const void *)peer->received[slot];
     } else {
-        enum status status = STATUS_OK;
-        while (status == STATUS_OK && !ring_can_pull(peer->from)) {
-            ring_wait_to_pull(peer->from, comm->eager ? mpi->spins : 0);
-            if (!ring_can_pull(peer->from))
-                status = link_wait_on(&wait);
-        }
-        link_wait_end(&wait);
-        TRY(status);
+        TRY(link_await_pull(&wait, peer->from, comm->eager ? mpi->spins : 0));
         header = ring_pull_place(peer->from, mpi->chunk_bytes);
     }
     *place = (const char *)header + LINK_HEADER;
