@@ -63,14 +63,28 @@ else
   say = @echo
 endif
 
-# ---- libraries, one a folder, lowest first; each may use those named after it
-folders := base configs kernels model data zero
+# ---- libraries, one per folder, lowest first
+# scripts/check_layout.py reads the same lines: a file includes its own folder and what needs_FOLDER names, no others.
+# cli/ lists the commands, so cli/bench may include it and not the reverse; main.c includes cli alone.
+folders := base configs data kernels model \
+           zero/comm zero/partition zero/offload zero/checkpoint zero/stages \
+           infer trainer/plan trainer/profile trainer cli cli/bench
 needs_base :=
 needs_configs := base
+needs_data := base
 needs_kernels := base
 needs_model := kernels base
-needs_data := base
-needs_zero := model data configs kernels base
+needs_zero/comm := kernels base
+needs_zero/partition := zero/comm model configs kernels base
+needs_zero/offload := zero/partition $(needs_zero/partition)
+needs_zero/checkpoint := zero/partition data $(needs_zero/partition)
+needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
+needs_infer := zero/checkpoint $(needs_zero/checkpoint)
+needs_trainer/profile := zero/comm model kernels base
+needs_trainer/plan := zero/stages trainer/profile $(needs_zero/stages)
+needs_trainer := trainer/plan infer $(needs_trainer/plan)
+needs_cli := trainer $(needs_trainer)
+needs_cli/bench := cli trainer/plan configs data model kernels base
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)
@@ -88,7 +102,7 @@ sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) kerne
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
-library = $(OBJECTS)/lib$(1).a
+library = $(OBJECTS)/lib$(subst /,_,$(1)).a
 
 # ---- kernels/cuda, a library of its own: by nvcc, on a simulated GPU, or a stub
 cuda_sources := $(wildcard kernels/cuda/*.cu)
@@ -163,7 +177,7 @@ train: $(BUILD)/train
 
 link = $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group
 
-$(BUILD)/train: $(OBJECTS)/main.o $(foreach f,zero $(needs_zero),$(call library,$(f))) $(cuda_library)
+$(BUILD)/train: $(OBJECTS)/main.o $(foreach f,$(folders),$(call library,$(f))) $(cuda_library)
 	@mkdir -p $(@D)
 	$(say) "link    $@"
 	$(quiet)$(link) $(LDLIBS)
@@ -180,7 +194,7 @@ $(OBJECTS)/%.o: %.c
 	$(say) "compile $@"
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm_mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
+$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 $(OBJECTS)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
 
 # The presets, a row each, as configs/presets.c takes them in.
@@ -202,18 +216,21 @@ endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
 $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
-# ---- tests: tests/unit/test_FOLDER_*.c links FOLDER and what it may use, so the include direction is also a link check
+# ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c link FOLDER with its subfolders and what
+# they may use, so the include direction is also a link check
 # On a simulated GPU: the simulator's own tests, and those that can be told which device to use.
-test_sources := $(wildcard tests/unit/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
+test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
-tests_of_device := tests/ops/test_kernels_cuda tests/unit/test_model_cuda
+tests_of_device := tests/ops/test_kernels_cuda tests/unit/model/test_cuda
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
-test_folder = $(word 2,$(subst _, ,$(notdir $(1))))
+test_folder = $(if $(filter tests/unit/%,$(1)),$(notdir $(patsubst %/,%,$(dir $(1)))),$(word 2,$(subst _, ,$(notdir $(1)))))
+test_folders = $(filter $(1) $(1)/%,$(folders))
+test_libraries = $(foreach f,$(sort $(test_folders) $(foreach t,$(test_folders),$(needs_$(t)))),$(call library,$(f)))
 define test_rule
 $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
-               $(foreach f,$(call test_folder,$(1)) $(needs_$(call test_folder,$(1))),$(call library,$(f))) \
-               $(if $(filter kernels model zero,$(call test_folder,$(1))),$(cuda_library))
+               $(call test_libraries,$(call test_folder,$(1))) \
+               $(if $(filter base configs data,$(call test_folder,$(1))),,$(cuda_library))
 	@mkdir -p $$(@D)
 	$(say) "link    $$@"
 	$(quiet)$$(link) $(LDLIBS) -lcmocka

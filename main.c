@@ -7,9 +7,8 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "base/text.h"
-#include "data/commands.h"
-#include "zero/checkpoint.h"
-#include "zero/commands.h"
+#include "cli/commands.h"
+#include "zero/checkpoint/checkpoint.h"
 
 static const struct command *const commands[] = {
     &command_train,    &command_check,      &command_plan,     &command_options,

@@ -33,7 +33,7 @@ enum status generator_append(struct generator *generator, struct stream *stream,
 // Appends one token to each of n sequences, which are given in rising order (each length < positions, else
 // STATUS_INVALID), and makes the logits that follow. logits gets them, (n, vocab_size) host fp32, or is NULL
 // where generator_draw takes them on the device. On the CPU a sequence's logits are the same bits whatever
-// the others are and however many up to 32 (kernels/cpu/isa/few_rows.c); a GPU's library may round
+// the others are and however many up to 32 (kernels/cpu/isa/skinny_gemm.c); a GPU's library may round
 // otherwise for another n.
 enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                            const int *sequences, const int32_t *tokens, int n, float *logits) MUST_CHECK;

@@ -91,7 +91,7 @@ struct gpt_options {
     int B, T;        // micro-batch and sequence length
     enum gpt_recompute recompute;
     // With RECOMPUTE_BLOCK, on a device with memory of its own: the inputs of all blocks but the last wait in
-    // host memory (model/residuals.h). Elsewhere there is nothing to move. It changes no bit.
+    // host memory (model/activations.h). Elsewhere there is nothing to move. It changes no bit.
     bool offload_activations;
     bool training;
 };

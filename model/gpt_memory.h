@@ -3,8 +3,8 @@
 #ifndef ZERO_MODEL_GPT_MEMORY_H
 #define ZERO_MODEL_GPT_MEMORY_H
 
+#include "model/activations.h"
 #include "model/block.h"
-#include "model/residuals.h"
 
 struct gpt {
     const struct params *params;

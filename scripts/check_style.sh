@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What reading should not have to find: formatting, include direction, and the length of files.
+# What reading should not have to find: formatting, include direction and circles, and the length of files.
 # Prints each finding; exit code 1 when there is one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -30,24 +30,8 @@ else
   done < <(sources)
 fi
 
-# ---- include direction: main -> zero -> model -> kernels -> base; zero, main -> data, configs -> base
-declare -A may=(
-  [base]="base"
-  [configs]="configs base"
-  [kernels]="kernels base"
-  [model]="model kernels base"
-  [data]="data base"
-  [zero]="zero model data configs kernels base"
-)
-while IFS=: read -r file line include; do
-  folder=${file%%/*}
-  [ -n "${may[$folder]:-}" ] || continue
-  target=$(sed -E 's/.*#\s*include\s+"([^/"]+)\/.*/\1/' <<<"$include")
-  case " ${may[$folder]} " in
-    *" $target "*) ;;
-    *) finding "$file:$line: $folder may include only ${may[$folder]}: $include" ;;
-  esac
-done < <(sources | xargs grep -nE '^\s*#\s*include\s+"' /dev/null)
+# ---- include direction, circles, size of folders; calls too where the release build is there
+scripts/check_layout.py build/release || findings=1
 
 # ---- length
 while read -r file; do

@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "kernels/memory.h"
 #include "tests/mpi/together.h"
-#include "zero/adafactor.h"
-#include "zero/checkpoint.h"
-#include "zero/memory.h"
-#include "zero/optimizer.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/stages/adafactor.h"
+#include "zero/stages/optimizer.h"
 
 static struct comm *comm;
 static struct temporary temporary;

@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "tests/support/temporary.h"
-#include "zero/comm.h"
+#include "zero/comm/comm.h"
 
 // Fails the test on every rank when `good` is false on any; the rank where it is says so.
 #define together_true(comm, good) together_check((comm), (good), #good, __FILE__, __LINE__)

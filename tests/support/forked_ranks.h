@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "tests/support/expect.h"
-#include "zero/comm_backend.h"
+#include "zero/comm/backend.h"
 
 #define FORKED_RANKS   32 // at most
 #define FORKED_SECONDS 60

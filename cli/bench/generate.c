@@ -1,0 +1,233 @@
+// The weights are random, all blocks alike. A step must read all of them but the embeddings of positions.
+#include "cli/bench/generate.h"
+
+#include <omp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "configs/config.h"
+#include "kernels/memory.h"
+#include "kernels/ops.h"
+#include "model/generate.h"
+#include "trainer/plan/model_sizes.h"
+
+enum { SEQUENCES = 32, CONTEXT = 64, POSITIONS = 256, MOST_ROUNDS = 15 };
+static const int batches[] = {1, 2, 4, 8, 16, 32};
+enum { N_BATCHES = sizeof batches / sizeof *batches };
+
+struct bench {
+    struct device *device;
+    struct stream stream;
+    struct memory memory;
+    struct params params;
+    enum dtype type;
+    int positions;
+    char *span;
+    struct generator *generator;
+};
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    const struct bench *bench = context;
+    (void)stream, (void)pass, (void)next;
+    const char *params = bench->span + bench->params.units[unit].offset * dtype_size(bench->type);
+    *view = (struct unit_view){.params = params};
+    return STATUS_OK;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    (void)context, (void)stream, (void)unit, (void)pass;
+    return STATUS_OK;
+}
+
+// ---- what is measured
+
+static size_t bytes_of_a_step(const struct bench *bench) {
+    size_t elements = bench->params.n_weights - bench->params.params[PARAM_WPE].elements;
+    return elements * dtype_size(bench->type);
+}
+
+// All of the weights, line by line, with later lines asked for ahead. Gives the seconds.
+static double read_weights(const struct bench *bench) {
+    enum { LINE = 64 / sizeof(uint64_t), AHEAD = 8192 / sizeof(uint64_t) };
+    const uint64_t *words = (const uint64_t *)bench->span;
+    size_t n_lines = bytes_of_a_step(bench) / sizeof *words / LINE;
+    volatile uint64_t sink = 0;
+    double began = clock_monotonic_s();
+#pragma omp parallel num_threads(bench->device->n_threads)
+    {
+        size_t thread = (size_t)omp_get_thread_num(), n_threads = (size_t)omp_get_num_threads();
+        uint64_t sums[LINE] = {0}, sum = 0;
+        for (size_t line = n_lines * thread / n_threads; line < n_lines * (thread + 1) / n_threads; line++) {
+            __builtin_prefetch(words + line * LINE + AHEAD, 0, 2);
+            for (size_t i = 0; i < LINE; i++)
+                sums[i] += words[line * LINE + i];
+        }
+        for (size_t i = 0; i < LINE; i++)
+            sum += sums[i];
+#pragma omp critical
+        sink += sum;
+    }
+    return clock_monotonic_s() - began;
+}
+
+static enum status step(struct bench *bench, int n, double *seconds) {
+    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
+    const struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = 1};
+    int sequences[SEQUENCES];
+    int32_t tokens[SEQUENCES];
+    uint64_t counters[SEQUENCES];
+    for (int i = 0; i < n; i++) {
+        sequences[i] = i;
+        tokens[i] = i;
+        counters[i] = (uint64_t)i;
+    }
+    double began = clock_monotonic_s();
+    TRY(generator_step(bench->generator, &bench->stream, &hooks, sequences, tokens, n, NULL));
+    TRY(generator_draw(bench->generator, &bench->stream, &sampling, bench->params.config.vocab_size, counters,
+                       n, tokens));
+    *seconds = clock_monotonic_s() - began;
+    return STATUS_OK;
+}
+
+static enum status begin_contexts(struct bench *bench) {
+    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
+    int32_t tokens[CONTEXT];
+    int n = bench->positions / 2 < CONTEXT ? bench->positions / 2 : CONTEXT;
+    for (int i = 0; i < n; i++)
+        tokens[i] = (int32_t)((unsigned)i * 997u % (unsigned)bench->params.config.vocab_size);
+    for (int sequence = 0; sequence < SEQUENCES; sequence++) {
+        generator_reset(bench->generator, sequence);
+        if (n > 0)
+            TRY(generator_append(bench->generator, &bench->stream, &hooks, sequence, tokens, n));
+    }
+    return STATUS_OK;
+}
+
+// ---- making a model
+
+// Units of 1 .. n_layer are alike in layout: one is made, the others are copies.
+static enum status make_weights(struct bench *bench) {
+    const struct params *params = &bench->params;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        const struct param_unit *u = &params->units[unit];
+        size_t size = dtype_size(bench->type);
+        char *to = bench->span + u->offset * size;
+        if (unit > 1 && unit < params->n_units - 1) {
+            memcpy(to, bench->span + params->units[1].offset * size, u->elements * size);
+            continue;
+        }
+        float *values = malloc(u->elements * sizeof *values);
+        if (!values)
+            return FAIL(STATUS_FAILED, "out of memory for %zu weights", u->elements);
+        params_init_span(params, 1, unit, 0, u->elements, values);
+        const struct cast_args cast = {to, values, u->elements, DTYPE_F32, bench->type};
+        enum status status = bench->device->ops->cast(&bench->stream, &cast);
+        free(values);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status make_model(struct bench *bench) {
+    struct region_table *table = &bench->memory.table;
+    const struct generator_options options = {bench->type, bench->positions, SEQUENCES};
+    int span;
+    TRY(region_add(table, REGION_PARAMS, bench->device->place, bench->type, bench->params.n_elements, &span,
+                   "params"));
+    TRY(generator_new(&bench->params, &options, bench->device, table, &bench->generator));
+    TRY(memory_allocate(&bench->memory));
+    bench->span = region_data(table, span);
+    generator_bind(bench->generator, table, &bench->stream);
+    return make_weights(bench);
+}
+
+// ---- the report
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int n) {
+    qsort(values, (size_t)n, sizeof *values, compare);
+    return values[n / 2];
+}
+
+static enum status measure(struct bench *bench, bool quick, bool as_json) {
+    static double seconds[N_BATCHES][MOST_ROUNDS], ratios[N_BATCHES][MOST_ROUNDS], loops[MOST_ROUNDS];
+    int n_rounds = quick ? 3 : MOST_ROUNDS;
+    double bytes = (double)bytes_of_a_step(bench);
+    TRY(begin_contexts(bench));                       // they grow by a token or so a round
+    for (int round = -1; round < n_rounds; round++) { // the first warms up
+        int at = round < 0 ? 0 : round;
+        for (int i = 0; i < N_BATCHES; i++) {
+            double before = read_weights(bench), took;
+            TRY(step(bench, batches[i], &took));
+            loops[at] = (before + read_weights(bench)) / 2;
+            seconds[i][at] = took;
+            ratios[i][at] = loops[at] / took;
+        }
+    }
+    double rate = bytes / median(loops, n_rounds);
+    for (int i = 0; i < N_BATCHES; i++) {
+        double took = median(seconds[i], n_rounds), ratio = median(ratios[i], n_rounds);
+        if (as_json)
+            printf("{\"type\": \"%s\", \"batch\": %d, \"step_s\": %.6g, \"tokens_per_s\": %.6g, "
+                   "\"read_bytes_per_s\": %.6g, \"of_bandwidth\": %.4g}\n",
+                   dtype_name(bench->type), batches[i], took, batches[i] / took, rate, ratio);
+        else
+            printf("%-5s %5d %9.2f ms %9.1f tokens/s %7.1f GB/s %6.2f of a read loop (%.1f GB/s)\n",
+                   dtype_name(bench->type), batches[i], took * 1e3, batches[i] / took, bytes / took / 1e9,
+                   ratio, rate / 1e9);
+    }
+    fflush(stdout);
+    return STATUS_OK;
+}
+
+static enum status bench_type(struct bench *bench, bool quick, bool as_json) {
+    memory_init(&bench->memory, bench->device);
+    enum status status = stream_init(&bench->stream, bench->device);
+    if (status == STATUS_OK)
+        status = make_model(bench);
+    if (status == STATUS_OK)
+        status = measure(bench, quick, as_json);
+    generator_delete(bench->generator);
+    bench->generator = NULL;
+    memory_free(&bench->memory);
+    stream_free(&bench->stream);
+    return status;
+}
+
+static enum status bench_types(struct bench *bench, bool quick, bool as_json) {
+    int n_positions = bench->params.config.n_positions;
+    bench->positions = n_positions < POSITIONS ? n_positions : POSITIONS;
+    if (!as_json)
+        printf("%s\n%lld weights; a step and its draws, contexts of %d tokens and more, medians:\n",
+               bench->device->description, (long long)bench->params.n_weights, CONTEXT);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        bench->type = (enum dtype)type;
+        TRY(bench_type(bench, quick, as_json));
+    }
+    return STATUS_OK;
+}
+
+enum status bench_generate(const char *config_path, int n_threads, bool quick, bool as_json) {
+    struct config config;
+    struct bench bench = {0};
+    enum status status = config_read(&config, config_path, 0, NULL);
+    const struct gpt_config sizes = status == STATUS_OK ? model_sizes(&config) : (struct gpt_config){0};
+    config_free(&config);
+    TRY(status);
+    TRY(params_init(&bench.params, &sizes));
+    status = device_open("cpu", n_threads, 0, &bench.device);
+    if (status == STATUS_OK) {
+        status = bench_types(&bench, quick, as_json);
+        device_close(bench.device);
+    }
+    params_free(&bench.params);
+    return status;
+}

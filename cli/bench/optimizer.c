@@ -1,0 +1,205 @@
+// Arrays are apart, of huge pages where the system gives them. Beside the steps: plain loops, whose bytes a
+// second are the limit that steps are held to, and the passes that a step makes one of.
+#include "cli/bench/optimizer.h"
+
+#include <omp.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "cli/bench/requests.h"
+#include "kernels/moments.h"
+#include "kernels/ops.h"
+
+enum { MASTER, M, V, GRAD, PARAM, M_SCALES, V_SCALES, N_ARRAYS };
+
+struct bench {
+    struct device *device;
+    struct stream stream;
+    size_t n;
+    void *arrays[N_ARRAYS];
+    enum dtype kept; // what the moments are in
+    int64_t step;
+};
+
+static size_t array_bytes(size_t n, int array) {
+    if (array == PARAM)
+        return n * sizeof(uint16_t);
+    return (array < PARAM ? n : (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof(float);
+}
+
+// ---- cases
+
+// Plain loops as fast as memory goes: line by line, with later lines asked for ahead as the steps do.
+enum { LINE = 64 / sizeof(float), AHEAD = 2048 / sizeof(float) };
+enum loop { ADD, TRIAD, SCALE };
+
+// `loop` is a constant where this is called.
+static inline __attribute__((always_inline)) void over_lines(const struct bench *bench, enum loop loop,
+                                                             size_t first, size_t end) {
+    float *restrict to = bench->arrays[GRAD];
+    const float *restrict a = bench->arrays[MASTER], *restrict b = bench->arrays[M];
+    for (size_t i = first * LINE; i < end * LINE; i += LINE) {
+        __builtin_prefetch(to + i + AHEAD);
+        if (loop != SCALE)
+            __builtin_prefetch(a + i + AHEAD);
+        if (loop == TRIAD)
+            __builtin_prefetch(b + i + AHEAD);
+        for (size_t k = i; k < i + LINE; k++)
+            to[k] = loop == ADD ? to[k] + a[k] : loop == TRIAD ? a[k] + 0.5f * b[k] : to[k] * 0.999f;
+    }
+}
+
+static enum status run_loop(const struct bench *bench, enum loop loop) {
+    size_t lines = bench->n / LINE;
+#pragma omp parallel num_threads(bench->device->n_threads)
+    {
+        size_t thread = (size_t)omp_get_thread_num(), n_threads = (size_t)omp_get_num_threads();
+        size_t first = lines * thread / n_threads, end = lines * (thread + 1) / n_threads;
+        if (loop == ADD)
+            over_lines(bench, ADD, first, end);
+        else if (loop == TRIAD)
+            over_lines(bench, TRIAD, first, end);
+        else
+            over_lines(bench, SCALE, first, end);
+    }
+    return STATUS_OK;
+}
+
+static enum status add(struct bench *bench) {
+    return run_loop(bench, ADD);
+}
+
+static enum status triad(struct bench *bench) {
+    return run_loop(bench, TRIAD);
+}
+
+// Also the first of three passes: gradients unscaled and clipped.
+static enum status scale(struct bench *bench) {
+    return run_loop(bench, SCALE);
+}
+
+// PARAM is written where `type` is narrow.
+static enum status step(struct bench *bench, enum optimizer_rule rule, enum dtype state_type,
+                        enum dtype grad_type, enum dtype type) {
+    void **arrays = bench->arrays;
+    struct optimizer_state state = {arrays[MASTER], arrays[M], arrays[V], arrays[M_SCALES], arrays[V_SCALES]};
+    return bench->device->ops->optimizer_step(
+        &bench->stream, &(struct optimizer_step_args){.rule = rule,
+                                                      .from = state,
+                                                      .to = state,
+                                                      .param = type == DTYPE_F32 ? NULL : arrays[PARAM],
+                                                      .grad = arrays[GRAD],
+                                                      .n = bench->n,
+                                                      .step = ++bench->step,
+                                                      .lr = 1e-5,
+                                                      .beta1 = 0.9,
+                                                      .beta2 = 0.999,
+                                                      .epsilon = 1e-8,
+                                                      .weight_decay = 0.01,
+                                                      .grad_scale = 0.5f,
+                                                      .type = type,
+                                                      .grad_type = grad_type,
+                                                      .state_type = state_type});
+}
+
+static enum status three_passes(struct bench *bench) {
+    TRY(scale(bench));
+    TRY(step(bench, OPTIMIZER_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_F32));
+    return bench->device->ops->cast(&bench->stream, &(struct cast_args){.out = bench->arrays[PARAM],
+                                                                        .x = bench->arrays[MASTER],
+                                                                        .n = bench->n,
+                                                                        .type = DTYPE_F32,
+                                                                        .out_type = DTYPE_BF16});
+}
+
+// A loop or passes, or else a step.
+static const struct bench_case {
+    const char *name;
+    enum status (*run)(struct bench *bench);
+    enum optimizer_rule rule;
+    enum dtype state_type, grad_type, type;
+} cases[] = {
+    {"add", add, 0, 0, 0, 0},
+    {"triad", triad, 0, 0, 0, 0},
+    {"scale", scale, 0, 0, 0, 0},
+    {"three passes", three_passes, 0, 0, 0, 0},
+    {"adamw", NULL, OPTIMIZER_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {"adamw, one pass", NULL, OPTIMIZER_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+    {"adamw, one pass, bf16 gradients", NULL, OPTIMIZER_ADAMW, DTYPE_F32, DTYPE_BF16, DTYPE_BF16},
+    {"adamw, bf16 state", NULL, OPTIMIZER_ADAMW, DTYPE_BF16, DTYPE_F32, DTYPE_F32},
+    {"adamw, int8 state", NULL, OPTIMIZER_ADAMW, DTYPE_I8, DTYPE_F32, DTYPE_F32},
+    {"adam", NULL, OPTIMIZER_ADAM, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {"sgd", NULL, OPTIMIZER_SGD, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {"lion", NULL, OPTIMIZER_LION, DTYPE_F32, DTYPE_F32, DTYPE_F32},
+    {"lion, int8 state", NULL, OPTIMIZER_LION, DTYPE_I8, DTYPE_F32, DTYPE_F32},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+// ---- requests
+
+static enum status fill(struct bench *bench, int array, float value) {
+    size_t n = array_bytes(bench->n, array) / sizeof(float);
+    return bench->device->ops->fill(
+        &bench->stream,
+        &(struct fill_args){.out = bench->arrays[array], .n = n, .value = value, .type = DTYPE_F32});
+}
+
+// What a case left may be no number in another's types: subnormal ones would take long.
+static enum status prepare(struct bench *bench, const struct bench_case *one) {
+    TRY(fill(bench, GRAD, moment_float(0x3c003c00u))); // as two bf16 it is about as much
+    if (one->state_type == bench->kept)
+        return STATUS_OK;
+    for (int array = 0; array < N_ARRAYS; array++)
+        if (array == M || array == V || array >= M_SCALES)
+            TRY(fill(bench, array, 0));
+    bench->kept = one->state_type;
+    return STATUS_OK;
+}
+
+static enum status measure_case(void *context, const char *name, double *seconds) {
+    struct bench *bench = context;
+    for (int i = 0; i < N_CASES; i++) {
+        const struct bench_case *one = &cases[i];
+        if (strcmp(name, one->name) != 0)
+            continue;
+        TRY(prepare(bench, one));
+        double began = clock_monotonic_s();
+        TRY(one->run ? one->run(bench) : step(bench, one->rule, one->state_type, one->grad_type, one->type));
+        TRY(bench->device->synchronize(&bench->stream));
+        *seconds = clock_monotonic_s() - began;
+        return STATUS_OK;
+    }
+    char names[512] = "";
+    for (int i = 0; i < N_CASES; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? "; " : "", cases[i].name);
+    return FAIL(STATUS_INVALID, "bench --optimizer: there is no case \"%s\"; there are: %s", name, names);
+}
+
+static enum status make_arrays(struct bench *bench) {
+    for (int array = 0; array < N_ARRAYS; array++)
+        TRY(bench->device->memory_new(bench->device, array_bytes(bench->n, array), "optimizer benchmark",
+                                      &bench->arrays[array]));
+    // All touched before anything is timed.
+    for (int array = 0; array < N_ARRAYS; array++)
+        TRY(fill(bench, array, array == MASTER ? 0x1p-6f : 0));
+    return STATUS_OK;
+}
+
+enum status bench_optimizer(int n_threads, size_t n) {
+    n = (n + LINE - 1) / LINE * LINE;
+    struct bench bench = {.n = n, .kept = DTYPE_F32};
+    TRY(device_open("cpu", n_threads, 0, &bench.device));
+    enum status status = stream_init(&bench.stream, bench.device);
+    if (status == STATUS_OK)
+        status = make_arrays(&bench);
+    if (status == STATUS_OK)
+        status = bench_answer_requests(bench.device->description, measure_case, &bench);
+    for (int array = 0; array < N_ARRAYS; array++)
+        if (bench.arrays[array])
+            bench.device->memory_delete(bench.device, bench.arrays[array], array_bytes(n, array));
+    stream_free(&bench.stream);
+    device_close(bench.device);
+    return status;
+}

@@ -1,0 +1,20 @@
+// The commands of ./train, one file each in cli/ (command_bench in cli/bench). main.c lists them.
+#ifndef ZERO_CLI_COMMANDS_H
+#define ZERO_CLI_COMMANDS_H
+
+#include "base/args.h"
+
+extern const struct command command_train;
+extern const struct command command_check;
+extern const struct command command_plan;
+extern const struct command command_options;
+extern const struct command command_generate;
+extern const struct command command_eval;
+extern const struct command command_inspect;
+extern const struct command command_checkpoint;
+extern const struct command command_bench;
+extern const struct command command_devices;
+extern const struct command command_tokenize;
+extern const struct command command_tokenizer;
+
+#endif

@@ -1,0 +1,31 @@
+// ./train devices: what device=cpu and device=cuda would be here, and what is missing where there is none.
+#include <stdio.h>
+
+#include "cli/commands.h"
+#include "kernels/device.h"
+
+static void print_device(const char *name) {
+    struct device *device = NULL;
+    if (device_open(name, 0, 0, &device) == STATUS_OK)
+        printf("%-4s  %s\n", name, device->description);
+    else
+        printf("%-4s  none: %s\n", name, status_message());
+    status_clear();
+    device_close(device);
+}
+
+static enum status run_devices(int n_args, char **args) {
+    (void)args;
+    if (n_args > 0)
+        return FAIL(STATUS_INVALID, "train devices takes no arguments");
+    print_device("cpu");
+    print_device("cuda");
+    return STATUS_OK;
+}
+
+const struct command command_devices = {
+    .name = "devices",
+    .synopsis = "",
+    .summary = "print what device=cpu and device=cuda are on this machine",
+    .run = run_devices,
+};

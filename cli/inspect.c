@@ -1,0 +1,229 @@
+// ./train inspect FILE: says what a file or folder of ours is, and what it holds.
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/commands.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "model/safetensors.h"
+#include "zero/checkpoint/checkpoint.h"
+
+#define SHOWN_TOKENS 16
+#define READ_TOKENS  8192
+
+static const char *tokenizer_path = NULL;
+static const struct arg flags[] = {
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "shows a shard's first tokens as text"},
+};
+
+// ---------------------------------------------------------------------------------------------------------
+// shards
+
+static enum status show_tokens(const uint16_t *tokens, size_t n) {
+    struct tokenizer *tokenizer = NULL;
+    if (tokenizer_path)
+        TRY(tokenizer_load(tokenizer_path, &tokenizer));
+    printf("  begins:");
+    for (size_t i = 0; i < n; i++)
+        printf(" %d", tokens[i]);
+    printf("\n");
+    if (tokenizer) {
+        printf("  as text: ");
+        for (size_t i = 0; i < n; i++) {
+            size_t n_bytes;
+            const char *bytes = tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
+            fwrite(bytes ? bytes : "?", 1, bytes ? n_bytes : 1, stdout);
+        }
+        printf("\n");
+    }
+    tokenizer_delete(tokenizer);
+    return STATUS_OK;
+}
+
+static enum status find_range(struct shard *shard, int *lowest, int *highest) {
+    uint16_t tokens[READ_TOKENS];
+    *lowest = 65536, *highest = -1;
+    for (size_t first = 0, n; first < shard->n_tokens; first += n) {
+        n = shard->n_tokens - first < READ_TOKENS ? shard->n_tokens - first : READ_TOKENS;
+        TRY(shard_read(shard, first, n, tokens));
+        for (size_t i = 0; i < n; i++) {
+            *lowest = tokens[i] < *lowest ? tokens[i] : *lowest;
+            *highest = tokens[i] > *highest ? tokens[i] : *highest;
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status describe_shard(struct shard *shard) {
+    size_t n = shard->n_tokens < SHOWN_TOKENS ? shard->n_tokens : SHOWN_TOKENS;
+    uint16_t shown[SHOWN_TOKENS];
+    int lowest, highest;
+    TRY(find_range(shard, &lowest, &highest));
+    TRY(shard_read(shard, 0, n, shown));
+    printf("%s: token shard, %zu tokens", shard->path, shard->n_tokens);
+    if (shard->n_tokens > 0)
+        printf(", ids from %d to %d", lowest, highest);
+    printf("\n");
+    return show_tokens(shown, n);
+}
+
+static enum status inspect_shard(const char *path) {
+    struct shard shard;
+    TRY(shard_open(&shard, path));
+    enum status status = describe_shard(&shard);
+    shard_close(&shard);
+    return status;
+}
+
+// ------------------------------------------------------------------------------------------- tensors and
+// tokenizers
+
+static enum status inspect_safetensors(const char *path) {
+    struct safetensors file;
+    TRY(safetensors_open(&file, path));
+    size_t elements = 0;
+    for (int i = 0; i < file.n_tensors; i++)
+        elements += file.tensors[i].elements;
+    printf("%s: safetensors, %d tensors, %zu elements\n", path, file.n_tensors, elements);
+    for (int i = 0; i < file.n_tensors; i++) {
+        const struct safetensor *tensor = &file.tensors[i];
+        printf("  %-44s %-5s (", tensor->name, tensor->dtype);
+        for (int d = 0; d < tensor->n_dims; d++)
+            printf("%s%lld", d ? ", " : "", (long long)tensor->shape[d]);
+        printf(")\n");
+    }
+    safetensors_close(&file);
+    return STATUS_OK;
+}
+
+static enum status inspect_tokenizer(const char *path) {
+    struct tokenizer *tokenizer;
+    TRY(tokenizer_load(path, &tokenizer));
+    size_t longest = 0;
+    for (int32_t id = 0; id < tokenizer_end_of_text(tokenizer); id++) {
+        size_t n;
+        (void)tokenizer_bytes(tokenizer, id, &n);
+        longest = n > longest ? n : longest;
+    }
+    printf("%s: %s tokenizer, %d ids (end-of-text is %d), the longest token has %zu bytes\n", path,
+           tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
+    tokenizer_delete(tokenizer);
+    return STATUS_OK;
+}
+
+// -----------------------------------------------------------------------------------------------------
+// checkpoints
+
+static enum status inspect_checkpoint(const char *path) {
+    struct checkpoint *checkpoint;
+    char bytes[32], weights[32];
+    TRY(checkpoint_open(NULL, path, &checkpoint));
+    const struct gpt_config *model = &checkpoint->params.config;
+    uint64_t total = 0;
+    for (int i = 0; i < checkpoint->n_files; i++)
+        total += checkpoint->files[i].bytes;
+    printf("%s: checkpoint, whole (every checksum holds)\n", path);
+    printf("  step %lld, %lld tokens, %s, optimizer %s, %d rank%s, %s, written by zero.c %s\n",
+           (long long)checkpoint->step, (long long)checkpoint->tokens, dtype_name(checkpoint->compute),
+           checkpoint->optimizer, checkpoint->world, checkpoint->world == 1 ? "" : "s",
+           text_bytes(bytes, sizeof bytes, (double)total), checkpoint->version);
+    printf("  model: %s parameters, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n",
+           text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
+           model->n_head, model->n_embd, model->vocab_size, model->n_positions);
+    printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
+    checkpoint_close(checkpoint);
+    return STATUS_OK;
+}
+
+static enum status inspect_run(const char *path, const char *checkpoints) {
+    int64_t *steps = NULL;
+    int n_steps = 0;
+    TRY(checkpoint_list(checkpoints, &steps, &n_steps));
+    printf("%s: %s%d checkpoint%s\n", path, checkpoints == path ? "" : "run, ", n_steps,
+           n_steps == 1 ? "" : "s");
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
+        char *one = checkpoint_path(checkpoints, steps[i]);
+        status = one ? inspect_checkpoint(one) : STATUS_FAILED;
+        free(one);
+    }
+    free(steps);
+    return status;
+}
+
+static enum status inspect_folder(const char *path) {
+    if (checkpoint_is_folder(path))
+        return inspect_checkpoint(path);
+    char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_path("%s/model.safetensors", path);
+    enum checkpoint_path_kind kind = CHECKPOINT_PATH_ABSENT;
+    enum status status = checkpoints && tensors ? checkpoint_path_look(checkpoints, &kind) : STATUS_FAILED;
+    if (status == STATUS_OK && kind == CHECKPOINT_PATH_FOLDER)
+        status = inspect_run(path, checkpoints);
+    else if (status == STATUS_OK && checkpoint_holds_steps(path))
+        status = inspect_run(path, path);
+    else if (status == STATUS_OK && file_exists(tensors))
+        status = inspect_safetensors(tensors);
+    else if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID,
+                      "%s: a folder that is neither a run (checkpoints/), one of checkpoints (step-N), a "
+                      "checkpoint (manifest.json) nor a Hugging Face model (model.safetensors)",
+                      path);
+    free(checkpoints);
+    free(tensors);
+    return status;
+}
+
+// --------------------------------------------------------------------------------------------------- what is
+// what
+
+static bool is_text(const struct file_map *map) {
+    size_t n = map->bytes < 4096 ? map->bytes : 4096;
+    for (size_t i = 0; i < n; i++)
+        if (map->data[i] == 0)
+            return false;
+    return n > 0;
+}
+
+static enum status inspect_file(const char *path) {
+    struct file_map map;
+    uint64_t header = 0;
+    int32_t magic = 0;
+    TRY(file_map_open(&map, path));
+    if (map.bytes >= sizeof header) {
+        memcpy(&header, map.data, sizeof header);
+        memcpy(&magic, map.data, sizeof magic);
+    }
+    bool tensors = map.bytes > 9 && header <= SAFETENSORS_MAX_HEADER && map.data[8] == '{';
+    bool text = is_text(&map);
+    file_map_close(&map);
+    if (magic == SHARD_MAGIC)
+        return inspect_shard(path);
+    if (tensors)
+        return inspect_safetensors(path);
+    if (text)
+        return inspect_tokenizer(path);
+    return FAIL(STATUS_INVALID,
+                "%s starts with the bytes %016llx: neither a token shard, nor safetensors, nor a tokenizer",
+                path, (unsigned long long)__builtin_bswap64(header));
+}
+
+static enum status run_inspect(int n_args, char **args) {
+    const char *path;
+    int n_paths;
+    TRY(args_parse("inspect", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
+    if (n_paths == 0)
+        return FAIL(STATUS_INVALID, "train inspect: name a file or a folder; see: train help inspect");
+    return file_is_folder(path) ? inspect_folder(path) : inspect_file(path);
+}
+
+const struct command command_inspect = {
+    .name = "inspect",
+    .synopsis = "FILE_OR_FOLDER [--tokenizer FILE]",
+    .summary = "say what a shard, tokenizer, safetensors file, checkpoint or run holds",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_inspect,
+};

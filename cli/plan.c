@@ -1,0 +1,360 @@
+// ./train plan CONFIG.json: what a run would take and send on each number of ranks, at every ZeRO stage. No
+// memory of the run's is touched, so that a model of any size can be planned anywhere.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/processors.h"
+#include "cli/commands.h"
+#include "data/tokenizer.h"
+#include "infer/weights.h"
+#include "trainer/plan/fit_report.h"
+#include "trainer/plan/model_sizes.h"
+#include "trainer/plan/report.h"
+
+enum { MOST_CASES = 64, MOST_RANKS = 4096 };
+#define MOST_MEMORY 0x1p50
+
+static const char *ranks_list = "1,2,4,8";
+static int64_t per_machine = 0;
+static bool as_json = false, with_paper = false, fits = false;
+static uint64_t device_memory = 0, host_memory = 0; // 0: not said
+
+static const struct arg flags[] = {
+    {"--ranks", ARG_STRING, &ranks_list, 0, 0, "numbers of ranks, separated by commas (1,2,4,8)"},
+    {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS, "ranks that share a machine; 0: all (0)"},
+    {"--fit", ARG_FLAG, &fits, 0, 0, "propose the fastest setting that fits, and the command to run"},
+    {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
+     "plan for a GPU of this memory for each rank, as in 24G"},
+    {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
+     "memory of a machine, for all ranks on it (what is available here)"},
+    {"--paper", ARG_FLAG, &with_paper, 0, 0, "table 1 of the ZeRO paper, by its formulas; needs no config"},
+    {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object, every figure exact"},
+};
+
+// ---- numbers of ranks
+
+static enum status parse_ranks(const char *list, struct plan_report *report) {
+    report->cases = calloc(MOST_CASES, sizeof *report->cases);
+    if (!report->cases)
+        return FAIL(STATUS_FAILED, "out of memory for plans");
+    for (const char *at = list;; at++) {
+        char *end = NULL;
+        errno = 0;
+        long n = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (!end || errno || n < 1 || n > MOST_RANKS || (*end && *end != ','))
+            return FAIL(STATUS_INVALID,
+                        "train plan: --ranks is \"%s\", expected numbers from 1 to %d with commas between "
+                        "them, as in 1,2,4,8",
+                        list, MOST_RANKS);
+        if (report->n_cases == MOST_CASES)
+            return FAIL(STATUS_INVALID, "train plan: --ranks names more than %d numbers of ranks",
+                        MOST_CASES);
+        report->cases[report->n_cases++].world = (int)n;
+        at = end;
+        if (!*at)
+            return STATUS_OK;
+    }
+}
+
+// ---- the config, for one number of ranks after the other
+
+struct planner {
+    const char *path;
+    char **overrides;
+    int n_overrides;
+    struct gpt_config weights; // the sizes found in model.init_from, if that is named
+    int n_ids;                 // of the tokenizer, if the vocabulary's size comes from it; else 0
+    struct device *device;     // opened again where ranks have other threads
+    struct plan_report report;
+    bool has_type;         // report.type
+    struct fit_report fit; // with --fit: a case for each of the report's
+};
+
+// Opens the files that the model's sizes come from: once, as they are the same for all.
+static enum status find_sizes(struct planner *planner, const struct config *config) {
+    if (config->model.init_from[0]) {
+        struct weights weights;
+        enum status status = weights_open(&weights, config->model.init_from);
+        planner->weights = weights.config;
+        weights_close(&weights);
+        TRY(status);
+    }
+    if (!model_sizes_want_tokenizer(config))
+        return STATUS_OK;
+    struct tokenizer *tokenizer;
+    const char *path = config->data.tokenizer;
+    if (strcmp(path, "bytes") != 0 && !file_exists(path))
+        return FAIL(
+            STATUS_INVALID,
+            "%s: model.vocab_size comes from data.tokenizer, but there is no %s; make it first, or add "
+            "model.vocab_size=N",
+            config->source, path);
+    TRY(tokenizer_load(path, &tokenizer));
+    planner->n_ids = tokenizer_n_ids(tokenizer);
+    tokenizer_delete(tokenizer);
+    return STATUS_OK;
+}
+
+static enum status read_sizes(struct planner *planner) {
+    struct config config;
+    struct plan_report *report = &planner->report;
+    enum partition_kind partition;
+    enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
+    if (status == STATUS_OK)
+        status = find_sizes(planner, &config);
+    if (status == STATUS_OK)
+        status = partition_find(config.zero_optimization.partition, &partition);
+    if (status == STATUS_OK) {
+        report->stage = (int)config.zero_optimization.stage;
+        report->partition = partition_name(partition);
+        report->source = strdup(config.source);
+        if (!report->source)
+            status = FAIL(STATUS_FAILED, "out of memory for plans");
+    }
+    config_free(&config);
+    return status;
+}
+
+// ---- the device, which may be one that is only planned for
+
+static enum status plan_gpu(struct planner *planner) {
+    planner->report.gpu_is_planned = true;
+    return cuda_device_plan(&planner->device);
+}
+
+static enum status open_or_plan(struct planner *planner, const struct config *config, int n_threads) {
+    const char *name = config->top.device;
+    if (device_memory > 0 && strcmp(name, "cpu") == 0)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: --device-memory is a GPU's, but device is cpu; add device=cuda, or say --host-memory",
+            config->source);
+    if (device_memory > 0)
+        return plan_gpu(planner);
+    enum status status = device_open(name, n_threads, 0, &planner->device);
+    if (status != STATUS_UNSUPPORTED || strcmp(name, "cuda") != 0)
+        return status;
+    status_clear(); // no GPU here, and none is needed
+    return plan_gpu(planner);
+}
+
+// What it has. A GPU that is here measures the matrix products of what is planned for it, once and for the
+// run; for the many settings of --fit that would take minutes, so they are planned as for one that is not.
+static enum status measure_gpu(struct planner *planner) {
+    size_t available = device_memory;
+    if (device_memory == 0 && planner->report.gpu_is_planned)
+        return FAIL(STATUS_INVALID,
+                    "train plan: there is no GPU here to ask; add --device-memory SIZE, as in 24G");
+    if (device_memory == 0)
+        TRY(device_memory_available(planner->device, &available));
+    planner->fit.on_gpu = true;
+    planner->fit.gpu_memory = available;
+    planner->fit.machine.device = device_memory > 0 ? fit_free_of_gpu(available) : available;
+    if (planner->report.gpu_is_planned)
+        return STATUS_OK;
+    device_close(planner->device);
+    planner->device = NULL;
+    return cuda_device_plan(&planner->device);
+}
+
+static enum status open_device(struct planner *planner, const struct config *config,
+                               const struct plan_case *one) {
+    if (planner->device &&
+        (planner->device->place == REGION_DEVICE || planner->device->n_threads == one->n_threads))
+        return STATUS_OK;
+    device_close(planner->device);
+    planner->device = NULL;
+    TRY(open_or_plan(planner, config, one->n_threads));
+    return fits && planner->device->place == REGION_DEVICE ? measure_gpu(planner) : STATUS_OK;
+}
+
+// As a new run does; the first plan decides for all.
+static enum status choose_type(struct planner *planner, const struct config *config) {
+    struct plan_report *report = &planner->report;
+    if (planner->has_type)
+        return STATUS_OK;
+    planner->has_type = true;
+    if (dtype_from_name(config->precision.compute, &report->type))
+        return STATUS_OK;
+    report->type_measured = planner->device->place == REGION_HOST;
+    return device_measure_compute_type(planner->device, &report->type);
+}
+
+// ---- planning
+
+// What there is, and where nothing fits, what else would.
+static enum status fit_case(struct planner *planner, const struct plan_request *plan, struct fit_case *out) {
+    const struct fit_request request = {
+        .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
+    TRY(fit_search(&request, &out->fit));
+    if (out->fit.n_proposals > 0)
+        return STATUS_OK;
+    TRY(fit_preset(&request, &out->preset, &out->of_preset));
+    return fit_narrow_state(&request, &out->narrow, &out->of_narrow);
+}
+
+static enum status plan_resolved(struct planner *planner, const struct config *config,
+                                 struct plan_case *one) {
+    struct plan_report *report = &planner->report;
+    struct params params;
+    const struct gpt_config sizes = model_sizes(config);
+    one->local_world = per_machine > 0 && per_machine < one->world ? (int)per_machine : one->world;
+    one->n_threads = (int)config->run.threads;
+    if (one->n_threads == 0)
+        one->n_threads = processors_share(one->local_world);
+    one->micro_batch_size = config->train.micro_batch_size;
+    one->accumulation_steps = config->train.gradient_accumulation_steps;
+    one->train_batch_size = config->train.train_batch_size;
+    TRY(open_device(planner, config, one));
+    TRY(choose_type(planner, config));
+    TRY(params_init(&params, &sizes));
+    report->n_weights = params.n_weights;
+    report->n_elements = params.n_elements;
+    const struct plan_request request = {.config = config,
+                                         .params = &params,
+                                         .type = report->type,
+                                         .device = planner->device,
+                                         .world = one->world,
+                                         .local_world = one->local_world};
+    enum status status = fits ? fit_case(planner, &request, &planner->fit.cases[one - report->cases])
+                              : plan_stages(&request, one->stages);
+    params_free(&params);
+    return status;
+}
+
+// A number of ranks that the batch does not divide by is no failure: it is said, and the others follow.
+static enum status refuse(struct plan_case *one, const char *source) {
+    const char *message = status_message();
+    size_t n = strlen(source);
+    if (strncmp(message, source, n) == 0 && strncmp(message + n, ": ", 2) == 0)
+        message += n + 2;
+    one->refused = strdup(message);
+    status_clear();
+    return one->refused ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for plans");
+}
+
+static enum status plan_one(struct planner *planner, struct plan_case *one) {
+    struct config config;
+    enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
+    if (status == STATUS_OK && config.model.init_from[0])
+        status = model_sizes_from_weights(&config, &planner->weights);
+    if (status == STATUS_OK && planner->n_ids)
+        status = model_sizes_from_tokenizer(&config, planner->n_ids);
+    if (status == STATUS_OK) {
+        enum status resolved = config_resolve(&config, one->world);
+        if (resolved == STATUS_INVALID)
+            status = refuse(one, config.source);
+        else
+            status = resolved == STATUS_OK ? plan_resolved(planner, &config, one) : resolved;
+    }
+    config_free(&config);
+    return status;
+}
+
+static enum status begin_fit(struct planner *planner) {
+    struct plan_report *report = &planner->report;
+    report->device_limit = device_memory > 0 ? fit_free_of_gpu(device_memory) : 0;
+    report->host_limit = host_memory;
+    planner->fit.plans = report;
+    planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_bytes();
+    planner->fit.host_is_here = host_memory == 0;
+    planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
+    return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for proposals");
+}
+
+static enum status plan_all(struct planner *planner) {
+    struct plan_report *report = &planner->report;
+    int n_refused = 0;
+    TRY(parse_ranks(ranks_list, report));
+    TRY(begin_fit(planner));
+    TRY(read_sizes(planner));
+    for (int i = 0; i < report->n_cases; i++) {
+        TRY(plan_one(planner, &report->cases[i]));
+        n_refused += report->cases[i].refused != NULL;
+    }
+    if (n_refused < report->n_cases)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: %s", report->source, report->cases[0].refused);
+}
+
+static enum status print_fit(const struct fit_report *fit) {
+    TRY(as_json ? fit_report_print_json(fit) : fit_report_print(fit));
+    for (int i = 0; i < fit->plans->n_cases; i++)
+        if (fit->cases[i].fit.n_proposals > 0)
+            return STATUS_OK;
+    struct text message = {0};
+    fit_report_add_failure(fit, &message);
+    enum status status = text_status(&message);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_FAILED, "%s: %s", fit->plans->source, message.data);
+    text_free(&message);
+    return status;
+}
+
+static enum status print(const struct planner *planner) {
+    const struct plan_report *report = planner ? &planner->report : NULL;
+    if (planner && fits)
+        return print_fit(&planner->fit);
+    return as_json ? plan_report_print_json(report, with_paper) : plan_report_print(report, with_paper);
+}
+
+static void planner_free(struct planner *planner) {
+    for (int i = 0; planner->fit.cases && i < planner->report.n_cases; i++)
+        fit_case_free(&planner->fit.cases[i]);
+    free(planner->fit.cases);
+    device_close(planner->device);
+    plan_report_free(&planner->report);
+}
+
+static enum status run_with(int n_positional, const char **positional) {
+    if (fits && with_paper)
+        return FAIL(STATUS_INVALID, "train plan: --fit and --paper do not go together");
+    if (n_positional == 0)
+        return with_paper
+                   ? print(NULL)
+                   : FAIL(STATUS_INVALID, "train plan: no configuration named; usage: train plan CONFIG.json "
+                                          "[section.key=value ...] [--ranks 1,2,4,8], or train plan --paper");
+    struct planner planner = {.path = positional[0],
+                              .overrides = (char **)positional + 1, // which config_read only reads
+                              .n_overrides = n_positional - 1,
+                              .fit = {.words = positional, .n_words = n_positional}};
+    enum status status = plan_all(&planner);
+    if (status == STATUS_OK)
+        status = print(&planner);
+    planner_free(&planner);
+    return status;
+}
+
+static enum status run_plan(int n_args, char **args) {
+    int n_positional;
+    const char **positional = calloc((size_t)n_args + 1, sizeof *positional);
+    if (!positional)
+        return FAIL(STATUS_FAILED, "out of memory for the arguments of train plan");
+    enum status status = args_parse("plan", flags, sizeof flags / sizeof *flags, n_args, args, positional,
+                                    n_args, &n_positional);
+    if (status == STATUS_OK)
+        status = run_with(n_positional, positional);
+    free(positional);
+    return status;
+}
+
+const struct command command_plan = {
+    .name = "plan",
+    .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] [--fit] | --paper",
+    .summary = "memory and messages of a run on any number of ranks, at every ZeRO stage",
+    .details =
+        "Allocates nothing of it. Workspace depends on the threads of a rank: run.threads, or this\n"
+        "machine's cores shared among the ranks on a machine. A GPU need not be here: with device=cuda or\n"
+        "--device-memory one is planned for.\n\n"
+        "--fit tries what leaves the run the same to the bit or to rounding (ZeRO stage, recompute, what "
+        "waits\n"
+        "on the host, smaller micro-batches of the same batch) and prints the fastest that fits as a "
+        "command.\n"
+        "Exit code 1 when nothing fits; it then names the largest preset that would train.",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_plan,
+};

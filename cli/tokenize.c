@@ -1,0 +1,243 @@
+// ./train tokenize TEXT... --out DIR
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "data/corpus.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+
+static double held_out = 0;
+static int64_t shard_tokens = SHARD_MAX_TOKENS;
+static const char *out_folder = NULL, *tokenizer_path = NULL;
+
+static const struct arg flags[] = {
+    {"--out", ARG_STRING, &out_folder, 0, 0, "the folder to write train-*.bin, val-*.bin and meta.json to"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "a tiktoken file, a vocab.bpe, or \"bytes\""},
+    {"--split", ARG_NUMBER, &held_out, 0, 0.99, "hold out this last part of the text, by bytes (0)"},
+    {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9,
+     "start a new shard at this many tokens (100000000)"},
+};
+
+// One split being written: shards of it as they fill. All stay under temporary names until everything is on
+// disk, as a disk that fills must leave what an earlier run wrote.
+struct split_writer {
+    const char *name; // "train", "val"
+    struct shard_writer *shards;
+    int n_shards, capacity;
+    bool open; // the last of them takes tokens
+    size_t n_tokens, n_bytes;
+};
+
+static enum status finish_shard(struct split_writer *split) {
+    bool open = split->open;
+    split->open = false;
+    return open ? shard_writer_finish(&split->shards[split->n_shards - 1]) : STATUS_OK;
+}
+
+static enum status next_shard(struct split_writer *split) {
+    TRY(finish_shard(split));
+    if (split->n_shards == split->capacity) {
+        int capacity = split->capacity ? 2 * split->capacity : 16;
+        struct shard_writer *grown = realloc(split->shards, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %d shards", capacity);
+        split->shards = grown;
+        split->capacity = capacity;
+    }
+    char *path = file_path("%s/%s-%05d.bin", out_folder, split->name, split->n_shards);
+    enum status status = path ? shard_writer_open(&split->shards[split->n_shards], path) : STATUS_FAILED;
+    free(path);
+    split->open = status == STATUS_OK;
+    split->n_shards += split->open;
+    return status;
+}
+
+static void split_discard(struct split_writer *split) {
+    for (int i = 0; i < split->n_shards; i++)
+        shard_writer_discard(&split->shards[i]);
+    free(split->shards);
+    split->shards = NULL;
+}
+
+static enum status add_ids(struct split_writer *split, const int32_t *ids, size_t n) {
+    uint16_t tokens[4096];
+    for (size_t i = 0, now; i < n; i += now) {
+        if (!split->open || split->shards[split->n_shards - 1].n_tokens == (size_t)shard_tokens)
+            TRY(next_shard(split));
+        struct shard_writer *shard = &split->shards[split->n_shards - 1];
+        size_t room = (size_t)shard_tokens - shard->n_tokens;
+        now = n - i < room ? n - i : room;
+        now = now < sizeof tokens / sizeof *tokens ? now : sizeof tokens / sizeof *tokens;
+        for (size_t k = 0; k < now; k++)
+            tokens[k] = (uint16_t)ids[i + k];
+        shard_writer_add(shard, tokens, now);
+    }
+    split->n_tokens += n;
+    return STATUS_OK;
+}
+
+// A document, or its part that belongs to the split: end-of-text, then its tokens.
+static enum status add_text(struct split_writer *split, const struct tokenizer *tokenizer, const char *text,
+                            size_t bytes) {
+    struct token_list list = {0};
+    const int32_t end_of_text = tokenizer_end_of_text(tokenizer);
+    if (bytes == 0)
+        return STATUS_OK;
+    enum status status = add_ids(split, &end_of_text, 1);
+    if (status == STATUS_OK)
+        status = tokenizer_encode(tokenizer, text, bytes, &list);
+    if (status == STATUS_OK)
+        status = add_ids(split, list.ids, list.n);
+    split->n_bytes += bytes;
+    token_list_free(&list);
+    return status;
+}
+
+static void report(const struct split_writer *split) {
+    if (split->n_bytes > 0)
+        log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes a token", split->name, split->n_bytes,
+                 split->n_tokens, split->n_shards, split->n_shards == 1 ? "" : "s",
+                 (double)split->n_bytes / (double)split->n_tokens);
+}
+
+// What an earlier run left must not be taken for this one's: removes the split's shards beyond those just
+// written.
+static enum status remove_stale(const struct split_writer *split) {
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, out_folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        const char *name = names.paths[i];
+        size_t length = strlen(split->name);
+        int index, end = 0;
+        if (strncmp(name, split->name, length) != 0 ||
+            sscanf(name + length, "-%5d.bin%n", &index, &end) != 1 || end == 0 ||
+            name[length + (size_t)end] != '\0' || index < split->n_shards)
+            continue;
+        char *path = file_path("%s/%s", out_folder, name);
+        status = path ? file_remove_tree(path) : STATUS_FAILED;
+        free(path);
+    }
+    file_list_free(&names);
+    return status;
+}
+
+static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2],
+                              const char *path, struct file_writer *meta) {
+    struct text json = {0};
+    text_add(&json, "{\n  \"tokenizer\": ");
+    json_add_string(&json, tokenizer_path);
+    text_add(&json, ",\n  \"ids\": %d", tokenizer_n_ids(tokenizer));
+    for (int i = 0; i < 2; i++)
+        text_add(&json, ",\n  \"%s\": {\"bytes\": %zu, \"tokens\": %zu, \"shards\": %d}", splits[i].name,
+                 splits[i].n_bytes, splits[i].n_tokens, splits[i].n_shards);
+    text_add(&json, "\n}\n");
+    enum status status = text_status(&json);
+    if (status == STATUS_OK)
+        status = file_writer_open(meta, path);
+    if (status == STATUS_OK) {
+        file_write(meta, json.data, json.length);
+        status = file_finish(meta);
+    }
+    text_free(&json);
+    return status;
+}
+
+// Everything is on disk: only names change from here on. meta.json goes first and comes last, so that it
+// never describes shards that are not those beside it.
+static enum status publish(struct split_writer splits[2], const char *meta_path, struct file_writer *meta) {
+    if (unlink(meta_path) != 0 && errno != ENOENT)
+        return FAIL(STATUS_FAILED, "cannot replace %s: %s", meta_path, strerror(errno));
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < splits[i].n_shards; k++)
+            TRY(shard_writer_commit(&splits[i].shards[k]));
+        TRY(remove_stale(&splits[i]));
+    }
+    TRY(file_commit(meta));
+    return file_sync_folder(out_folder);
+}
+
+static enum status add_texts(struct split_writer splits[2], const struct tokenizer *tokenizer,
+                             const struct corpus *corpus) {
+    for (int i = 0; i < corpus->n_texts; i++) {
+        const struct corpus_text *text = &corpus->texts[i];
+        TRY(add_text(&splits[0], tokenizer, text->text, text->train_bytes));
+        TRY(add_text(&splits[1], tokenizer, text->text + text->train_bytes, text->bytes - text->train_bytes));
+    }
+    TRY(finish_shard(&splits[0]));
+    return finish_shard(&splits[1]);
+}
+
+static enum status write_shards(const struct tokenizer *tokenizer, const struct corpus *corpus) {
+    struct split_writer splits[2] = {{.name = "train"}, {.name = "val"}};
+    struct file_writer meta = {0};
+    TRY(file_make_folders(out_folder));
+    char *meta_path = file_path("%s/meta.json", out_folder);
+    enum status status = meta_path ? add_texts(splits, tokenizer, corpus) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = write_meta(tokenizer, splits, meta_path, &meta);
+    if (status == STATUS_OK)
+        status = publish(splits, meta_path, &meta);
+    for (int i = 0; i < 2; i++) {
+        if (status == STATUS_OK)
+            report(&splits[i]);
+        split_discard(&splits[i]);
+    }
+    file_discard(&meta);
+    free(meta_path);
+    return status;
+}
+
+static enum status tokenize(const char *const *paths, int n_paths) {
+    struct tokenizer *tokenizer = NULL;
+    struct corpus corpus = {0};
+    if (!out_folder || !tokenizer_path || n_paths == 0)
+        return FAIL(STATUS_INVALID, "train tokenize: %s is missing; see: train help tokenize",
+                    n_paths == 0  ? "TEXT"
+                    : !out_folder ? "--out DIR"
+                                  : "--tokenizer FILE");
+    TRY(tokenizer_load(tokenizer_path, &tokenizer));
+    enum status status = STATUS_OK;
+    if (tokenizer_n_ids(tokenizer) > 65536)
+        status = FAIL(STATUS_INVALID, "%s has %d ids, and a shard's tokens hold 65536", tokenizer_path,
+                      tokenizer_n_ids(tokenizer));
+    if (status == STATUS_OK)
+        status = corpus_read(&corpus, paths, n_paths, held_out);
+    if (status == STATUS_OK && corpus.bytes == 0)
+        status = FAIL(STATUS_INVALID, "train tokenize: %s holds no text", paths[0]);
+    if (status == STATUS_OK)
+        status = write_shards(tokenizer, &corpus);
+    corpus_free(&corpus);
+    tokenizer_delete(tokenizer);
+    return status;
+}
+
+static enum status run_tokenize(int n_args, char **args) {
+    const char **paths = calloc((size_t)n_args + 1, sizeof *paths);
+    int n_paths;
+    if (!paths)
+        return FAIL(STATUS_FAILED, "out of memory for %d arguments", n_args);
+    enum status status =
+        args_parse("tokenize", flags, sizeof flags / sizeof *flags, n_args, args, paths, n_args, &n_paths);
+    if (status == STATUS_OK)
+        status = tokenize(paths, n_paths);
+    free(paths);
+    return status;
+}
+
+const struct command command_tokenize = {
+    .name = "tokenize",
+    .synopsis = "TEXT... --out DIR --tokenizer FILE [--split 0.05]",
+    .summary = "turn text files into token shards, with a held-out split",
+    .details = "Each file is a document, preceded by end-of-text; - reads standard input.",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_tokenize,
+};

@@ -1,0 +1,151 @@
+// ./train tokenizer train|encode|decode
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "data/corpus.h"
+#include "data/tokenizer.h"
+
+static int64_t vocab_size = 4096;
+static double held_out = 0;
+static const char *out_path = NULL, *tokenizer_path = NULL;
+
+static const struct arg flags[] = {
+    {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536, "train: ids, end-of-text included (4096)"},
+    {"--split", ARG_NUMBER, &held_out, 0, 0.99, "train: hold out this last part of the text (0)"},
+    {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
+     "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
+};
+
+// The folder that --out is to stand in, made if absent.
+static enum status make_out_folder(void) {
+    const char *slash = strrchr(out_path, '/');
+    if (!slash || slash == out_path)
+        return STATUS_OK;
+    char *folder = file_path("%.*s", (int)(slash - out_path), out_path);
+    enum status status = folder ? file_make_folders(folder) : STATUS_FAILED;
+    free(folder);
+    return status;
+}
+
+static enum status train_tokenizer(const char *const *paths, int n_paths) {
+    struct corpus corpus = {0};
+    struct tokenizer *tokenizer = NULL;
+    struct text text = {0};
+    if (!out_path)
+        return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
+    if (n_paths == 0)
+        return FAIL(STATUS_INVALID,
+                    "train tokenizer train: name one or more text files (- for standard input)");
+    enum status status = corpus_read(&corpus, paths, n_paths, held_out);
+    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
+        text_add_bytes(&text, corpus.texts[i].text, corpus.texts[i].train_bytes);
+    if (status == STATUS_OK)
+        status = text_status(&text);
+    if (status == STATUS_OK)
+        status = tokenizer_train(text.data, text.length, (int)vocab_size, &tokenizer);
+    if (status == STATUS_OK)
+        status = make_out_folder();
+    if (status == STATUS_OK)
+        status = tokenizer_save(tokenizer, out_path);
+    if (status == STATUS_OK)
+        log_info("%s: %d ids from %zu bytes of text", out_path, tokenizer_n_ids(tokenizer), text.length);
+    tokenizer_delete(tokenizer);
+    text_free(&text);
+    corpus_free(&corpus);
+    return status;
+}
+
+static enum status encode(const struct tokenizer *tokenizer, const char *const *paths, int n_paths) {
+    static const char *const standard_input[] = {"-"};
+    struct corpus corpus = {0};
+    struct token_list list = {0};
+    enum status status = corpus_read(&corpus, n_paths ? paths : standard_input, n_paths ? n_paths : 1, 0);
+    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
+        status = tokenizer_encode(tokenizer, corpus.texts[i].text, corpus.texts[i].bytes, &list);
+    for (size_t i = 0; i < list.n && status == STATUS_OK; i++)
+        printf("%" PRId32 "%c", list.ids[i], i + 1 < list.n ? ' ' : '\n');
+    token_list_free(&list);
+    corpus_free(&corpus);
+    return status;
+}
+
+// The ids in a text of numbers, to standard output as bytes.
+static enum status decode_ids(const struct tokenizer *tokenizer, const char *text) {
+    for (const char *at = text; *(at += strspn(at, " \t\r\n,"));) {
+        char *end;
+        long id = strtol(at, &end, 10);
+        size_t n_bytes;
+        const char *bytes = end != at && id >= 0 && id <= INT32_MAX
+                                ? tokenizer_bytes(tokenizer, (int32_t)id, &n_bytes)
+                                : NULL;
+        if (!bytes)
+            return FAIL(STATUS_INVALID,
+                        "train tokenizer decode: \"%.*s\" is no id of this tokenizer (0 to %d)",
+                        (int)strcspn(at, " \t\r\n,"), at, tokenizer_n_ids(tokenizer) - 1);
+        fwrite(bytes, 1, n_bytes, stdout);
+        at = end;
+    }
+    return STATUS_OK;
+}
+
+static enum status decode(const struct tokenizer *tokenizer, const char *const *ids, int n_ids) {
+    for (int i = 0; i < n_ids; i++)
+        TRY(decode_ids(tokenizer, ids[i]));
+    if (n_ids > 0)
+        return STATUS_OK;
+    char *text = NULL;
+    size_t bytes;
+    TRY(file_read_stream("/dev/stdin", SIZE_MAX / 2, &text, &bytes));
+    enum status status = decode_ids(tokenizer, text);
+    free(text);
+    return status;
+}
+
+static enum status run_with(const char **words, int n_words) {
+    const char *action = n_words > 0 ? words[0] : "";
+    struct tokenizer *tokenizer = NULL;
+    if (strcmp(action, "train") == 0)
+        return train_tokenizer(words + 1, n_words - 1);
+    bool encoding = strcmp(action, "encode") == 0;
+    if (!encoding && strcmp(action, "decode") != 0)
+        return FAIL(STATUS_INVALID,
+                    "train tokenizer: \"%s\" is none of train, encode, decode; see: train help tokenizer",
+                    action);
+    if (!tokenizer_path)
+        return FAIL(STATUS_INVALID, "train tokenizer %s: --tokenizer FILE is missing", action);
+    TRY(tokenizer_load(tokenizer_path, &tokenizer));
+    enum status status =
+        encoding ? encode(tokenizer, words + 1, n_words - 1) : decode(tokenizer, words + 1, n_words - 1);
+    tokenizer_delete(tokenizer);
+    return status;
+}
+
+static enum status run_tokenizer(int n_args, char **args) {
+    const char **words = calloc((size_t)n_args + 1, sizeof *words);
+    int n_words;
+    if (!words)
+        return FAIL(STATUS_FAILED, "out of memory for %d arguments", n_args);
+    enum status status =
+        args_parse("tokenizer", flags, sizeof flags / sizeof *flags, n_args, args, words, n_args, &n_words);
+    if (status == STATUS_OK)
+        status = run_with(words, n_words);
+    free(words);
+    return status;
+}
+
+const struct command command_tokenizer = {
+    .name = "tokenizer",
+    .synopsis =
+        "train TEXT... --out FILE | encode [TEXT...] --tokenizer FILE | decode [ID...] --tokenizer FILE",
+    .summary = "train a byte-pair tokenizer; turn text to ids and back",
+    .details = "encode and decode read standard input when nothing else is named.",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_tokenizer,
+};

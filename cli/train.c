@@ -1,0 +1,72 @@
+// ./train CONFIG.json [section.key=value ...]
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "trainer/trainer.h"
+
+// Adds an argument as a shell takes it back.
+static void add_quoted(struct text *line, const char *argument) {
+    if (argument[strspn(
+            argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")] == '\0') {
+        text_add(line, " %s", argument);
+        return;
+    }
+    text_add(line, " '");
+    for (const char *p = argument; *p; p++)
+        text_add(line, *p == '\'' ? "'\\''" : "%c", *p);
+    text_add(line, "'");
+}
+
+// The command that goes on with this run: as it was given, but resuming.
+static void add_command(struct text *line, int world, int n_args, char **args) {
+    static const char resume[] = "checkpoint.resume=";
+    if (world > 1)
+        text_add(line, "mpirun -n %d ", world);
+    text_add(line, "./train");
+    for (int i = 0; i < n_args; i++)
+        if (strncmp(args[i], resume, sizeof resume - 1) != 0)
+            add_quoted(line, args[i]);
+}
+
+static enum status run_train(int n_args, char **args) {
+    struct config config;
+    struct text command = {0};
+    if (n_args < 1)
+        return FAIL(STATUS_INVALID,
+                    "no configuration named; usage: train CONFIG.json [section.key=value ...]");
+    struct comm *comm = NULL;
+    enum status status = config_read(&config, args[0], n_args - 1, args + 1);
+    const struct comm_options options = {.shared_memory = status != STATUS_OK || config.comm.shared_memory,
+                                         .hang_timeout_s =
+                                             status == STATUS_OK ? config.run.hang_timeout_s : 0};
+    if (comm_open(&options, &comm) != STATUS_OK)
+        status = status == STATUS_OK ? STATUS_FAILED : status;
+    if (comm && comm->rank > 0)
+        log_set_level(LOG_QUIET); // rank 0 alone speaks
+    if (comm)
+        status = comm_agree(comm, status);
+    add_command(&command, comm ? comm->world : 1, n_args, args);
+    if (status == STATUS_OK && config_given(&config, "checkpoint.resume"))
+        text_add(&command, " checkpoint.resume=auto");
+    if (status == STATUS_OK)
+        status = text_status(&command);
+    if (status == STATUS_OK)
+        status = trainer_run(&config, command.data, comm);
+    config_free(&config);
+    text_free(&command);
+    return comm_close(comm, status);
+}
+
+const struct command command_train = {
+    .name = "train",
+    .synopsis = "CONFIG.json [section.key=value ...]",
+    .summary = "train a model, or go on where its run stopped (the word train may be left out)",
+    .details = "The configuration is one JSON object; ./train options lists every option with its default.\n"
+               "An override's value is JSON, a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
+               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; the same "
+               "command goes on.",
+    .run = run_train,
+};

@@ -1,0 +1,88 @@
+// Weights are read as fp32, a chunk at a time, and rounded to the type that the run computed in.
+#include "infer/session.h"
+
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    const struct session *session = context;
+    (void)stream, (void)pass, (void)next;
+    const char *params = session->span + session->params.units[unit].offset * dtype_size(session->type);
+    *view = (struct unit_view){.params = params};
+    return STATUS_OK;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    (void)context, (void)stream, (void)unit, (void)pass;
+    return STATUS_OK;
+}
+
+static enum status open_tokenizer(struct session *session, const char *given) {
+    if (given && given[0])
+        return tokenizer_load(given, &session->tokenizer);
+    if (session->weights.checkpoint && session->weights.checkpoint->tokenizer)
+        return tokenizer_load(session->weights.checkpoint->tokenizer, &session->tokenizer);
+    return STATUS_OK;
+}
+
+enum status session_open(struct session *session, const struct session_options *options) {
+    *session = (struct session){0};
+    TRY(weights_open(&session->weights, options->path));
+    TRY(params_init(&session->params, &session->weights.config));
+    TRY(weights_bind(&session->weights, &session->params));
+    TRY(open_tokenizer(session, options->tokenizer));
+    TRY(device_open(options->device, (int)options->threads, 0, &session->device));
+    TRY(stream_init(&session->stream, session->device));
+    session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
+    session->hooks =
+        (struct unit_hooks){.context = session, .params_acquire = acquire, .params_release = release};
+    memory_init(&session->memory, session->device);
+    return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
+                      session->params.n_elements, &session->span_region, "params");
+}
+
+static enum status load_unit(struct session *session, int unit, float *chunk, float *staged) {
+    const struct param_unit *u = &session->params.units[unit];
+    for (size_t begin = 0; begin < u->elements; begin += CHECKPOINT_CHUNK) {
+        size_t n = u->elements - begin < CHECKPOINT_CHUNK ? u->elements - begin : CHECKPOINT_CHUNK;
+        TRY(weights_read_span(&session->weights, unit, begin, begin + n, chunk));
+        TRY(session->device->copy(&session->stream, staged, chunk, n * sizeof *chunk));
+        TRY(session->device->ops->cast(
+            &session->stream,
+            &(struct cast_args){.out = session->span + (u->offset + begin) * dtype_size(session->type),
+                                .x = staged,
+                                .n = n,
+                                .type = DTYPE_F32,
+                                .out_type = session->type}));
+        TRY(session->device->synchronize(&session->stream));
+    }
+    return STATUS_OK;
+}
+
+enum status session_load(struct session *session) {
+    int chunk, staged;
+    struct region_table *table = &session->memory.table;
+    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &chunk, "bounce"));
+    TRY(region_add(table, REGION_DATA, session->device->place, DTYPE_F32, CHECKPOINT_CHUNK, &staged,
+                   "staged"));
+    TRY(memory_allocate(&session->memory));
+    session->span = region_data(table, session->span_region);
+    for (int unit = 0; unit < session->params.n_units; unit++)
+        TRY(load_unit(session, unit, region_data(table, chunk), region_data(table, staged)));
+    weights_close(&session->weights);
+    return STATUS_OK;
+}
+
+void session_close(struct session *session) {
+    if (session->device) {
+        memory_free(&session->memory);
+        stream_free(&session->stream);
+        device_close(session->device);
+    }
+    params_free(&session->params);
+    tokenizer_delete(session->tokenizer);
+    weights_close(&session->weights);
+    *session = (struct session){0};
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Checks how the source files depend on each other, and prints each finding; exit code 1 when there is one.
+
+  - A file includes only its own folder and those that `needs_FOLDER` of the Makefile names (main.c: any).
+  - Files form no circle: neither headers by their includes, nor source files by the functions that they call.
+  - A folder has at most 25 modules (name.h with name.c) at one level.
+
+Calls are read from the object files of a build (nm). Without one, they are not checked, and a line says so.
+
+usage: scripts/check_layout.py [BUILD]      BUILD: a folder such as build/release
+"""
+import collections
+import os
+import re
+import subprocess
+import sys
+
+MAX_MODULES = 25
+SUFFIXES = (".c", ".h", ".cu", ".cuh")
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def read_folders():
+    """The Makefile's folders, each with the set of those that it may include."""
+    rule = "print-layout: ; $(foreach f,$(folders),$(info folder $(f) $(needs_$(f)))) @true"
+    lines = output("make", "-s", "CUDA=no", "--eval", rule, "print-layout").splitlines()
+    return {words[1]: set(words[1:]) for words in (line.split() for line in lines) if words[:1] == ["folder"]}
+
+
+def folder_of(path, folders):
+    """The longest folder of the Makefile that holds the file: kernels for kernels/cpu/isa/x.c."""
+    folder = os.path.dirname(path)
+    while folder and folder not in folders:
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def read_includes(files):
+    for path in files:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+                if include:
+                    yield path, number, include.group(1)
+
+
+def read_calls(build):
+    """(caller, callee, symbol) between source files without suffix, from the objects below BUILD."""
+    defined, undefined = {}, collections.defaultdict(set)
+    for folder, _, names in os.walk(build):
+        relative = os.path.relpath(folder, build)
+        if relative.split(os.sep)[0] == "tests":
+            continue
+        for name in sorted(names):
+            if not name.endswith(".o"):
+                continue
+            # Objects of kernels/cpu/isa are compiled once per instruction set, into kernels/cpu/SET.
+            module = re.sub(r"^kernels/cpu/(portable|avx\w*)/", "kernels/cpu/isa/",
+                            os.path.normpath(os.path.join(relative, name[:-2])))
+            for line in output("nm", os.path.join(folder, name)).splitlines():
+                words = line.split()
+                if len(words) == 2 and words[0] == "U":
+                    undefined[module].add(words[1])
+                elif len(words) == 3 and words[1] in "TDBR":
+                    defined[words[2]] = module
+    for module, symbols in undefined.items():
+        for symbol in symbols & defined.keys():
+            if defined[symbol] != module:
+                yield module, defined[symbol], symbol
+
+
+def circles(edges):
+    """Strongly connected components of more than one node (Tarjan), each a sorted list."""
+    graph = collections.defaultdict(list)
+    for caller, callee in edges:
+        graph[caller].append(callee)
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            component = []
+            while not component or component[-1] != node:
+                component.append(stack.pop())
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for node in list(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def main():
+    build = sys.argv[1] if len(sys.argv) > 1 else None
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    sys.setrecursionlimit(10000)
+    folders = read_folders()
+    files = [path for path in output("git", "ls-files", "--cached", "--others", "--exclude-standard").split("\n")
+             if path.endswith(SUFFIXES) and path.split("/")[0] != "tests" and os.path.exists(path)]
+    findings = [] if folders else ["Makefile: no folders found"]
+
+    edges = {}
+    for path, number, include in read_includes(files):
+        folder, target = folder_of(path, folders), folder_of(include, folders)
+        if folder and target not in folders[folder]:
+            allowed = ", ".join(sorted(folders[folder] - {folder}))
+            findings.append(f'{path}:{number}: {folder} may include only {allowed}: "{include}"')
+        edges.setdefault((path, include), f"{path}:{number} includes {include}")
+
+    if build and os.path.isdir(build):
+        calls = list(read_calls(build))
+        if not calls:
+            findings.append(f"{build}: no object files to read calls from")
+        for caller, callee, symbol in calls:
+            edges.setdefault((caller, callee), f"{caller} uses {symbol} of {callee}")
+    else:
+        print("skip: circles of calls (no build given)")
+    for circle in circles(edges):
+        lines = [why for (a, b), why in sorted(edges.items()) if a in circle and b in circle]
+        findings.append("circle of " + ", ".join(circle) + "".join(f"\n    {line}" for line in lines))
+
+    modules = collections.defaultdict(set)
+    for path in files:
+        modules[os.path.dirname(path)].add(os.path.splitext(os.path.basename(path))[0])
+    for folder, names in sorted(modules.items()):
+        if len(names) > MAX_MODULES:
+            findings.append(f"{folder}/: {len(names)} modules, expected at most {MAX_MODULES}: split it")
+
+    for finding in findings:
+        print(finding)
+    return 1 if findings else 0
+
+
+sys.exit(main())

@@ -1,0 +1,241 @@
+// Parts of a run without its loop, on all ranks together: what was loaded is saved as it was, and gradients
+// put in by hand add up to the same norm in every stage and partition. Run by 1, 2, 3 and 4 ranks.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/memory.h"
+#include "tests/mpi/together.h"
+#include "trainer/plan/plan.h"
+
+static struct comm *comm;
+static struct temporary temporary;
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct parts parts;
+    struct memory memory;
+    struct device *device;
+    struct stream stream;
+};
+
+// zero: further options of zero_optimization, each beginning with a comma.
+static void rig_init_with(struct rig *rig, int stage, const char *partition, enum dtype type,
+                          const char *zero) {
+    char json[1024];
+    *rig = (struct rig){0};
+    snprintf(json, sizeof json,
+             "{\"zero_optimization\": {\"stage\": %d, \"partition\": \"%s\"%s}, \"model\": {\"n_layer\": 3, "
+             "\"n_head\": 1, \"n_embd\": 24, \"vocab_size\": 91, \"n_positions\": 8}, \"train\": "
+             "{\"micro_batch_size\": 1}}",
+             stage, partition, zero);
+    together_ok(comm, config_parse(&rig->config, json, strlen(json), "json"));
+    together_ok(comm, config_resolve(&rig->config, comm->world));
+    together_ok(comm, params_init(&rig->params, &(struct gpt_config){3, 1, 24, 91, 8}));
+    together_ok(comm, device_open("cpu", 1, 0, &rig->device));
+    rig->stream.device = rig->device;
+    memory_init(&rig->memory, rig->device);
+    const struct plan_request request = {.config = &rig->config,
+                                         .params = &rig->params,
+                                         .type = type,
+                                         .device = rig->device,
+                                         .rank = comm->rank,
+                                         .world = comm->world,
+                                         .local_world = comm->local_world};
+    together_ok(comm, parts_plan(&rig->parts, &request, &rig->memory.table));
+    together_ok(comm, memory_allocate(&rig->memory));
+    together_ok(comm, comm_attach(comm, rig->device, true));
+    together_ok(comm, parts_bind(&rig->parts, &rig->memory.table, &rig->stream, comm, rig->device));
+}
+
+static void rig_init(struct rig *rig, int stage, const char *partition, enum dtype type) {
+    rig_init_with(rig, stage, partition, type, "");
+}
+
+static void rig_free(struct rig *rig) {
+    parts_free(&rig->parts);
+    comm_detach(comm);
+    memory_free(&rig->memory);
+    device_close(rig->device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+// ---- saving what was loaded
+
+static float value_of(enum checkpoint_kind kind, int unit, size_t element) {
+    return (float)sin(kind * 2.1 + unit * 0.7 + (double)element * 0.013);
+}
+
+static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                               float *out) {
+    (void)context;
+    for (size_t i = begin; i < end; i++)
+        out[i - begin] = value_of(kind, unit, i);
+    return STATUS_OK;
+}
+
+static bool holds_values(const char *folder) {
+    struct checkpoint *checkpoint;
+    if (checkpoint_open_path(NULL, folder, &checkpoint) != STATUS_OK)
+        return false;
+    bool right = checkpoint->world == comm->world && checkpoint->n_kinds == 3;
+    for (int unit = 0; unit < checkpoint->params.n_units; unit++)
+        for (int kind = 0; kind < 3; kind++) {
+            size_t n = checkpoint->params.units[unit].elements;
+            float *values = malloc(n * sizeof *values);
+            right = right && checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, 0, n,
+                                                  values) == STATUS_OK;
+            for (size_t i = 0; i < n && right; i++)
+                right = values[i] == value_of((enum checkpoint_kind)kind, unit, i);
+            free(values);
+        }
+    checkpoint_close(checkpoint);
+    return right;
+}
+
+static void test_saving_at_once_after_loading(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int partition = 0; partition < N_PARTITIONS; partition++) {
+            struct rig rig;
+            char folder[300];
+            enum dtype type = (enum dtype)(partition % N_COMPUTE_DTYPES);
+            rig_init(&rig, stage, partition_name((enum partition_kind)partition), type);
+            struct state *states = &rig.parts.state;
+            together_ok(
+                comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, true));
+            struct state_reader reader = {states, &rig.stream};
+            const struct checkpoint_contents contents = {.comm = comm,
+                                                         .partition = &states->partition,
+                                                         .step = 7,
+                                                         .config = &rig.config,
+                                                         .params = &rig.params,
+                                                         .compute = type,
+                                                         .n_kinds = states->tiers.n_kinds,
+                                                         .source = state_source(&reader)};
+            temporary_path(&temporary, "saved", folder, sizeof folder);
+            together_ok(comm, checkpoint_write(folder, &contents));
+            together_true(comm, comm->rank > 0 || holds_values(folder));
+            together_ok(comm, comm->rank > 0 ? STATUS_OK : file_remove_tree(folder));
+            rig_free(&rig);
+        }
+}
+
+// ---- gradients put in by hand
+
+// What rank r adds at element i of the model.
+static float gradient_of(int rank, size_t i) {
+    return (float)sin((double)i * 0.37 + rank * 1.9) * (float)(1 << (i + (size_t)rank) % 9);
+}
+
+// The norm after one step of such gradients, `bad` at one place on the last rank.
+static double norm_of(int stage, const char *partition, float bad) {
+    struct rig rig;
+    double norm = 0;
+    rig_init(&rig, stage, partition, DTYPE_F32);
+    const struct params *params = &rig.params;
+    const struct state *states = &rig.parts.state;
+    struct gradients *gradients = &rig.parts.state.gradients;
+    together_ok(comm, gradients_begin(gradients, &rig.stream, 0, 1));
+    for (int unit = params->n_units - 1; unit >= 0; unit--) {
+        struct unit_view view;
+        together_ok(comm, gradients_acquire(gradients, &rig.stream, unit, &view));
+        float *to = view.grads;
+        for (size_t i = 0; i < params->units[unit].elements; i++)
+            to[i] = gradient_of(comm->rank, params->units[unit].offset + i);
+        if (unit == 1 && comm->rank == comm->world - 1 && bad != 0)
+            to[5] = bad;
+        together_ok(comm, gradients_ready(gradients, &rig.stream, unit));
+    }
+    together_ok(comm, gradients_finish(gradients, &rig.stream));
+    bool right = true;
+    for (int k = 0; k < states->owned.n && bad == 0; k++) {
+        const struct stage_span *span = &states->owned.spans[k];
+        const float *sums = gradients_at(gradients, span);
+        for (size_t i = 0; i < span->end - span->begin; i++) {
+            float sum = gradient_of(0, span->in_whole + i);
+            for (int rank = 1; rank < comm->world; rank++)
+                sum += gradient_of(rank, span->in_whole + i);
+            right = right && sums[i] == sum;
+        }
+    }
+    together_true(comm, right);
+    together_ok(comm, optimizer_norm(&rig.parts.optimizer, &rig.stream, &norm));
+    double of_rank_0 = norm;
+    together_ok(comm, comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
+    together_true(comm, memcmp(&norm, &of_rank_0, sizeof norm) == 0); // the same bits everywhere
+    rig_free(&rig);
+    return norm;
+}
+
+static void test_the_norm_is_the_same_everywhere(void **state) {
+    (void)state;
+    for (int partition = 0; partition < N_PARTITIONS; partition++) {
+        const char *name = partition_name((enum partition_kind)partition);
+        double first = norm_of(0, name, 0);
+        together_true(comm, isfinite(first) && first > 0);
+        for (int stage = 1; stage <= 3; stage++)
+            together_true(comm, norm_of(stage, name, 0) == first);
+        for (int stage = 0; stage <= 3; stage++) { // bad numbers on one rank are bad for all
+            together_true(comm, isnan(norm_of(stage, name, NAN)));
+            together_true(comm, isinf(norm_of(stage, name, INFINITY)));
+        }
+    }
+}
+
+// ---- stage 3 fetches units ahead
+
+// Fetches of one training pass in all and those ahead of their use, with these options.
+static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
+    struct rig rig;
+    char zero[300];
+    const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    double loss;
+    snprintf(zero, sizeof zero, ", \"stage3_param_persistence_threshold\": 0%s", options);
+    rig_init_with(&rig, 3, "even", DTYPE_F32, zero);
+    struct state *states = &rig.parts.state;
+    together_ok(comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
+    together_ok(comm, gradients_begin(&states->gradients, &rig.stream, 0, 1));
+    together_ok(
+        comm, gpt_forward_backward(rig.parts.gpt, &rig.stream, &states->hooks, tokens, tokens, 1.0f, &loss));
+    together_ok(comm, gradients_finish(&states->gradients, &rig.stream));
+    *all = states->parameters.n_fetches;
+    *ahead = states->parameters.n_ahead;
+    rig_free(&rig);
+}
+
+// The blocks here have 8,064 elements. Embeddings, three blocks and the final norm are fetched in forward,
+// embeddings and blocks again in backward: all but the first of all before they are asked for. Blocks of
+// which two are more than what may be live come in four groups.
+static void test_units_and_groups_are_fetched_ahead(void **state) {
+    (void)state;
+    static const struct {
+        const char *options;
+        uint64_t all, ahead;
+    } cases[] = {
+        {", \"stage3_prefetch_bucket_size\": 50000000", 9, 8},
+        {", \"stage3_prefetch_bucket_size\": 1000", 9, 8},
+        {", \"stage3_prefetch_bucket_size\": 0", 9, 0},
+        {", \"overlap_comm\": false", 9, 0},
+        {", \"stage3_max_live_parameters\": 16128", 9, 8},
+        {", \"stage3_max_live_parameters\": 16127", 27, 26},
+        {", \"stage3_max_live_parameters\": 0, \"stage3_prefetch_bucket_size\": 0", 27, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t all, ahead;
+        count_fetches(cases[i].options, &all, &ahead);
+        together_true(comm, all == cases[i].all);
+        together_true(comm, ahead == cases[i].ahead);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_saving_at_once_after_loading),
+        cmocka_unit_test(test_the_norm_is_the_same_everywhere),
+        cmocka_unit_test(test_units_and_groups_are_fetched_ahead),
+    };
+    return together_main(&comm, &temporary, NULL, tests);
+}

@@ -1,0 +1,258 @@
+// From text files to shards: where the held-out tail begins, and what ./train tokenize writes.
+#include "tests/support/expect.h"
+
+#include <stdbool.h>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/commands.h"
+#include "data/corpus.h"
+#include "data/shard.h"
+#include "data/tokenizer.h"
+#include "tests/support/temporary.h"
+
+static struct temporary temporary;
+static char paths[3][300], out_folder[300], tokenizer_file[300];
+
+static int set_up(void **state) {
+    (void)state;
+    log_set_level(LOG_QUIET);
+    if (!temporary_init(&temporary))
+        return -1;
+    temporary_path(&temporary, "a text.txt", paths[0], sizeof paths[0]);
+    temporary_path(&temporary, "b.txt", paths[1], sizeof paths[1]);
+    temporary_path(&temporary, "c.txt", paths[2], sizeof paths[2]);
+    temporary_path(&temporary, "shards", out_folder, sizeof out_folder);
+    temporary_path(&temporary, "tokenizer", tokenizer_file, sizeof tokenizer_file);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+static void write_texts(const char *const *texts, int n) {
+    for (int i = 0; i < n; i++)
+        EXPECT_OK(file_write_all(paths[i], texts[i], strlen(texts[i])));
+}
+
+// Splits the texts and compares the training part of each.
+static void expect_cuts(const char *const *texts, int n, double held_out, const size_t *wanted) {
+    const char *const names[] = {paths[0], paths[1], paths[2]};
+    struct corpus corpus;
+    size_t total = 0, total_train = 0;
+    write_texts(texts, n);
+    EXPECT_OK(corpus_read(&corpus, names, n, held_out));
+    assert_int_equal(corpus.n_texts, n);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(corpus.texts[i].bytes, strlen(texts[i]));
+        assert_string_equal(corpus.texts[i].text, texts[i]);
+        assert_int_equal(corpus.texts[i].train_bytes, wanted[i]);
+        total += corpus.texts[i].bytes;
+        total_train += wanted[i];
+    }
+    assert_int_equal(corpus.bytes, total);
+    assert_int_equal(corpus.train_bytes, total_train);
+    corpus_free(&corpus);
+}
+
+static void test_where_the_tail_begins(void **state) {
+    (void)state;
+    // Ten lines of ten bytes: the cut falls after the line in which it would fall.
+    const char *lines[] = {"line 0...\nline 1...\nline 2...\nline 3...\nline 4...\n"
+                           "line 5...\nline 6...\nline 7...\nline 8...\nline 9...\n"};
+    expect_cuts(lines, 1, 0, (const size_t[]){100});
+    expect_cuts(lines, 1, 0.25, (const size_t[]){80});
+    expect_cuts(lines, 1, 0.48, (const size_t[]){60});
+    expect_cuts(lines, 1, 0.05, (const size_t[]){95}); // in the last line: after a character
+    // No line end: after a character, never within one. Ten characters of three bytes.
+    const char *one_line[] = {"\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"
+                              "\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"};
+    expect_cuts(one_line, 1, 0.1, (const size_t[]){27});
+    expect_cuts(one_line, 1, 0.15, (const size_t[]){27}); // 25.5 bytes: 25 is in the ninth
+    expect_cuts(one_line, 1, 0.2, (const size_t[]){24});
+    // Over several texts: what comes before the cut is for training, what comes after is held out.
+    const char *texts[] = {"one\ntwo\nthree\nfour\n", "five\nsix\nseven\n", "eight\nnine\nten\n"}; // 19 15 15
+    expect_cuts(texts, 3, 0, (const size_t[]){19, 15, 15});
+    expect_cuts(texts, 3, 0.1, (const size_t[]){19, 15, 10 + 1}); // 44.1: within "nine"
+    expect_cuts(texts, 3, 0.4, (const size_t[]){19, 10, 0});      // 29.4: the last line of the second
+    expect_cuts(texts, 3, 0.9, (const size_t[]){8, 0, 0});        // 4.9: within "two"
+}
+
+static void test_texts_that_cannot_be_read(void **state) {
+    (void)state;
+    const char *const names[] = {paths[0], temporary.folder};
+    struct corpus corpus;
+    write_texts((const char *[]){"x"}, 1);
+    EXPECT_FAILURE(STATUS_INVALID, corpus_read(&corpus, names, 2, 0), temporary.folder, "folder");
+    corpus_free(&corpus);
+    EXPECT_OK(corpus_read(&corpus, names, 0, 0.1));
+    assert_int_equal(corpus.bytes, 0);
+    corpus_free(&corpus);
+}
+
+// ------------------------------------------------------------------------------------------ train tokenize
+
+// Every flag is given each time: a command keeps its last ones, for a process runs one.
+static enum status tokenize(int n_texts, const char *tokenizer, const char *split, const char *shard_tokens) {
+    char *args[16] = {0};
+    int n = 0;
+    for (int i = 0; i < n_texts; i++)
+        args[n++] = paths[i];
+    args[n++] = (char[]){"--out"};
+    args[n++] = out_folder;
+    char tokenizer_flag[400], split_flag[40], shard_flag[40];
+    snprintf(tokenizer_flag, sizeof tokenizer_flag, "--tokenizer=%s", tokenizer);
+    snprintf(split_flag, sizeof split_flag, "--split=%s", split);
+    snprintf(shard_flag, sizeof shard_flag, "--shard-tokens=%s", shard_tokens);
+    args[n++] = tokenizer_flag;
+    args[n++] = split_flag;
+    args[n++] = shard_flag;
+    return command_tokenize.run(n, args);
+}
+
+static bool out_exists(const char *name) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s", out_folder, name);
+    return file_exists(path);
+}
+
+// The tokens of all shards of a split, in order; gives the number of shards.
+static int read_split(const char *name, uint16_t *tokens, size_t *n_tokens) {
+    char shards[400];
+    struct file_list list = {0};
+    *n_tokens = 0;
+    snprintf(shards, sizeof shards, "%s/%s-*.bin", out_folder, name);
+    if (file_glob(&list, shards) != STATUS_OK)
+        status_clear();
+    int n_shards = list.n_paths;
+    for (int i = 0; i < n_shards; i++) {
+        struct shard shard;
+        EXPECT_OK(shard_open(&shard, list.paths[i]));
+        EXPECT_OK(shard_read(&shard, 0, shard.n_tokens, tokens + *n_tokens));
+        *n_tokens += shard.n_tokens;
+        shard_close(&shard);
+    }
+    file_list_free(&list);
+    return n_shards;
+}
+
+static void expect_meta(const char *split, size_t bytes, size_t tokens) {
+    char path[400];
+    cJSON *meta;
+    snprintf(path, sizeof path, "%s/meta.json", out_folder);
+    EXPECT_OK(json_read_file(path, &meta));
+    const cJSON *part = cJSON_GetObjectItem(meta, split);
+    assert_int_equal(cJSON_GetObjectItem(part, "bytes")->valuedouble, bytes);
+    assert_int_equal(cJSON_GetObjectItem(part, "tokens")->valuedouble, tokens);
+    assert_true(cJSON_IsString(cJSON_GetObjectItem(meta, "tokenizer")));
+    cJSON_Delete(meta);
+}
+
+static void expect_split(const char *name, const char *expected, int n_shards) {
+    static uint16_t tokens[1000];
+    size_t n_tokens;
+    assert_int_equal(read_split(name, tokens, &n_tokens), n_shards);
+    size_t n_bytes = 0;
+    assert_int_equal(n_tokens, strlen(expected));
+    for (size_t i = 0; i < n_tokens; i++) { // "|" stands for end-of-text
+        assert_int_equal(tokens[i], expected[i] == '|' ? 256 : (unsigned char)expected[i]);
+        n_bytes += expected[i] != '|';
+    }
+    expect_meta(name, n_bytes, n_tokens);
+}
+
+static void test_shards(void **state) {
+    (void)state;
+    write_texts((const char *[]){"one\ntwo\n", "", "three\nfour\n"}, 3);
+    EXPECT_OK(tokenize(3, "bytes", "0.2", "1000"));
+    expect_split("train", "|one\ntwo\n|three\nf", 1); // 15.2 of 19 bytes: in the last line
+    expect_split("val", "|our\n", 1);
+    assert_false(out_exists("train-00001.bin"));
+}
+
+// What an earlier run left must not be taken for this one's: neither its further shards nor its tail.
+static void test_shards_of_an_earlier_run(void **state) {
+    (void)state;
+    write_texts((const char *[]){"0123\n5678\nabcd\nfghi\n"}, 1);
+    EXPECT_OK(tokenize(1, "bytes", "0.3", "6"));
+    expect_split("train", "|0123\n5678\nabcd\n", 3);
+    expect_split("val", "|fghi\n", 1);
+    assert_true(out_exists("train-00002.bin"));
+    EXPECT_OK(tokenize(1, "bytes", "0", "100"));
+    expect_split("train", "|0123\n5678\nabcd\nfghi\n", 1);
+    expect_split("val", "", 0);
+}
+
+static void test_more_ids_than_a_shard_can_hold(void **state) {
+    (void)state;
+    struct text merges = {0};
+    text_add(&merges, "#version: 0.2\n");
+    for (int i = 0; i < 65280; i++) // each of three letters, of 64
+        text_add(&merges, "%c%c %c\n", '0' + i / 4096, '0' + i / 64 % 64, '0' + i % 64);
+    EXPECT_OK(text_status(&merges));
+    EXPECT_OK(file_write_all(tokenizer_file, merges.data, merges.length));
+    write_texts((const char *[]){"text\n"}, 1);
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(1, tokenizer_file, "0", "100"), tokenizer_file, "65537", "65536");
+    // With one fewer, the last id is 65,535.
+    merges.data[merges.length - 1] = '\0';
+    size_t length = (size_t)(strrchr(merges.data, '\n') + 1 - merges.data);
+    EXPECT_OK(file_write_all(tokenizer_file, merges.data, length));
+    EXPECT_OK(tokenize(1, tokenizer_file, "0", "100"));
+    static uint16_t tokens[100];
+    size_t n_tokens;
+    assert_int_equal(read_split("train", tokens, &n_tokens), 1);
+    assert_int_equal(tokens[0], 65535);
+    text_free(&merges);
+}
+
+static void test_what_is_missing(void **state) {
+    (void)state;
+    write_texts((const char *[]){"", "x"}, 2);
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(0, "bytes", "0", "100"), "TEXT");
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(1, "bytes", "0", "100"), paths[0], "no text");
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(2, "absent.tiktoken", "0", "100"), "absent.tiktoken");
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(2, "bytes", "1.5", "100"), "--split", "1.5");
+    EXPECT_FAILURE(STATUS_INVALID, tokenize(2, "bytes", "0", "0"), "--shard-tokens");
+    char *bad_action[] = {(char[]){"trian"}};
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(1, bad_action), "trian", "train, encode, decode");
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(0, NULL), "train, encode, decode");
+    char *no_tokenizer[] = {(char[]){"encode"}};
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(1, no_tokenizer), "--tokenizer");
+    char *no_out[] = {(char[]){"train"}, paths[1]};
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(2, no_out), "--out");
+}
+
+// Trained with --split, the tokenizer sees the same training part as ./train tokenize writes.
+static void test_tokenizer_of_the_training_part(void **state) {
+    (void)state;
+    write_texts((const char *[]){"aa aa aa aa\naa aa aa aa\nzqzqzqzqzqzqzqzqzqzqzq\n"}, 1);
+    char *args[] = {(char[]){"train"}, paths[0],      (char[]){"--split=0.5"}, (char[]){"--vocab-size=258"},
+                    (char[]){"--out"}, tokenizer_file};
+    EXPECT_OK(command_tokenizer.run(6, args));
+    struct tokenizer *tokenizer;
+    size_t n;
+    EXPECT_OK(tokenizer_load(tokenizer_file, &tokenizer));
+    assert_memory_equal(tokenizer_bytes(tokenizer, 256, &n), "aa", 2); // over the whole text it is "zq"
+    tokenizer_delete(tokenizer);
+    args[2] = (char[]){"--split=0"};
+    EXPECT_OK(command_tokenizer.run(6, args));
+    EXPECT_OK(tokenizer_load(tokenizer_file, &tokenizer));
+    assert_memory_equal(tokenizer_bytes(tokenizer, 256, &n), "zq", 2);
+    tokenizer_delete(tokenizer);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_where_the_tail_begins),
+        cmocka_unit_test(test_texts_that_cannot_be_read),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_shards_of_an_earlier_run),
+        cmocka_unit_test(test_more_ids_than_a_shard_can_hold),
+        cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_tokenizer_of_the_training_part),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

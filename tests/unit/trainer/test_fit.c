@@ -1,0 +1,324 @@
+// What is proposed fits to the byte, what would be faster does not, and a proposal's overrides make the
+// config that was planned.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "kernels/ops.h"
+#include "tests/support/expect.h"
+#include "trainer/plan/cost_model.h"
+#include "trainer/plan/fit.h"
+#include "trainer/plan/model_sizes.h"
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct device *device;
+    struct fit_request request;
+};
+
+// On a GPU that is planned for, or on the CPU; options: sections of the config.
+static void rig_init(struct rig *rig, bool gpu, int world, const char *options) {
+    char json[1024];
+    snprintf(json, sizeof json,
+             "{\"model\": {\"n_layer\": 4, \"n_head\": 2, \"n_embd\": 256, \"vocab_size\": 1000, "
+             "\"n_positions\": 128}, "
+             "\"precision\": {\"compute\": \"bf16\"}%s%s}",
+             *options ? ", " : "", options);
+    memset(rig, 0, sizeof *rig);
+    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
+    EXPECT_OK(config_resolve(&rig->config, world));
+    const struct gpt_config sizes = model_sizes(&rig->config);
+    EXPECT_OK(params_init(&rig->params, &sizes));
+    EXPECT_OK(gpu ? cuda_device_plan(&rig->device) : device_open("cpu", 2, 0, &rig->device));
+    rig->request = (struct fit_request){.plan = {.config = &rig->config,
+                                                 .params = &rig->params,
+                                                 .type = DTYPE_BF16,
+                                                 .device = rig->device,
+                                                 .world = world,
+                                                 .local_world = world},
+                                        .given = &rig->config,
+                                        .machine = {.device = UINT64_MAX, .host = UINT64_MAX}};
+}
+
+static void rig_free(struct rig *rig) {
+    device_close(rig->device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+// What the run takes with the overrides, of the rank that needs most: they are read as a command's would be.
+static void plan_with(const struct rig *rig, const char *overrides, size_t taken[N_REGION_PLACES]) {
+    struct config config;
+    struct text json = {0};
+    char words[512], path[] = "/tmp/zero-fit-XXXXXX", *list[32], *state = NULL;
+    int n = 0, world = rig->request.plan.world, file = mkstemp(path);
+    assert_true(file >= 0);
+    config_print(&rig->config, &json);
+    EXPECT_OK(file_write_all(path, json.data, json.length));
+    snprintf(words, sizeof words, "%s", overrides);
+    for (char *word = strtok_r(words, " ", &state); word; word = strtok_r(NULL, " ", &state))
+        list[n++] = word;
+    EXPECT_OK(config_read(&config, path, n, list));
+    EXPECT_OK(config_resolve(&config, world));
+    struct plan_request request = rig->request.plan;
+    request.config = &config;
+    memset(taken, 0, N_REGION_PLACES * sizeof *taken);
+    for (request.rank = 0; request.rank < world; request.rank++) {
+        struct plan plan;
+        EXPECT_OK(plan_make(&request, &plan));
+        for (int place = 0; place < N_REGION_PLACES; place++)
+            taken[place] = plan.taken[place] > taken[place] ? plan.taken[place] : taken[place];
+    }
+    config_free(&config);
+    text_free(&json);
+    remove(path);
+    close(file);
+}
+
+static void expect_as_planned(const struct rig *rig, const struct fit_proposal *proposal) {
+    size_t taken[N_REGION_PLACES];
+    plan_with(rig, proposal->overrides, taken);
+    for (int place = 0; place < N_REGION_PLACES; place++)
+        if (taken[place] != proposal->taken[place])
+            fail_msg("\"%s\" takes %zu, but %zu was said", proposal->overrides, taken[place],
+                     proposal->taken[place]);
+}
+
+// From all the memory there is down to none, a byte less than the last proposal each time.
+static int walk_down(struct rig *rig, enum region_place place) {
+    uint64_t *limit = place == REGION_DEVICE ? &rig->request.machine.device : &rig->request.machine.host;
+    double fastest_s = 0;
+    for (int n = 0;; n++) {
+        struct fit fit;
+        EXPECT_OK(fit_search(&rig->request, &fit));
+        if (fit.n_proposals == 0)
+            return n;
+        const struct fit_proposal *first = &fit.proposals[0];
+        uint64_t needed = first->taken[place];
+        if (place == REGION_HOST)
+            needed *= (uint64_t)rig->request.plan.local_world;
+        assert_true(needed <= *limit);
+        assert_true(first->step_s >= fastest_s); // less memory is never faster
+        fastest_s = first->step_s;
+        for (int i = 0; i < fit.n_proposals; i++) {
+            expect_as_planned(rig, &fit.proposals[i]);
+            assert_true(i == 0 || (fit.proposals[i].taken[place] < fit.proposals[i - 1].taken[place] &&
+                                   fit.proposals[i].step_s >= fit.proposals[i - 1].step_s));
+        }
+        *limit = needed; // exactly enough is enough
+        char *overrides = strdup(first->overrides);
+        fit_free(&fit);
+        EXPECT_OK(fit_search(&rig->request, &fit));
+        assert_string_equal(fit.proposals[0].overrides, overrides);
+        free(overrides);
+        fit_free(&fit);
+        *limit = needed - 1;
+    }
+}
+
+static const char batch[] = "\"train\": {\"micro_batch_size\": 4, \"gradient_accumulation_steps\": 2}";
+
+static void test_every_limit(void **state) {
+    (void)state;
+    for (int world = 1; world <= 3; world++)
+        for (int gpu = 0; gpu <= 1; gpu++) {
+            struct rig rig;
+            rig_init(&rig, gpu, world, batch);
+            int n = walk_down(&rig, gpu ? REGION_DEVICE : REGION_HOST);
+            if (n < 4)
+                fail_msg("%d ranks, gpu %d: only %d proposals", world, gpu, n);
+            rig_free(&rig);
+        }
+}
+
+// Samples make rank 0 the one that needs most, but in stage 3.
+static void test_samples(void **state) {
+    (void)state;
+    struct rig rig;
+    rig_init(
+        &rig, true, 2,
+        "\"data\": {\"tokenizer\": \"bytes\"}, \"train\": {\"micro_batch_size\": 2, \"sample_every\": 5}");
+    assert_true(walk_down(&rig, REGION_DEVICE) > 3);
+    rig_free(&rig);
+}
+
+// With all the memory in the world nothing waits on the host, and a config that is as fast stays as it is.
+static void test_plenty(void **state) {
+    (void)state;
+    struct rig rig;
+    struct fit fit;
+    rig_init(&rig, true, 2, batch);
+    EXPECT_OK(fit_search(&rig.request, &fit));
+    assert_string_equal(fit.proposals[0].overrides, "zero_optimization.stage=1"); // updates half as much
+    assert_true(fit.proposals[0].same_bits);
+    fit_free(&fit);
+    rig_free(&rig);
+    rig_init(
+        &rig, true, 1,
+        "\"recompute\": \"block\", \"offload_activations\": \"cpu\", \"zero_optimization\": {\"stage\": 3, "
+        "\"offload_optimizer\": {\"device\": \"cpu\", \"speculative\": true}, \"offload_param\": "
+        "{\"device\": "
+        "\"cpu\"}}");
+    EXPECT_OK(fit_search(&rig.request, &fit));
+    assert_string_equal(fit.proposals[0].overrides, "recompute=elementwise offload_activations=none "
+                                                    "zero_optimization.offload_optimizer.device=none "
+                                                    "zero_optimization.offload_optimizer.speculative=false "
+                                                    "zero_optimization.offload_param.device=none");
+    fit_free(&fit);
+    rig_free(&rig);
+    rig_init(&rig, false, 1, batch);
+    EXPECT_OK(fit_search(&rig.request, &fit));
+    assert_string_equal(fit.proposals[0].overrides, "");
+    fit_free(&fit);
+    rig_free(&rig);
+}
+
+// The part of the optimizer on the host is the smallest that will do.
+static void test_smallest_ratio(void **state) {
+    (void)state;
+    struct rig rig;
+    struct fit fit;
+    size_t taken[N_REGION_PLACES];
+    rig_init(&rig, true, 1, "\"train\": {\"micro_batch_size\": 1}");
+    for (int part = 1; part <= 16; part++) { // above, other settings are faster
+        char words[200];
+        snprintf(
+            words, sizeof words,
+            "zero_optimization.offload_optimizer.device=cpu zero_optimization.offload_optimizer.ratio=%.2f",
+            part / 20.0);
+        plan_with(&rig, words, taken);
+        rig.request.machine.device = taken[REGION_DEVICE];
+        EXPECT_OK(fit_search(&rig.request, &fit));
+        const char *overrides = fit.proposals[0].overrides,
+                   *ratio = strstr(overrides, "offload_optimizer.ratio=");
+        bool alone = !strstr(overrides, "recompute") && !strstr(overrides, "stage=");
+        if (!alone || !ratio || atof(strchr(ratio, '=') + 1) != part / 20.0)
+            fail_msg("expected ratio %g alone, and proposed is \"%s\"", part / 20.0, overrides);
+        fit_free(&fit);
+    }
+    rig_free(&rig);
+}
+
+static void test_host_memory_counts(void **state) {
+    (void)state;
+    struct rig rig;
+    struct fit fit;
+    size_t taken[N_REGION_PLACES];
+    rig_init(&rig, true, 2, "\"train\": {\"micro_batch_size\": 1}");
+    plan_with(&rig,
+              "zero_optimization.stage=3 recompute=block zero_optimization.offload_optimizer.device=cpu",
+              taken);
+    rig.request.machine =
+        (struct fit_machine){.device = taken[REGION_DEVICE], .host = 2 * taken[REGION_HOST]};
+    EXPECT_OK(fit_search(&rig.request, &fit));
+    assert_true(fit.n_proposals > 0);
+    fit_free(&fit);
+    rig.request.machine.host = 1 << 20;
+    EXPECT_OK(fit_search(&rig.request, &fit));
+    assert_int_equal(fit.n_proposals, 0);
+    rig_free(&rig);
+}
+
+// Where nothing fits: the largest preset that does, and no larger one.
+static void test_preset(void **state) {
+    (void)state;
+    struct config config;
+    struct rig rig;
+    const char *path;
+    struct fit_proposal proposal;
+    rig_init(&rig, true, 1, "");
+    EXPECT_OK(config_read(&config, "configs/gpt3-2.7b.json", 0, NULL));
+    EXPECT_OK(config_resolve(&config, 1));
+    const struct gpt_config sizes = model_sizes(&config);
+    params_free(&rig.params);
+    EXPECT_OK(params_init(&rig.params, &sizes));
+    rig.request.plan.config = rig.request.given = &config;
+    rig.request.machine = (struct fit_machine){.device = (uint64_t)2 << 30, .host = (uint64_t)8 << 30};
+    EXPECT_OK(fit_preset(&rig.request, &path, &proposal));
+    assert_string_equal(path, "configs/gpt3-medium.json");
+    assert_non_null(strstr(proposal.overrides, "train.train_batch_size=512")); // as many tokens
+    assert_true(proposal.taken[REGION_DEVICE] <= rig.request.machine.device);
+    fit_proposal_free(&proposal);
+    rig.request.machine.device = (uint64_t)1 << 20;
+    EXPECT_OK(fit_preset(&rig.request, &path, &proposal));
+    assert_null(path);
+    config_free(&config);
+    rig_free(&rig);
+}
+
+// A narrower state is named only where nothing else does.
+static void test_narrow_state(void **state) {
+    (void)state;
+    struct rig rig;
+    const char *name;
+    struct fit_proposal proposal;
+    rig_init(&rig, false, 1, "\"train\": {\"micro_batch_size\": 1}");
+    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    assert_string_equal(name, "bf16");
+    fit_proposal_free(&proposal);
+    size_t taken[N_REGION_PLACES];
+    plan_with(&rig, "optimizer.state_dtype=int8 recompute=block", taken);
+    rig.request.machine.host = taken[REGION_HOST];
+    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    assert_string_equal(name, "int8");
+    assert_non_null(strstr(proposal.overrides, "optimizer.state_dtype=int8"));
+    fit_proposal_free(&proposal);
+    rig.request.machine.host = 1000;
+    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    assert_null(name);
+    rig_free(&rig);
+}
+
+// A config that cannot be planned is told so, whatever fits.
+static void test_bad_config(void **state) {
+    (void)state;
+    struct rig rig;
+    struct fit fit;
+    rig_init(&rig, true, 2, "\"zero_optimization\": {\"reduce_bucket_size\": 1}");
+    EXPECT_FAILURE(STATUS_INVALID, fit_search(&rig.request, &fit), "reduce_bucket_size");
+    rig_free(&rig);
+}
+
+// A GPU that is planned for answers one question and refuses all others.
+static void test_planned_gpu(void **state) {
+    (void)state;
+    struct device *device;
+    struct stream stream;
+    void *memory;
+    size_t bytes;
+    EXPECT_OK(cuda_device_plan(&device));
+    assert_int_equal(device->place, REGION_DEVICE);
+    EXPECT_OK(stream_init(&stream, device));
+    const struct sample_args sample = {.N = 3, .V = 1000};
+    EXPECT_OK(device->ops->workspace_bytes(device, OP_sample, &sample, &bytes));
+    assert_int_equal(bytes, 2 * 3 * 1000 * 8);
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, device->ops->sample(&stream, &sample), "planned for");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, device->memory_new(device, 1, "tests", &memory), "planned for");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, device->copy(&stream, NULL, NULL, 1), "planned for");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, device->synchronize(&stream), "planned for");
+    stream_free(&stream);
+    device_close(device);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_limit),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_plenty),
+        cmocka_unit_test(test_smallest_ratio),
+        cmocka_unit_test(test_host_memory_counts),
+        cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_narrow_state),
+        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_planned_gpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+// metrics.jsonl: what is read back is what was written, to the bit, and a resumed run leaves one line a step.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "tests/support/expect.h"
+#include "tests/support/temporary.h"
+#include "trainer/metrics.h"
+
+static struct temporary temporary;
+static char path[512];
+
+static void begin(void) {
+    temporary_path(&temporary, "metrics.jsonl", path, sizeof path);
+    EXPECT_OK(file_remove_tree(path));
+}
+
+static void write_steps(int64_t first, int64_t end) {
+    struct metrics metrics;
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
+    for (int64_t step = first; step < end; step++)
+        EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = step, .loss = 0.5}));
+    metrics_close(&metrics);
+}
+
+static void write_evaluation(int64_t step, int64_t first, double bits_per_byte) {
+    struct metrics metrics;
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
+    EXPECT_OK(metrics_eval(&metrics, &(struct eval_metrics){step, 1.25, bits_per_byte}));
+    metrics_close(&metrics);
+}
+
+// The file's lines, parsed; the caller deletes the array.
+static cJSON *read_lines(void) {
+    char *text, *rest, *line;
+    size_t bytes;
+    EXPECT_OK(file_read(path, 1 << 20, &text, &bytes));
+    cJSON *lines = cJSON_CreateArray();
+    assert_true(bytes == 0 || text[bytes - 1] == '\n');
+    for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        cJSON *object;
+        EXPECT_OK(json_parse(line, strlen(line), path, &object));
+        cJSON_AddItemToArray(lines, object);
+    }
+    free(text);
+    return lines;
+}
+
+static double number(const cJSON *object, const char *key) {
+    double value;
+    EXPECT_OK(json_get_number(object, key, path, &value));
+    return value;
+}
+
+// "0,1,2v,2": the steps in order, evaluations with a v.
+static void assert_steps(const char *expected) {
+    char got[256] = "";
+    cJSON *lines = read_lines();
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, lines) {
+        size_t length = strlen(got);
+        snprintf(got + length, sizeof got - length, "%s%.0f%s", length ? "," : "", number(entry, "step"),
+                 cJSON_GetObjectItemCaseSensitive(entry, "val_loss") ? "v" : "");
+    }
+    cJSON_Delete(lines);
+    assert_string_equal(got, expected);
+}
+
+static void test_floats_read_back_to_the_bit(void **unused) {
+    (void)unused;
+    begin();
+    enum { N = 200 };
+    struct step_metrics written[N];
+    struct metrics metrics;
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
+    for (int i = 0; i < N; i++) {
+        double scale = pow(10, rng_below(1, 1, (uint64_t)i, 60) - 30.0);
+        written[i] = (struct step_metrics){.step = i,
+                                           .loss = scale * rng_uniform(1, 2, (uint64_t)i),
+                                           .grad_norm = scale * rng_uniform(1, 3, (uint64_t)i),
+                                           .lr = scale * rng_uniform(1, 4, (uint64_t)i),
+                                           .tokens = (int64_t)1 << (i % 53),
+                                           .tokens_per_s = 1e5 * rng_uniform(1, 5, (uint64_t)i),
+                                           .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
+                                           .mfu = rng_uniform(1, 7, (uint64_t)i),
+                                           .memory_planned_bytes = (size_t)i << 30,
+                                           .memory_peak_bytes = (size_t)i << 31};
+        EXPECT_OK(metrics_step(&metrics, &written[i]));
+    }
+    metrics_close(&metrics);
+    cJSON *lines = read_lines();
+    assert_int_equal(cJSON_GetArraySize(lines), N);
+    const cJSON *entry = lines->child;
+    for (int i = 0; i < N; i++, entry = entry->next) {
+        assert_true(number(entry, "step") == i);
+        assert_true(number(entry, "loss") == written[i].loss);
+        assert_true(number(entry, "grad_norm") == written[i].grad_norm);
+        assert_true(number(entry, "lr") == written[i].lr);
+        assert_true(number(entry, "tokens") == (double)written[i].tokens);
+        assert_true(number(entry, "tokens_per_s") == written[i].tokens_per_s);
+        assert_true(number(entry, "step_ms") == written[i].step_ms);
+        assert_true(number(entry, "mfu") == written[i].mfu);
+        assert_true(number(entry, "memory_planned_bytes") == (double)written[i].memory_planned_bytes);
+        assert_true(number(entry, "memory_peak_bytes") == (double)written[i].memory_peak_bytes);
+    }
+    cJSON_Delete(lines);
+}
+
+static void test_no_tokenizer_gives_null(void **unused) {
+    (void)unused;
+    begin();
+    write_evaluation(3, 3, NAN);
+    write_evaluation(4, 4, 2.5);
+    cJSON *lines = read_lines();
+    assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(lines->child, "val_bits_per_byte")));
+    assert_true(number(lines->child->next, "val_bits_per_byte") == 2.5);
+    assert_true(number(lines->child->next, "val_loss") == 1.25);
+    cJSON_Delete(lines);
+}
+
+// A line is there as soon as its step is over: a reader beside the run sees it.
+static void test_every_line_is_flushed(void **unused) {
+    (void)unused;
+    begin();
+    struct metrics metrics;
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
+    EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 0}));
+    assert_steps("0");
+    EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 1}));
+    assert_steps("0,1");
+    metrics_close(&metrics);
+}
+
+// An evaluation after N updates belongs to the run that resumes after N updates; the loss of step N does not.
+static void test_resuming_cuts_what_will_be_written_again(void **unused) {
+    (void)unused;
+    begin();
+    write_steps(0, 3);
+    write_evaluation(3, 3, 2);
+    write_steps(3, 6);
+    write_evaluation(6, 6, 2);
+    assert_steps("0,1,2,3v,3,4,5,6v");
+    write_steps(5, 7);
+    assert_steps("0,1,2,3v,3,4,5,6");
+    write_steps(3, 4);
+    assert_steps("0,1,2,3v,3");
+    write_steps(0, 1);
+    assert_steps("0");
+}
+
+static void append(const char *text) {
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_a_torn_line_is_cut(void **unused) {
+    (void)unused;
+    begin();
+    write_steps(0, 2);
+    append("{\"step\": 2, \"lo");
+    write_steps(2, 4);
+    assert_steps("0,1,2,3");
+    append("{\"step\": 4, \"lo\n");
+    write_steps(4, 5);
+    assert_steps("0,1,2,3,4");
+}
+
+static void test_a_place_that_cannot_be_written(void **unused) {
+    (void)unused;
+    char blocked[512];
+    struct metrics metrics;
+    temporary_path(&temporary, "absent", blocked, sizeof blocked);
+    EXPECT_FAILURE(STATUS_FAILED, metrics_open(&metrics, blocked, 0), blocked);
+    metrics_close(&metrics);
+}
+
+// A full disk is noticed at the line that no longer fits.
+static void test_a_full_disk(void **unused) {
+    (void)unused;
+    struct metrics metrics = {.path = strdup("/dev/full"), .stream = fopen("/dev/full", "a")};
+    assert_non_null(metrics.path);
+    if (!metrics.stream) {
+        free(metrics.path);
+        skip();
+    }
+    EXPECT_FAILURE(STATUS_FAILED, metrics_step(&metrics, &(struct step_metrics){.step = 0}), "/dev/full");
+    metrics_close(&metrics);
+}
+
+static int make_folder(void **unused) {
+    (void)unused;
+    return temporary_init(&temporary) ? 0 : -1;
+}
+
+static int remove_folder(void **unused) {
+    (void)unused;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_floats_read_back_to_the_bit),
+        cmocka_unit_test(test_no_tokenizer_gives_null),
+        cmocka_unit_test(test_every_line_is_flushed),
+        cmocka_unit_test(test_resuming_cuts_what_will_be_written_again),
+        cmocka_unit_test(test_a_torn_line_is_cut),
+        cmocka_unit_test(test_a_place_that_cannot_be_written),
+        cmocka_unit_test(test_a_full_disk),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}

@@ -1,0 +1,343 @@
+// What is planned against formulas written out by hand, on a model whose units divide by no number of ranks;
+// and the ranks that plan_stages picks against all of them.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "trainer/plan/fit.h"
+#include "trainer/plan/model_sizes.h"
+#include "trainer/plan/paper.h"
+#include "trainer/plan/plan.h"
+
+#define ODD_MODEL                                                                                            \
+    "\"model\": {\"n_layer\": 3, \"n_head\": 1, \"n_embd\": 33, \"vocab_size\": 2100, \"n_positions\": 7}, " \
+    "\"data\": {\"tokenizer\": \"bytes\"}, "
+#define N_MICRO 3
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct device *device;
+};
+
+// options: the sections after the model's and the data's.
+static void rig_init(struct rig *rig, int world, const char *train, const char *zero) {
+    char json[1024];
+    snprintf(json, sizeof json,
+             "{" ODD_MODEL "\"train\": {\"micro_batch_size\": 1, \"gradient_accumulation_steps\": %d%s}, "
+             "\"zero_optimization\": {%s}}",
+             N_MICRO, train, zero);
+    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
+    EXPECT_OK(config_resolve(&rig->config, world));
+    const struct gpt_config sizes = model_sizes(&rig->config);
+    EXPECT_OK(params_init(&rig->params, &sizes));
+    EXPECT_OK(device_open("cpu", 2, 0, &rig->device));
+}
+
+static void rig_free(struct rig *rig) {
+    device_close(rig->device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+static struct plan_request request_of(const struct rig *rig, enum dtype type, int rank, int world) {
+    return (struct plan_request){.config = &rig->config,
+                                 .params = &rig->params,
+                                 .type = type,
+                                 .device = rig->device,
+                                 .rank = rank,
+                                 .world = world,
+                                 .local_world = world};
+}
+
+// ---- memory
+
+// Tensors that stay whole in stage 3, each padded as in a unit.
+static size_t persistent_elements(const struct rig *rig) {
+    size_t n = 0, threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
+    for (int i = 0; i < rig->params.n_params; i++)
+        if (rig->params.params[i].elements < threshold)
+            n += (rig->params.params[i].elements + 127) / 128 * 128;
+    return n;
+}
+
+static void check_states(const struct rig *rig, enum dtype type, size_t owned, const struct plan *plan) {
+    int stage = (int)rig->config.zero_optimization.stage;
+    bool every = rig->config.zero_optimization.reduce_every_micro_batch;
+    size_t P = rig->params.n_elements, size = dtype_size(type), total = 0;
+    assert_int_equal(plan->bytes[REGION_PARAMS], size * (stage < 3 ? P : owned + persistent_elements(rig)));
+    assert_int_equal(plan->bytes[REGION_GRADS],
+                     4 * (stage < 2 ? P : 0) + 4 * (stage >= 2 || every ? owned : 0));
+    assert_int_equal(plan->bytes[REGION_MASTER], type == DTYPE_F32 ? 0 : 4 * (stage == 0 ? P : owned));
+    assert_int_equal(plan->bytes[REGION_MOMENTS], 8 * (stage == 0 ? P : owned));
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        total += plan->bytes[kind];
+    assert_int_equal(plan->total, total);
+}
+
+static void check_ranks(struct rig *rig, int world) {
+    enum partition_kind kind;
+    struct partition partition;
+    EXPECT_OK(partition_find(rig->config.zero_optimization.partition, &kind));
+    EXPECT_OK(partition_init(&partition, &rig->params, kind, world));
+    for (int stage = 0; stage < N_STAGES; stage++)
+        for (int rank = 0; rank < world; rank++)
+            for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+                struct plan plan;
+                struct plan_request request = request_of(rig, (enum dtype)type, rank, world);
+                rig->config.zero_optimization.stage = stage;
+                EXPECT_OK(plan_make(&request, &plan));
+                check_states(rig, (enum dtype)type, partition.rank_elements[rank], &plan);
+            }
+    partition_free(&partition);
+}
+
+static const char *const partitions[] = {"even", "layer", "tensor"};
+
+static void test_states(void **state) {
+    (void)state;
+    static const char *const others[] = {"", ", \"reduce_every_micro_batch\": true",
+                                         ", \"stage3_param_persistence_threshold\": 0",
+                                         ", \"stage3_param_persistence_threshold\": 1000"};
+    for (int world = 1; world <= 5; world++)
+        for (size_t i = 0; i < N_PARTITIONS; i++)
+            for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+                struct rig rig;
+                char zero[128];
+                snprintf(zero, sizeof zero, "\"partition\": \"%s\"%s", partitions[i], others[k]);
+                rig_init(&rig, world, "", zero);
+                check_ranks(&rig, world);
+                rig_free(&rig);
+            }
+}
+
+// ---- what is sent
+
+// What all ranks together send is what the formula says of one, times the ranks: P (N - 1) elements for each
+// reduction or gathering of all P.
+static void sum_wire(struct rig *rig, enum dtype type, int world, struct wire_plan *sum) {
+    *sum = (struct wire_plan){0};
+    for (int rank = 0; rank < world; rank++) {
+        struct plan plan;
+        struct plan_request request = request_of(rig, type, rank, world);
+        EXPECT_OK(plan_make(&request, &plan));
+        for (int i = 0; i < N_COMM_OPERATIONS; i++) {
+            sum->bytes[i] += plan.wire.bytes[i];
+            sum->calls[i] = plan.wire.calls[i]; // the same on every rank
+        }
+    }
+}
+
+// Elements that stage 3 gathers in a micro-batch, each use of a tensor counted, and those gathered once.
+static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persistent) {
+    size_t threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
+    *fetched = *persistent = 0;
+    for (int i = 0; i < rig->params.n_params; i++) {
+        const struct param *param = &rig->params.params[i];
+        bool final = param->unit == rig->params.n_units - 1; // its forward and backward are one
+        if (param->elements < threshold)
+            *persistent += param->elements;
+        else
+            *fetched += (final ? 1 : 2) * param->elements;
+    }
+}
+
+static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
+    struct wire_plan sum;
+    rig->config.zero_optimization.stage = stage;
+    sum_wire(rig, type, world, &sum);
+    size_t P = rig->params.n_elements, size = dtype_size(type), others = (size_t)world - 1;
+    size_t micro = stage >= 2 ? N_MICRO : 1, fetched, persistent;
+    count_gathers(rig, &fetched, &persistent);
+    assert_int_equal(sum.bytes[COMM_REDUCE_SCATTER], micro * 4 * P * others);
+    assert_int_equal(sum.bytes[COMM_ALL_GATHER], stage == 0 ? 4 * P * others
+                                                 : stage <= 2
+                                                     ? size * P * others
+                                                     : size * others * (N_MICRO * fetched + persistent));
+    if (world == 1)
+        assert_int_equal(sum.calls[COMM_REDUCE_SCATTER] + sum.calls[COMM_ALL_GATHER], 0);
+    else if (stage < 2)
+        assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], 1); // the bucket holds all
+    else
+        assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], N_MICRO * rig->params.n_units);
+    assert_int_equal(sum.bytes[COMM_BROADCAST] + sum.bytes[COMM_CONTROL], 0);
+    assert_int_equal(sum.bytes[COMM_ALL_REDUCE] + sum.calls[COMM_ALL_REDUCE], 0); // Adafactor's alone
+}
+
+static void test_wire(void **state) {
+    (void)state;
+    static const int thresholds[] = {0, 1000, 100000000};
+    for (int world = 1; world <= 5; world++)
+        for (size_t i = 0; i < N_PARTITIONS; i++)
+            for (size_t k = 0; k < sizeof thresholds / sizeof *thresholds; k++) {
+                struct rig rig;
+                char zero[128];
+                snprintf(zero, sizeof zero,
+                         "\"partition\": \"%s\", \"stage3_param_persistence_threshold\": %d", partitions[i],
+                         thresholds[k]);
+                rig_init(&rig, world, "", zero);
+                for (int stage = 0; stage < N_STAGES; stage++)
+                    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+                        check_wire(&rig, (enum dtype)type, stage, world);
+                rig_free(&rig);
+            }
+}
+
+// Two doubles a row and two a column, or an element in one dimension, and four a tensor; to and fro.
+static void test_adafactor(void **state) {
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct rig rig;
+            struct wire_plan sum, adamw;
+            uint64_t n = 0, others = (uint64_t)world - 1;
+            rig_init(&rig, world, "", "\"partition\": \"tensor\"");
+            rig.config.zero_optimization.stage = stage;
+            sum_wire(&rig, DTYPE_BF16, world, &adamw);
+            free(rig.config.optimizer.type);
+            rig.config.optimizer.type = strdup("adafactor");
+            sum_wire(&rig, DTYPE_BF16, world, &sum);
+            for (int i = 0; i < rig.params.n_params; i++) {
+                const struct param *param = &rig.params.params[i];
+                n += 4 + 2 * (uint64_t)(param->shape[0] + (param->n_dims > 1 ? param->shape[1] : 0));
+            }
+            bool shared = stage > 0 && world > 1;
+            assert_int_equal(sum.bytes[COMM_ALL_REDUCE], shared ? 2 * others * n * sizeof(double) : 0);
+            assert_int_equal(sum.calls[COMM_ALL_REDUCE], shared ? 2 : 0);
+            assert_int_equal(sum.bytes[COMM_REDUCE_SCATTER], adamw.bytes[COMM_REDUCE_SCATTER]);
+            assert_int_equal(sum.bytes[COMM_ALL_GATHER], adamw.bytes[COMM_ALL_GATHER]);
+            rig_free(&rig);
+        }
+}
+
+// Gradients rounded to bf16 or fp16 on their way are half the bytes.
+static void test_narrow_gradients(void **state) {
+    (void)state;
+    struct rig rig;
+    struct wire_plan wide, narrow;
+    rig_init(&rig, 4, "", "");
+    sum_wire(&rig, DTYPE_F32, 4, &wide);
+    for (int type = DTYPE_BF16; type <= DTYPE_F16; type++) {
+        free(rig.config.top.communication_data_type);
+        rig.config.top.communication_data_type = strdup(dtype_name((enum dtype)type));
+        sum_wire(&rig, DTYPE_F32, 4, &narrow);
+        assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
+    }
+    rig_free(&rig);
+}
+
+// ---- every stage at once
+
+static void check_stages(struct rig *rig, enum dtype type, int world) {
+    struct plan_stage stages[N_STAGES];
+    struct plan_request request = request_of(rig, type, 0, world);
+    EXPECT_OK(plan_stages(&request, stages));
+    for (int stage = 0; stage < N_STAGES; stage++) {
+        size_t most = 0, least = SIZE_MAX;
+        struct plan of_rank = {.total = 0};
+        rig->config.zero_optimization.stage = stage;
+        for (request.rank = 0; request.rank < world; request.rank++) {
+            struct plan plan;
+            EXPECT_OK(plan_make(&request, &plan));
+            most = plan.total > most ? plan.total : most;
+            least = plan.total < least ? plan.total : least;
+            if (request.rank == stages[stage].rank)
+                of_rank = plan;
+        }
+        assert_int_equal(stages[stage].most.total, most);
+        assert_int_equal(stages[stage].least, least);
+        assert_memory_equal(&stages[stage].most, &of_rank, sizeof of_rank);
+    }
+}
+
+// Rank 0 has more to hold where samples are written, and fewer elements than others in some partitions.
+static void test_stages(void **state) {
+    (void)state;
+    static const int worlds[] = {1, 2, 3, 4, 7, 13, 48};
+    static const char *const trains[] = {"", ", \"sample_every\": 2"};
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
+        for (size_t i = 0; i < N_PARTITIONS; i++)
+            for (size_t k = 0; k < 2; k++) {
+                struct rig rig;
+                char zero[128];
+                snprintf(zero, sizeof zero, "\"partition\": \"%s\", \"stage\": 1", partitions[i]);
+                rig_init(&rig, worlds[w], trains[k], zero);
+                check_stages(&rig, (enum dtype)(w % N_COMPUTE_DTYPES), worlds[w]);
+                rig_free(&rig);
+            }
+}
+
+// Lists of calls are bounded, whatever the bucket.
+static void test_tiny_buckets(void **state) {
+    (void)state;
+    struct rig rig;
+    struct plan plan;
+    rig_init(&rig, 2, "", "\"reduce_bucket_size\": 1");
+    struct plan_request request = request_of(&rig, DTYPE_F32, 0, 2);
+    EXPECT_OK(plan_make(&request, &plan));
+    assert_int_equal(plan.wire.calls[COMM_REDUCE_SCATTER], rig.params.n_elements);
+    params_free(&rig.params);
+    const struct gpt_config larger = {
+        .n_layer = 1, .n_head = 1, .n_embd = 512, .vocab_size = 100, .n_positions = 7};
+    EXPECT_OK(params_init(&rig.params, &larger));
+    EXPECT_FAILURE(STATUS_INVALID, plan_make(&request, &plan), "reduce_bucket_size", "1 elements");
+    rig_free(&rig);
+}
+
+// What is advised to a run that does not fit: the next stage where that is enough, a smaller run where
+// nothing is.
+static void expect_advice(const struct rig *rig, int world, uint64_t available, const char *fact,
+                          const char *other) {
+    struct plan_request request = request_of(rig, DTYPE_BF16, 0, world);
+    struct text advice = {0};
+    const struct fit_machine machine = {.host = available * (uint64_t)world};
+    EXPECT_OK(fit_advise(&request, &machine, &advice));
+    if (!strstr(advice.data, fact) || !strstr(advice.data, other))
+        fail_msg("%llu bytes: advised is \"%s\", expected %s and %s", (unsigned long long)available,
+                 advice.data, fact, other);
+    text_free(&advice);
+}
+
+static void test_advice(void **state) {
+    (void)state;
+    struct rig rig;
+    struct plan plans[2];
+    rig_init(&rig, 4, "", "\"stage\": 0");
+    for (int stage = 0; stage < 2; stage++) {
+        struct plan_request request = request_of(&rig, DTYPE_BF16, 0, 4);
+        rig.config.zero_optimization.stage = stage;
+        EXPECT_OK(plan_make(&request, &plans[stage]));
+    }
+    rig.config.zero_optimization.stage = 0;
+    assert_true(plans[1].total < plans[0].total);
+    expect_advice(&rig, 4, plans[1].taken[REGION_HOST], "it would fit", "zero_optimization.stage=1");
+    expect_advice(&rig, 4, 1000, "smaller", "train.seq_len");
+    rig_free(&rig);
+}
+
+static void test_paper(void **state) {
+    (void)state;
+    for (int stage = 0; stage < N_STAGES; stage++)
+        assert_true(paper_bytes(stage, 7, 1) == 16 * 7);
+    assert_true(paper_bytes(0, 1e9, 64) == 16e9);
+    assert_true(paper_bytes(1, 1e9, 64) == 4e9 + 12e9 / 64);
+    assert_true(paper_bytes(2, 1e9, 64) == 2e9 + 14e9 / 64);
+    assert_true(paper_bytes(3, 1e9, 64) == 16e9 / 64);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_wire),
+        cmocka_unit_test(test_adafactor), cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_stages),    cmocka_unit_test(test_tiny_buckets),
+        cmocka_unit_test(test_advice),    cmocka_unit_test(test_paper),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+// A run of a trillion parameters on thousands of ranks, without any of them: what the first and the last rank
+// lay out, how long that takes and what it takes, and that the memory planned fits GPUs of 80 GB.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "tests/support/expect.h"
+#include "trainer/plan/plan.h"
+#include "zero/comm/backend.h"
+#include "zero/comm/link.h"
+
+static const char config_json[] =
+    "{\"model\": {\"n_layer\": 128, \"n_head\": 160, \"n_embd\": 25600, \"vocab_size\": 51200, "
+    "\"n_positions\": 2048}, \"precision\": {\"compute\": \"bf16\"}, \"recompute\": \"block\", "
+    "\"run\": {\"threads\": 1}, \"train\": {\"micro_batch_size\": 1, \"seq_len\": 2048}, "
+    "\"zero_optimization\": {\"stage\": 3}}";
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct device *device;
+};
+
+static void rig_init(struct rig *rig, int world) {
+    EXPECT_OK(config_parse(&rig->config, config_json, strlen(config_json), "json"));
+    EXPECT_OK(config_resolve(&rig->config, world));
+    EXPECT_OK(params_init(&rig->params, &(struct gpt_config){128, 160, 25600, 51200, 2048}));
+    EXPECT_OK(device_open("cpu", 1, 0, &rig->device));
+}
+
+static void rig_free(struct rig *rig) {
+    device_close(rig->device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+// A list's calls hold so many elements of the unit, and each piece is inside its owner's share of it.
+static void check_calls(const struct state *state, const struct transfers *calls, int unit, size_t elements,
+                        bool to_share) {
+    const struct partition *partition = &state->partition;
+    size_t shares[4096] = {0}, sum = 0;
+    for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
+        shares[partition->spans[i].owner] += partition->spans[i].end - partition->spans[i].begin;
+    for (int c = 0; c < calls->n_calls; c++)
+        for (int i = 0; i < calls->calls[c].n_pieces; i++) {
+            const struct comm_piece *piece = &calls->calls[c].pieces[i];
+            size_t in_share = to_share ? piece->out : piece->in;
+            assert_true(in_share + piece->elements <= shares[piece->owner]);
+            sum += piece->elements;
+        }
+    assert_int_equal(sum, elements);
+}
+
+struct lists {
+    size_t n_pieces, n_unshared; // of all lists, and were none shared
+};
+
+static size_t pieces_of(const struct transfers *calls) {
+    size_t n = 0;
+    for (int c = 0; c < calls->n_calls; c++)
+        n += (size_t)calls->calls[c].n_pieces;
+    return n;
+}
+
+static struct lists check_lists(const struct state *state) {
+    const struct parameters *parameters = &state->parameters;
+    const struct gradients *gradients = &state->gradients;
+    const struct params *params = state->params;
+    struct lists lists = {pieces_of(&parameters->updated), pieces_of(&parameters->updated)};
+    for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
+        const struct fetch *fetch = &parameters->fetches[f];
+        size_t elements = 0;
+        for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++)
+            if (parameters->persistent_offset[i] == NOT_PERSISTENT)
+                elements += params->params[i].elements;
+        check_calls(state, fetch->calls, fetch->unit, elements, false);
+        lists.n_pieces += pieces_of(&fetch->own);
+        lists.n_unshared += pieces_of(fetch->calls);
+    }
+    for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
+        const struct reduction *reduction = &gradients->reductions[r];
+        check_calls(state, reduction->calls, reduction->unit, reduction->range.end - reduction->range.begin,
+                    true);
+        lists.n_pieces += pieces_of(&reduction->own);
+        lists.n_unshared += pieces_of(reduction->calls);
+    }
+    return lists;
+}
+
+// What a bulk call does with its list, without the messages: a cursor for every owner, each through its
+// pieces. Every element must come once.
+static size_t walk_list(const struct transfers *calls, int world, int *first, size_t *owned) {
+    size_t sum = 0;
+    for (int c = 0; c < calls->n_calls; c++) {
+        const struct transfer *call = &calls->calls[c];
+        size_t in_call = 0;
+        transfer_owners(call, world, first, owned);
+        for (int owner = 0; owner < world; owner++) {
+            struct transfer_cursor cursor = {.transfer = call, .piece = first[owner]};
+            size_t n = 0;
+            for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;)
+                n += run.elements;
+            assert_int_equal(n, owned[owner]);
+            in_call += n;
+        }
+        assert_int_equal(in_call, call->elements);
+        sum += in_call;
+    }
+    return sum;
+}
+
+// The gathers of forward and of backward, and the reductions, of one micro-batch.
+static void walk(const struct state *state, int rank, int world) {
+    int *first = calloc((size_t)world, sizeof *first);
+    size_t *owned = calloc((size_t)world, sizeof *owned), n = 0;
+    const struct parameters *parameters = &state->parameters;
+    const struct gradients *gradients = &state->gradients;
+    assert_true(first && owned);
+    double began = clock_monotonic_s();
+    for (int pass = 0; pass < 2; pass++)
+        for (int f = 0; f < parameters->first_fetch[state->params->n_units]; f++)
+            n += walk_list(parameters->fetches[f].calls, world, first, owned);
+    for (int r = 0; r < gradients->first_reduction[state->params->n_units]; r++)
+        n += walk_list(gradients->reductions[r].calls, world, first, owned);
+    double seconds = clock_monotonic_s() - began;
+    size_t links = comm_memory_bytes(world, 8);
+    print_message(
+        "rank %d of %d: the calls of one micro-batch, %.3g elements, walked by owner in %.3f s; links "
+        "take %.1f MiB, their chunks are %zu KiB\n",
+        rank, world, (double)n, seconds, (double)links / 0x1p20, link_chunk_bytes(world) >> 10);
+    assert_true(links < (size_t)100 << 20);
+    assert_true(seconds < 30);
+    free(first);
+    free(owned);
+}
+
+static void lay_out(struct rig *rig, int rank, int world) {
+    struct state state;
+    struct region_table table;
+    region_table_init(&table);
+    double began = clock_monotonic_s();
+    EXPECT_OK(
+        state_init(&state, &rig->params, &rig->config, DTYPE_BF16, rank, world, NULL, rig->device, &table));
+    EXPECT_OK(parameters_lay_out(&state.parameters));
+    EXPECT_OK(gradients_lay_out(&state.gradients));
+    double seconds = clock_monotonic_s() - began;
+    struct lists lists = check_lists(&state);
+    // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a
+    // block, whatever the number of blocks: a piece for each owner, and one more wherever a tensor or a
+    // bucket ends. And the persistent tensors.
+    size_t n_cuts = (size_t)rig->params.n_params * 2 + 200;
+    assert_true(lists.n_pieces <= 2 * 3 * (size_t)world + n_cuts);
+    assert_true(seconds < 30);
+    print_message(
+        "rank %d of %d: laid out in %.3f s, %zu pieces in %.1f MiB (%.1f MiB were none shared), %d spans "
+        "in %.1f MiB\n",
+        rank, world, seconds, lists.n_pieces, (double)(lists.n_pieces * sizeof(struct comm_piece)) / 0x1p20,
+        (double)(lists.n_unshared * sizeof(struct comm_piece)) / 0x1p20, state.partition.n_spans,
+        (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
+    walk(&state, rank, world);
+    state_free(&state);
+    region_table_free(&table);
+}
+
+static void plan(struct rig *rig, int rank, int world) {
+    const struct plan_request request = {.config = &rig->config,
+                                         .params = &rig->params,
+                                         .type = DTYPE_BF16,
+                                         .device = rig->device,
+                                         .rank = rank,
+                                         .world = world,
+                                         .local_world = 8};
+    struct plan plan;
+    double began = clock_monotonic_s();
+    EXPECT_OK(plan_make(&request, &plan));
+    double seconds = clock_monotonic_s() - began;
+    print_message("rank %d of %d: planned in %.3f s, %.1f GiB, sends %.2f TiB in %llu calls\n", rank, world,
+                  seconds, (double)plan.total / 0x1p30, (double)wire_plan_bytes(&plan.wire) / 0x1p40,
+                  (unsigned long long)wire_plan_calls(&plan.wire));
+    assert_true((double)(plan.total + plan.host) < 80e9);
+    assert_true(seconds < 30);
+}
+
+static void test_a_trillion_parameters_on_thousands_of_ranks(void **state) {
+    (void)state;
+    for (int world = 1024; world <= 4096; world *= 4) {
+        struct rig rig;
+        rig_init(&rig, world);
+        for (int rank = 0; rank < world; rank += world - 1) {
+            lay_out(&rig, rank, world);
+            plan(&rig, rank, world);
+        }
+        rig_free(&rig);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_trillion_parameters_on_thousands_of_ranks),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

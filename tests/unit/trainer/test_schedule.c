@@ -1,0 +1,118 @@
+// The learning rate against its formulas, worked out by hand at points where they are known.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "trainer/schedule.h"
+
+#define PEAK 0.01
+
+static void configure(struct config *config, const char *text) {
+    EXPECT_OK(config_parse(config, text, strlen(text), "test"));
+    config->optimizer.lr = PEAK;
+}
+
+static void assert_rate(const struct config *config, int64_t step, double expected) {
+    double rate = schedule_lr(config, step);
+    if (!(fabs(rate - expected) <= 1e-12 * PEAK))
+        fail_msg("step %lld: %.17g, expected %.17g", (long long)step, rate, expected);
+}
+
+static void test_warm_up_is_linear(void **unused) {
+    (void)unused;
+    static const char *const types[] = {"constant", "cosine", "linear", "warmup-stable-decay"};
+    for (int i = 0; i < 4; i++) {
+        char text[160];
+        snprintf(text, sizeof text,
+                 "{\"train\": {\"max_steps\": 100}, \"scheduler\": {\"type\": \"%s\", \"warmup_steps\": 5}}",
+                 types[i]);
+        struct config config;
+        configure(&config, text);
+        for (int64_t step = 0; step < 5; step++)
+            assert_rate(&config, step, PEAK * (double)(step + 1) / 5);
+        config_free(&config);
+    }
+}
+
+// Golden curves need the very number that was configured.
+static void test_constant_is_exact(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "{\"train\": {\"max_steps\": 20}, "
+                       "\"scheduler\": {\"type\": \"constant\", \"warmup_steps\": 0}}");
+    for (int64_t step = 0; step < 20; step++)
+        assert_true(schedule_lr(&config, step) == PEAK);
+    config_free(&config);
+}
+
+// No warm-up, 101 steps: step s is s / 100 of the way.
+static void test_cosine_and_linear_at_known_points(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "{\"train\": {\"max_steps\": 101}, "
+                       "\"scheduler\": {\"type\": \"cosine\", \"warmup_steps\": 0, \"min_lr_ratio\": 0.1}}");
+    assert_rate(&config, 0, PEAK);
+    assert_rate(&config, 25, PEAK * (0.1 + 0.9 * 0.5 * (1 + sqrt(0.5))));
+    assert_rate(&config, 50, PEAK * 0.55);
+    assert_rate(&config, 75, PEAK * (0.1 + 0.9 * 0.5 * (1 - sqrt(0.5))));
+    assert_rate(&config, 100, PEAK * 0.1);
+    config_free(&config);
+    configure(&config, "{\"train\": {\"max_steps\": 101}, "
+                       "\"scheduler\": {\"type\": \"linear\", \"warmup_steps\": 0, \"min_lr_ratio\": 0}}");
+    for (int64_t step = 0; step <= 100; step++)
+        assert_rate(&config, step, PEAK * (1 - (double)step / 100));
+    config_free(&config);
+}
+
+static void test_stable_phase_then_linear_decay(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "{\"train\": {\"max_steps\": 100}, \"scheduler\": {\"type\": \"warmup-stable-decay\", "
+                       "\"warmup_steps\": 10, \"decay_ratio\": 0.2, \"min_lr_ratio\": 0.1}}");
+    for (int64_t step = 9; step <= 79; step++)
+        assert_rate(&config, step, PEAK);
+    assert_rate(&config, 89, PEAK * 0.55);
+    assert_rate(&config, 99, PEAK * 0.1);
+    for (int64_t step = 80; step < 100; step++)
+        assert_true(schedule_lr(&config, step) < schedule_lr(&config, step - 1));
+    config_free(&config);
+}
+
+// Bounds hold for every shape, also where warm-up, decay and the end meet.
+static void test_never_outside_its_bounds(void **unused) {
+    (void)unused;
+    static const char *const types[] = {"constant", "cosine", "linear", "warmup-stable-decay"};
+    for (int type = 0; type < 4; type++)
+        for (int warmup = 0; warmup <= 3; warmup++)
+            for (int last = 0; last <= 4; last++)
+                for (int decay = 0; decay <= 2; decay++) {
+                    char text[240];
+                    snprintf(text, sizeof text,
+                             "{\"train\": {\"max_steps\": %d}, \"scheduler\": {\"type\": \"%s\", "
+                             "\"warmup_steps\": %d, \"decay_ratio\": %g, \"min_lr_ratio\": 0.25}}",
+                             last, types[type], warmup, 0.5 * decay);
+                    struct config config;
+                    configure(&config, text);
+                    for (int64_t step = 0; step < last; step++) {
+                        double rate = schedule_lr(&config, step);
+                        assert_true(rate > 0.2499 * PEAK && rate <= PEAK * (1 + 1e-12));
+                    }
+                    config_free(&config);
+                }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_warm_up_is_linear),
+        cmocka_unit_test(test_constant_is_exact),
+        cmocka_unit_test(test_cosine_and_linear_at_known_points),
+        cmocka_unit_test(test_stable_phase_then_linear_decay),
+        cmocka_unit_test(test_never_outside_its_bounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,93 @@
+// A first signal asks to stop, a second one ends the process at once. In child processes, as the handlers
+// outlast a test.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "trainer/signals.h"
+
+#define SAW_THE_REQUEST 3
+
+// What a process that gets these signals one after the other ends with.
+static int exit_code_after(int first, int second) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGHUP, SIG_DFL); // also under nohup
+        signals_catch();
+        if (signals_stop_asked())
+            _exit(1);
+        kill(getpid(), first);
+        for (int i = 0; i < 500 && !signals_stop_asked(); i++)
+            usleep(10000);
+        if (!signals_stop_asked())
+            _exit(2);
+        if (second)
+            kill(getpid(), second);
+        usleep(second ? 500000 : 0); // for what the second one does
+        _exit(SAW_THE_REQUEST);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    return WEXITSTATUS(result);
+}
+
+static void test_the_first_signal_asks_to_stop(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGINT, 0), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGTERM, 0), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGHUP, 0), SAW_THE_REQUEST);
+}
+
+static void test_the_second_signal_ends_the_process(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGINT, SIGINT), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGTERM, SIGTERM), 128 + SIGTERM);
+    assert_int_equal(exit_code_after(SIGTERM, SIGINT), 128 + SIGINT);
+}
+
+static void test_a_hangup_only_asks(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGTERM, SIGHUP), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGHUP, SIGTERM), SAW_THE_REQUEST);
+}
+
+// The caller, and what it starts, is never interrupted.
+static void test_the_caller_blocks_them(void **unused) {
+    (void)unused;
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        sigset_t blocked;
+        signal(SIGHUP, SIG_DFL);
+        signals_catch();
+        if (pthread_sigmask(SIG_SETMASK, NULL, &blocked) != 0)
+            _exit(1);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            if (!sigismember(&blocked, numbers[i]))
+                _exit(2);
+        _exit(0);
+    }
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_first_signal_asks_to_stop),
+        cmocka_unit_test(test_the_second_signal_ends_the_process),
+        cmocka_unit_test(test_a_hangup_only_asks),
+        cmocka_unit_test(test_the_caller_blocks_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,115 @@
+// The record of a run's data, out to JSON and back; what is wrong in it is refused by name.
+#include "tests/support/expect.h"
+
+#include <stdio.h>
+
+#include "base/json.h"
+#include "zero/checkpoint/data_record.h"
+
+static struct identity_entry entries[2] = {{3, 0xfedcba9876543210, "a.bin"}, {4, 1, "odd \"name\".bin"}};
+static const struct identity train = {2, 7, 0x123456789abcdef0, 1, 2, entries},
+                             val = {1, 3, 9, 1, 1, entries};
+
+static enum status parse(const char *json, int64_t step, struct data_record *record) {
+    cJSON *root;
+    EXPECT_OK(json_parse(json, strlen(json), "json", &root));
+    *record = (struct data_record){0};
+    enum status status = data_record_parse(record, root, step, "manifest.json");
+    cJSON_Delete(root);
+    return status;
+}
+
+// What data_record_print gives, as a whole object.
+static void print(const struct data_record *record, struct text *out) {
+    text_add(out, "{\n");
+    data_record_print(record, out);
+    text_add(out, "  \"end\": 0}");
+    EXPECT_OK(text_status(out));
+}
+
+static struct data_record make_record(void) {
+    struct data_record record = {0};
+    EXPECT_OK(data_record_begin_order(&record, 0, &val));
+    EXPECT_OK(data_record_begin_order(&record, 8, &val));
+    EXPECT_OK(data_record_begin_order(&record, 8, &train)); // takes the place of the one before
+    EXPECT_OK(identity_copy(&record.val, &val));
+    assert_int_equal(record.n_orders, 2);
+    return record;
+}
+
+static void test_there_and_back(void **state) {
+    (void)state;
+    struct data_record record = make_record(), back;
+    struct text json = {0}, again = {0};
+    print(&record, &json);
+    EXPECT_OK(parse(json.data, 8, &back));
+    assert_true(identity_is_same(&back.train, &train) && identity_is_same(&back.val, &val));
+    assert_int_equal(back.n_orders, 2);
+    assert_int_equal(back.orders[1].step, 8);
+    assert_true(back.orders[1].digest == train.digest);
+    print(&back, &again);
+    assert_string_equal(again.data, json.data);
+    text_free(&json);
+    text_free(&again);
+    data_record_free(&record);
+    data_record_free(&back);
+}
+
+static void test_nothing_recorded(void **state) {
+    (void)state;
+    struct text json = {0};
+    struct data_record record = {0};
+    print(&record, &json);
+    data_record_print(NULL, &json);
+    EXPECT_OK(parse(json.data, 8, &record));
+    assert_int_equal(record.n_orders, 0);
+    text_free(&json);
+}
+
+// One thing changed in a good record.
+static void test_what_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {
+        {"\"shards\": 2", "\"shards\": 3", "do not describe data of 3 shards"},
+        {"\"shards\": 2", "\"shards\": -2", "shards"},
+        {"\"shards_per_entry\": 1", "\"shards_per_entry\": 0", "0 shards each"},
+        {"fedcba9876543210", "fedcba987654321", "16 hexadecimal digits"},
+        {"\"step\": 8", "\"step\": 9", "step"}, // after the checkpoint's
+        {"\"step\": 0", "\"step\": 8", "step"}, // not ascending
+        {"\"orders\": [", "\"order\": [", "orders"},
+        {"\"data\": {", "\"data\": 5, \"rest\": {", "data"},
+    };
+    struct data_record record = make_record(), back;
+    struct text json = {0};
+    print(&record, &json);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *at = strstr(json.data, cases[i].from);
+        assert_non_null(at);
+        struct text bad = {0};
+        text_add_bytes(&bad, json.data, (size_t)(at - json.data));
+        text_add(&bad, "%s%s", cases[i].to, at + strlen(cases[i].from));
+        EXPECT_FAILURE(STATUS_INVALID, parse(bad.data, 8, &back), "manifest.json", cases[i].says);
+        data_record_free(&back);
+        text_free(&bad);
+    }
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse("{\"data\": {\"train\": {\"shards\": 0, \"tokens\": 0, \"xxh3\": "
+                         "\"0000000000000000\", \"shards_per_entry\": 1, \"entries\": []}, "
+                         "\"orders\": []}}",
+                         8, &back),
+                   "orders of data is empty");
+    data_record_free(&back);
+    text_free(&json);
+    data_record_free(&record);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_there_and_back),
+        cmocka_unit_test(test_nothing_recorded),
+        cmocka_unit_test(test_what_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,347 @@
+// Manifests: what is printed is what is read, for regular and for other partitions; forged ones are refused
+// by name; and thousands of ranks cost little, in bytes and in time.
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "tests/support/damage.h"
+#include "tests/support/expect.h"
+#include "zero/checkpoint/manifest.h"
+
+#define RANKS 3
+
+static struct config config;
+static struct params params;
+
+// A manifest of made-up files: as large as the layout has them, checksums that tell the rank.
+struct sample {
+    struct partition partition;
+    struct checkpoint_layout layout;
+    struct checkpoint_file *files;
+    char (*names)[24];
+    struct text text;
+};
+
+static void sample_init(struct sample *sample, const struct params *of, enum partition_kind kind, int world) {
+    *sample = (struct sample){0};
+    EXPECT_OK(partition_init(&sample->partition, of, kind, world));
+    sample->files = calloc((size_t)world, sizeof *sample->files);
+    sample->names = calloc((size_t)world, sizeof *sample->names);
+    assert_true(sample->files && sample->names);
+}
+
+static void sample_print(struct sample *sample, const struct params *of, bool has_factors) {
+    const struct checkpoint_contents contents = {.partition = &sample->partition,
+                                                 .step = 7,
+                                                 .tokens = 448,
+                                                 .config = &config,
+                                                 .params = of,
+                                                 .compute = DTYPE_BF16,
+                                                 .n_kinds = has_factors ? 1 : 3,
+                                                 .has_factors = has_factors};
+    int world = sample->partition.world;
+    EXPECT_OK(checkpoint_layout_init(&sample->layout, of, &sample->partition, contents.n_kinds, has_factors));
+    for (int rank = 0; rank < world; rank++) {
+        snprintf(sample->names[rank], sizeof *sample->names, MANIFEST_RANK_FILE, rank);
+        sample->files[rank] = (struct checkpoint_file){.name = sample->names[rank],
+                                                       .bytes = sample->layout.file_bytes[rank],
+                                                       .checksum = 0xabcdef0000000000u + (uint64_t)rank};
+    }
+    EXPECT_OK(manifest_print(&contents, "test", NULL, sample->files, world, &sample->layout, &sample->text));
+}
+
+static void sample_free(struct sample *sample) {
+    checkpoint_layout_free(&sample->layout);
+    partition_free(&sample->partition);
+    text_free(&sample->text);
+    free(sample->files);
+    free(sample->names);
+}
+
+static enum status parse(const struct text *text, struct checkpoint **out) {
+    *out = calloc(1, sizeof **out);
+    assert_non_null(*out);
+    return manifest_parse(*out, text->data, text->length, "manifest.json");
+}
+
+// Every element of every kind is found where the writer put it: spans in file order, without a gap.
+static void expect_places(const struct checkpoint *checkpoint, const struct sample *sample) {
+    struct checkpoint_layout_cursor cursor = {0};
+    struct checkpoint_span span, found;
+    uint64_t *ends = calloc((size_t)sample->partition.world, sizeof *ends);
+    assert_non_null(ends);
+    while (checkpoint_layout_next(&sample->layout, -1, &cursor, &span)) {
+        assert_int_equal(span.offset, ends[span.file]);
+        ends[span.file] += (span.end - span.begin) * sizeof(float);
+        const size_t elements[] = {span.begin, span.begin + (span.end - span.begin) / 2, span.end - 1};
+        for (int i = 0; i < 3; i++) {
+            assert_true(
+                checkpoint_layout_find(&checkpoint->layout, span.kind, span.unit, elements[i], &found));
+            assert_int_equal(found.file, span.file);
+            assert_int_equal(found.begin, elements[i]);
+            assert_int_equal(found.end, span.end);
+            assert_int_equal(found.offset, span.offset + (elements[i] - span.begin) * sizeof(float));
+        }
+    }
+    for (int rank = 0; rank < sample->partition.world; rank++)
+        assert_int_equal(ends[rank], checkpoint->files[rank].bytes);
+    free(ends);
+    for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++)
+        for (int unit = 0; unit < checkpoint->params.n_units; unit++)
+            assert_false(checkpoint_layout_find(
+                &checkpoint->layout, (enum checkpoint_kind)kind, unit,
+                checkpoint_kind_elements(&checkpoint->params, (enum checkpoint_kind)kind, unit), &found));
+}
+
+static void expect_read_back(struct sample *sample, bool regular) {
+    struct checkpoint *checkpoint;
+    EXPECT_OK(parse(&sample->text, &checkpoint));
+    assert_int_equal(checkpoint->step, 7);
+    assert_int_equal(checkpoint->world, sample->partition.world);
+    assert_int_equal(checkpoint->n_files, sample->partition.world);
+    assert_int_equal(checkpoint->layout.partition != NULL, regular);
+    for (int rank = 0; rank < checkpoint->n_files; rank++) {
+        assert_string_equal(checkpoint->files[rank].name, sample->names[rank]);
+        assert_int_equal(checkpoint->files[rank].checksum, sample->files[rank].checksum);
+    }
+    expect_places(checkpoint, sample);
+    checkpoint_close(checkpoint);
+}
+
+static void test_every_partition(void **state) {
+    (void)state;
+    for (int kind = 0; kind < N_PARTITIONS; kind++)
+        for (int world = 1; world <= 40; world = 2 * world + 1) // also ranks that own nothing
+            for (int has_factors = 0; has_factors < 2; has_factors++) {
+                struct sample sample;
+                sample_init(&sample, &params, (enum partition_kind)kind, world);
+                sample_print(&sample, &params, has_factors);
+                assert_null(strstr(sample.text.data, "\"spans\""));
+                expect_read_back(&sample, true);
+                sample_free(&sample);
+            }
+}
+
+// Owners that partition_init does not choose: the spans are listed.
+static void test_a_partition_of_another_kind(void **state) {
+    (void)state;
+    for (int has_factors = 0; has_factors < 2; has_factors++) {
+        struct sample sample;
+        sample_init(&sample, &params, PARTITION_EVEN, RANKS);
+        for (int i = 0; i < sample.partition.n_spans; i++)
+            sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
+        sample_print(&sample, &params, has_factors);
+        assert_non_null(strstr(sample.text.data, "\"spans\""));
+        expect_read_back(&sample, false);
+        sample_free(&sample);
+    }
+}
+
+// Replaces the first `from` by `to`, seals the manifest again, and gives what the reader says.
+static enum status forge(const struct text *good, const char *from, const char *to) {
+    struct text forged = {0};
+    const char *at = strstr(good->data, from);
+    struct checkpoint *checkpoint;
+    if (!at)
+        print_error("the manifest lacks %s\n", from);
+    assert_non_null(at);
+    size_t before = (size_t)(at - good->data), after = before + strlen(from);
+    text_add_bytes(&forged, good->data, before);
+    text_add(&forged, "%s", to);
+    text_add_bytes(&forged, good->data + after, good->length - MANIFEST_SEAL_BYTES - after);
+    manifest_seal(&forged);
+    EXPECT_OK(text_status(&forged));
+    enum status status = parse(&forged, &checkpoint);
+    checkpoint_close(checkpoint);
+    text_free(&forged);
+    return status;
+}
+
+static void test_forged_members(void **state) {
+    (void)state;
+    struct sample sample;
+    sample_init(&sample, &params, PARTITION_EVEN, RANKS);
+    sample_print(&sample, &params, false);
+    const struct text *text = &sample.text;
+    EXPECT_OK(forge(text, "\"test\"", "\"tost\""));
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 2", "\"format_version\": 3"),
+                   "1 to 2");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 2", "\"format_version\": 0"),
+                   "1 to 2");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"format_version\": 2", "\"format_version\": 1"),
+                   "lists 0 files");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"alignment\": 128", "\"alignment\": 64"), "alignment");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"unit_elements\": [", "\"unit_elements\": [128, "),
+                   "unit_elements");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"unit_elements\": [", "\"unit_elements\": [0.5, "),
+                   "unit_elements");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"world\": 3", "\"world\": 2"), "3 ranks, expected 2");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"partition\": \"even\"", "\"partition\": \"layer\""),
+                   "divides units among 3 ranks differently");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"partition_xxh3\": \"", "\"partition_xxh3\": \"x"),
+                   "partition_xxh3");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"partition_xxh3\"", "\"other\""), "partition_xxh3");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"ranks\": [\n    [", "\"ranks\": [\n    [1"), "rank 0",
+                   "its spans need");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"ranks\": [\n    [", "\"ranks\": [\n    [0, "),
+                   "entry 0 of ranks");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"ranks\": [\n    [", "\"ranks\": [\n    [-"),
+                   "entry 0 of ranks");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "abcdef0000000001", "abcdef000000000"),
+                   "16 hexadecimal digits");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"ranks\": [", "\"ranks\": [7,"), "4 ranks, expected 3");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"files\": [", "\"files\": [{\"name\": \"../x\"}"),
+                   "no name of a file");
+    EXPECT_FAILURE(
+        STATUS_INVALID,
+        forge(text, "\"files\": [",
+              "\"files\": [{\"name\": \"x\\u0000y\", \"bytes\": 1, \"xxh3\": \"0000000000000000\"}"),
+        "zero byte");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   forge(text, "\"tokenizer\": null", "\"tokenizer\": \"rank-00000.bin\\u0000x\""),
+                   "zero byte");
+    sample_free(&sample);
+}
+
+// As many spans as they need be, and each element once.
+static void test_forged_spans(void **state) {
+    (void)state;
+    struct sample sample;
+    sample_init(&sample, &params, PARTITION_EVEN, RANKS);
+    for (int i = 0; i < sample.partition.n_spans; i++)
+        sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
+    sample_print(&sample, &params, false);
+    const struct text *text = &sample.text;
+    EXPECT_FAILURE(STATUS_INVALID,
+                   forge(text, "\"unit\": 0, \"kind\": \"m\"", "\"unit\": 0, \"kind\": \"v\""),
+                   "gap or overlap");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   forge(text, "\"unit\": 0, \"kind\": \"m\"", "\"unit\": 9, \"kind\": \"m\""), "\"unit\"");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"kind\": \"m\"", "\"kind\": \"factors\""), "not in state");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   forge(text, "\"file\": 2, \"offset\": 0", "\"file\": 2, \"offset\": 99999"),
+                   "does not fit");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"file\": 2", "\"file\": 3"), "\"file\"");
+    sample_free(&sample);
+}
+
+#define N_DAMAGED 4000
+
+// Damage that was sealed again, so that the reader sees it: refused, or harmless; never read out of bounds.
+static void test_sealed_damage(void **state) {
+    (void)state;
+    static const char meaningful[] = "{}[]\",:0123456789-.eu\\nf ";
+    struct damage_random random = {.seed = 17};
+    int n_refused = 0;
+    for (int i = 0; i < N_DAMAGED; i++) {
+        struct sample sample;
+        sample_init(&sample, &params, i % 2 ? PARTITION_TENSOR : PARTITION_EVEN, RANKS);
+        for (int k = 0; i % 3 == 0 && k < sample.partition.n_spans; k++) // listed spans
+            sample.partition.spans[k].owner = RANKS - 1 - sample.partition.spans[k].owner;
+        sample_print(&sample, &params, i % 5 == 0);
+        struct bytes bytes = {.n = sample.text.length - MANIFEST_SEAL_BYTES};
+        assert_true(bytes.n < sizeof bytes.data);
+        memcpy(bytes.data, sample.text.data, bytes.n);
+        size_t at = damage_below(&random, bytes.n), kind = damage_below(&random, 8);
+        if (!damage_length(&bytes, kind, at, damage_below(&random, bytes.n - at < 40 ? bytes.n - at : 40)))
+            bytes.data[at] = damage_byte(&random, meaningful, sizeof meaningful - 1);
+        struct text sealed = {0};
+        text_add_bytes(&sealed, bytes.data, bytes.n);
+        manifest_seal(&sealed);
+        struct checkpoint *checkpoint;
+        enum status status = parse(&sealed, &checkpoint);
+        assert_true(status == STATUS_OK || status == STATUS_INVALID || status == STATUS_UNSUPPORTED);
+        n_refused += status != STATUS_OK;
+        for (int unit = 0; status == STATUS_OK && unit < checkpoint->params.n_units; unit++) {
+            struct checkpoint_span span;
+            assert_true(checkpoint_layout_find(&checkpoint->layout, CHECKPOINT_MASTER, unit, 0, &span));
+            assert_in_range(span.offset + (span.end - span.begin) * sizeof(float), 0,
+                            checkpoint->files[span.file].bytes);
+        }
+        checkpoint_close(checkpoint);
+        status_clear();
+        text_free(&sealed);
+        sample_free(&sample);
+    }
+    assert_true(n_refused > N_DAMAGED / 4); // the damage reaches what is checked
+}
+
+// Seconds of this process alone, whatever else runs.
+static double cpu_s(void) {
+    return (double)clock() / CLOCKS_PER_SEC;
+}
+
+// The costs of a large job, without the job: what rank 0 prints, what every rank reads, and how long finding
+// a place takes. 4,096 ranks had 331 MB of spans, more than the reader took.
+static void check_large(int world, const struct params *large) {
+    struct sample sample;
+    struct checkpoint *checkpoint;
+    char bytes[32];
+    double began = cpu_s();
+    sample_init(&sample, large, PARTITION_EVEN, world);
+    sample_print(&sample, large, false);
+    double printed = cpu_s();
+    EXPECT_OK(parse(&sample.text, &checkpoint));
+    double parsed = cpu_s();
+    struct checkpoint_layout_cursor cursor = {0};
+    struct checkpoint_span span, found;
+    int64_t n_found = 0;
+    while (checkpoint_layout_next(&sample.layout, -1, &cursor, &span)) {
+        assert_true(checkpoint_layout_find(&checkpoint->layout, span.kind, span.unit, span.end - 1, &found));
+        assert_int_equal(found.offset, span.offset + (span.end - 1 - span.begin) * sizeof(float));
+        n_found++;
+    }
+    double read = cpu_s();
+    print_message("%d ranks x %d layers: manifest of %s, printed in %.3f s, parsed in %.3f s, %" PRId64
+                  " spans found in %.3f s\n",
+                  world, large->config.n_layer, text_bytes(bytes, sizeof bytes, (double)sample.text.length),
+                  printed - began, parsed - printed, n_found, read - parsed);
+    assert_true(sample.text.length < (size_t)1 << 20);
+    assert_true(n_found >= (int64_t)3 * world * large->config.n_layer);
+    assert_true(read - began < 20); // some fifty times what it takes without a sanitizer
+    checkpoint_close(checkpoint);
+    sample_free(&sample);
+}
+
+static void test_thousands_of_ranks(void **state) {
+    (void)state;
+    struct params large;
+    EXPECT_OK(params_init(&large, &(struct gpt_config){256, 128, 16384, 50257, 2048}));
+    check_large(1024, &large);
+    check_large(4096, &large);
+    params_free(&large);
+}
+
+static int make(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
+        "\"n_positions\": 8}}";
+    if (config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
+        config_resolve(&config, 1) != STATUS_OK)
+        return -1;
+    return params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK ? 0 : -1;
+}
+
+static int unmake(void **state) {
+    (void)state;
+    config_free(&config);
+    params_free(&params);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_partition), cmocka_unit_test(test_a_partition_of_another_kind),
+        cmocka_unit_test(test_forged_members),  cmocka_unit_test(test_forged_spans),
+        cmocka_unit_test(test_sealed_damage),   cmocka_unit_test(test_thousands_of_ranks),
+    };
+    return cmocka_run_group_tests(tests, make, unmake);
+}

@@ -1,0 +1,310 @@
+// The optimizer over a whole model's state against the formulas in double, element by element: which tensors
+// decay, clipping as PyTorch's, the global norm, padding, and the rounding of weights to bf16 and fp16.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "kernels/memory.h"
+#include "tests/support/expect.h"
+#include "zero/stages/optimizer.h"
+
+#define N_STEPS 3
+#define RATE    0.01
+
+// Odd sizes: padding lies within every unit, and blocks of the norm end in the middle of the embeddings.
+static const struct gpt_config sizes = {
+    .n_layer = 2, .n_head = 1, .n_embd = 33, .vocab_size = 2100, .n_positions = 7};
+
+struct rig {
+    struct config config;
+    struct params params;
+    struct comm *comm;
+    struct memory memory;
+    struct stream stream;
+    struct state state;
+    struct optimizer optimizer;
+};
+
+static void rig_init(struct rig *rig, const char *json, enum dtype type) {
+    *rig = (struct rig){0};
+    struct device *device;
+    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
+    EXPECT_OK(params_init(&rig->params, &sizes));
+    EXPECT_OK(device_open("cpu", 2, 0, &device));
+    EXPECT_OK(comm_open_self(&rig->comm));
+    EXPECT_OK(comm_attach(rig->comm, device, true));
+    rig->stream.device = device;
+    memory_init(&rig->memory, device);
+    struct region_table *table = &rig->memory.table;
+    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
+    EXPECT_OK(optimizer_init(&rig->optimizer, &rig->config, &rig->state));
+    EXPECT_OK(memory_allocate(&rig->memory));
+    EXPECT_OK(state_bind(&rig->state, table, rig->comm, device));
+}
+
+// Of the whole model, unit by unit: in stage 0 the parts stand one after the other. NULL: not kept.
+static const float *kept(const struct rig *rig, enum checkpoint_kind kind) {
+    const struct optimizer_state first = state_part_at(&rig->state, &rig->state.tiers.parts[0], 0, 0);
+    return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
+}
+
+static void rig_free(struct rig *rig) {
+    struct device *device = rig->stream.device;
+    state_free(&rig->state);
+    EXPECT_OK(comm_close(rig->comm, STATUS_OK));
+    memory_free(&rig->memory);
+    device_close(device);
+    params_free(&rig->params);
+    config_free(&rig->config);
+}
+
+static enum status read_random(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                               float *out) {
+    params_init_span(context, 11, unit, begin, end, out);
+    (void)kind;
+    return STATUS_OK;
+}
+
+static double gradient(int param, size_t element, int64_t step) {
+    return (double)(float)(0.1 * rng_normal(5, (uint32_t)(100 * step + param + 1), element));
+}
+
+// What the formulas say of one weight after the steps so far.
+struct expectation {
+    double w, m, v;
+};
+
+static void expect_adamw(struct expectation *e, double g, int64_t step, const struct config *config,
+                         double decay) {
+    double beta1 = config->optimizer.betas.value[0], beta2 = config->optimizer.betas.value[1];
+    e->m = beta1 * e->m + (1 - beta1) * g;
+    e->v = beta2 * e->v + (1 - beta2) * g * g;
+    double mhat = e->m / (1 - pow(beta1, (double)step)), vhat = e->v / (1 - pow(beta2, (double)step));
+    e->w -= RATE * (mhat / (sqrt(vhat) + config->optimizer.eps) + decay * e->w);
+}
+
+static void expect_adam(struct expectation *e, double g, int64_t step, const struct config *config,
+                        double decay) {
+    expect_adamw(e, g + decay * e->w, step, config, 0);
+}
+
+static void expect_lion(struct expectation *e, double g, int64_t step, const struct config *config,
+                        double decay) {
+    double beta1 = config->optimizer.betas.value[0], beta2 = config->optimizer.betas.value[1];
+    double direction = beta1 * e->m + (1 - beta1) * g;
+    (void)step;
+    e->w -= RATE * ((direction > 0) - (direction < 0) + decay * e->w);
+    e->m = beta2 * e->m + (1 - beta2) * g;
+}
+
+static void expect_sgd(struct expectation *e, double g, int64_t step, const struct config *config,
+                       double decay) {
+    g += decay * e->w;
+    e->m = step == 1 ? g : config->optimizer.momentum * e->m + g;
+    e->w -= RATE * e->m;
+}
+
+static const struct {
+    const char *name;
+    void (*expect)(struct expectation *e, double g, int64_t step, const struct config *config, double decay);
+} rules[] = {{"adamw", expect_adamw}, {"adam", expect_adam}, {"sgd", expect_sgd}, {"lion", expect_lion}};
+
+static void write_gradients(struct rig *rig, int64_t step, double *norm) {
+    double sum = 0;
+    float *grads = rig->state.gradients.whole;
+    EXPECT_OK(gradients_begin(&rig->state.gradients, &rig->stream, 0, 1));
+    for (int i = 0; i < rig->params.n_params; i++) {
+        const struct param *param = &rig->params.params[i];
+        size_t offset = rig->params.units[param->unit].offset + param->offset;
+        for (size_t k = 0; k < param->elements; k++) {
+            double g = gradient(i, k, step);
+            grads[offset + k] = (float)g;
+            sum += g * g;
+        }
+    }
+    *norm = sqrt(sum);
+}
+
+static struct expectation expected_weight(const struct rig *rig, int i, size_t k, double start,
+                                          const double *scales) {
+    const struct config *config = &rig->config;
+    struct expectation e = {.w = start};
+    double decay = rig->params.params[i].n_dims >= 2 ? config->optimizer.weight_decay : 0;
+    for (int64_t step = 1; step <= N_STEPS; step++) {
+        double g = gradient(i, k, step) * scales[step - 1];
+        for (size_t rule = 0; rule < sizeof rules / sizeof *rules; rule++)
+            if (strcmp(config->optimizer.type, rules[rule].name) == 0)
+                rules[rule].expect(&e, g, step, config, decay);
+    }
+    return e;
+}
+
+static void assert_near(double got, double expected, double tolerance, const char *what, int param,
+                        size_t k) {
+    if (!(fabs(got - expected) <= tolerance))
+        fail_msg("%s of tensor %d, element %zu: %.9g, expected %.9g", what, param, k, got, expected);
+}
+
+static void assert_tensor(const struct rig *rig, int i, const float *start, const double *scales) {
+    const struct param *param = &rig->params.params[i];
+    size_t offset = rig->params.units[param->unit].offset + param->offset;
+    const float *master = kept(rig, CHECKPOINT_MASTER), *m = kept(rig, CHECKPOINT_M),
+                *v = kept(rig, CHECKPOINT_V);
+    for (size_t k = 0; k < param->elements; k++) {
+        size_t at = offset + k;
+        struct expectation e = expected_weight(rig, i, k, start[at], scales);
+        // Rounding of a few fp32 operations a step, on values and on updates of size RATE.
+        double tolerance = N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.w) + RATE);
+        assert_near(master[at], e.w, tolerance, "weight", i, k);
+        if (m)
+            assert_near(m[at], e.m, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.m) + 0.1), "m", i, k);
+        if (v)
+            assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
+        if (rig->state.type == DTYPE_BF16)
+            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], bf16_from_float(master[at]));
+        if (rig->state.type == DTYPE_F16)
+            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], f16_from_float(master[at]));
+    }
+}
+
+// Elements that belong to no tensor: zero at the start, zero at the end.
+static void assert_padding_is_zero(const struct rig *rig) {
+    char *used = calloc(rig->params.n_elements, 1);
+    assert_non_null(used);
+    size_t padding = 0;
+    for (int i = 0; i < rig->params.n_params; i++) {
+        const struct param *param = &rig->params.params[i];
+        memset(used + rig->params.units[param->unit].offset + param->offset, 1, param->elements);
+    }
+    for (size_t at = 0; at < rig->params.n_elements; at++)
+        for (int kind = 0; kind < rig->state.tiers.n_kinds && !used[at]; kind++, padding++)
+            assert_true(kept(rig, (enum checkpoint_kind)kind)[at] == 0);
+    assert_true(padding > 0);
+    free(used);
+}
+
+static void check_steps(const char *json, enum dtype type, int n_kinds, bool clips) {
+    struct rig rig;
+    double scales[N_STEPS];
+    rig_init(&rig, json, type);
+    assert_int_equal(rig.state.tiers.n_kinds, n_kinds);
+    EXPECT_OK(
+        state_load(&rig.state, &rig.stream, &(struct checkpoint_source){&rig.params, read_random}, false));
+    size_t bytes = rig.params.n_elements * sizeof(float);
+    float *start = malloc(bytes);
+    assert_non_null(start);
+    memcpy(start, kept(&rig, CHECKPOINT_MASTER), bytes);
+    for (int64_t step = 1; step <= N_STEPS; step++) {
+        double norm, expected_norm, clip = rig.config.train.gradient_clipping;
+        write_gradients(&rig, step, &expected_norm);
+        EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+        assert_near(norm, expected_norm, 1e-12 * expected_norm, "norm", -1, 0);
+        double factor = clip > 0 ? clip / (norm + 1e-6) : 1;
+        scales[step - 1] = factor < 1 ? factor : 1;
+        assert_int_equal(scales[step - 1] < 1, clips);
+        EXPECT_OK(optimizer_update(&rig.optimizer, &rig.stream, step, RATE, norm, 1));
+    }
+    for (int i = 0; i < rig.params.n_params; i++)
+        assert_tensor(&rig, i, start, scales);
+    assert_padding_is_zero(&rig);
+    free(start);
+    rig_free(&rig);
+}
+
+static void test_adamw(void **unused) {
+    (void)unused;
+    check_steps("{\"optimizer\": {\"weight_decay\": 0.3}, \"train\": {\"gradient_clipping\": 0}}", DTYPE_F32,
+                3, false);
+}
+
+static void test_adamw_clipped(void **unused) {
+    (void)unused;
+    check_steps("{\"optimizer\": {\"betas\": [0.8, 0.99], \"eps\": 1e-3}, "
+                "\"train\": {\"gradient_clipping\": 0.5}}",
+                DTYPE_F32, 3, true);
+}
+
+static void test_adamw_narrow(void **unused) {
+    (void)unused;
+    check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_BF16, 3, false);
+    check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_F16, 3, false);
+}
+
+// epsilon is large, as decay may leave next to nothing of a gradient: what is then divided by its own size is
+// rounding.
+static void test_adam(void **unused) {
+    (void)unused;
+    check_steps("{\"optimizer\": {\"type\": \"adam\", \"weight_decay\": 0.3, \"eps\": 0.01}, \"train\": "
+                "{\"gradient_clipping\": 0.5}}",
+                DTYPE_F32, 3, true);
+}
+
+static void test_lion(void **unused) {
+    (void)unused;
+    check_steps("{\"optimizer\": {\"type\": \"lion\", \"betas\": [0.9, 0.99]}}", DTYPE_BF16, 2, true);
+}
+
+static void test_sgd_with_momentum(void **unused) {
+    (void)unused;
+    check_steps("{\"optimizer\": {\"type\": \"sgd\", \"momentum\": 0.7, \"weight_decay\": 0.2}, "
+                "\"train\": {\"gradient_clipping\": 0.5}}",
+                DTYPE_BF16, 2, true);
+}
+
+static void test_sgd_without_momentum(void **unused) {
+    (void)unused;
+    check_steps(
+        "{\"optimizer\": {\"type\": \"sgd\", \"momentum\": 0}, \"train\": {\"gradient_clipping\": 0}}",
+        DTYPE_F32, 1, false);
+}
+
+// A norm that overflowed or is not a number reaches the caller as such: no finite value hides it.
+static void test_a_norm_that_is_no_number(void **unused) {
+    (void)unused;
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    struct rig rig;
+    rig_init(&rig, "{}", DTYPE_F32);
+    for (int i = 0; i < 3; i++) {
+        double norm;
+        write_gradients(&rig, 1, &norm);
+        (rig.state.gradients.whole)[rig.params.units[1].offset + 3] = bad[i];
+        EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+        assert_false(isfinite(norm));
+    }
+    rig_free(&rig);
+}
+
+// Squares beyond the range of a float must not overflow the norm.
+static void test_a_norm_of_huge_gradients(void **unused) {
+    (void)unused;
+    struct rig rig;
+    double norm;
+    rig_init(&rig, "{}", DTYPE_F32);
+    EXPECT_OK(gradients_begin(&rig.state.gradients, &rig.stream, 0, 1));
+    (rig.state.gradients.whole)[5] = 3e30f;
+    (rig.state.gradients.whole)[rig.params.units[1].offset] = 4e30f;
+    EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+    assert_near(norm, 5e30, 5e30 * 1e-6, "norm", -1, 0);
+    rig_free(&rig);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_adamw_clipped),
+        cmocka_unit_test(test_adamw_narrow),
+        cmocka_unit_test(test_adam),
+        cmocka_unit_test(test_lion),
+        cmocka_unit_test(test_sgd_with_momentum),
+        cmocka_unit_test(test_sgd_without_momentum),
+        cmocka_unit_test(test_a_norm_that_is_no_number),
+        cmocka_unit_test(test_a_norm_of_huge_gradients),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

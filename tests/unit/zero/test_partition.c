@@ -1,0 +1,201 @@
+// Partitions and transfers, as the pure functions that they are: thousands of shapes of models and numbers of
+// ranks.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "zero/partition/buckets.h"
+
+static const int worlds[] = {1, 2, 3, 4, 5, 7, 8, 16, 61, 300};
+#define N_WORLDS (sizeof worlds / sizeof *worlds)
+
+// Sizes that are small, odd, and larger than others in turn.
+static struct gpt_config sizes_of(int i) {
+    int n_head = 1 + i % 3;
+    return (struct gpt_config){.n_layer = 1 + i % 5,
+                               .n_head = n_head,
+                               .n_embd = n_head * (1 + i * 7 % 41),
+                               .vocab_size = 1 + i * 31 % 3001,
+                               .n_positions = 1 + i * 13 % 97};
+}
+
+// Of every unit each element once, in order, aligned; shards without gaps; loads as counted.
+static void check_partition(const struct params *params, const struct partition *partition) {
+    size_t *shard_ends = calloc((size_t)partition->world, sizeof *shard_ends);
+    assert_non_null(shard_ends);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        size_t end = 0;
+        for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
+            const struct partition_span *span = &partition->spans[i];
+            assert_int_equal(span->unit, unit);
+            assert_in_range(span->owner, 0, partition->world - 1);
+            assert_true(span->begin == end && span->end > span->begin);
+            assert_true(span->begin % PARAM_ALIGNMENT == 0 && span->shard_offset % PARAM_ALIGNMENT == 0);
+            assert_true(span->shard_offset == shard_ends[span->owner]);
+            shard_ends[span->owner] += span->end - span->begin;
+            end = span->end;
+        }
+        assert_true(end == params->units[unit].elements);
+    }
+    assert_int_equal(partition->first_span[params->n_units], partition->n_spans);
+    assert_memory_equal(shard_ends, partition->rank_elements, (size_t)partition->world * sizeof *shard_ends);
+    free(shard_ends);
+}
+
+static int owner_of(const struct partition *partition, int unit, size_t element) {
+    for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
+        if (element < partition->spans[i].end)
+            return partition->spans[i].owner;
+    return -1;
+}
+
+// even: of each unit no rank has more than one alignment beyond its share. layer: one owner a unit. tensor:
+// one owner a tensor.
+static void check_kind(const struct params *params, const struct partition *partition) {
+    size_t largest = 0, most = 0, all = params->n_elements, world = (size_t)partition->world;
+    for (int rank = 0; rank < partition->world; rank++)
+        most = partition->rank_elements[rank] > most ? partition->rank_elements[rank] : most;
+    if (partition->kind == PARTITION_EVEN) {
+        assert_true(most <= all / world + (size_t)params->n_units * PARAM_ALIGNMENT);
+        return;
+    }
+    bool layer = partition->kind == PARTITION_LAYER;
+    for (int unit = 0; unit < params->n_units && layer; unit++) {
+        assert_int_equal(partition->first_span[unit + 1] - partition->first_span[unit], 1);
+        largest = params->units[unit].elements > largest ? params->units[unit].elements : largest;
+    }
+    for (int i = 0; i < params->n_params && !layer; i++) {
+        const struct param *param = &params->params[i];
+        assert_int_equal(owner_of(partition, param->unit, param->offset),
+                         owner_of(partition, param->unit, param->offset + param->elements - 1));
+        size_t padded = (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+        largest = padded > largest ? padded : largest;
+    }
+    assert_true(most <= all / world + largest); // largest first, to the least loaded
+}
+
+static void test_partitions(void **state) {
+    (void)state;
+    int n = 0, idle = 0;
+    for (int shape = 0; shape < 200; shape++) {
+        const struct gpt_config sizes = sizes_of(shape);
+        struct params params;
+        EXPECT_OK(params_init(&params, &sizes));
+        for (size_t w = 0; w < N_WORLDS; w++)
+            for (int kind = 0; kind < N_PARTITIONS; kind++, n++) {
+                struct partition partition, again;
+                EXPECT_OK(partition_init(&partition, &params, (enum partition_kind)kind, worlds[w]));
+                check_partition(&params, &partition);
+                check_kind(&params, &partition);
+                EXPECT_OK(partition_init(&again, &params, (enum partition_kind)kind, worlds[w]));
+                assert_int_equal(again.n_spans, partition.n_spans);
+                assert_memory_equal(again.spans, partition.spans,
+                                    (size_t)again.n_spans * sizeof *again.spans);
+                for (int rank = 0; rank < worlds[w]; rank++)
+                    idle += partition.rank_elements[rank] == 0;
+                partition_free(&again);
+                partition_free(&partition);
+            }
+        params_free(&params);
+    }
+    assert_true(n == 6000 && idle > 1000); // ranks that own nothing were among them
+}
+
+static void test_names(void **state) {
+    (void)state;
+    for (int i = 0; i < N_PARTITIONS; i++) {
+        enum partition_kind kind;
+        EXPECT_OK(partition_find(partition_name((enum partition_kind)i), &kind));
+        assert_int_equal(kind, i);
+    }
+    enum partition_kind kind;
+    EXPECT_FAILURE(STATUS_INVALID, partition_find("evne", &kind), "evne", "tensor");
+}
+
+// ---- transfers
+
+// Counts how often each element of the model travels, and from where to where.
+static void count_pieces(const struct transfers *transfers, size_t most, unsigned char *counts) {
+    size_t elements = 0;
+    for (int c = 0; c < transfers->n_calls; c++) {
+        const struct transfer *call = &transfers->calls[c];
+        size_t in_call = 0;
+        for (int i = 0; i < call->n_pieces; i++) {
+            for (size_t e = 0; e < call->pieces[i].elements; e++)
+                counts[call->pieces[i].in + e]++;
+            in_call += call->pieces[i].elements;
+        }
+        assert_true(in_call == call->elements);
+        assert_true(c + 1 == transfers->n_calls ? in_call <= most : in_call == most); // all full but the last
+        elements += in_call;
+    }
+    assert_true(elements > 0);
+}
+
+static void check_transfers(const struct params *params, enum partition_kind kind, int world, size_t most) {
+    struct partition partition;
+    struct transfers transfers;
+    EXPECT_OK(partition_init(&partition, params, kind, world));
+    transfers_init(&transfers, most);
+    for (int unit = params->n_units - 1; unit >= 0; unit--)
+        EXPECT_OK(transfers_add(&transfers, &partition, unit, 0, params->units[unit].elements,
+                                PLACE_AT(params->units[unit].offset), PLACE_SHARD));
+    assert_int_equal(transfers_finish(&transfers), STATUS_OK);
+    unsigned char *counts = calloc(params->n_elements, 1);
+    assert_non_null(counts);
+    count_pieces(&transfers, most, counts);
+    for (size_t e = 0; e < params->n_elements; e++)
+        assert_int_equal(counts[e], 1);
+    // In an owner's shard the elements stand as the partition says.
+    for (int p = 0; p < transfers.n_pieces; p++) {
+        const struct comm_piece *piece = &transfers.pieces[p];
+        assert_true(piece->out + piece->elements <= partition.rank_elements[piece->owner]);
+        int unit = params->n_units - 1;
+        while (params->units[unit].offset > piece->in)
+            unit--;
+        size_t element = piece->in - params->units[unit].offset;
+        assert_int_equal(owner_of(&partition, unit, element), piece->owner);
+        for (int i = partition.first_span[unit]; i < partition.first_span[unit + 1]; i++)
+            if (element >= partition.spans[i].begin && element < partition.spans[i].end)
+                assert_true(piece->out ==
+                            partition.spans[i].shard_offset + element - partition.spans[i].begin);
+    }
+    // A call is complete with the unit that its last elements come from, and units come in falling order.
+    for (int c = 1; c < transfers.n_calls; c++)
+        assert_true(transfers.last_unit[c] <= transfers.last_unit[c - 1]);
+    assert_int_equal(transfers.last_unit[transfers.n_calls - 1], 0);
+    free(counts);
+    transfers_free(&transfers);
+    partition_free(&partition);
+}
+
+// A bucket of odd size, one larger than the model, and one smaller than any tensor.
+static void test_transfers(void **state) {
+    (void)state;
+    static const size_t buckets[] = {1, 777, 1001, 128, 1 << 20, 500000000};
+    for (int shape = 1; shape < 12; shape++) {
+        const struct gpt_config sizes = sizes_of(shape);
+        struct params params;
+        EXPECT_OK(params_init(&params, &sizes));
+        for (size_t b = params.n_elements > 20000; b < sizeof buckets / sizeof *buckets; b++)
+            for (int kind = 0; kind < N_PARTITIONS; kind++)
+                for (size_t w = 0; w < 5; w++)
+                    check_transfers(&params, (enum partition_kind)kind, worlds[w], buckets[b]);
+        params_free(&params);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_partitions),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_transfers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+// The data of a run: opened, compared among ranks, and compared with what the run was trained on before.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "trainer/trainer_internal.h"
+
+static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
+    const struct config *config = trainer->config;
+    struct loader_options options = {.patterns = validation ? &config->data.val : &config->data.train,
+                                     .option = validation ? "data.val" : "data.train",
+                                     .vocab_size = (int)config->model.vocab_size,
+                                     .seq_len = (int)config->train.seq_len,
+                                     .batch_size = (int)config->train.train_batch_size,
+                                     .micro_batch_size = (int)config->train.micro_batch_size,
+                                     .first_row = trainer->comm->rank * (int)config->train.micro_batch_size,
+                                     .row_stride = trainer->comm->world * (int)config->train.micro_batch_size,
+                                     .shuffle = config->data.shuffle,
+                                     .seed = (uint64_t)config->train.seed};
+    if (validation) { // one micro-batch a step, in file order, as many as there are, dealt out to the ranks
+        options.batch_size = options.micro_batch_size;
+        options.first_row = 0;
+        options.step_stride = trainer->comm->world;
+        options.shuffle = false;
+    }
+    return loader_new(&options, out);
+}
+
+static enum status open_data(struct trainer *trainer) {
+    TRY(open_loader(trainer, false, &trainer->train));
+    if (trainer->config->data.val.n_paths == 0)
+        return STATUS_OK;
+    const size_t n = (size_t)trainer->config->train.micro_batch_size * (size_t)trainer->config->train.seq_len;
+    trainer->val_losses = calloc(n, sizeof *trainer->val_losses);
+    if (!trainer->val_losses)
+        return FAIL(STATUS_FAILED, "out of memory for the losses of %zu tokens", n);
+    return open_loader(trainer, true, &trainer->val);
+}
+
+// ---- several ranks
+
+// "data.train: 3999 tokens in 1 shard here, 4000 in 1 shard on rank 0 (shard 1 (a.bin) differs)"
+static enum status refuse_difference(const char *option, const struct identity *of_rank_0,
+                                     const struct identity *mine) {
+    static const struct identity_words words = {"differs", "is only on rank 0", "is only here"};
+    struct text changes = {0};
+    identity_add_changes(of_rank_0, mine, &words, &changes);
+    enum status status = text_status(&changes);
+    if (status == STATUS_OK)
+        status = FAIL(
+            STATUS_INVALID,
+            "%s holds %llu tokens in %llu shards here, but %llu in %llu on rank 0: %s; every rank must "
+            "see the same",
+            option, (unsigned long long)mine->n_tokens, (unsigned long long)mine->n_shards,
+            (unsigned long long)of_rank_0->n_tokens, (unsigned long long)of_rank_0->n_shards, changes.data);
+    text_free(&changes);
+    return status;
+}
+
+// Ranks that read other tokens would train on a batch that nobody asked for: each compares with rank 0's.
+static enum status check_same(struct trainer *trainer, const char *option, const struct identity *mine) {
+    struct comm *comm = trainer->comm;
+    struct identity of_rank_0 = *mine;
+    of_rank_0.entries = NULL; // its address means nothing elsewhere
+    TRY(comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
+    const size_t bytes = (size_t)of_rank_0.n_entries * sizeof *of_rank_0.entries;
+    of_rank_0.entries = calloc(1, bytes + 1);
+    enum status status = trainer_agree(
+        trainer, of_rank_0.entries ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for rank 0's data"));
+    if (status == STATUS_OK) {
+        if (trainer_leads(trainer))
+            memcpy(of_rank_0.entries, mine->entries, bytes);
+        status = comm_broadcast(comm, of_rank_0.entries, bytes, 0);
+    }
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, identity_is_same(mine, &of_rank_0)
+                                            ? STATUS_OK
+                                            : refuse_difference(option, &of_rank_0, mine));
+    identity_free(&of_rank_0);
+    return status;
+}
+
+// ---- a run and its resume
+
+static const struct identity_words resume_words = {"has changed", "is gone", "is new"};
+
+static enum status add_difference(const struct identity *before, const struct identity *now,
+                                  struct text *out) {
+    text_add(out, "%llu shard%s of %llu tokens, now %llu of %llu: ", (unsigned long long)before->n_shards,
+             before->n_shards == 1 ? "" : "s", (unsigned long long)before->n_tokens,
+             (unsigned long long)now->n_shards, (unsigned long long)now->n_tokens);
+    identity_add_changes(before, now, &resume_words, out);
+    return text_status(out);
+}
+
+static enum status take_changed_data(struct trainer *trainer, const struct identity *now) {
+    const long long step = trainer->step;
+    struct text difference = {0};
+    enum status status = add_difference(&trainer->data.train, now, &difference);
+    if (status == STATUS_OK && !trainer->config->checkpoint.accept_new_data)
+        status =
+            FAIL(STATUS_INVALID,
+                 "data.train is not what the run was trained on up to step %lld. It had %s. Restore "
+                 "data.train as it was, or set checkpoint.accept_new_data=true to go on with a new order "
+                 "of the new data",
+                 step, difference.data);
+    if (status == STATUS_OK) {
+        log_info(
+            "data.train has changed, which checkpoint.accept_new_data allows: it had %s. From step %lld on "
+            "the sequences follow a new order of the new data",
+            difference.data, step);
+        status = data_record_begin_order(&trainer->data, step, now);
+    }
+    text_free(&difference);
+    return status;
+}
+
+// Evaluation data may change: it changes what losses mean, and not the weights.
+static enum status take_val(struct trainer *trainer) {
+    struct identity *before = &trainer->data.val;
+    const struct identity *now = trainer->val ? loader_identity(trainer->val) : NULL;
+    enum status status = STATUS_OK;
+    if (now && before->n_shards > 0 && !identity_is_same(before, now)) {
+        struct text difference = {0};
+        status = add_difference(before, now, &difference);
+        if (status == STATUS_OK)
+            log_warning("data.val has changed: it had %s. Losses on it cannot be compared with those before "
+                        "step %lld",
+                        difference.data, (long long)trainer->step);
+        text_free(&difference);
+    }
+    identity_free(before);
+    if (now && status == STATUS_OK)
+        status = identity_copy(before, now);
+    return status;
+}
+
+// The seed of the n-th order: that of the run for the first.
+static uint64_t order_seed(uint64_t seed, int n) {
+    return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
+}
+
+static enum status settle_orders(struct trainer *trainer) {
+    const struct identity *now = loader_identity(trainer->train);
+    struct data_record *record = &trainer->data;
+    if (trainer->resumed) {
+        *record = trainer->resumed->data;
+        trainer->resumed->data = (struct data_record){0};
+    }
+    if (record->n_orders == 0) // a new run, or a checkpoint that recorded nothing
+        TRY(data_record_begin_order(record, 0, now));
+    else if (!identity_is_same(&record->train, now))
+        TRY(take_changed_data(trainer, now));
+    const int last = record->n_orders - 1;
+    loader_begin_order(trainer->train, record->orders[last].step,
+                       order_seed((uint64_t)trainer->config->train.seed, last));
+    return take_val(trainer);
+}
+
+enum status trainer_open_data(struct trainer *trainer) {
+    TRY(trainer_agree(trainer, open_data(trainer)));
+    TRY(check_same(trainer, "data.train", loader_identity(trainer->train)));
+    if (trainer->val)
+        TRY(check_same(trainer, "data.val", loader_identity(trainer->val)));
+    return trainer_agree(trainer, settle_orders(trainer));
+}

@@ -1,0 +1,153 @@
+// Lines are written whole and flushed, so that a reader beside the run sees each step.
+#include "trainer/metrics.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+
+#define LARGEST_METRICS ((size_t)4 << 30)
+
+// Whether a line of an earlier run stays: a whole object of a step before first_step (an evaluation after it
+// counts to it).
+static bool keep_line(const char *line, size_t length, int64_t first_step) {
+    cJSON *entry = cJSON_ParseWithLength(line, length);
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
+    bool is_loss = cJSON_GetObjectItemCaseSensitive(entry, "loss") != NULL;
+    bool keep = cJSON_IsNumber(step) &&
+                (is_loss ? step->valuedouble < (double)first_step : step->valuedouble <= (double)first_step);
+    cJSON_Delete(entry);
+    return keep;
+}
+
+static enum status cut(const char *path, int64_t first_step) {
+    char *text = NULL;
+    size_t length;
+    if (!file_exists(path))
+        return STATUS_OK;
+    TRY(file_read(path, LARGEST_METRICS, &text, &length));
+    struct text kept = {0};
+    for (char *line = text; line < text + length;) {
+        char *end = memchr(line, '\n', (size_t)(text + length - line));
+        if (!end)
+            break;
+        if (keep_line(line, (size_t)(end - line), first_step))
+            text_add_bytes(&kept, line, (size_t)(end - line) + 1);
+        line = end + 1;
+    }
+    enum status status = text_status(&kept);
+    if (status == STATUS_OK && kept.length != length)
+        status = file_write_all(path, kept.data, kept.length);
+    text_free(&kept);
+    free(text);
+    return status;
+}
+
+enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) {
+    *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
+    if (!metrics->path)
+        return STATUS_FAILED;
+    TRY(cut(metrics->path, first_step));
+    TRY(file_append_open(metrics->path, &metrics->stream));
+    return tensorboard_open(&metrics->board, folder);
+}
+
+static enum status write_line(struct metrics *metrics, struct text *line) {
+    text_add(line, "}\n");
+    enum status status = text_status(line);
+    if (status == STATUS_OK && (fwrite(line->data, 1, line->length, metrics->stream) != line->length ||
+                                fflush(metrics->stream) != 0))
+        status = FAIL(STATUS_FAILED, "cannot write %s: %s", metrics->path, strerror(errno));
+    text_free(line);
+    return status;
+}
+
+static void add_number(struct text *line, const char *name, double value) {
+    char number[32];
+    text_add(line, ", \"%s\": %s", name, text_double(number, value));
+}
+
+// "name": {"params": bytes, ...}
+static void add_kinds(struct text *line, const char *name, const size_t *bytes) {
+    text_add(line, ", \"%s\": {", name);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        text_add(line, "%s\"%s\": %zu", kind ? ", " : "", region_kind_name((enum region_kind)kind),
+                 bytes[kind]);
+    text_add(line, "}");
+}
+
+enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld", (long long)step->step);
+    add_number(&line, "loss", step->loss);
+    add_number(&line, "grad_norm", step->grad_norm);
+    add_number(&line, "lr", step->lr);
+    add_number(&line, "loss_scale", step->loss_scale);
+    text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
+    if (step->speculates)
+        text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
+    text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);
+    add_number(&line, "tokens_per_s", step->tokens_per_s);
+    add_number(&line, "step_ms", step->step_ms);
+    add_number(&line, "mfu", step->mfu);
+    text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
+             step->memory_peak_bytes);
+    text_add(&line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
+             step->device_bytes);
+    add_kinds(&line, "memory_planned", step->planned);
+    add_kinds(&line, "memory", step->measured);
+    text_add(&line, ", \"wire_bytes\": %" PRIu64 ", \"wire_planned_bytes\": %" PRIu64, step->wire_bytes,
+             step->wire_planned_bytes);
+    text_add(&line, ", \"wire_calls\": %" PRIu64 ", \"wire_planned_calls\": %" PRIu64, step->wire_calls,
+             step->wire_planned_calls);
+    add_number(&line, "comm_ms", step->comm_ms);
+    add_number(&line, "comm_hidden", step->comm_hidden);
+    TRY(write_line(metrics, &line));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/loss", step->loss));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/lr", step->lr));
+    TRY(tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s));
+    return tensorboard_flush(&metrics->board);
+}
+
+enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) {
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld", (long long)eval->step);
+    add_number(&line, "val_loss", eval->loss);
+    add_number(&line, "val_bits_per_byte", eval->bits_per_byte);
+    TRY(write_line(metrics, &line));
+    TRY(tensorboard_add(&metrics->board, eval->step, "val/loss", eval->loss));
+    if (isfinite(eval->bits_per_byte))
+        TRY(tensorboard_add(&metrics->board, eval->step, "val/bits_per_byte", eval->bits_per_byte));
+    return tensorboard_flush(&metrics->board);
+}
+
+void metrics_close(struct metrics *metrics) {
+    if (metrics->stream)
+        fclose(metrics->stream);
+    tensorboard_close(&metrics->board);
+    free(metrics->path);
+    *metrics = (struct metrics){0};
+}
+
+size_t metrics_peak_memory(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (size_t)usage.ru_maxrss * 1024 : 0;
+}
+
+size_t metrics_resident_memory(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+    if (!file)
+        return 0;
+    int found = fscanf(file, "%*u %lu", &pages);
+    fclose(file);
+    return found == 1 ? pages * (size_t)sysconf(_SC_PAGESIZE) : 0;
+}

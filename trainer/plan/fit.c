@@ -1,0 +1,420 @@
+// Memory has two halves that add up, the states' and the model's; each is planned once for all settings that
+// share it. What a setting is said to be comes from the config that was planned.
+#include "trainer/plan/fit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/plan/cost_model.h"
+
+// ---- settings
+
+enum { RATIO_STEPS = 20, MOST_MICRO_SIZES = 64 };
+
+static const char *const recomputations[] = {"none", "elementwise", "attention", "block"};
+enum { N_RECOMPUTATIONS = sizeof recomputations / sizeof *recomputations, RECOMPUTES_BLOCKS = 3 };
+
+struct setting {
+    int stage, recompute; // as `recomputations` counts
+    int ratio;            // of the optimizer on the host, of RATIO_STEPS
+    bool host_params, host_activations;
+    int micro; // as the search's micro_sizes counts
+};
+
+struct taken {
+    size_t bytes[N_REGION_PLACES];
+};
+
+// Of rank 0, which may write samples, and the most of any other.
+struct states_plan {
+    bool known;
+    struct taken first, others;
+};
+struct model_plan {
+    bool known;
+    struct taken silent, sampling;
+};
+
+struct candidate {
+    struct setting setting;
+    struct taken taken;
+    double step_s;
+    int n_changes;
+};
+
+struct search {
+    const struct fit_request *request;
+    int *ranks, n_ranks; // worth planning
+    int64_t micro_sizes[MOST_MICRO_SIZES];
+    int n_micro_sizes;
+    struct states_plan states[N_STAGES][2][RATIO_STEPS + 1]; // [host_params]
+    struct model_plan *models;                               // [micro][recompute][host_activations]
+    uint64_t *wire;                                          // [micro][stage]; 0: not known yet
+    size_t limits[N_REGION_PLACES];                          // of a rank
+    struct candidate best;                                   // of those that were looked at with these limits
+    bool found;
+};
+
+static bool on_gpu(const struct search *search) {
+    return search->request->plan.device->place == REGION_DEVICE;
+}
+
+static char *word(const char *constant) {
+    return (char *)(uintptr_t)constant; // configs hold what they own; these copies are never freed
+}
+
+static struct config config_with(const struct search *search, const struct setting *setting) {
+    struct config config = *search->request->plan.config; // members are shared, none is freed
+    int64_t sequences = config.train.micro_batch_size * config.train.gradient_accumulation_steps;
+    config.train.micro_batch_size = search->micro_sizes[setting->micro];
+    config.train.gradient_accumulation_steps = sequences / config.train.micro_batch_size;
+    config.top.recompute = word(recomputations[setting->recompute]);
+    config.zero_optimization.stage = setting->stage;
+    if (!on_gpu(search))
+        return config;
+    config.top.offload_activations = word(setting->host_activations ? "cpu" : "none");
+    config.zero_optimization.offload_param.device = word(setting->host_params ? "cpu" : "none");
+    config.zero_optimization.offload_optimizer.device = word(setting->ratio > 0 ? "cpu" : "none");
+    if (setting->ratio > 0)
+        config.zero_optimization.offload_optimizer.ratio = setting->ratio / (double)RATIO_STEPS;
+    else
+        config.zero_optimization.offload_optimizer.speculative = false; // a step on the host
+    return config;
+}
+
+static int count_changes(const struct config *a, const struct config *b) {
+    bool offloads = strcmp(b->zero_optimization.offload_optimizer.device, "cpu") == 0;
+    return (a->zero_optimization.stage != b->zero_optimization.stage) +
+           (strcmp(a->top.recompute, b->top.recompute) != 0) +
+           (strcmp(a->top.offload_activations, b->top.offload_activations) != 0) +
+           (strcmp(a->zero_optimization.offload_param.device, b->zero_optimization.offload_param.device) !=
+            0) +
+           (strcmp(a->zero_optimization.offload_optimizer.device,
+                   b->zero_optimization.offload_optimizer.device) != 0) +
+           (offloads &&
+            a->zero_optimization.offload_optimizer.ratio != b->zero_optimization.offload_optimizer.ratio) +
+           (a->train.micro_batch_size != b->train.micro_batch_size);
+}
+
+// ---- memory
+
+static void raise_to(struct taken *most, const struct plan *plan) {
+    for (int place = 0; place < N_REGION_PLACES; place++)
+        if (plan->taken[place] > most->bytes[place])
+            most->bytes[place] = plan->taken[place];
+}
+
+static enum status plan_states(struct search *search, const struct setting *setting,
+                               struct states_plan *out) {
+    const struct config config = config_with(search, setting);
+    struct plan_request request = search->request->plan;
+    request.config = &config;
+    for (int i = 0; i < search->n_ranks; i++) {
+        struct plan plan = {.total = 0};
+        request.rank = search->ranks[i];
+        TRY(plan_add_states(&request, &plan));
+        raise_to(i == 0 ? &out->first : &out->others, &plan);
+    }
+    out->known = true;
+    return STATUS_OK;
+}
+
+// Rank 0 samples if any does, and a rank without samples is had by asking for none.
+static enum status plan_model(struct search *search, const struct setting *setting, struct model_plan *out) {
+    struct config config = config_with(search, setting);
+    struct plan_request request = search->request->plan;
+    request.config = &config;
+    request.rank = 0;
+    struct plan sampling = {.total = 0}, silent = {.total = 0};
+    TRY(plan_add_model(&request, &sampling));
+    config.train.sample_every = 0;
+    TRY(plan_add_model(&request, &silent));
+    raise_to(&out->sampling, &sampling);
+    raise_to(&out->silent, &silent);
+    out->known = true;
+    return STATUS_OK;
+}
+
+static struct taken sum(const struct taken *states, const struct taken *model) {
+    struct taken taken;
+    for (int place = 0; place < N_REGION_PLACES; place++)
+        taken.bytes[place] = states->bytes[place] + model->bytes[place];
+    return taken;
+}
+
+// What the rank takes that needs most.
+static enum status plan_setting(struct search *search, const struct setting *setting, struct taken *out) {
+    struct states_plan *states = &search->states[setting->stage][setting->host_params][setting->ratio];
+    struct model_plan *model = &search->models[(setting->micro * N_RECOMPUTATIONS + setting->recompute) * 2 +
+                                               setting->host_activations];
+    if (!states->known)
+        TRY(plan_states(search, setting, states));
+    if (!model->known)
+        TRY(plan_model(search, setting, model));
+    bool all_sample = setting->stage == N_STAGES - 1; // as plan_samples has it
+    *out = sum(&states->first, &model->sampling);
+    struct taken other = sum(&states->others, all_sample ? &model->sampling : &model->silent);
+    for (int place = 0; place < N_REGION_PLACES && search->n_ranks > 1; place++)
+        if (other.bytes[place] > out->bytes[place])
+            out->bytes[place] = other.bytes[place];
+    return STATUS_OK;
+}
+
+static bool holds(const struct search *search, const struct taken *taken, enum region_place place) {
+    return taken->bytes[place] <= search->limits[place];
+}
+
+// ---- candidates
+
+static enum status find_wire(struct search *search, const struct setting *setting,
+                             const struct config *config, uint64_t *bytes) {
+    uint64_t *known = &search->wire[setting->micro * N_STAGES + setting->stage];
+    struct plan_request request = search->request->plan;
+    struct plan plan = {.total = 0};
+    request.config = config;
+    request.rank = 0;
+    if (*known == 0 && request.world > 1)
+        TRY(plan_add_states(&request, &plan));
+    if (*known == 0)
+        *known = wire_plan_bytes(&plan.wire);
+    *bytes = *known;
+    return STATUS_OK;
+}
+
+// The faster; of equals that which changes less, then that which takes less.
+static bool is_better(const struct candidate *x, const struct candidate *y) {
+    if (x->step_s != y->step_s)
+        return x->step_s < y->step_s;
+    if (x->n_changes != y->n_changes)
+        return x->n_changes < y->n_changes;
+    for (int place = N_REGION_PLACES - 1; place >= 0; place--)
+        if (x->taken.bytes[place] != y->taken.bytes[place])
+            return x->taken.bytes[place] < y->taken.bytes[place];
+    return false;
+}
+
+static enum status add_candidate(struct search *search, const struct setting *setting,
+                                 const struct taken *taken) {
+    const struct config config = config_with(search, setting);
+    struct plan_request request = search->request->plan;
+    uint64_t wire;
+    request.config = &config;
+    TRY(find_wire(search, setting, &config, &wire));
+    const struct candidate candidate = {.setting = *setting,
+                                        .taken = *taken,
+                                        .step_s = step_time_estimate(&request, wire),
+                                        .n_changes = count_changes(search->request->given, &config)};
+    if (!search->found || is_better(&candidate, &search->best))
+        search->best = candidate;
+    search->found = true;
+    return STATUS_OK;
+}
+
+// The smallest part of the optimizer on the host with which the device holds the rest: what a larger part
+// takes from the device only shrinks. RATIO_STEPS + 1 when even all is not enough.
+static enum status find_ratio(struct search *search, struct setting setting, int *ratio) {
+    int low = 0, high = RATIO_STEPS + 1; // low is too little
+    while (high - low > 1) {
+        struct taken taken;
+        setting.ratio = high == RATIO_STEPS + 1 ? RATIO_STEPS : (low + high) / 2;
+        TRY(plan_setting(search, &setting, &taken));
+        if (holds(search, &taken, REGION_DEVICE))
+            high = setting.ratio;
+        else
+            low = setting.ratio;
+    }
+    *ratio = high;
+    return STATUS_OK;
+}
+
+// The optimizer goes to the host only where it must, and no more of it than must.
+static enum status consider(struct search *search, struct setting setting) {
+    struct taken taken;
+    setting.ratio = setting.host_params ? RATIO_STEPS : 0;
+    TRY(plan_setting(search, &setting, &taken));
+    if (!holds(search, &taken, REGION_DEVICE)) {
+        if (setting.host_params)
+            return STATUS_OK;
+        TRY(find_ratio(search, setting, &setting.ratio));
+        if (setting.ratio > RATIO_STEPS)
+            return STATUS_OK;
+        TRY(plan_setting(search, &setting, &taken));
+    }
+    return holds(search, &taken, REGION_HOST) ? add_candidate(search, &setting, &taken) : STATUS_OK;
+}
+
+// A setting that cannot be, as buckets that make too many calls in one stage, is none.
+static enum status consider_or_skip(struct search *search, struct setting setting) {
+    enum status status = consider(search, setting);
+    if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
+        return status;
+    status_clear();
+    return STATUS_OK;
+}
+
+// On one rank without a GPU a stage only adds buffers.
+static bool stage_is_worth_it(const struct search *search, int stage) {
+    const struct plan_request *plan = &search->request->plan;
+    return plan->world > 1 || on_gpu(search) || stage == (int)plan->config->zero_optimization.stage;
+}
+
+static enum status consider_stages(struct search *search, struct setting setting) {
+    for (setting.stage = 0; setting.stage < N_STAGES; setting.stage++) {
+        if (!stage_is_worth_it(search, setting.stage))
+            continue;
+        bool may_host_params = on_gpu(search) && setting.stage == 3;
+        for (int host_params = 0; host_params <= may_host_params; host_params++) {
+            setting.host_params = host_params;
+            TRY(consider_or_skip(search, setting));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status consider_all(struct search *search) {
+    for (int micro = 0; micro < search->n_micro_sizes; micro++)
+        for (int recompute = 0; recompute < N_RECOMPUTATIONS; recompute++) {
+            bool may_host = on_gpu(search) && recompute == RECOMPUTES_BLOCKS;
+            for (int host = 0; host <= may_host; host++)
+                TRY(consider_stages(
+                    search,
+                    (struct setting){.micro = micro, .recompute = recompute, .host_activations = host}));
+        }
+    return STATUS_OK;
+}
+
+// ---- the search
+
+// The sizes, from the config's down, whose multiples are a rank's share of the batch.
+static void list_micro_sizes(struct search *search) {
+    const struct config *config = search->request->plan.config;
+    int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+    for (int64_t size = config->train.micro_batch_size; size > 0 && search->n_micro_sizes < MOST_MICRO_SIZES;
+         size--)
+        if (sequences % size == 0)
+            search->micro_sizes[search->n_micro_sizes++] = size;
+}
+
+static enum status search_init(struct search *search, const struct fit_request *request) {
+    search->request = request;
+    search->limits[REGION_HOST] = request->machine.host / (uint64_t)request->plan.local_world;
+    search->limits[REGION_DEVICE] = on_gpu(search) ? request->machine.device : SIZE_MAX;
+    list_micro_sizes(search);
+    size_t n = (size_t)search->n_micro_sizes;
+    search->models = calloc(n * N_RECOMPUTATIONS * 2, sizeof *search->models);
+    search->wire = calloc(n * N_STAGES, sizeof *search->wire);
+    if (!search->models || !search->wire)
+        return FAIL(STATUS_FAILED, "out of memory for the settings to try");
+    return plan_ranks(&request->plan, &search->ranks, &search->n_ranks);
+}
+
+static void search_free(struct search *search) {
+    free(search->models);
+    free(search->wire);
+    free(search->ranks);
+    free(search);
+}
+
+// ---- proposals
+
+static void add_part(struct text *words, const char *part) {
+    text_add(words, "%s%s", words->length ? ", " : "", part);
+}
+
+static void describe(const struct config *config, int world, bool gpu, struct text *words) {
+    const double ratio = config->zero_optimization.offload_optimizer.ratio;
+    if (world > 1 || config->zero_optimization.stage > 0)
+        text_add(words, "ZeRO stage %lld", (long long)config->zero_optimization.stage);
+    if (strcmp(config->top.recompute, "none") == 0)
+        add_part(words, "all activations kept");
+    else if (strcmp(config->top.recompute, "elementwise") != 0)
+        text_add(words, "%s%s computed again in backward", words->length ? ", " : "",
+                 strcmp(config->top.recompute, "block") == 0 ? "blocks" : "attention");
+    if (gpu && strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0) {
+        add_part(words, ratio < 1 ? "" : "the optimizer on the host");
+        if (ratio < 1)
+            text_add(words, "%g of the optimizer on the host", ratio);
+    }
+    if (gpu && strcmp(config->zero_optimization.offload_param.device, "cpu") == 0)
+        add_part(words, "parameters on the host");
+    if (gpu && strcmp(config->top.offload_activations, "cpu") == 0)
+        add_part(words, "activations on the host");
+    text_add(words, ", %lld x %lld sequences a rank", (long long)config->train.gradient_accumulation_steps,
+             (long long)config->train.micro_batch_size);
+}
+
+// Whether gradients are rounded and summed in the same order: micro-batches of the same size, and where there
+// are several, on the same side of what zero_optimization.reduce_every_micro_batch tells.
+static bool sums_alike(const struct config *a, const struct config *b) {
+    bool every = a->zero_optimization.reduce_every_micro_batch;
+    return a->train.micro_batch_size == b->train.micro_batch_size &&
+           (a->train.gradient_accumulation_steps == 1 || every ||
+            (a->zero_optimization.stage >= 2) == (b->zero_optimization.stage >= 2));
+}
+
+static enum status propose(const struct search *search, const struct candidate *candidate,
+                           struct fit_proposal *out) {
+    const struct fit_request *request = search->request;
+    const struct config config = config_with(search, &candidate->setting);
+    struct text overrides = {0}, words = {0};
+    text_add(&overrides, "%s", ""); // never NULL
+    config_print_overrides(request->given, &config, &overrides);
+    describe(&config, request->plan.world, on_gpu(search), &words);
+    *out = (struct fit_proposal){.overrides = overrides.data,
+                                 .words = words.data,
+                                 .step_s = candidate->step_s,
+                                 .same_bits = sums_alike(request->plan.config, &config)};
+    memcpy(out->taken, candidate->taken.bytes, sizeof out->taken);
+    TRY(text_status(&overrides));
+    return text_status(&words);
+}
+
+// The fastest; then the fastest that takes a tenth less than the one before of what is short.
+static enum status choose(struct search *search, struct fit *out) {
+    int place = on_gpu(search) ? REGION_DEVICE : REGION_HOST;
+    while (out->n_proposals < FIT_MOST_PROPOSALS) {
+        search->found = false;
+        TRY(consider_all(search));
+        if (!search->found)
+            break;
+        TRY(propose(search, &search->best, &out->proposals[out->n_proposals++]));
+        search->limits[place] = search->best.taken.bytes[place] / 10 * 9;
+    }
+    return STATUS_OK;
+}
+
+// What is wrong with the config itself, whatever fits, is told.
+static enum status check_config(const struct fit_request *request) {
+    struct plan_request plan_request = request->plan;
+    struct plan plan;
+    plan_request.rank = 0;
+    return plan_make(&plan_request, &plan);
+}
+
+enum status fit_search(const struct fit_request *request, struct fit *out) {
+    *out = (struct fit){.n_proposals = 0};
+    struct search *search = calloc(1, sizeof *search);
+    if (!search)
+        return FAIL(STATUS_FAILED, "out of memory for the settings to try");
+    enum status status = check_config(request);
+    if (status == STATUS_OK)
+        status = search_init(search, request);
+    if (status == STATUS_OK)
+        status = choose(search, out);
+    search_free(search);
+    if (status != STATUS_OK)
+        fit_free(out);
+    return status;
+}
+
+void fit_proposal_free(struct fit_proposal *proposal) {
+    free(proposal->overrides);
+    free(proposal->words);
+    *proposal = (struct fit_proposal){0};
+}
+
+void fit_free(struct fit *fit) {
+    for (int i = 0; i < FIT_MOST_PROPOSALS; i++)
+        fit_proposal_free(&fit->proposals[i]);
+    fit->n_proposals = 0;
+}

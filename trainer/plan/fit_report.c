@@ -1,0 +1,258 @@
+// A proposal is a whole command: overrides that the person gave and that the proposal changes are replaced.
+#include "trainer/plan/fit_report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+
+void fit_case_free(struct fit_case *one) {
+    fit_free(&one->fit);
+    fit_proposal_free(&one->of_preset);
+    fit_proposal_free(&one->of_narrow);
+}
+
+// ---- commands
+
+// Whether one of the overrides, which are without blanks and quotes, sets the option that the word sets.
+static bool is_replaced(const char *overrides, const char *word) {
+    size_t length = strcspn(word, "=") + 1;
+    for (const char *at = overrides; *at; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strncmp(at, word, length) == 0)
+            return true;
+    return false;
+}
+
+static void begin_command(struct text *out, int world, const char *path) {
+    if (world > 1)
+        text_add(out, "mpirun -n %d ", world);
+    text_add(out, "./train ");
+    text_add_shell_word(out, path);
+}
+
+// The words of `section`, or with NULL all, that no override replaces; then the overrides.
+static void end_command(struct text *out, const struct fit_report *report, const char *section,
+                        const char *overrides) {
+    for (int i = 1; i < report->n_words; i++) {
+        const char *word = report->words[i];
+        if (is_replaced(overrides, word) || (section && strncmp(word, section, strlen(section)) != 0))
+            continue;
+        text_add(out, " ");
+        text_add_shell_word(out, word);
+    }
+    text_add(out, "%s%s", *overrides ? " " : "", overrides);
+}
+
+static void add_command(struct text *out, const struct fit_report *report, int world, const char *overrides) {
+    begin_command(out, world, report->words[0]);
+    end_command(out, report, NULL, overrides);
+}
+
+// A preset brings all but the person's data and what its overrides say.
+static void add_preset_command(struct text *out, const struct fit_report *report, int world,
+                               const struct fit_case *one) {
+    begin_command(out, world, one->preset);
+    end_command(out, report, "data.", one->of_preset.overrides);
+}
+
+// ---- for people
+
+static void add_taken(struct text *out, const struct fit_report *report,
+                      const struct fit_proposal *proposal) {
+    char device[32], host[32];
+    text_bytes(device, sizeof device, (double)proposal->taken[REGION_DEVICE]);
+    text_bytes(host, sizeof host, (double)proposal->taken[REGION_HOST]);
+    if (report->on_gpu)
+        text_add(out, "%s of the GPU and %s of the host a rank", device, host);
+    else
+        text_add(out, "%s a rank", host);
+}
+
+static void add_machine(struct text *out, const struct fit_report *report) {
+    char device[32], gpu[32], host[32];
+    text_bytes(device, sizeof device, (double)report->machine.device);
+    text_bytes(gpu, sizeof gpu, (double)report->gpu_memory);
+    text_bytes(host, sizeof host, (double)report->machine.host);
+    if (report->on_gpu)
+        text_add(out, "%s of GPU memory a rank, ", device);
+    if (report->on_gpu && report->gpu_memory != report->machine.device)
+        text_add(out, "%s less what CUDA itself takes, ", gpu);
+    text_add(out, "%s%s a machine%s", report->on_gpu ? "and " : "", host,
+             report->host_is_here ? " (available here)" : "");
+}
+
+static void add_proposal(struct text *out, const struct fit_report *report, int world,
+                         const struct fit_proposal *proposal, double fastest_s) {
+    double times = proposal->step_s / fastest_s;
+    if (times > 1 && times < 1.005)
+        text_add(out, "  about as fast: %s\n", proposal->words);
+    else if (times > 1)
+        text_add(out, "  in about %.*f times its time: %s\n", times < 10 ? 2 : 0, times, proposal->words);
+    else
+        text_add(out, "  fastest: %s\n", proposal->words);
+    text_add(out, "    ");
+    add_command(out, report, world, proposal->overrides);
+    text_add(out, "\n    takes ");
+    add_taken(out, report, proposal);
+    text_add(out, "; %s\n",
+             proposal->same_bits ? "the same losses to the bit" : "the same losses to rounding");
+}
+
+static void add_otherwise(struct text *out, const struct fit_report *report, int world,
+                          const struct fit_case *one) {
+    text_add(out, "  nothing fits\n");
+    if (one->preset) {
+        text_add(out, "  the largest preset that would train: %s\n    ", one->of_preset.words);
+        add_preset_command(out, report, world, one);
+        text_add(out, "\n    takes ");
+        add_taken(out, report, &one->of_preset);
+        text_add(out, "\n");
+    } else {
+        text_add(out, "  no smaller preset would train either\n");
+    }
+    if (!one->narrow)
+        return;
+    text_add(out, "  with optimizer.state_dtype=%s, which changes the run's rounding, it would fit: %s\n    ",
+             one->narrow, one->of_narrow.words);
+    add_command(out, report, world, one->of_narrow.overrides);
+    text_add(out, "\n    takes ");
+    add_taken(out, report, &one->of_narrow);
+    text_add(out, "\n");
+}
+
+static void add_case(struct text *out, const struct fit_report *report, int i) {
+    const struct plan_case *plan = &report->plans->cases[i];
+    const struct fit_case *one = &report->cases[i];
+    text_add(out, "\n%d rank%s", plan->world, plan->world == 1 ? "" : "s");
+    if (plan->refused) {
+        text_add(out, ": %s\n", plan->refused);
+        return;
+    }
+    if (plan->world > 1)
+        text_add(out, ", %d a machine", plan->local_world);
+    text_add(out, "\n");
+    for (int k = 0; k < one->fit.n_proposals; k++)
+        add_proposal(out, report, plan->world, &one->fit.proposals[k], one->fit.proposals[0].step_s);
+    if (one->fit.n_proposals == 0)
+        add_otherwise(out, report, plan->world, one);
+}
+
+static enum status print_text(struct text *text) {
+    enum status status = text_status(text);
+    if (status == STATUS_OK)
+        fwrite(text->data, 1, text->length, stdout);
+    text_free(text);
+    return status;
+}
+
+enum status fit_report_print(const struct fit_report *report) {
+    const struct plan_report *plans = report->plans;
+    struct text out = {0};
+    char weights[32];
+    text_add(&out, "%s: %s parameters, %s%s, into ", plans->source,
+             text_count(weights, sizeof weights, (double)plans->n_weights), dtype_name(plans->type),
+             plans->type_measured ? " (measured: the faster one here)" : "");
+    add_machine(&out, report);
+    text_add(
+        &out,
+        "\nMemory is what the run will take. The order is an estimate by nominal speeds, no forecast.\n");
+    for (int i = 0; i < plans->n_cases; i++)
+        add_case(&out, report, i);
+    return print_text(&out);
+}
+
+void fit_report_add_failure(const struct fit_report *report, struct text *out) {
+    text_add(out, "no setting fits into ");
+    add_machine(out, report);
+    for (int i = 0; i < report->plans->n_cases; i++)
+        if (report->cases[i].preset) {
+            text_add(out, "; the largest preset that would train is %s", report->cases[i].preset);
+            return;
+        }
+    text_add(out, "; no preset would train either");
+}
+
+// ---- for programs
+
+// Takes the command over.
+static void add_json(struct text *out, const struct fit_proposal *proposal, struct text *command) {
+    text_add(out, "\"setting\": ");
+    json_add_string(out, proposal->words);
+    text_add(out, ", \"overrides\": ");
+    json_add_string(out, proposal->overrides);
+    text_add(out, ", \"command\": ");
+    json_add_string(out, command->data ? command->data : "");
+    text_add(out, ", \"device_bytes\": %zu, \"host_bytes\": %zu, \"same_bits\": %s",
+             proposal->taken[REGION_DEVICE], proposal->taken[REGION_HOST],
+             proposal->same_bits ? "true" : "false");
+    out->failed |= command->failed;
+    text_free(command);
+}
+
+static void add_proposals_json(struct text *out, const struct fit_report *report, int world,
+                               const struct fit *fit) {
+    for (int i = 0; i < fit->n_proposals; i++) {
+        const struct fit_proposal *proposal = &fit->proposals[i];
+        struct text command = {0};
+        add_command(&command, report, world, proposal->overrides);
+        text_add(out, "%s\n      {", i ? "," : "");
+        add_json(out, proposal, &command);
+        text_add(out, ", \"relative_time\": %.4f}", proposal->step_s / fit->proposals[0].step_s);
+    }
+}
+
+static void add_otherwise_json(struct text *out, const struct fit_report *report, int world,
+                               const struct fit_case *one) {
+    struct text command = {0};
+    if (one->preset) {
+        text_add(out, ",\n      \"preset\": {\"path\": ");
+        json_add_string(out, one->preset);
+        text_add(out, ", ");
+        add_preset_command(&command, report, world, one);
+        add_json(out, &one->of_preset, &command);
+        text_add(out, "}");
+    }
+    if (one->narrow) {
+        text_add(out, ",\n      \"narrow_state\": {\"state_dtype\": ");
+        json_add_string(out, one->narrow);
+        text_add(out, ", ");
+        add_command(&command, report, world, one->of_narrow.overrides);
+        add_json(out, &one->of_narrow, &command);
+        text_add(out, "}");
+    }
+}
+
+static void add_case_json(struct text *out, const struct fit_report *report, int i) {
+    const struct plan_case *plan = &report->plans->cases[i];
+    const struct fit_case *one = &report->cases[i];
+    text_add(out, "%s\n    {\"ranks\": %d, ", i ? "," : "", plan->world);
+    if (plan->refused) {
+        text_add(out, "\"refused\": ");
+        json_add_string(out, plan->refused);
+        text_add(out, "}");
+        return;
+    }
+    text_add(out, "\"ranks_per_machine\": %d, \"proposals\": [", plan->local_world);
+    add_proposals_json(out, report, plan->world, &one->fit);
+    text_add(out, "]");
+    add_otherwise_json(out, report, plan->world, one);
+    text_add(out, "}");
+}
+
+enum status fit_report_print_json(const struct fit_report *report) {
+    const struct plan_report *plans = report->plans;
+    struct text out = {0};
+    text_add(&out, "{\n  \"config\": ");
+    json_add_string(&out, plans->source);
+    text_add(&out, ",\n  \"parameters\": %zu,\n  \"compute\": \"%s\",\n", plans->n_weights,
+             dtype_name(plans->type));
+    if (report->on_gpu)
+        text_add(&out, "  \"device_memory\": %" PRIu64 ",\n  \"device_memory_free\": %" PRIu64 ",\n",
+                 report->gpu_memory, report->machine.device);
+    text_add(&out, "  \"host_memory\": %" PRIu64 ",\n  \"fits\": [", report->machine.host);
+    for (int i = 0; i < plans->n_cases; i++)
+        add_case_json(&out, report, i);
+    text_add(&out, "\n  ]\n}\n");
+    return print_text(&out);
+}

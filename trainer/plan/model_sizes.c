@@ -1,0 +1,44 @@
+// An explicit option always stands: what disagrees with it is an error and never changes it.
+#include "trainer/plan/model_sizes.h"
+
+enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found) {
+    const struct {
+        const char *option;
+        int64_t *value;
+        int found;
+    } sizes[] = {{"model.n_layer", &config->model.n_layer, found->n_layer},
+                 {"model.n_head", &config->model.n_head, found->n_head},
+                 {"model.n_embd", &config->model.n_embd, found->n_embd},
+                 {"model.vocab_size", &config->model.vocab_size, found->vocab_size},
+                 {"model.n_positions", &config->model.n_positions, found->n_positions}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (config_given(config, sizes[i].option) && *sizes[i].value != sizes[i].found)
+            return FAIL(STATUS_INVALID, "%s: %s is %lld, but the weights in %s have %d; leave the option out",
+                        config->source, sizes[i].option, (long long)*sizes[i].value, config->model.init_from,
+                        sizes[i].found);
+        *sizes[i].value = sizes[i].found;
+    }
+    return STATUS_OK;
+}
+
+bool model_sizes_want_tokenizer(const struct config *config) {
+    return config->data.tokenizer[0] && !config_given(config, "model.vocab_size") &&
+           !config->model.init_from[0];
+}
+
+enum status model_sizes_from_tokenizer(struct config *config, int n_ids) {
+    if (model_sizes_want_tokenizer(config))
+        config->model.vocab_size = n_ids;
+    if (n_ids <= config->model.vocab_size)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: data.tokenizer %s has %d ids, more than model.vocab_size %lld",
+                config->source, config->data.tokenizer, n_ids, (long long)config->model.vocab_size);
+}
+
+struct gpt_config model_sizes(const struct config *config) {
+    return (struct gpt_config){.n_layer = (int)config->model.n_layer,
+                               .n_head = (int)config->model.n_head,
+                               .n_embd = (int)config->model.n_embd,
+                               .vocab_size = (int)config->model.vocab_size,
+                               .n_positions = (int)config->model.n_positions};
+}

@@ -1,0 +1,77 @@
+// What a run will use and send, said before it takes anything: the same code that lays a run out, for any
+// rank of any number of ranks, without memory and without others.
+//
+// Sources: model states 16 P bytes and traffic 2 P or 3 P elements (N - 1) / N as in ZeRO (arXiv 1910.02054,
+// sections 5 and 7), with the sizes of this program's types and the exact shares of a partition.
+#ifndef ZERO_TRAINER_PLAN_PLAN_H
+#define ZERO_TRAINER_PLAN_PLAN_H
+
+#include "model/generate.h"
+#include "zero/stages/optimizer.h"
+
+// The parts of a run that have memory.
+struct parts {
+    struct state state;
+    struct optimizer optimizer;
+    struct gpt *gpt;
+    struct generator *generator; // NULL without samples on this rank
+    int profile_region;          // with run.profile
+};
+
+struct plan_request {
+    const struct config *config; // resolved for `world`
+    const struct params *params;
+    enum dtype type; // compute type
+    struct device *device;
+    int rank, world, local_world;      // local_world: ranks on this machine
+    const struct partition *partition; // of these params and ranks; NULL: to be made
+};
+// Host memory of the links between ranks (zero/comm), per rank.
+size_t plan_links_bytes(const struct plan_request *request);
+// Makes the parts and adds all their regions to the table. Free with parts_free, also after a failure.
+enum status parts_plan(struct parts *parts, const struct plan_request *request,
+                       struct region_table *table) MUST_CHECK;
+// host: as state_bind has it.
+enum status parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
+                       struct comm *comm, struct device *host) MUST_CHECK;
+void parts_free(struct parts *parts);
+
+// What one rank sends in one step, evaluations and samples left out.
+struct wire_plan {
+    uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
+};
+void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out);
+uint64_t wire_plan_bytes(const struct wire_plan *wire); // all but broadcasts and control
+uint64_t wire_plan_calls(const struct wire_plan *wire);
+
+struct plan {
+    size_t bytes[N_REGION_KINDS], total; // where the device has its memory
+    size_t host;                         // beside that, on the host
+    size_t taken[N_REGION_PLACES];       // of each place's memory, padding included
+    struct wire_plan wire;
+};
+enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
+// Its two halves, for who plans many settings; each adds to the plan. The states depend on stage, offload and
+// which elements the rank owns; the model on micro-batch and recomputation, and on the rank and the stage
+// only by whether the rank writes samples (plan_samples).
+enum status plan_add_states(const struct plan_request *request, struct plan *plan) MUST_CHECK;
+enum status plan_add_model(const struct plan_request *request, struct plan *plan) MUST_CHECK;
+bool plan_samples(const struct plan_request *request);
+
+// The ranks that are worth planning: rank 0, which may have samples to write, and of the others some of which
+// one needs most, whatever the stage, and one least. Free *ranks with free().
+enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) MUST_CHECK;
+
+// A stage's plan for the rank that needs most memory, and how little another needs.
+struct plan_stage {
+    struct plan most;
+    int rank;     // whose plan that is
+    size_t least; // the smallest total of any rank; equal to most.total where all need the same
+};
+// Plans every stage, whatever stage and rank the request names. Takes as long as a few ranks' plans.
+enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) MUST_CHECK;
+
+// Says to the person what the run takes and sends.
+void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
+
+#endif

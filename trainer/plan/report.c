@@ -1,0 +1,334 @@
+// Tables are made of cells first, so that each column is as wide as its widest.
+#include "trainer/plan/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "trainer/plan/paper.h"
+
+void plan_report_free(struct plan_report *report) {
+    for (int i = 0; i < report->n_cases; i++)
+        free(report->cases[i].refused);
+    free(report->cases);
+    free(report->source);
+    *report = (struct plan_report){0};
+}
+
+// ---- tables
+
+enum { MOST_ROWS = 8, MOST_COLUMNS = 20 };
+
+struct table {
+    int n_rows, n_columns; // in use; the columns are those of the longest row
+    int filled;            // cells of the last row
+    char cells[MOST_ROWS][MOST_COLUMNS][24];
+};
+
+static void begin_row(struct table *table) {
+    table->n_rows++;
+    table->filled = 0;
+}
+
+// The next cell of the last row, to be written.
+static char *next_cell(struct table *table) {
+    char *cell = table->cells[table->n_rows - 1][table->filled++];
+    if (table->filled > table->n_columns)
+        table->n_columns = table->filled;
+    return cell;
+}
+#define ADD_CELL(table, ...) snprintf(next_cell(table), sizeof(table)->cells[0][0], __VA_ARGS__)
+
+static void add_bytes(struct table *table, uint64_t bytes) {
+    text_bytes(next_cell(table), sizeof table->cells[0][0], (double)bytes);
+}
+
+static void add_table(struct text *out, const struct table *table) {
+    for (int row = 0; row < table->n_rows; row++) {
+        for (int column = 0; column < table->n_columns; column++) {
+            size_t width = 0;
+            for (int i = 0; i < table->n_rows; i++)
+                if (strlen(table->cells[i][column]) > width)
+                    width = strlen(table->cells[i][column]);
+            text_add(out, "%s%*s", column ? "  " : "", (int)width, table->cells[row][column]);
+        }
+        text_add(out, "\n");
+    }
+}
+
+// ---- the plans
+
+// Of the operations that a plan counts, in the order of the columns. The last is Adafactor's alone: where
+// nothing is sent by it, it has no column.
+static const enum comm_operation sending[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE};
+enum { N_SENDING = sizeof sending / sizeof *sending };
+
+static int n_sending(const struct plan_case *one) {
+    for (int stage = 0; stage < N_STAGES; stage++)
+        if (one->stages[stage].most.wire.calls[sending[N_SENDING - 1]] > 0)
+            return N_SENDING;
+    return N_SENDING - 1;
+}
+
+static bool ranks_differ(const struct plan_case *one) {
+    for (int stage = 0; stage < N_STAGES; stage++)
+        if (one->stages[stage].least != one->stages[stage].most.total)
+            return true;
+    return false;
+}
+
+static void add_header(struct table *table, bool with_host, bool name_rank, int n_columns) {
+    begin_row(table);
+    ADD_CELL(table, "stage");
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        ADD_CELL(table, "%s", region_kind_name((enum region_kind)kind));
+    ADD_CELL(table, "total");
+    if (with_host)
+        ADD_CELL(table, "on the host");
+    if (name_rank)
+        ADD_CELL(table, "of rank");
+    for (int i = 0; i < n_columns; i++) {
+        ADD_CELL(table, "%s", comm_operation_name(sending[i]));
+        ADD_CELL(table, "calls");
+    }
+}
+
+static void add_stage(struct table *table, const struct plan_stage *plan, int stage, bool configured,
+                      bool with_host, bool name_rank, int n_columns) {
+    begin_row(table);
+    ADD_CELL(table, "%s%d", configured ? "*" : "", stage);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        add_bytes(table, plan->most.bytes[kind]);
+    add_bytes(table, plan->most.total);
+    if (with_host)
+        add_bytes(table, plan->most.host);
+    if (name_rank)
+        ADD_CELL(table, "%d", plan->rank);
+    for (int i = 0; i < n_columns; i++) {
+        add_bytes(table, plan->most.wire.bytes[sending[i]]);
+        ADD_CELL(table, "%" PRIu64, plan->most.wire.calls[sending[i]]);
+    }
+}
+
+static bool has_limits(const struct plan_report *report) {
+    return report->device_limit > 0 || report->host_limit > 0;
+}
+
+static bool stage_fits(const struct plan_report *report, const struct plan_case *one, int stage) {
+    const size_t *taken = one->stages[stage].most.taken;
+    return (report->device_limit == 0 || taken[REGION_DEVICE] <= report->device_limit) &&
+           (report->host_limit == 0 || taken[REGION_HOST] * (uint64_t)one->local_world <= report->host_limit);
+}
+
+static void add_fitting(struct text *out, const struct plan_report *report, const struct plan_case *one) {
+    char bytes[32];
+    int n = 0;
+    text_add(out, "Stages that fit");
+    if (report->device_limit > 0)
+        text_add(out, " into %s of GPU memory a rank",
+                 text_bytes(bytes, sizeof bytes, (double)report->device_limit));
+    if (report->host_limit > 0)
+        text_add(out, "%s %s a machine", report->device_limit > 0 ? " and" : " into",
+                 text_bytes(bytes, sizeof bytes, (double)report->host_limit));
+    text_add(out, ":");
+    for (int stage = 0; stage < N_STAGES; stage++)
+        if (stage_fits(report, one, stage))
+            text_add(out, "%s %d", n++ ? "," : "", stage);
+    text_add(out, n ? "\n" : " none\n");
+}
+
+static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
+    const char *plural = one->world == 1 ? "" : "s";
+    if (one->refused) {
+        text_add(out, "\n%d rank%s: %s\n", one->world, plural, one->refused);
+        return;
+    }
+    text_add(out, "\n%d rank%s", one->world, plural);
+    if (one->world > 1)
+        text_add(out, ", %d a machine", one->local_world);
+    text_add(out, ", %d thread%s each; train_batch_size %" PRId64 " = %" PRId64 " x %" PRId64 " x %d\n",
+             one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
+             one->accumulation_steps, one->world);
+    struct table table = {0};
+    bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
+    int n_columns = n_sending(one);
+    add_header(&table, on_host, differ, n_columns);
+    for (int stage = 0; stage < N_STAGES; stage++)
+        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, n_columns);
+    add_table(out, &table);
+    if (has_limits(report))
+        add_fitting(out, report, one);
+    if (!differ)
+        return;
+    char bytes[32];
+    text_add(out, "Ranks differ: shown is the one that needs most. The least that one needs:");
+    for (int stage = 0; stage < N_STAGES; stage++)
+        text_add(out, "%s stage %d %s", stage ? "," : "", stage,
+                 text_bytes(bytes, sizeof bytes, (double)one->stages[stage].least));
+    text_add(out, "\n");
+}
+
+static void add_report(struct text *out, const struct plan_report *report) {
+    char weights[32];
+    text_add(out, "%s: %s parameters, %s%s, partition %s\n", report->source,
+             text_count(weights, sizeof weights, (double)report->n_weights), dtype_name(report->type),
+             report->type_measured ? " (measured: the faster one here)" : "", report->partition);
+    text_add(out,
+             "Memory of one rank by what it holds, the program itself aside, and what it sends in a step.\n"
+             "train_batch_size is micro_batch_size x gradient_accumulation_steps x ranks.\n");
+    if (report->gpu_is_planned)
+        text_add(
+            out,
+            "For a GPU that is not here: the workspace of operations is as much as the largest takes.\n");
+    for (int i = 0; i < report->n_cases; i++)
+        add_case(out, report, &report->cases[i]);
+    text_add(out, "\n* the config's zero_optimization.stage\n");
+}
+
+// ---- the paper's table
+
+static const struct {
+    const char *name;
+    double n_params;
+} paper_models[] = {{"7.5B", 7.5e9}, {"128B", 128e9}, {"1T", 1e12}};
+static const int paper_ranks[] = {1, 4, 16, 64, 256, 1024};
+enum {
+    N_PAPER_MODELS = sizeof paper_models / sizeof *paper_models,
+    N_PAPER_RANKS = sizeof paper_ranks / sizeof *paper_ranks
+};
+
+// In GB, with as many digits as the paper has: three from the first on, rounded half up, and from 100 on
+// whole numbers, cut.
+static void add_paper_figure(struct table *table, double bytes) {
+    double gb = bytes / 1e9, unit = gb >= 100 ? 1 : gb >= 10 ? 10 : 100;
+    ADD_CELL(table, "%.15g", floor(gb * unit + (gb >= 100 ? 0 : 0.5)) / unit);
+}
+
+static void add_paper(struct text *out) {
+    struct table table = {0};
+    begin_row(&table);
+    ADD_CELL(&table, "ranks");
+    for (int model = 0; model < N_PAPER_MODELS; model++)
+        for (int stage = 1; stage < N_STAGES; stage++)
+            ADD_CELL(&table, "%s/%d", paper_models[model].name, stage);
+    for (int i = 0; i < N_PAPER_RANKS; i++) {
+        begin_row(&table);
+        ADD_CELL(&table, "%d", paper_ranks[i]);
+        for (int model = 0; model < N_PAPER_MODELS; model++)
+            for (int stage = 1; stage < N_STAGES; stage++)
+                add_paper_figure(&table, paper_bytes(stage, paper_models[model].n_params, paper_ranks[i]));
+    }
+    text_add(out, "Model states of one rank in GB (1e9 bytes), parameters/stage: table 1 of the ZeRO paper "
+                  "(arXiv 1910.02054).\n"
+                  "P parameters, N ranks: stage 1 4P + 12P/N, stage 2 2P + 14P/N, stage 3 16P/N.\n\n");
+    add_table(out, &table);
+    text_add(out,
+             "\nHere gradients are fp32, so that a parameter's states take 2 + 4 + 12 = 18 bytes in bf16 "
+             "and fp16 and 4 + 4 + 8 = 16 in fp32 where the paper has 2 + 2 + 12 = 16.\n");
+}
+
+// ---- JSON
+
+static void add_stage_json(struct text *out, const struct plan_report *report, const struct plan_case *one,
+                           int stage) {
+    const struct plan_stage *plan = &one->stages[stage];
+    text_add(out, "        {\"stage\": %d, \"configured\": %s, \"rank\": %d, \"bytes\": {", stage,
+             stage == report->stage ? "true" : "false", plan->rank);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        text_add(out, "%s\"%s\": %zu", kind ? ", " : "", region_kind_name((enum region_kind)kind),
+                 plan->most.bytes[kind]);
+    text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"host\": %zu, \"sends\": {", plan->most.total,
+             plan->least, plan->most.host);
+    for (int i = 0; i < n_sending(one); i++)
+        text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
+                 comm_operation_name(sending[i]), plan->most.wire.bytes[sending[i]],
+                 plan->most.wire.calls[sending[i]]);
+    text_add(out, "}");
+    if (has_limits(report))
+        text_add(out, ", \"fits\": %s", stage_fits(report, one, stage) ? "true" : "false");
+    text_add(out, "}");
+}
+
+static void add_case_json(struct text *out, const struct plan_report *report, const struct plan_case *one) {
+    if (one->refused) {
+        text_add(out, "    {\"ranks\": %d, \"refused\": ", one->world);
+        json_add_string(out, one->refused);
+        text_add(out, "}");
+        return;
+    }
+    text_add(out,
+             "    {\"ranks\": %d, \"ranks_per_machine\": %d, \"threads\": %d, \"micro_batch_size\": %" PRId64
+             ", \"gradient_accumulation_steps\": %" PRId64 ", \"train_batch_size\": %" PRId64
+             ", \"stages\": [\n",
+             one->world, one->local_world, one->n_threads, one->micro_batch_size, one->accumulation_steps,
+             one->train_batch_size);
+    for (int stage = 0; stage < N_STAGES; stage++) {
+        add_stage_json(out, report, one, stage);
+        text_add(out, "%s\n", stage + 1 < N_STAGES ? "," : "");
+    }
+    text_add(out, "    ]}");
+}
+
+static void add_report_json(struct text *out, const struct plan_report *report) {
+    text_add(out, "  \"config\": ");
+    json_add_string(out, report->source);
+    text_add(
+        out,
+        ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"compute\": \"%s\",\n"
+        "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"partition\": \"%s\",\n  \"plans\": [\n",
+        report->n_weights, report->n_elements, dtype_name(report->type),
+        report->type_measured ? "true" : "false", report->gpu_is_planned ? "true" : "false",
+        report->partition);
+    for (int i = 0; i < report->n_cases; i++) {
+        add_case_json(out, report, &report->cases[i]);
+        text_add(out, "%s\n", i + 1 < report->n_cases ? "," : "");
+    }
+    text_add(out, "  ]");
+}
+
+static void add_paper_json(struct text *out) {
+    text_add(out, "  \"paper\": [");
+    for (int model = 0; model < N_PAPER_MODELS; model++)
+        for (int i = 0; i < N_PAPER_RANKS; i++)
+            for (int stage = 1; stage < N_STAGES; stage++)
+                text_add(out, "%s\n    {\"parameters\": %.0f, \"ranks\": %d, \"stage\": %d, \"bytes\": %.0f}",
+                         model || i || stage > 1 ? "," : "", paper_models[model].n_params, paper_ranks[i],
+                         stage, paper_bytes(stage, paper_models[model].n_params, paper_ranks[i]));
+    text_add(out, "\n  ]");
+}
+
+// ---- the whole
+
+static enum status print_text(struct text *text) {
+    enum status status = text_status(text);
+    if (status == STATUS_OK)
+        fwrite(text->data, 1, text->length, stdout);
+    text_free(text);
+    return status;
+}
+
+enum status plan_report_print(const struct plan_report *report, bool paper) {
+    struct text out = {0};
+    if (report)
+        add_report(&out, report);
+    if (paper) {
+        text_add(&out, "%s", report ? "\n" : "");
+        add_paper(&out);
+    }
+    return print_text(&out);
+}
+
+enum status plan_report_print_json(const struct plan_report *report, bool paper) {
+    struct text out = {0};
+    text_add(&out, "{\n");
+    if (report)
+        add_report_json(&out, report);
+    text_add(&out, "%s", report && paper ? ",\n" : "");
+    if (paper)
+        add_paper_json(&out);
+    text_add(&out, "\n}\n");
+    return print_text(&out);
+}

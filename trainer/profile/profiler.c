@@ -1,0 +1,164 @@
+// The model's hooks, wrapped, say what is worked on; everything else is kernels/profile.c's.
+#include "trainer/profile/profiler.h"
+
+#include <assert.h>
+
+#define NOWHERE ((struct profile_place){-1, -1})
+
+const char *profiler_phase_name(int phase) {
+#define PROFILER_TEXT(constant, name) name,
+    static const char *const names[N_PROFILER_PHASES] = {PROFILER_PHASES(PROFILER_TEXT)};
+#undef PROFILER_TEXT
+    return phase < 0 ? "" : names[phase];
+}
+
+static int events_of(int world) {
+    return PROFILER_EVENTS / world > PROFILER_LEAST ? PROFILER_EVENTS / world : PROFILER_LEAST;
+}
+
+enum status profiler_plan(int world, struct region_table *table, int *region) {
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8,
+                      profile_bytes(events_of(world), PROFILER_STEPS), region, "profile");
+}
+
+// ---- the hooks
+
+// The embeddings' unit is the classifier's too: then it is wanted inside the last unit.
+static int phase_of(const struct profiler *profiler, int unit, enum gpt_pass pass) {
+    if (!profiler->profile->in_step)
+        return -1;
+    bool head = unit == profiler->last_unit || profiler->depth > 0;
+    return head ? PROFILER_HEAD : pass == GPT_FORWARD ? PROFILER_FORWARD : PROFILER_BACKWARD;
+}
+
+static void enter(struct profiler *profiler, struct profile_place place) {
+    assert(profiler->depth < PROFILER_MOST_NESTED);
+    profiler->places[profiler->depth++] = place;
+    profile_set_place(profiler->profile, place);
+    profile_begin(profiler->profile, PROFILE_FRAME, "unit");
+}
+
+static void leave(struct profiler *profiler) {
+    profile_end(profiler->profile, (struct work){0});
+    profiler->depth--;
+    profile_set_place(profiler->profile,
+                      profiler->depth > 0 ? profiler->places[profiler->depth - 1] : NOWHERE);
+}
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    struct profiler *profiler = context;
+    enter(profiler, (struct profile_place){phase_of(profiler, unit, pass), unit});
+    profile_begin(profiler->profile, PROFILE_SPAN, "acquire parameters");
+    enum status status =
+        profiler->model.params_acquire(profiler->model.context, stream, unit, pass, next, view);
+    profile_end(profiler->profile, (struct work){0});
+    return status;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    struct profiler *profiler = context;
+    profile_begin(profiler->profile, PROFILE_SPAN, "release parameters");
+    enum status status = profiler->model.params_release(profiler->model.context, stream, unit, pass);
+    profile_end(profiler->profile, (struct work){0});
+    leave(profiler);
+    return status;
+}
+
+// Groups are only passed on: what they wait for is recorded where it is.
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    const struct unit_hooks *model = &((struct profiler *)context)->model;
+    return model->group_acquire(model->context, stream, unit, group, pass, next, view);
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    const struct unit_hooks *model = &((struct profiler *)context)->model;
+    return model->group_release(model->context, stream, unit, group, pass);
+}
+
+static enum status ready(void *context, struct stream *stream, int unit) {
+    struct profiler *profiler = context;
+    profile_begin(profiler->profile, PROFILE_SPAN, "give gradients");
+    enum status status = profiler->model.grads_ready(profiler->model.context, stream, unit);
+    profile_end(profiler->profile, (struct work){0});
+    return status;
+}
+
+// ---- from beginning to end
+
+enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) {
+    struct profile *profile;
+    bool on_device = request->device->place == REGION_DEVICE;
+    TRY(profile_new(request->memory, events_of(request->comm->world), PROFILER_STEPS, &profile));
+    *profiler = (struct profiler){.profile = profile,
+                                  .comm = request->comm,
+                                  .model = *request->hooks,
+                                  .hooks = request->hooks,
+                                  .last_unit = request->last_unit,
+                                  .first_step = request->step};
+    TRY(profile_watch(profile, request->device, on_device ? "GPU" : "CPU"));
+    TRY(profile_watch(profile, request->comm_device, on_device ? "GPU, communication" : "communication"));
+    if (request->host_device)
+        TRY(profile_watch(profile, request->host_device, "host"));
+    *request->hooks =
+        (struct unit_hooks){.context = profiler,
+                            .params_acquire = acquire,
+                            .params_release = release,
+                            .grads_ready = ready,
+                            .group_acquire = request->hooks->group_acquire ? acquire_group : NULL,
+                            .group_release = request->hooks->group_release ? release_group : NULL};
+    request->comm->profile = profile;
+    return STATUS_OK;
+}
+
+static void unhook(struct profiler *profiler) {
+    if (!profiler->hooks)
+        return;
+    *profiler->hooks = profiler->model;
+    profiler->comm->profile = NULL;
+    profiler->hooks = NULL;
+}
+
+enum status profiler_stop(struct profiler *profiler) {
+    if (!profiler->profile)
+        return STATUS_OK;
+    TRY(comm_wait_all(profiler->comm)); // its thread uses what is no longer watched
+    unhook(profiler);
+    profile_unwatch(profiler->profile);
+    return STATUS_OK;
+}
+
+void profiler_free(struct profiler *profiler) {
+    if (!profiler->profile)
+        return;
+    unhook(profiler);
+    profile_delete(profiler->profile);
+    *profiler = (struct profiler){0};
+}
+
+// ---- steps
+
+enum status profiler_step_begin(struct profiler *profiler, struct stream *stream) {
+    if (!profiler->profile)
+        return STATUS_OK;
+    profile_set_place(profiler->profile, NOWHERE);
+    return profile_step_begin(profiler->profile, stream);
+}
+
+enum status profiler_step_end(struct profiler *profiler) {
+    if (!profiler->profile)
+        return STATUS_OK;
+    profile_set_place(profiler->profile, NOWHERE);
+    TRY(comm_wait_all(profiler->comm)); // the next step begins with waiting for it
+    return profile_step_end(profiler->profile);
+}
+
+void profiler_phase(struct profiler *profiler, int phase) {
+    profile_set_place(profiler->profile, (struct profile_place){phase, -1});
+}
+
+bool profiler_is_full(const struct profiler *profiler) {
+    return profiler->profile && profiler->profile->n_steps == PROFILER_STEPS;
+}

@@ -1,0 +1,88 @@
+// run.profile, as the trainer has it: started after set-up, ended after its steps or the run's last.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "trainer/profile/report.h"
+#include "trainer/trainer_internal.h"
+
+enum status trainer_profile_limits(struct trainer *trainer) {
+    trainer->limits.flops_per_s = trainer->gemm_rate; // not yet added up over ranks
+    if (!trainer->config->run.profile)
+        return STATUS_OK;
+    return device_measure_bandwidth(trainer->device, &trainer->limits.bytes_per_s);
+}
+
+enum status trainer_profile_start(struct trainer *trainer) {
+    if (!trainer->config->run.profile)
+        return STATUS_OK;
+    return profiler_start(&trainer->profiler,
+                          &(struct profiler_request){
+                              .memory = region_data(&trainer->memory.table, trainer->parts.profile_region),
+                              .comm = trainer->comm,
+                              .device = trainer->device,
+                              .comm_device = trainer->comm_device,
+                              .host_device = trainer->host_device,
+                              .hooks = &trainer->parts.state.hooks,
+                              .last_unit = trainer->params.n_units - 1,
+                              .step = trainer->step});
+}
+
+// Where this rank's clock stands to rank 0's: by the time of day, which machines agree on well enough to be
+// looked at side by side.
+static enum status align_clocks(struct trainer *trainer, struct profile_about *about) {
+    double here = clock_wall_s() - clock_monotonic_s(), of_rank_0[2] = {here, about->profile->steps[0].begin};
+    TRY(comm_broadcast(trainer->comm, of_rank_0, sizeof of_rank_0, 0));
+    about->origin = about->profile->steps[0].begin;
+    about->shift_us = ((about->origin + here) - (of_rank_0[1] + of_rank_0[0])) * 1e6;
+    return STATUS_OK;
+}
+
+static void log_lines(const char *text) {
+    log_live_end();
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+        log_info("%.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+static enum status print(const struct trainer *trainer, const struct profile_about *about) {
+    struct text text = {0};
+    profile_print(about, &text);
+    enum status status = text_status(&text);
+    if (status == STATUS_OK) {
+        log_lines(text.data);
+        if (about->profile->n_left_out > 0)
+            log_info("the timeline was full: the last %lld spans of rank 0 are in profile.json alone",
+                     (long long)about->profile->n_left_out);
+        log_info("profile: %s/profile.json, and trace.json for chrome://tracing or ui.perfetto.dev",
+                 trainer->folder.path);
+    }
+    text_free(&text);
+    return status;
+}
+
+enum status trainer_profile_end(struct trainer *trainer) {
+    struct profiler *profiler = &trainer->profiler;
+    if (!profiler->profile)
+        return STATUS_OK;
+    TRY(profiler_stop(profiler));
+    struct profile_about about = {.profile = profiler->profile,
+                                  .config = &trainer->params.config,
+                                  .device = trainer->device->description,
+                                  .compute = dtype_name(trainer->type),
+                                  .limits = trainer->limits,
+                                  .rank = trainer->comm->rank,
+                                  .first_step = profiler->first_step};
+    enum status status = STATUS_OK;
+    if (profiler->profile->n_steps > 0) {
+        TRY(align_clocks(trainer, &about));
+        status = profile_write(&about, trainer->comm, trainer->folder.path);
+        if (status == STATUS_OK && trainer_leads(trainer))
+            status = print(trainer, &about);
+    }
+    profiler_free(profiler);
+    return trainer_agree_between_steps(trainer, status);
+}

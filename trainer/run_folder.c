@@ -1,0 +1,150 @@
+// Paths are made once, at the start.
+#include "trainer/run_folder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/ranks.h"
+
+#define MEETING_SECONDS 2
+#define MEETING_PREFIX  ".meeting-"
+
+enum status run_folder_join(struct run_folder *folder, const char *path) {
+    *folder = (struct run_folder){.path = file_path("%s", path),
+                                  .checkpoints = file_path("%s/checkpoints", path),
+                                  .samples = file_path("%s/samples", path),
+                                  .lock = -1};
+    if (!folder->path || !folder->checkpoints || !folder->samples)
+        return STATUS_FAILED;
+    return STATUS_OK;
+}
+
+// What a run that was killed while its ranks met has left.
+static enum status remove_meeting_files(const char *path) {
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, path);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        if (strncmp(names.paths[i], MEETING_PREFIX, sizeof MEETING_PREFIX - 1) != 0)
+            continue;
+        char *file = file_path("%s/%s", path, names.paths[i]);
+        status = file ? file_remove_tree(file) : STATUS_FAILED;
+        free(file);
+    }
+    file_list_free(&names);
+    return status;
+}
+
+enum status run_folder_open(struct run_folder *folder, const char *path) {
+    TRY(run_folder_join(folder, path));
+    TRY(file_make_folders(path));
+    if (access(path, W_OK) != 0)
+        return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);
+    char *lock = file_path("%s/lock", path);
+    if (!lock)
+        return STATUS_FAILED;
+    enum status status = file_lock(lock, &folder->lock);
+    free(lock);
+    TRY(status);
+    TRY(remove_meeting_files(path));
+    return checkpoint_remove_stale(folder->checkpoints);
+}
+
+// What rank 0 tells of the folder that it has opened.
+struct meeting_place {
+    char name[64]; // of the file
+    char folder[RANKS_PLACE];
+};
+
+// A network file system may take a moment to show what another machine has written.
+static enum status find_meeting_file(const char *folder, const struct meeting_place *of_rank_0) {
+    const struct timespec nap = {.tv_nsec = 20000000};
+    char here[RANKS_PLACE];
+    char *path = file_path("%s/%s", folder, of_rank_0->name);
+    if (!path)
+        return STATUS_FAILED;
+    double until = clock_monotonic_s() + MEETING_SECONDS;
+    bool found = file_exists(path);
+    while (!found && clock_monotonic_s() < until) {
+        nanosleep(&nap, NULL);
+        found = file_exists(path);
+    }
+    free(path);
+    if (found)
+        return STATUS_OK;
+    ranks_describe_place(folder, here);
+    return FAIL(STATUS_INVALID,
+                "run.dir is %s here, which is not the folder of rank 0, %s: what rank 0 wrote there is not "
+                "seen. run.dir must be a folder that all machines share, under the same path",
+                here, of_rank_0->folder);
+}
+
+enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) {
+    struct meeting_place place = {0};
+    char *path = NULL;
+    enum status status = STATUS_OK;
+    if (comm->world == 1)
+        return STATUS_OK;
+    if (comm->rank == 0) {
+        ranks_describe_place(folder->path, place.folder);
+        snprintf(place.name, sizeof place.name, MEETING_PREFIX "%ld-%016llx", (long)getpid(),
+                 (unsigned long long)(clock_wall_s() * 1e9));
+        path = file_path("%s/%s", folder->path, place.name);
+        status = path ? file_write_all(path, "", 0) : STATUS_FAILED;
+    }
+    status = comm_agree(comm, status);
+    if (status == STATUS_OK)
+        status = comm_broadcast(comm, &place, sizeof place, 0);
+    if (status == STATUS_OK)
+        status = comm_agree(comm, find_meeting_file(folder->path, &place));
+    if (path)
+        unlink(path);
+    free(path);
+    return status;
+}
+
+static enum status try_folder(const char *path, int rank, bool make) {
+    char name[32];
+    if (make)
+        TRY(file_make_folders(path));
+    else if (!file_is_folder(path))
+        return STATUS_OK;
+    snprintf(name, sizeof name, ".tmp-probe-%d", rank); // a stale one is removed as stale checkpoints are
+    return file_try_folder(path, name);
+}
+
+enum status run_folder_try(const struct run_folder *folder, const struct config *config, int rank,
+                           bool make) {
+    TRY(try_folder(folder->path, rank, make));
+    TRY(try_folder(folder->checkpoints, rank, make));
+    return config->train.sample_every > 0 ? try_folder(folder->samples, rank, make) : STATUS_OK;
+}
+
+enum status run_folder_begin(struct run_folder *folder, const struct config *config) {
+    struct text json = {0};
+    char *config_path = file_path("%s/config.json", folder->path),
+         *log_path = file_path("%s/log.txt", folder->path);
+    config_print(config, &json);
+    enum status status = config_path && log_path ? text_status(&json) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = file_write_all(config_path, json.data, json.length);
+    if (status == STATUS_OK)
+        status = log_open_file(log_path);
+    text_free(&json);
+    free(config_path);
+    free(log_path);
+    return status;
+}
+
+void run_folder_close(struct run_folder *folder) {
+    file_unlock(&folder->lock);
+    free(folder->path);
+    free(folder->checkpoints);
+    free(folder->samples);
+    *folder = (struct run_folder){.lock = -1};
+}

@@ -1,0 +1,402 @@
+// From a config to a trainer that can take its first step. Sizes may come from weights, and those from a path
+// in the config: so what the config means is settled step by step, cheap checks first.
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/processors.h"
+#include "trainer/plan/fit.h"
+#include "trainer/plan/model_sizes.h"
+#include "trainer/trainer_internal.h"
+
+// ------------------------------------------------------------------------------------------- what the config
+// means
+
+static enum status find_checkpoint(struct trainer *trainer) {
+    const char *resume = trainer->config->checkpoint.resume;
+    if (strcmp(resume, "auto") == 0)
+        return checkpoint_open_newest(trainer->comm, trainer->folder.checkpoints, &trainer->resumed);
+    if (strcmp(resume, "never") != 0)
+        return checkpoint_open_path(trainer->comm, resume, &trainer->resumed);
+    return checkpoint_require_none(trainer->comm, trainer->folder.checkpoints);
+}
+
+static enum status load_tokenizer(struct trainer *trainer) {
+    struct config *config = trainer->config;
+    if (!config->data.tokenizer[0])
+        return STATUS_OK;
+    TRY(tokenizer_load(config->data.tokenizer, &trainer->tokenizer));
+    int n = tokenizer_n_ids(trainer->tokenizer);
+    TRY(model_sizes_from_tokenizer(config, n));
+    trainer->token_bytes = calloc((size_t)n, sizeof *trainer->token_bytes);
+    if (!trainer->token_bytes)
+        return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
+    for (int32_t id = 0; id < n; id++) {
+        size_t bytes = 0;
+        if (id != tokenizer_end_of_text(trainer->tokenizer))
+            (void)tokenizer_bytes(trainer->tokenizer, id, &bytes);
+        trainer->token_bytes[id] = (int)bytes;
+    }
+    return STATUS_OK;
+}
+
+static enum status settle_config(struct trainer *trainer) {
+    struct config *config = trainer->config;
+    TRY(config_require_training(config));
+    if (config->model.init_from[0]) {
+        TRY(weights_open(&trainer->weights, config->model.init_from));
+        TRY(model_sizes_from_weights(config, &trainer->weights.config));
+    }
+    TRY(load_tokenizer(trainer));
+    TRY(config_resolve(config, trainer->comm->world));
+    const struct gpt_config sizes = model_sizes(config);
+    return params_init(&trainer->params, &sizes);
+}
+
+// Every rank must have been given the same: they read rank 0's resolved config and compare.
+static enum status check_same_config(struct trainer *trainer) {
+    struct comm *comm = trainer->comm;
+    struct text json = {0};
+    if (comm->world == 1)
+        return STATUS_OK;
+    config_print(trainer->config, &json);
+    TRY(trainer_agree(trainer, text_status(&json)));
+    uint64_t length = json.length;
+    enum status status = comm_broadcast(comm, &length, sizeof length, 0);
+    char *text = status == STATUS_OK ? calloc(1, length + 1) : NULL;
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, text ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a config"));
+    if (status == STATUS_OK) {
+        struct config of_rank_0 = {0};
+        memcpy(text, json.data, comm->rank == 0 ? length : 0);
+        status = comm_broadcast(comm, text, length, 0);
+        if (status == STATUS_OK)
+            status = config_parse(&of_rank_0, text, length, "rank 0's configuration");
+        if (status == STATUS_OK)
+            status = config_check_same(trainer->config, &of_rank_0);
+        status = trainer_agree(trainer, status);
+        config_free(&of_rank_0);
+    }
+    free(text);
+    text_free(&json);
+    return status;
+}
+
+static enum status check_resumed(struct trainer *trainer) {
+    TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
+    return config_check_resume(&trainer->resumed->config, dtype_name(trainer->resumed->compute),
+                               trainer->config);
+}
+
+static enum status settle_resume(struct trainer *trainer) {
+    trainer->saved_step = -1;
+    trainer->loss_scale = loss_scale_initial(trainer->config);
+    TRY(trainer_agree(trainer, find_checkpoint(trainer)));
+    if (!trainer->resumed)
+        return STATUS_OK;
+    TRY(trainer_agree(trainer, check_resumed(trainer)));
+    trainer->step = trainer->saved_step = trainer->resumed->step;
+    trainer->loss_scale = trainer->resumed->loss_scale;
+    return STATUS_OK;
+}
+
+// ------------------------------------------------------------------------------------------------- device
+
+#define MOST_MEASURED_ROWS 65536
+#define MEASURED_SECONDS   0.05
+#define PROFILED_SECONDS   0.5 // whose ratios are to be read closely
+
+// One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
+static enum status open_devices(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
+    if (threads == 0)
+        threads = processors_share(trainer->comm->local_world);
+    bool overlap = config->zero_optimization.overlap_comm;
+    TRY(device_open(config->top.device, threads, local_rank, &trainer->device));
+    TRY(device_open(config->top.device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
+    if (trainer->device->place == REGION_DEVICE)
+        TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
+    TRY(stream_init(&trainer->stream, trainer->device));
+    memory_init(&trainer->memory, trainer->device);
+    return comm_attach(trainer->comm, trainer->comm_device, overlap);
+}
+
+// As asked for or, where that is auto, what rank 0 finds faster.
+static enum status choose_type(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    if (dtype_from_name(config->precision.compute, &trainer->type))
+        return STATUS_OK;
+    if (trainer->resumed) { // measured once; the run keeps it
+        trainer->type = trainer->resumed->compute;
+        return STATUS_OK;
+    }
+    TRY(device_measure_compute_type(trainer->device, &trainer->type));
+    int32_t type = trainer->type;
+    TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
+    trainer->type = (enum dtype)type;
+    return STATUS_OK;
+}
+
+static enum status measure_rate(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
+    int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
+    struct gemm_rate rate = {0};
+    double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
+    enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
+                                                  trainer->type, seconds, &rate);
+    trainer->gemm_rate = rate.best;
+    if (status == STATUS_OK)
+        status = trainer_profile_limits(trainer);
+    TRY(trainer_agree(trainer, status));
+    return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------
+// memory
+
+static struct plan_request plan_request_of(const struct trainer *trainer) {
+    return (struct plan_request){.config = trainer->config,
+                                 .params = &trainer->params,
+                                 .type = trainer->type,
+                                 .device = trainer->device,
+                                 .rank = trainer->comm->rank,
+                                 .world = trainer->comm->world,
+                                 .local_world = trainer->comm->local_world};
+}
+
+// Of one place's memory: what a rank wants, and what there is for it: of a machine's memory an equal part for
+// each of its ranks.
+struct memory_need {
+    uint64_t wanted, available, ranks; // ranks that share the machine
+};
+
+// The need of the rank that is worst off: as a rule all want the same, and the smallest machine decides.
+static enum status gather_memory(struct trainer *trainer, enum region_place place, struct memory_need *out) {
+    struct comm *comm = trainer->comm;
+    size_t available;
+    if (place == REGION_HOST)
+        available = memory_available_bytes() / (size_t)comm->local_world;
+    else
+        TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
+    const struct memory_need mine = {memory_bytes(&trainer->memory, place), available,
+                                     (uint64_t)comm->local_world};
+    struct memory_need *all = calloc((size_t)comm->world, sizeof mine);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    *out = all[0];
+    for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
+        if ((double)all[rank].available - (double)all[rank].wanted <
+            (double)out->available - (double)out->wanted)
+            *out = all[rank];
+    free(all);
+    return status;
+}
+
+static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
+                                 enum region_place place) {
+    const struct plan_request request = plan_request_of(trainer);
+    const struct memory_need *need = &needs[place];
+    const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
+                                        .host = needs[REGION_HOST].available *
+                                                (uint64_t)trainer->comm->local_world};
+    struct text advice = {0};
+    char wanted[32], there[32];
+    enum status status = fit_advise(&request, &machine, &advice);
+    if (status == STATUS_OK)
+        status =
+            FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
+                 text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
+                 text_bytes(there, sizeof there, (double)need->available),
+                 place == REGION_HOST && need->ranks > 1 ? " to each rank of a machine" : "",
+                 advice.data ? advice.data : "");
+    text_free(&advice);
+    return status;
+}
+
+// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
+// GPUs they have one each; where they share one, an allocation says so.
+static enum status check_memory(struct trainer *trainer) {
+    struct memory_need needs[N_REGION_PLACES] = {0};
+    TRY(gather_memory(trainer, REGION_HOST, &needs[REGION_HOST]));
+    if (trainer->device->place == REGION_DEVICE)
+        TRY(gather_memory(trainer, REGION_DEVICE, &needs[REGION_DEVICE]));
+    for (int place = 0; place < N_REGION_PLACES; place++)
+        if (needs[place].wanted > needs[place].available)
+            return refuse_memory(trainer, needs, (enum region_place)place);
+    return STATUS_OK;
+}
+
+static enum status make_model(struct trainer *trainer) {
+    struct region_table *table = &trainer->memory.table;
+    const struct plan_request request = plan_request_of(trainer);
+    TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
+    wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
+    plan_print(table, &trainer->wire, trainer->comm->world);
+    TRY(trainer_agree(trainer, check_memory(trainer)));
+    trainer->program_bytes =
+        metrics_resident_memory() - plan_links_bytes(&request) -
+        (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
+    TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
+    enum status status = parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm,
+                                    trainer->host_device ? trainer->host_device : trainer->device);
+    return trainer_agree(trainer, status);
+}
+
+static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
+                                   size_t end, float *out) {
+    const struct trainer *trainer = context;
+    return checkpoint_read_span(trainer->resumed, kind, unit, begin, end, out);
+}
+
+static enum status read_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                                float *out) {
+    const struct trainer *trainer = context;
+    (void)kind; // only master weights are asked for
+    return weights_read_span(&trainer->weights, unit, begin, end, out);
+}
+
+static enum status make_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                                float *out) {
+    const struct trainer *trainer = context;
+    (void)kind;
+    params_init_span(&trainer->params, (uint64_t)trainer->config->train.seed, unit, begin, end, out);
+    return STATUS_OK;
+}
+
+static enum status prepare_source(struct trainer *trainer, struct checkpoint_source *source) {
+    *source = (struct checkpoint_source){trainer, make_weights};
+    if (trainer->resumed) {
+        source->read = read_checkpoint;
+        if (trainer_leads(trainer))
+            TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
+    } else if (trainer->config->model.init_from[0]) {
+        source->read = read_weights;
+        TRY(weights_bind(&trainer->weights, &trainer->params));
+    }
+    return STATUS_OK;
+}
+
+static enum status load_state(struct trainer *trainer) {
+    struct checkpoint_source source;
+    TRY(trainer_agree(trainer, prepare_source(trainer, &source)));
+    TRY(state_load(&trainer->parts.state, &trainer->stream, &source, trainer->resumed != NULL));
+    checkpoint_close(trainer->resumed);
+    weights_close(&trainer->weights);
+    trainer->resumed = NULL;
+    trainer->weights = (struct weights){0};
+    return STATUS_OK;
+}
+
+// ------------------------------------------------------------------------------------------------------- the
+// whole
+
+static void describe(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    char weights[32], tokens[32];
+    const struct comm *comm = trainer->comm;
+    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
+             trainer->gemm_rate / 1e9, comm->world > 1 ? " together" : "");
+    if (comm->world > 1)
+        log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
+                 comm->world, comm->local_world, (long long)config->zero_optimization.stage,
+                 config->zero_optimization.partition,
+                 config->zero_optimization.overlap_comm ? "while computing" : "between computations");
+    bool asked = strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0 ||
+                 strcmp(config->top.offload_activations, "cpu") == 0;
+    if (asked && trainer->device->place == REGION_HOST)
+        log_info("offload: the device is the host, which has everything already; nothing is moved");
+    log_info(
+        "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
+        text_count(weights, sizeof weights, (double)trainer->params.n_weights),
+        (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
+        (long long)config->model.vocab_size, (long long)config->model.n_positions);
+    log_info("data: %s tokens in %d shard%s; a step is %lld x %lld sequences of %lld tokens%s",
+             text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->train)),
+             loader_n_shards(trainer->train), loader_n_shards(trainer->train) == 1 ? "" : "s",
+             (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size,
+             (long long)config->train.seq_len, comm->world > 1 ? " on each rank" : "");
+}
+
+// All ranks must mean the same folder by the path.
+static enum status open_folder(struct trainer *trainer) {
+    const char *path = trainer->config->run.dir;
+    TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
+                                                      : run_folder_join(&trainer->folder, path)));
+    return run_folder_meet(&trainer->folder, trainer->comm);
+}
+
+// Here, and not when the first checkpoint is due: a run that cannot save must not begin.
+static enum status try_folder(const struct trainer *trainer) {
+    return run_folder_try(&trainer->folder, trainer->config, trainer->comm->rank, trainer_leads(trainer));
+}
+
+static enum status begin_folder(struct trainer *trainer) {
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    TRY(run_folder_begin(&trainer->folder, trainer->config));
+    describe(trainer);
+    return STATUS_OK;
+}
+
+static enum status begin_metrics(struct trainer *trainer) {
+    return trainer_leads(trainer) ? metrics_open(&trainer->metrics, trainer->folder.path, trainer->step)
+                                  : STATUS_OK;
+}
+
+enum status trainer_setup(struct trainer *trainer, bool *complete) {
+    struct config *config = trainer->config;
+    *complete = false;
+    trainer->folder.lock = -1;
+    TRY(trainer_agree(trainer, settle_config(trainer)));
+    TRY(check_same_config(trainer));
+    TRY(open_folder(trainer));
+    TRY(trainer_agree(trainer, try_folder(trainer)));
+    TRY(settle_resume(trainer));
+    *complete = trainer->resumed && trainer->step >= config->train.max_steps;
+    if (*complete)
+        return STATUS_OK;
+    TRY(trainer_open_data(trainer));
+    TRY(trainer_agree(trainer, open_devices(trainer)));
+    TRY(choose_type(trainer));
+    TRY(measure_rate(trainer));
+    TRY(trainer_agree(trainer, begin_folder(trainer)));
+    TRY(make_model(trainer));
+    if (trainer->resumed)
+        log_info("resuming after step %lld of %lld, from %s", (long long)trainer->step,
+                 (long long)config->train.max_steps, trainer->resumed->path);
+    TRY(load_state(trainer));
+    TRY(trainer_agree(trainer, begin_metrics(trainer)));
+    return trainer_agree(trainer, trainer_profile_start(trainer));
+}
+
+void trainer_free(struct trainer *trainer) {
+    metrics_close(&trainer->metrics);
+    loader_delete(trainer->train);
+    loader_delete(trainer->val);
+    free(trainer->val_losses);
+    data_record_free(&trainer->data);
+    // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
+    // what they use is freed.
+    stream_drain(&trainer->stream);
+    comm_detach(trainer->comm);
+    profiler_free(&trainer->profiler);
+    parts_free(&trainer->parts);
+    if (trainer->device) {
+        memory_free(&trainer->memory);
+        stream_free(&trainer->stream);
+        device_close(trainer->device);
+    }
+    device_close(trainer->comm_device);
+    device_close(trainer->host_device);
+    params_free(&trainer->params);
+    checkpoint_close(trainer->resumed);
+    weights_close(&trainer->weights);
+    tokenizer_delete(trainer->tokenizer);
+    free(trainer->token_bytes);
+    run_folder_close(&trainer->folder);
+    log_close_file();
+}

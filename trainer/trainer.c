@@ -1,0 +1,311 @@
+// The loop: gradients of the micro-batches, the update, and what is due after it.
+#include "trainer/trainer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "trainer/progress.h"
+#include "trainer/schedule.h"
+#include "trainer/signals.h"
+#include "trainer/trainer_internal.h"
+
+static bool due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
+}
+
+// What ranks tell each other after each step.
+struct report {
+    double loss_sum, memory_peak;
+    int64_t batch_status; // the worst of the step's micro-batches
+};
+
+// A micro-batch of this rank's. Before the first of a step all agree whether it can be had, and whether one
+// of them was asked to stop (STATUS_STOPPED). A later one that cannot be had is told with the step's report:
+// until then the rank goes through the batch before again, as the others need its part of their calls.
+static enum status next_batch(struct trainer *trainer, int64_t k, enum status *batch_status,
+                              const int32_t **tokens, const int32_t **targets) {
+    const struct config *config = trainer->config;
+    int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
+    int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
+    profile_begin(trainer->profiler.profile, PROFILE_SPAN, "load data");
+    enum status status = *batch_status;
+    if (status == STATUS_OK)
+        status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
+    profile_end(trainer->profiler.profile, (struct work){0});
+    if (k > 0) {
+        *batch_status = status;
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK)
+        status = trainer->pending;
+    if (status == STATUS_OK && signals_stop_asked())
+        status = STATUS_STOPPED;
+    return trainer_agree_between_steps(trainer, status);
+}
+
+// Skipped steps count neither for the schedule nor for Adam.
+static int64_t updates_so_far(const struct trainer *trainer) {
+    return trainer->step - trainer->loss_scale.skipped;
+}
+
+// Gradients of the whole step, and this rank's part of its losses. The weights are untouched. *batch_status:
+// whether this rank had all its micro-batches; if not, gradients and losses mean nothing.
+static enum status accumulate(struct trainer *trainer, double *loss_sum, enum status *batch_status) {
+    const struct config *config = trainer->config;
+    int64_t n_micro = config->train.gradient_accumulation_steps;
+    double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
+    float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
+    struct gradients *gradients = &trainer->parts.state.gradients;
+    int64_t updates = updates_so_far(trainer);
+    optimizer_expect(&trainer->parts.optimizer, updates + 1, schedule_lr(config, updates),
+                     loss_scale_factor(&trainer->loss_scale));
+    const int32_t *tokens = NULL, *targets = NULL;
+    *loss_sum = 0;
+    *batch_status = STATUS_OK;
+    for (int64_t k = 0; k < n_micro; k++) {
+        double micro_sum;
+        TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
+        TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
+        TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
+                                 targets, scale, &micro_sum));
+        *loss_sum += micro_sum;
+    }
+    return gradients_finish(gradients, &trainer->stream);
+}
+
+// The step's mean loss, ranks added in order, and the largest memory of any. *whole: all ranks had all their
+// micro-batches.
+static enum status gather_reports(struct trainer *trainer, double loss_sum, enum status batch_status,
+                                  struct step_metrics *now, bool *whole) {
+    const struct config *config = trainer->config;
+    struct comm *comm = trainer->comm;
+    const struct report mine = {loss_sum, (double)metrics_peak_memory(), batch_status};
+    struct report *all = calloc((size_t)comm->world, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    double sum = 0;
+    *whole = true;
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+        sum += all[rank].loss_sum;
+        *whole = *whole && all[rank].batch_status == STATUS_OK;
+        now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
+    }
+    now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    free(all);
+    return status;
+}
+
+// Whether the step must be skipped; an error where losses are not scaled, and nothing will be better next
+// time.
+static enum status check_overflow(struct trainer *trainer, const struct step_metrics *now, bool *overflow) {
+    *overflow = !isfinite(now->loss) || !isfinite(now->grad_norm);
+    if (*overflow && trainer->loss_scale.scale == 0)
+        return FAIL(
+            STATUS_FAILED,
+            "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
+            "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
+            (long long)now->step + 1, now->loss, now->grad_norm);
+    TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
+    if (*overflow) {
+        log_live_end();
+        log_info("step %lld  the gradients overflow: skipped; the loss scale is %g", (long long)now->step + 1,
+                 trainer->loss_scale.scale);
+    }
+    return STATUS_OK;
+}
+
+// What was sent since `before`, beside what the plan says of a step.
+static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
+                            struct step_metrics *now) {
+    const struct comm_traffic *after = &trainer->comm->traffic;
+    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_REDUCE; i++) {
+        now->wire_bytes += after->bytes[i] - before->bytes[i];
+        now->wire_calls += after->calls[i] - before->calls[i];
+    }
+    now->wire_planned_bytes = wire_plan_bytes(&trainer->wire);
+    now->wire_planned_calls = wire_plan_calls(&trainer->wire);
+    double busy = after->busy_s - before->busy_s, waited = after->waited_s - before->waited_s;
+    now->comm_ms = busy * 1e3;
+    now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
+}
+
+// The update, unless the gradients overflowed.
+static enum status update(struct trainer *trainer, struct step_metrics *now) {
+    struct optimizer *optimizer = &trainer->parts.optimizer;
+    double scale = loss_scale_factor(&trainer->loss_scale), norm;
+    int64_t updates = updates_so_far(trainer);
+    bool overflow;
+    now->loss_scale = scale;
+    now->lr = schedule_lr(trainer->config, updates);
+    TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    now->grad_norm = norm / scale;
+    enum status status = check_overflow(trainer, now, &overflow);
+    if (status != STATUS_OK) // on all ranks alike: their numbers are the same bits
+        return trainer_agree(trainer, status);
+    now->skipped_steps = trainer->loss_scale.skipped;
+    if (overflow)
+        return optimizer_skip(optimizer, &trainer->stream);
+    TRY(optimizer_update(optimizer, &trainer->stream, updates + 1, now->lr, now->grad_norm, scale));
+    return trainer->device->synchronize(&trainer->stream);
+}
+
+// A rank had not all its data: the step is as if it had not begun, on all ranks.
+static enum status give_up_step(struct trainer *trainer, enum status batch_status) {
+    struct optimizer *optimizer = &trainer->parts.optimizer;
+    double norm;
+    TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    TRY(optimizer_skip(optimizer, &trainer->stream));
+    return trainer_agree_between_steps(trainer, batch_status);
+}
+
+static enum status train_step(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    struct step_metrics now = {.step = trainer->step};
+    const struct comm_traffic before = trainer->comm->traffic;
+    double began = clock_monotonic_s(), loss_sum;
+    enum status batch_status;
+    bool whole = false;
+    TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
+    TRY(accumulate(trainer, &loss_sum, &batch_status));
+    TRY(gather_reports(trainer, loss_sum, batch_status, &now, &whole));
+    if (!whole)
+        return give_up_step(trainer, batch_status);
+    profiler_phase(&trainer->profiler, PROFILER_UPDATE);
+    TRY(update(trainer, &now));
+    TRY(profiler_step_end(&trainer->profiler));
+    now.speculates = trainer->parts.optimizer.speculation != NULL;
+    now.stepped_ahead = trainer->parts.optimizer.stepped_ahead;
+    // The others' reports are older than their update; a first update takes more.
+    now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
+    double seconds = clock_monotonic_s() - began;
+    comm_expect_seconds(trainer->comm, seconds);
+
+    int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;
+    trainer->step++;
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    now.tokens = trainer->step * step_tokens;
+    now.tokens_per_s = (double)step_tokens / seconds;
+    now.step_ms = seconds * 1e3;
+    now.mfu = params_flops_per_token(&trainer->params, (int)config->train.seq_len) * now.tokens_per_s /
+              trainer->gemm_rate;
+    measure_traffic(trainer, &before, &now);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++) {
+        now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);
+        now.measured[kind] = trainer->memory.taken[kind];
+    }
+    now.memory_planned_bytes =
+        region_place_bytes(&trainer->memory.table, REGION_HOST) + trainer->program_bytes;
+    now.device_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_DEVICE);
+    if (trainer->device->place == REGION_DEVICE)
+        now.device_bytes =
+            trainer->memory.device_measured + comm_sums_bytes(trainer->comm->world, REGION_DEVICE);
+    progress_step(config, &now);
+    trainer_fail_later(trainer, metrics_step(&trainer->metrics, &now));
+    return STATUS_OK;
+}
+
+// One of the things that come between steps, as a span of the timeline.
+static enum status between_steps(struct trainer *trainer, const char *name,
+                                 enum status (*act)(struct trainer *trainer)) {
+    profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
+    TRY(act(trainer));
+    profile_end(trainer->profiler.profile, (struct work){0});
+    return STATUS_OK;
+}
+
+// Evaluation, samples and a checkpoint, as far as they are due after this many updates.
+static enum status after_step(struct trainer *trainer, bool last) {
+    const struct config *config = trainer->config;
+    if (trainer->val && (last || due(config->train.eval_every, trainer->step)))
+        TRY(between_steps(trainer, "evaluation", trainer_evaluate));
+    if (due(config->train.sample_every, trainer->step))
+        TRY(between_steps(trainer, "printed sample", trainer_sample));
+    if (last || due(config->checkpoint.every, trainer->step))
+        TRY(between_steps(trainer, "checkpoint", trainer_save));
+    if (profiler_is_full(&trainer->profiler) || last)
+        TRY(trainer_profile_end(trainer));
+    return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
+}
+
+// Before a failure ends the run, where the weights are whole and all ranks are still in step. The failure
+// stays the one that is reported; that of the save is a warning.
+static enum status save_progress(struct trainer *trainer, enum status failure) {
+    struct text reason = {0};
+    if (!trainer->can_save || trainer->saved_step == trainer->step)
+        return failure;
+    text_add(&reason, "%s", status_message());
+    status_clear();
+    log_live_end();
+    if (trainer_save(trainer) != STATUS_OK)
+        log_warning("the progress up to step %lld could not be saved: %s", (long long)trainer->step,
+                    status_message());
+    status_clear();
+    failure = FAIL(failure, "%s", reason.data ? reason.data : "the run failed");
+    text_free(&reason);
+    return trainer_agree(trainer, failure); // all ranks know it still
+}
+
+static enum status stop(struct trainer *trainer) {
+    log_live_end();
+    if (trainer->saved_step != trainer->step)
+        TRY(trainer_save(trainer));
+    TRY(trainer_profile_end(trainer));
+    log_info("stopped after step %lld of %lld; go on with: %s", (long long)trainer->step,
+             (long long)trainer->config->train.max_steps, trainer->command);
+    return STATUS_STOPPED;
+}
+
+static enum status loop(struct trainer *trainer) {
+    int64_t last = trainer->config->train.max_steps;
+    if (trainer->step == last) // no steps at all: the run is its initial weights
+        return after_step(trainer, true);
+    while (trainer->step < last) {
+        enum status status = train_step(trainer);
+        if (status == STATUS_STOPPED)
+            return stop(trainer);
+        if (status == STATUS_OK)
+            status = after_step(trainer, trainer->step == last);
+        if (status != STATUS_OK)
+            return save_progress(trainer, status);
+    }
+    return STATUS_OK;
+}
+
+static enum status run(struct trainer *trainer) {
+    bool complete;
+    TRY(trainer_setup(trainer, &complete));
+    if (complete) {
+        log_info("the run in %s is complete: %lld of train.max_steps=%lld steps; raise train.max_steps to go "
+                 "on, or name "
+                 "another run.dir",
+                 trainer->folder.path, (long long)trainer->step, (long long)trainer->config->train.max_steps);
+        return STATUS_OK;
+    }
+    double began = clock_monotonic_s();
+    int64_t first = trainer->step;
+    TRY(loop(trainer));
+    log_live_end();
+    char duration[32];
+    log_info("done: %lld steps in %s; the run is in %s", (long long)(trainer->step - first),
+             text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
+    return STATUS_OK;
+}
+
+enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
+    struct trainer *trainer = calloc(1, sizeof *trainer);
+    if (!trainer)
+        return FAIL(STATUS_FAILED, "out of memory for a trainer");
+    trainer->config = config;
+    trainer->command = command;
+    trainer->comm = comm;
+    signals_catch();
+    enum status status = run(trainer);
+    log_live_end();
+    trainer_free(trainer);
+    free(trainer);
+    return status;
+}

@@ -1,0 +1,178 @@
+// Opens checkpoints and reads their values. Everything is verified first: rank 0 reads the manifest and
+// broadcasts it; the ranks that open together then divide the data files, and each verifies size and checksum
+// of its share.
+#include "zero/checkpoint/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/ranks.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "checkpoints hold little-endian floats as they are");
+
+// ---- the manifest
+
+struct manifest_text {
+    char *json;
+    uint64_t length;
+    char place[RANKS_PLACE]; // where rank 0 read it
+};
+
+static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_text *text) {
+    char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
+    if (!path)
+        return STATUS_FAILED;
+    size_t length = 0;
+    ranks_describe_place(checkpoint->path, text->place);
+    enum status status = checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &text->json, &length);
+    text->length = length;
+    if (status == STATUS_OK)
+        status = manifest_parse(checkpoint, text->json, length, path);
+    free(path);
+    return status;
+}
+
+// Broadcasts the manifest that rank 0 has read.
+static enum status share_manifest(struct comm *comm, struct manifest_text *text) {
+    TRY(ranks_tell(comm, &text->length, sizeof text->length));
+    TRY(ranks_tell(comm, text->place, sizeof text->place));
+    enum status status = STATUS_OK;
+    if (!text->json && !(text->json = calloc(1, text->length + 1)))
+        status = FAIL(STATUS_FAILED, "out of memory for a manifest of %" PRIu64 " bytes", text->length);
+    TRY(ranks_agree(comm, status));
+    return ranks_tell(comm, text->json, text->length);
+}
+
+// The manifest on this rank's file system must be the one that rank 0 has read. Size and seal (a checksum of
+// the rest) suffice, so each rank reads 40 bytes, not the whole manifest.
+static enum status compare_manifest(const struct checkpoint *checkpoint, const struct manifest_text *text) {
+    char place[RANKS_PLACE], tail[MANIFEST_SEAL_BYTES];
+    uint64_t bytes = 0;
+    enum checkpoint_path_kind kind;
+    char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
+    if (!path)
+        return STATUS_FAILED;
+    ranks_describe_place(checkpoint->path, place);
+    enum status status = checkpoint_path_look(path, &kind);
+    if (status == STATUS_OK && kind == CHECKPOINT_PATH_ABSENT)
+        status = FAIL(STATUS_FAILED,
+                      "there is no " MANIFEST_NAME " in %s, but rank 0 reads one of %" PRIu64
+                      " bytes in %s; run.dir must be a folder that all machines share",
+                      place, text->length, text->place);
+    if (status == STATUS_OK)
+        status = checkpoint_file_tail(path, &bytes, tail, sizeof tail);
+    if (status == STATUS_OK &&
+        (bytes != text->length || memcmp(tail, text->json + bytes - sizeof tail, sizeof tail)))
+        status = FAIL(STATUS_FAILED,
+                      "the " MANIFEST_NAME " in %s (%" PRIu64
+                      " bytes) is not the one that rank 0 reads in %s (%" PRIu64
+                      " bytes); run.dir must be a folder that all machines share",
+                      place, bytes, text->place, text->length);
+    free(path);
+    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // rank 0 has read it: this is no damage
+}
+
+static enum status take_over_manifest(struct checkpoint *checkpoint, const struct manifest_text *text) {
+    TRY(compare_manifest(checkpoint, text));
+    return manifest_parse(checkpoint, text->json, text->length, text->place);
+}
+
+// Every rank makes the same collectives, whatever its file system holds.
+static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
+                                 struct manifest_text *text) {
+    TRY(ranks_agree(comm, ranks_lead(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
+    if (!comm || comm->world == 1)
+        return STATUS_OK;
+    TRY(share_manifest(comm, text));
+    return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : take_over_manifest(checkpoint, text));
+}
+
+// ---- opening
+
+// This rank's part of the files.
+static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm) {
+    for (int i = comm ? comm->rank : 0; i < checkpoint->n_files; i += comm ? comm->world : 1)
+        TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i], comm));
+    return STATUS_OK;
+}
+
+static enum status checkpoint_new(const char *folder, struct checkpoint **out) {
+    *out = calloc(1, sizeof **out);
+    if (*out)
+        (*out)->path = strdup(folder);
+    if (!*out || !(*out)->path)
+        return FAIL(STATUS_FAILED, "out of memory while opening %s", folder);
+    return checkpoint_files_new(folder, &(*out)->open);
+}
+
+enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) {
+    struct checkpoint *checkpoint;
+    struct manifest_text text = {0};
+    *out = NULL;
+    enum status status = ranks_agree(comm, checkpoint_new(folder, &checkpoint));
+    if (status == STATUS_OK)
+        status = open_manifest(comm, checkpoint, &text);
+    if (status == STATUS_OK)
+        status = ranks_agree(comm, verify_files(checkpoint, comm));
+    free(text.json);
+    if (status == STATUS_OK)
+        *out = checkpoint;
+    else
+        checkpoint_close(checkpoint);
+    return status;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint) {
+    if (!checkpoint)
+        return;
+    checkpoint_files_delete(checkpoint->open);
+    for (int i = 0; i < checkpoint->n_files; i++)
+        free(checkpoint->files[i].name);
+    free(checkpoint->files);
+    checkpoint_layout_free(&checkpoint->layout);
+    free(checkpoint->tokenizer);
+    free(checkpoint->optimizer);
+    free(checkpoint->version);
+    data_record_free(&checkpoint->data);
+    params_free(&checkpoint->params);
+    config_free(&checkpoint->config);
+    free(checkpoint->path);
+    free(checkpoint);
+}
+
+enum status checkpoint_check_model(const struct checkpoint *checkpoint, const struct params *params) {
+    const struct gpt_config *has = &checkpoint->params.config, *wanted = &params->config;
+    if (memcmp(has, wanted, sizeof *has) == 0)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s is a checkpoint of another model: it has n_layer %d, n_head %d, n_embd %d, vocab_size %d, "
+        "n_positions %d; this run has n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d",
+        checkpoint->path, has->n_layer, has->n_head, has->n_embd, has->vocab_size, has->n_positions,
+        wanted->n_layer, wanted->n_head, wanted->n_embd, wanted->vocab_size, wanted->n_positions);
+}
+
+// ---- reading
+
+enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
+                                 size_t begin, size_t end, float *out) {
+    if (!checkpoint_layout_holds(&checkpoint->layout, (int)kind))
+        return FAIL(STATUS_INVALID, "%s holds no \"%s\": it was written by optimizer.type %s",
+                    checkpoint->path, checkpoint_kind_name(kind), checkpoint->optimizer);
+    while (begin < end) {
+        struct checkpoint_span span;
+        if (!checkpoint_layout_find(&checkpoint->layout, kind, unit, begin, &span))
+            return FAIL(STATUS_FAILED, "%s holds no elements %zu to %zu of unit %d", checkpoint->path, begin,
+                        end, unit);
+        size_t n = (span.end < end ? span.end : end) - begin;
+        TRY(checkpoint_files_read(checkpoint->open, &checkpoint->files[span.file], span.offset,
+                                  n * sizeof *out, out));
+        begin += n;
+        out += n;
+    }
+    return STATUS_OK;
+}

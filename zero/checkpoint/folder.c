@@ -1,0 +1,327 @@
+// The folder of a run's checkpoints: listing them, choosing the newest good one (rank 0 chooses for all),
+// pruning, and clearing away what killed writers and other runs left. Relies on the names alone: step-N is a
+// checkpoint, anything else is not.
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/ranks.h"
+
+#define STEP_FORMAT "step-%08" PRId64
+
+char *checkpoint_path(const char *checkpoints_folder, int64_t step) {
+    return file_path("%s/" STEP_FORMAT, checkpoints_folder, step);
+}
+
+bool checkpoint_is_folder(const char *path) {
+    enum checkpoint_path_kind kind;
+    char *manifest = file_path("%s/" MANIFEST_NAME, path);
+    bool known = manifest && checkpoint_path_look(manifest, &kind) == STATUS_OK;
+    free(manifest);
+    if (!known)
+        status_clear();
+    return !known || kind != CHECKPOINT_PATH_ABSENT;
+}
+
+// ---- listing
+
+#define MOST_DIGITS 15 // what a step is allowed to have
+
+// The step of a folder's name, or -1 when it is no checkpoint's. Only the name that checkpoint_path gives
+// counts: a second name of the same step would be chosen as one and opened as the other.
+static int64_t step_of(const char *name) {
+    static const char prefix[] = "step-";
+    char canonical[sizeof prefix + MOST_DIGITS + 8];
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return -1;
+    const char *digits = name + sizeof prefix - 1;
+    size_t length = strlen(digits);
+    if (length > MOST_DIGITS || strspn(digits, "0123456789") != length)
+        return -1;
+    int64_t step = strtoll(digits, NULL, 10);
+    snprintf(canonical, sizeof canonical, STEP_FORMAT, step);
+    return strcmp(name, canonical) == 0 ? step : -1;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+// Calls `visit` with each name in the folder. An absent folder has none. An error of readdir is a failure,
+// not the end of the list.
+static enum status visit_names(const char *folder, enum status (*visit)(void *context, const char *name),
+                               void *context) {
+    enum checkpoint_path_kind kind;
+    TRY(checkpoint_path_look(folder, &kind));
+    if (kind != CHECKPOINT_PATH_FOLDER)
+        return STATUS_OK;
+    DIR *stream = opendir(folder);
+    if (!stream)
+        return FAIL(STATUS_FAILED, "%s: cannot be listed: %s", folder, strerror(errno));
+    enum status status = STATUS_OK;
+    struct dirent *entry;
+    while (errno = 0, status == STATUS_OK && (entry = readdir(stream)))
+        status = visit(context, entry->d_name);
+    if (status == STATUS_OK && errno != 0)
+        status = FAIL(STATUS_FAILED, "%s: cannot be listed: %s", folder, strerror(errno));
+    closedir(stream);
+    return status;
+}
+
+struct step_list {
+    int64_t *steps;
+    int n, capacity;
+};
+
+static enum status add_step(void *context, const char *name) {
+    struct step_list *list = context;
+    int64_t step = step_of(name);
+    if (step < 0)
+        return STATUS_OK;
+    if (list->n == list->capacity) {
+        int capacity = list->capacity > 0 ? 2 * list->capacity : 16;
+        int64_t *grown = realloc(list->steps, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory while listing checkpoints");
+        list->steps = grown;
+        list->capacity = capacity;
+    }
+    list->steps[list->n++] = step;
+    return STATUS_OK;
+}
+
+enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) {
+    struct step_list list = {0};
+    *steps = NULL;
+    *n_steps = 0;
+    enum status status = visit_names(checkpoints_folder, add_step, &list);
+    if (status != STATUS_OK) {
+        free(list.steps);
+        return status;
+    }
+    if (list.n > 0)
+        qsort(list.steps, (size_t)list.n, sizeof *list.steps, compare_steps);
+    *steps = list.steps;
+    *n_steps = list.n;
+    return STATUS_OK;
+}
+
+bool checkpoint_holds_steps(const char *path) {
+    int64_t *steps;
+    int n_steps;
+    enum status status = checkpoint_list(path, &steps, &n_steps);
+    free(steps);
+    if (status != STATUS_OK)
+        status_clear();
+    return status != STATUS_OK || n_steps > 0;
+}
+
+// ---- choosing
+
+// Rank 0's decision, broadcast. step -1: there is no (further) checkpoint to try.
+struct choice {
+    int64_t step;
+    int64_t n_listed;
+    char place[RANKS_PLACE]; // the folder, as rank 0 sees it
+};
+
+// When rank 0 finds no checkpoint, a rank that finds one sees another folder.
+static enum status check_none_here(const char *checkpoints_folder, const struct choice *choice) {
+    int64_t *steps;
+    int n_steps;
+    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+    int64_t newest = n_steps > 0 ? steps[n_steps - 1] : -1;
+    free(steps);
+    if (newest < 0)
+        return STATUS_OK;
+    char place[RANKS_PLACE];
+    ranks_describe_place(checkpoints_folder, place);
+    return FAIL(STATUS_FAILED,
+                "%s holds " STEP_FORMAT
+                ", but rank 0 finds no checkpoint in %s; run.dir must be a folder that all machines share",
+                place, newest, choice->place);
+}
+
+static enum status open_step(struct comm *comm, const char *checkpoints_folder, int64_t step,
+                             struct checkpoint **out) {
+    *out = NULL;
+    char *path = checkpoint_path(checkpoints_folder, step);
+    enum status status = ranks_agree(comm, path ? STATUS_OK : STATUS_FAILED);
+    if (status == STATUS_OK)
+        status = checkpoint_open(comm, path, out);
+    free(path);
+    return status;
+}
+
+// Tries rank 0's list, newest first, on all ranks. The number of collectives depends on rank 0's list only.
+static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
+                               int n_steps, struct checkpoint **out) {
+    struct choice choice = {.n_listed = n_steps};
+    ranks_describe_place(checkpoints_folder, choice.place);
+    for (int n_damaged = 0;; n_damaged++) {
+        choice.step = n_damaged < n_steps ? steps[n_steps - 1 - n_damaged] : -1;
+        TRY(ranks_tell(comm, &choice, sizeof choice));
+        if (choice.n_listed == 0)
+            return ranks_agree(comm,
+                               ranks_lead(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
+        if (choice.step < 0)
+            return FAIL(STATUS_INVALID,
+                        "%s: no good checkpoint: %" PRId64
+                        " found, all damaged (see the warnings above); restore one from a copy, or move the "
+                        "folder away to start anew",
+                        checkpoints_folder, choice.n_listed);
+        enum status status = open_step(comm, checkpoints_folder, choice.step, out);
+        if (status != STATUS_INVALID)
+            return status;
+        if (ranks_lead(comm))
+            log_warning("damaged checkpoint: %s%s", status_message(),
+                        n_damaged + 1 < choice.n_listed ? "; trying the one before it" : "");
+        status_clear();
+    }
+}
+
+enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
+                                   struct checkpoint **out) {
+    int64_t *steps = NULL;
+    int n_steps = 0;
+    *out = NULL;
+    enum status status = ranks_lead(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
+    status = ranks_agree(comm, status);
+    if (status == STATUS_OK)
+        status = open_chosen(comm, checkpoints_folder, steps, n_steps, out);
+    free(steps);
+    return status;
+}
+
+enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) {
+    struct choice choice = {.step = -1};
+    enum status status = STATUS_OK;
+    ranks_describe_place(checkpoints_folder, choice.place);
+    if (ranks_lead(comm)) {
+        int64_t *steps;
+        int n_steps;
+        status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
+        free(steps);
+        if (status == STATUS_OK && n_steps > 0)
+            status =
+                FAIL(STATUS_INVALID,
+                     "checkpoint.resume is never, but %s holds %d checkpoint%s; name another run.dir, or "
+                     "remove the folder",
+                     checkpoints_folder, n_steps, n_steps == 1 ? "" : "s");
+    }
+    TRY(ranks_agree(comm, status));
+    TRY(ranks_tell(comm, &choice, sizeof choice));
+    return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
+}
+
+// ---- a path that the user gives
+
+enum named { NAMED_CHECKPOINT, NAMED_RUN, NAMED_STEPS };
+
+static enum status find_out(const char *path, const char *checkpoints, int *named) {
+    enum checkpoint_path_kind kind;
+    TRY(checkpoint_path_look(path, &kind));
+    if (kind == CHECKPOINT_PATH_ABSENT)
+        return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
+    if (checkpoint_is_folder(path)) {
+        *named = NAMED_CHECKPOINT;
+        return STATUS_OK;
+    }
+    TRY(checkpoint_path_look(checkpoints, &kind));
+    // The folder of checkpoints itself is what tab completion often stops at.
+    *named = kind == CHECKPOINT_PATH_FOLDER ? NAMED_RUN : NAMED_STEPS;
+    return STATUS_OK;
+}
+
+static enum status open_named(struct comm *comm, const char *path, const char *checkpoints,
+                              struct checkpoint **out) {
+    int named = NAMED_CHECKPOINT;
+    TRY(ranks_agree(comm, ranks_lead(comm) ? find_out(path, checkpoints, &named) : STATUS_OK));
+    TRY(ranks_tell(comm, &named, sizeof named));
+    if (named == NAMED_CHECKPOINT)
+        return checkpoint_open(comm, path, out);
+    TRY(checkpoint_open_newest(comm, named == NAMED_RUN ? checkpoints : path, out));
+    if (*out)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: holds no checkpoint: expected a run folder (with checkpoints/step-N in it) or a checkpoint "
+        "folder (with " MANIFEST_NAME " in it)",
+        path);
+}
+
+enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) {
+    *out = NULL;
+    char *checkpoints = file_path("%s/checkpoints", path);
+    enum status status = ranks_agree(comm, checkpoints ? STATUS_OK : STATUS_FAILED);
+    if (status == STATUS_OK)
+        status = open_named(comm, path, checkpoints, out);
+    free(checkpoints);
+    return status;
+}
+
+// ---- pruning and clearing away
+
+enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step) {
+    if (keep <= 0)
+        return STATUS_OK;
+    int64_t *steps;
+    int n_steps;
+    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+    while (n_steps > 0 && steps[n_steps - 1] > step)
+        n_steps--;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n_steps - keep && status == STATUS_OK; i++) {
+        char *path = checkpoint_path(checkpoints_folder, steps[i]);
+        status = path ? file_remove_tree(path) : STATUS_FAILED;
+        free(path);
+    }
+    free(steps);
+    return status;
+}
+
+static enum status remove_if_temporary(void *context, const char *name) {
+    if (strncmp(name, ".tmp-", 5) != 0)
+        return STATUS_OK;
+    char *path = file_path("%s/%s", (const char *)context, name);
+    enum status status = path ? file_remove_tree(path) : STATUS_FAILED;
+    free(path);
+    return status;
+}
+
+enum status checkpoint_remove_stale(const char *checkpoints_folder) {
+    return visit_names(checkpoints_folder, remove_if_temporary, (void *)(uintptr_t)checkpoints_folder);
+}
+
+static enum status set_aside(const char *checkpoints_folder, int64_t step) {
+    char *from = checkpoint_path(checkpoints_folder, step);
+    char *to = file_path("%s/set-aside-" STEP_FORMAT, checkpoints_folder, step);
+    for (int again = 1; to && file_exists(to); again++) {
+        free(to);
+        to = file_path("%s/set-aside-" STEP_FORMAT "-%d", checkpoints_folder, step, again);
+    }
+    enum status status = from && to ? file_rename(from, to) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        log_info("%s is later than where this run goes on: it is now called %s", from, to);
+    free(to);
+    free(from);
+    return status;
+}
+
+enum status checkpoint_set_aside_later(const char *checkpoints_folder, int64_t step) {
+    int64_t *steps;
+    int n_steps;
+    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+    enum status status = STATUS_OK;
+    for (int i = n_steps - 1; i >= 0 && steps[i] > step && status == STATUS_OK; i--)
+        status = set_aside(checkpoints_folder, steps[i]);
+    free(steps);
+    return status;
+}

@@ -1,0 +1,380 @@
+// Manifests in: zero/checkpoint/manifest.h. What is read may be torn, altered or made up: its own checksum
+// comes first, then every member is held against its bounds and against the table of parameters that the
+// model's sizes give. Relies on cJSON.
+#include "zero/checkpoint/manifest.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/json.h"
+
+#define MAX_WHOLE (INT64_C(1) << 53) // what a JSON number holds exactly
+#define MAX_WORLD 65536
+
+static enum status check_seal(const char *json, size_t length, const char *source) {
+    if (length < MANIFEST_SEAL_BYTES)
+        return FAIL(STATUS_INVALID, "%s: %zu bytes are too few for a checkpoint's manifest; it is torn",
+                    source, length);
+    size_t sealed = length - MANIFEST_SEAL_BYTES;
+    char expected[MANIFEST_SEAL_BYTES + 1];
+    manifest_print_seal(json, sealed, expected);
+    if (memcmp(json + sealed, expected, MANIFEST_SEAL_BYTES) != 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: does not end with its own checksum: it was torn or altered since it was written",
+                    source);
+    return STATUS_OK;
+}
+
+static enum status copy_string(const cJSON *object, const char *key, const char *source, char **out) {
+    const char *value;
+    TRY(json_get_string(object, key, source, &value));
+    *out = strdup(value);
+    return *out ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+}
+
+static enum status get_size(const cJSON *object, const char *key, int64_t maximum, const char *source,
+                            size_t *out) {
+    int64_t value;
+    TRY(json_get_integer(object, key, 0, maximum, source, &value));
+    *out = (size_t)value;
+    return STATUS_OK;
+}
+
+static enum status get_int(const cJSON *object, const char *key, int64_t minimum, int64_t maximum,
+                           const char *source, int *out) {
+    int64_t value;
+    TRY(json_get_integer(object, key, minimum, maximum, source, &value));
+    *out = (int)value;
+    return STATUS_OK;
+}
+
+static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *object;
+    struct gpt_config model;
+    TRY(json_get_object(root, "model", source, &object));
+    TRY(get_int(object, "n_layer", 1, 1024, source, &model.n_layer));
+    TRY(get_int(object, "n_head", 1, 1024, source, &model.n_head));
+    TRY(get_int(object, "n_embd", 1, 65536, source, &model.n_embd));
+    TRY(get_int(object, "vocab_size", 1, 65536, source, &model.vocab_size));
+    TRY(get_int(object, "n_positions", 1, 1048576, source, &model.n_positions));
+    return params_init(&checkpoint->params, &model);
+}
+
+static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                              int *format_version) {
+    const char *text;
+    int64_t version, world;
+    TRY(json_get_string(root, "format", source, &text));
+    if (strcmp(text, MANIFEST_FORMAT) != 0)
+        return FAIL(STATUS_INVALID, "%s: format is \"%.40s\", expected \"%s\"", source, text,
+                    MANIFEST_FORMAT);
+    TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &version));
+    if (version < 1 || version > MANIFEST_FORMAT_VERSION)
+        return FAIL(STATUS_UNSUPPORTED, "%s: format_version is %" PRId64 ", this program reads 1 to %d",
+                    source, version, MANIFEST_FORMAT_VERSION);
+    *format_version = (int)version;
+    TRY(copy_string(root, "version", source, &checkpoint->version));
+    TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
+    TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
+    TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
+    TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));
+    checkpoint->world = (int)world;
+    TRY(json_get_string(root, "partition", source, &text));
+    TRY(partition_find(text, &checkpoint->partition));
+    TRY(json_get_string(root, "compute", source, &text));
+    if (!dtype_from_name(text, &checkpoint->compute))
+        return FAIL(STATUS_INVALID, "%s: compute is \"%.40s\", expected fp32, bf16 or fp16", source, text);
+    return STATUS_OK;
+}
+
+static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    struct loss_scale *loss_scale = &checkpoint->loss_scale;
+    const cJSON *object;
+    if (!cJSON_GetObjectItemCaseSensitive(root, "loss_scale"))
+        return STATUS_OK;
+    TRY(json_get_object(root, "loss_scale", source, &object));
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(object, "scale");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0 && isfinite(scale->valuedouble)))
+        return FAIL(STATUS_INVALID, "%s: the scale of loss_scale is not a number above 0", source);
+    loss_scale->scale = scale->valuedouble;
+    TRY(json_get_integer(object, "hysteresis_left", 1, MAX_WHOLE, source, &loss_scale->hysteresis_left));
+    TRY(json_get_integer(object, "last_overflow", -1, checkpoint->step, source, &loss_scale->last_overflow));
+    TRY(json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped));
+    if (!cJSON_GetObjectItemCaseSensitive(object, "consecutive")) // an older checkpoint
+        return STATUS_OK;
+    return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
+}
+
+// The kinds come in the order of their enum, none left out but, before the factors, the moments.
+static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *array;
+    TRY(json_get_array(root, "state", source, &array));
+    int n = cJSON_GetArraySize(array);
+    if (n < 1 || n > N_CHECKPOINT_KINDS)
+        return FAIL(STATUS_INVALID, "%s: state has %d entries, expected 1 to %d", source, n,
+                    N_CHECKPOINT_KINDS);
+    const cJSON *last = cJSON_GetArrayItem(array, n - 1);
+    checkpoint->has_factors = n > 1 && cJSON_IsString(last) &&
+                              strcmp(last->valuestring, checkpoint_kind_name(CHECKPOINT_FACTORS)) == 0;
+    n -= checkpoint->has_factors;
+    for (int kind = 0; kind < n; kind++) {
+        const cJSON *item = cJSON_GetArrayItem(array, kind);
+        if (!cJSON_IsString(item) ||
+            strcmp(item->valuestring, checkpoint_kind_name((enum checkpoint_kind)kind)) != 0)
+            return FAIL(STATUS_INVALID, "%s: entry %d of state is not \"%s\"", source, kind,
+                        checkpoint_kind_name((enum checkpoint_kind)kind));
+    }
+    checkpoint->n_kinds = n;
+    return STATUS_OK;
+}
+
+static enum status check_tensor(const struct param *param, const cJSON *item, const char *source) {
+    const char *name;
+    const cJSON *shape;
+    int unit;
+    size_t offset;
+    TRY(json_get_string(item, "name", source, &name));
+    TRY(json_get_array(item, "shape", source, &shape));
+    TRY(get_int(item, "unit", 0, INT32_MAX, source, &unit));
+    TRY(get_size(item, "offset", MAX_WHOLE, source, &offset));
+    bool same = strcmp(name, param->name) == 0 && unit == param->unit && offset == param->offset &&
+                cJSON_GetArraySize(shape) == param->n_dims;
+    for (int d = 0; same && d < param->n_dims; d++) {
+        const cJSON *size = cJSON_GetArrayItem(shape, d);
+        same = cJSON_IsNumber(size) && size->valuedouble == (double)param->shape[d];
+    }
+    if (!same)
+        return FAIL(STATUS_INVALID,
+                    "%s: tensor \"%.60s\" is not where the model's sizes put %s (unit %d, offset %zu)",
+                    source, name, param->name, param->unit, param->offset);
+    return STATUS_OK;
+}
+
+static enum status check_tensors(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *array, *item;
+    TRY(json_get_array(root, "tensors", source, &array));
+    int n = cJSON_GetArraySize(array), i = 0;
+    if (n != checkpoint->params.n_params)
+        return FAIL(STATUS_INVALID, "%s: lists %d tensors, the model's sizes give %d", source, n,
+                    checkpoint->params.n_params);
+    cJSON_ArrayForEach(item, array) TRY(check_tensor(&checkpoint->params.params[i++], item, source));
+    return STATUS_OK;
+}
+
+static enum status parse_hex(const char *hex, const char *key, const char *source, uint64_t *out) {
+    if (strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16)
+        return FAIL(STATUS_INVALID, "%s: %s \"%.40s\" is not 16 hexadecimal digits", source, key, hex);
+    *out = strtoull(hex, NULL, 16);
+    return STATUS_OK;
+}
+
+static enum status parse_digest(const cJSON *item, const char *key, const char *source, uint64_t *out) {
+    const char *hex;
+    TRY(json_get_string(item, key, source, &hex));
+    return parse_hex(hex, key, source, out);
+}
+
+static enum status parse_named_file(struct checkpoint_file *file, const cJSON *item, const char *source) {
+    size_t bytes;
+    TRY(copy_string(item, "name", source, &file->name));
+    if (file->name[0] == '\0' || file->name[0] == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
+        return FAIL(STATUS_INVALID, "%s: \"%.60s\" is no name of a file in the checkpoint's own folder",
+                    source, file->name);
+    TRY(get_size(item, "bytes", MAX_WHOLE, source, &bytes));
+    file->bytes = bytes;
+    return parse_digest(item, "xxh3", source, &file->checksum);
+}
+
+// [bytes, "xxh3"]
+static enum status parse_rank_file(struct checkpoint_file *file, int rank, const cJSON *item,
+                                   const char *source) {
+    const cJSON *bytes = cJSON_GetArrayItem(item, 0), *hex = cJSON_GetArrayItem(item, 1);
+    if (cJSON_GetArraySize(item) != 2 || !cJSON_IsNumber(bytes) || !cJSON_IsString(hex) ||
+        !(bytes->valuedouble >= 0 && bytes->valuedouble <= (double)MAX_WHOLE))
+        return FAIL(STATUS_INVALID, "%s: entry %d of ranks is not [bytes, \"xxh3\"]", source, rank);
+    file->name = file_path(MANIFEST_RANK_FILE, rank);
+    file->bytes = (uint64_t)bytes->valuedouble;
+    if (!file->name)
+        return STATUS_FAILED;
+    return parse_hex(hex->valuestring, "xxh3", source, &file->checksum);
+}
+
+// Version 1 has all files in "files".
+static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                               int format_version) {
+    const cJSON *ranks = NULL, *files, *item;
+    if (format_version > 1)
+        TRY(json_get_array(root, "ranks", source, &ranks));
+    TRY(json_get_array(root, "files", source, &files));
+    int n_ranks = cJSON_GetArraySize(ranks), n_files = cJSON_GetArraySize(files);
+    if (ranks && n_ranks != checkpoint->world)
+        return FAIL(STATUS_INVALID, "%s: lists the files of %d ranks, expected %d", source, n_ranks,
+                    checkpoint->world);
+    if (n_ranks + n_files < 1 || n_files > 2 * MAX_WORLD)
+        return FAIL(STATUS_INVALID, "%s: lists %d files", source, n_files);
+    checkpoint->files = calloc((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
+    if (!checkpoint->files)
+        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    cJSON_ArrayForEach(item, ranks) {
+        int rank = checkpoint->n_files++;
+        TRY(parse_rank_file(&checkpoint->files[rank], rank, item, source));
+    }
+    cJSON_ArrayForEach(item, files)
+        TRY(parse_named_file(&checkpoint->files[checkpoint->n_files++], item, source));
+    return STATUS_OK;
+}
+
+static bool holds_kind(const struct checkpoint *checkpoint, int kind) {
+    return kind < checkpoint->n_kinds || (kind == CHECKPOINT_FACTORS && checkpoint->has_factors);
+}
+
+static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,
+                              struct checkpoint_span *span) {
+    const char *kind;
+    size_t offset;
+    TRY(get_int(item, "unit", 0, checkpoint->params.n_units - 1, source, &span->unit));
+    TRY(json_get_string(item, "kind", source, &kind));
+    int k = 0;
+    while (k < N_CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
+        k++;
+    if (!holds_kind(checkpoint, k))
+        return FAIL(STATUS_INVALID, "%s: a span's kind \"%.40s\" is not in state", source, kind);
+    span->kind = (enum checkpoint_kind)k;
+    int64_t elements = (int64_t)checkpoint_kind_elements(&checkpoint->params, span->kind, span->unit);
+    TRY(get_size(item, "begin", elements, source, &span->begin));
+    TRY(get_size(item, "end", elements, source, &span->end));
+    TRY(get_int(item, "file", 0, checkpoint->n_files - 1, source, &span->file));
+    TRY(get_size(item, "offset", MAX_WHOLE, source, &offset));
+    span->offset = offset;
+    uint64_t room = checkpoint->files[span->file].bytes;
+    if (span->begin > span->end || offset > room || (span->end - span->begin) * sizeof(float) > room - offset)
+        return FAIL(STATUS_INVALID,
+                    "%s: span %zu-%zu of unit %d (%s) at byte %zu does not fit %s of %" PRIu64 " bytes",
+                    source, span->begin, span->end, span->unit, kind, offset,
+                    checkpoint->files[span->file].name, room);
+    return STATUS_OK;
+}
+
+static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *array, *item;
+    TRY(json_get_array(root, "spans", source, &array));
+    int n = cJSON_GetArraySize(array), i = 0;
+    if (n < 1)
+        return FAIL(STATUS_INVALID, "%s: lists no spans", source);
+    struct checkpoint_span *spans = calloc((size_t)n, sizeof *spans);
+    if (!spans)
+        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    cJSON_ArrayForEach(item, array) {
+        enum status status = parse_span(checkpoint, item, source, &spans[i++]);
+        if (status != STATUS_OK) {
+            free(spans);
+            return status;
+        }
+    }
+    return checkpoint_layout_list(&checkpoint->layout, &checkpoint->params, checkpoint->n_kinds,
+                                  checkpoint->has_factors, spans, n, source);
+}
+
+// The partition depends on alignment and unit sizes: they must be those of this program.
+static enum status check_units(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *array, *item;
+    size_t alignment;
+    int unit = 0;
+    TRY(get_size(root, "alignment", MAX_WHOLE, source, &alignment));
+    TRY(json_get_array(root, "unit_elements", source, &array));
+    bool same = alignment == PARAM_ALIGNMENT && cJSON_GetArraySize(array) == checkpoint->params.n_units;
+    cJSON_ArrayForEach(item, array) {
+        same = same && cJSON_IsNumber(item) &&
+               item->valuedouble == (double)checkpoint->params.units[unit].elements;
+        unit++;
+    }
+    return same
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID,
+                      "%s: alignment and unit_elements are not what the model's sizes give (alignment %d, %d "
+                      "units)",
+                      source, PARAM_ALIGNMENT, checkpoint->params.n_units);
+}
+
+static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    uint64_t digest = 0;
+    struct checkpoint_layout *layout = &checkpoint->layout;
+    TRY(check_units(checkpoint, root, source));
+    TRY(parse_digest(root, "partition_xxh3", source, &digest));
+    TRY(checkpoint_layout_make(layout, &checkpoint->params, checkpoint->partition, checkpoint->world,
+                               checkpoint->n_kinds, checkpoint->has_factors));
+    if (checkpoint_partition_digest(layout->partition) != digest)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "%s: was written by another version of the program, which divides units among %d ranks "
+                    "differently (partition %s)",
+                    source, checkpoint->world, partition_name(checkpoint->partition));
+    for (int rank = 0; rank < checkpoint->world; rank++)
+        if (checkpoint->files[rank].bytes != layout->file_bytes[rank])
+            return FAIL(STATUS_INVALID,
+                        "%s: the file of rank %d has %" PRIu64 " bytes, its spans need %" PRIu64, source,
+                        rank, checkpoint->files[rank].bytes, layout->file_bytes[rank]);
+    return STATUS_OK;
+}
+
+static enum status parse_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                                int format_version) {
+    bool is_listed = format_version == 1 || cJSON_GetObjectItemCaseSensitive(root, "spans");
+    return is_listed ? parse_listed_spans(checkpoint, root, source)
+                     : make_regular_layout(checkpoint, root, source);
+}
+
+// A copy of the tokenizer counts only when the manifest vouches for its bytes.
+static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
+    if (cJSON_IsNull(item))
+        return STATUS_OK;
+    const char *name;
+    TRY(json_get_string(root, "tokenizer", source, &name));
+    bool known = strcmp(name, "bytes") == 0;
+    for (int i = 0; i < checkpoint->n_files && !known; i++)
+        known = strcmp(name, checkpoint->files[i].name) == 0;
+    if (!known)
+        return FAIL(STATUS_INVALID, "%s: tokenizer \"%.60s\" is neither \"bytes\" nor one of its files",
+                    source, name);
+    checkpoint->tokenizer =
+        strcmp(name, "bytes") == 0 ? strdup(name) : file_path("%s/%s", checkpoint->path, name);
+    return checkpoint->tokenizer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+}
+
+static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *object;
+    TRY(json_get_object(root, "config", source, &object));
+    char *json = cJSON_PrintUnformatted(object);
+    if (!json)
+        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    enum status status = config_parse(&checkpoint->config, json, strlen(json), source);
+    cJSON_free(json);
+    // The seal holds, so nothing is damaged: another version of the program wrote options that this one does
+    // not know.
+    return status == STATUS_INVALID ? STATUS_UNSUPPORTED : status;
+}
+
+enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size_t length,
+                           const char *source) {
+    TRY(check_seal(json, length, source));
+    cJSON *root = NULL;
+    TRY(json_parse(json, length, source, &root));
+    enum status status = STATUS_OK;
+    int format_version = 0;
+    TRY_GOTO(parse_head(checkpoint, root, source, &format_version), done);
+    TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
+    TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
+    TRY_GOTO(parse_model(checkpoint, root, source), done);
+    TRY_GOTO(parse_state(checkpoint, root, source), done);
+    TRY_GOTO(check_tensors(checkpoint, root, source), done);
+    TRY_GOTO(parse_files(checkpoint, root, source, format_version), done);
+    TRY_GOTO(parse_layout(checkpoint, root, source, format_version), done);
+    TRY_GOTO(parse_tokenizer(checkpoint, root, source), done);
+    TRY_GOTO(parse_config(checkpoint, root, source), done);
+done:
+    cJSON_Delete(root);
+    return status;
+}

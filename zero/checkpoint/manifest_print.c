@@ -1,0 +1,146 @@
+// Manifests out: see zero/checkpoint/manifest.h.
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <xxhash.h>
+
+#include "base/json.h"
+#include "zero/checkpoint/manifest.h"
+
+void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]) {
+    snprintf(seal, MANIFEST_SEAL_BYTES + 1, "  \"manifest_xxh3\": \"%016" PRIx64 "\"\n}\n",
+             (uint64_t)XXH3_64bits(json, length));
+}
+
+void manifest_seal(struct text *text) {
+    char seal[MANIFEST_SEAL_BYTES + 1];
+    manifest_print_seal(text->data, text->length, seal);
+    text_add(text, "%s", seal);
+}
+
+static void add_string_member(struct text *out, const char *key, const char *value) {
+    text_add(out, "  \"%s\": ", key);
+    if (value)
+        json_add_string(out, value);
+    else
+        text_add(out, "null");
+    text_add(out, ",\n");
+}
+
+// Absent where losses are not scaled.
+static void print_loss_scale(const struct loss_scale *loss_scale, struct text *out) {
+    char scale[32];
+    if (loss_scale->scale > 0)
+        text_add(out,
+                 "  \"loss_scale\": {\"scale\": %s, \"hysteresis_left\": %" PRId64
+                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 ", \"consecutive\": %" PRId64
+                 "},\n",
+                 text_double(scale, loss_scale->scale), loss_scale->hysteresis_left,
+                 loss_scale->last_overflow, loss_scale->skipped, loss_scale->consecutive);
+}
+
+static void print_tensors(const struct params *params, struct text *out) {
+    text_add(out, "  \"tensors\": [");
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        text_add(out, "%s\n    {\"name\": \"%s\", \"shape\": [%" PRId64, i ? "," : "", param->name,
+                 param->shape[0]);
+        if (param->n_dims == 2)
+            text_add(out, ", %" PRId64, param->shape[1]);
+        text_add(out, "], \"unit\": %d, \"offset\": %zu}", param->unit, param->offset);
+    }
+    text_add(out, "\n  ],\n");
+}
+
+// Whether a reader gets the same partition from partition_init.
+static enum status compare_regular(const struct checkpoint_contents *contents, uint64_t digest,
+                                   bool *regular) {
+    struct partition made;
+    TRY(partition_init(&made, contents->params, contents->partition->kind, contents->partition->world));
+    *regular = checkpoint_partition_digest(&made) == digest;
+    partition_free(&made);
+    return STATUS_OK;
+}
+
+static void print_spans(const struct checkpoint_layout *layout, struct text *out) {
+    struct checkpoint_layout_cursor cursor = {0};
+    struct checkpoint_span span;
+    text_add(out, "  \"spans\": [");
+    for (bool first = true; checkpoint_layout_next(layout, -1, &cursor, &span); first = false)
+        text_add(out,
+                 "%s\n    {\"unit\": %d, \"kind\": \"%s\", \"begin\": %zu, \"end\": %zu, \"file\": %d, "
+                 "\"offset\": %" PRIu64 "}",
+                 first ? "" : ",", span.unit, checkpoint_kind_name(span.kind), span.begin, span.end,
+                 span.file, span.offset);
+    text_add(out, "\n  ],\n");
+}
+
+static enum status print_partition(const struct checkpoint_contents *contents,
+                                   const struct checkpoint_layout *layout, struct text *out) {
+    const struct params *params = contents->params;
+    uint64_t digest = checkpoint_partition_digest(contents->partition);
+    bool regular;
+    TRY(compare_regular(contents, digest, &regular));
+    text_add(out, "  \"world\": %d,\n", contents->partition->world);
+    add_string_member(out, "partition", partition_name(contents->partition->kind));
+    text_add(out, "  \"alignment\": %d,\n  \"unit_elements\": [", PARAM_ALIGNMENT);
+    for (int unit = 0; unit < params->n_units; unit++)
+        text_add(out, "%s%zu", unit ? ", " : "", params->units[unit].elements);
+    text_add(out, "],\n");
+    if (regular)
+        text_add(out, "  \"partition_xxh3\": \"%016" PRIx64 "\",\n", digest);
+    else
+        print_spans(layout, out);
+    return STATUS_OK;
+}
+
+static void print_files(const struct checkpoint_file *files, int n_files, int world, struct text *out) {
+    text_add(out, "  \"ranks\": [");
+    for (int i = 0; i < world; i++)
+        text_add(out, "%s\n    [%" PRIu64 ", \"%016" PRIx64 "\"]", i ? "," : "", files[i].bytes,
+                 files[i].checksum);
+    text_add(out, "\n  ],\n  \"files\": [");
+    for (int i = world; i < n_files; i++)
+        text_add(out, "%s\n    {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"xxh3\": \"%016" PRIx64 "\"}",
+                 i > world ? "," : "", files[i].name, files[i].bytes, files[i].checksum);
+    text_add(out, "\n  ],\n");
+}
+
+enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
+                           const char *tokenizer, const struct checkpoint_file *files, int n_files,
+                           const struct checkpoint_layout *layout, struct text *out) {
+    const struct params *params = contents->params;
+    const struct gpt_config *model = &params->config;
+    text_add(out, "{\n");
+    add_string_member(out, "format", MANIFEST_FORMAT);
+    text_add(out, "  \"format_version\": %d,\n", MANIFEST_FORMAT_VERSION);
+    add_string_member(out, "version", version);
+    text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
+    text_add(out,
+             "  \"model\": {\"n_layer\": %d, \"n_head\": %d, \"n_embd\": %d, \"vocab_size\": %d, "
+             "\"n_positions\": %d, \"n_weights\": %zu},\n",
+             model->n_layer, model->n_head, model->n_embd, model->vocab_size, model->n_positions,
+             params->n_weights);
+    add_string_member(out, "compute", dtype_name(contents->compute));
+    add_string_member(out, "optimizer", contents->config->optimizer.type);
+    text_add(out, "  \"state\": [");
+    for (int kind = 0; kind < contents->n_kinds; kind++)
+        text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
+    if (contents->has_factors)
+        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_FACTORS));
+    text_add(out, "],\n");
+    TRY(print_partition(contents, layout, out));
+    print_loss_scale(&contents->loss_scale, out);
+    data_record_print(contents->data, out);
+    add_string_member(out, "tokenizer", tokenizer);
+    print_tensors(params, out);
+    print_files(files, n_files, contents->partition->world, out);
+    text_add(out, "  \"config\": ");
+    config_print(contents->config, out);
+    while (!out->failed && out->length > 0 && isspace((unsigned char)out->data[out->length - 1]))
+        out->length--;
+    text_add(out, ",\n");
+    TRY(text_status(out));
+    manifest_seal(out);
+    return text_status(out);
+}

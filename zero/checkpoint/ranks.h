@@ -1,0 +1,17 @@
+// Decisions of the ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
+// outcome without ending the job. comm NULL: this process alone. Used by the checkpoint modules and
+// the run folder.
+#ifndef ZERO_ZERO_CHECKPOINT_RANKS_H
+#define ZERO_ZERO_CHECKPOINT_RANKS_H
+
+#include "zero/comm/comm.h"
+
+bool ranks_lead(const struct comm *comm); // rank 0
+enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;
+enum status ranks_tell(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // broadcasts rank 0's
+
+// "host:/whole/path", for messages about what two ranks see.
+#define RANKS_PLACE 1024
+void ranks_describe_place(const char *path, char out[RANKS_PLACE]);
+
+#endif

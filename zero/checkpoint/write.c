@@ -1,0 +1,342 @@
+// Writing checkpoints. Each rank's file goes through one bounce buffer, a chunk at a time, and is hashed on
+// the way; nothing becomes visible under its real name before all ranks have all of it on the disk.
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/manifest.h"
+
+// Other ranks wait for this one's file: one flush of all of it could look like a hang.
+#define SYNC_BYTES ((uint64_t)256 << 20)
+
+static const char *program_version = "unknown";
+
+void checkpoint_set_version(const char *version) {
+    program_version = version;
+}
+
+// A checkpoint on its way to the disk.
+struct writing {
+    const struct checkpoint_contents *contents;
+    const char *folder; // of all checkpoints
+    char *final, *temporary, *replaced;
+    struct checkpoint_layout layout;
+    struct checkpoint_file *files; // of all ranks, and the tokenizer's
+    char (*names)[32];
+};
+
+// ---- one rank's file
+
+// The bits of the least magnitude that is infinite (or NaN) as a type, after rounding to nearest: 65520 for
+// fp16. Master weights must be finite as the type that the model computes in: otherwise the run is as dead as
+// with a NaN.
+static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum checkpoint_kind kind) {
+    enum dtype type = kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32;
+    return type == DTYPE_F16    ? UINT32_C(0x477ff000)
+           : type == DTYPE_BF16 ? UINT32_C(0x7f7f8000)
+                                : UINT32_C(0x7f800000);
+}
+
+// Bits from `infinity` on carry into the sign bit. Additions and ORs vectorise on every instruction set.
+static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
+    uint32_t carries = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        carries |= (bits & UINT32_C(0x7fffffff)) + (UINT32_C(0x80000000) - infinity);
+    }
+    return carries >> 31 == 0;
+}
+
+// The tensor that contains an element of a unit; padding belongs to the tensor before it.
+static const char *tensor_name(const struct params *params, int unit, size_t element) {
+    const struct param_unit *u = &params->units[unit];
+    int i = u->first_param + u->n_params - 1;
+    while (i > u->first_param && params->params[i].offset > element)
+        i--;
+    return params->params[i].name;
+}
+
+// A checkpoint of such values would be the newest, and pruning would remove good ones in its favour.
+static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
+                                 size_t begin, const float *values) {
+    const struct checkpoint_contents *contents = writing->contents;
+    size_t i = 0;
+    while (is_all_finite(&values[i], 1, infinity_bits(contents, span->kind)))
+        i++;
+    char where[80], before[80] = "there is none before it";
+    if (span->kind == CHECKPOINT_FACTORS)
+        snprintf(where, sizeof where, "unit %d", span->unit);
+    else
+        snprintf(where, sizeof where, "unit %d, %s", span->unit,
+                 tensor_name(contents->params, span->unit, begin + i));
+    int64_t *steps;
+    int n_steps;
+    if (checkpoint_list(writing->folder, &steps, &n_steps) == STATUS_OK && n_steps > 0)
+        snprintf(before, sizeof before, "the last good one, of step %" PRId64 ", stands", steps[n_steps - 1]);
+    free(steps);
+    return FAIL(
+        STATUS_FAILED,
+        "no checkpoint of step %" PRId64
+        " was written: %s would hold %g in \"%s\" (%s, element %zu), which is not finite as %s; the run has "
+        "diverged, lower optimizer.lr or use a dynamic fp16.loss_scale; %s",
+        contents->step, writing->files[contents->comm->rank].name, (double)values[i],
+        checkpoint_kind_name(span->kind), where, begin + i,
+        dtype_name(span->kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32), before);
+}
+
+static enum status write_span(const struct writing *writing, struct file_writer *writer, XXH3_state_t *hash,
+                              float *chunk, const struct checkpoint_span *span) {
+    const struct checkpoint_source *source = &writing->contents->source;
+    for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
+        size_t end = span->end - begin > CHECKPOINT_CHUNK ? begin + CHECKPOINT_CHUNK : span->end;
+        size_t bytes = (end - begin) * sizeof *chunk;
+        TRY(source->read(source->context, span->kind, span->unit, begin, end, chunk));
+        if (!is_all_finite(chunk, end - begin, infinity_bits(writing->contents, span->kind)))
+            return refuse_values(writing, span, begin, chunk);
+        XXH3_64bits_update(hash, chunk, bytes);
+        file_write(writer, chunk, bytes);
+        if (writer->bytes / SYNC_BYTES != (writer->bytes - bytes) / SYNC_BYTES)
+            file_sync(writer);
+        if (writer->error)
+            return STATUS_OK; // a full disk: file_commit tells of it
+    }
+    return STATUS_OK;
+}
+
+static enum status write_rank_file(const char *path, const struct writing *writing, int rank,
+                                   struct checkpoint_file *file) {
+    struct file_writer writer;
+    TRY(file_writer_open(&writer, path));
+    XXH3_state_t *hash = XXH3_createState();
+    float *chunk = malloc(CHECKPOINT_CHUNK * sizeof *chunk);
+    struct checkpoint_layout_cursor cursor = {0};
+    struct checkpoint_span span;
+    enum status status = STATUS_OK;
+    if (!hash || !chunk) {
+        status = FAIL(STATUS_FAILED, "out of memory while writing %s", path);
+        goto done;
+    }
+    XXH3_64bits_reset(hash);
+    while (!writer.error && checkpoint_layout_next(&writing->layout, rank, &cursor, &span))
+        TRY_GOTO(write_span(writing, &writer, hash, chunk, &span), done);
+    file->bytes = writer.bytes;
+    file->checksum = XXH3_64bits_digest(hash);
+    status = file_commit(&writer);
+done:
+    file_discard(&writer);
+    XXH3_freeState(hash);
+    free(chunk);
+    return status;
+}
+
+// ---- what rank 0 adds
+
+// What tokenizer_save wrote is read back for its checksum: it is small.
+static enum status write_tokenizer(const char *path, const struct tokenizer *tokenizer,
+                                   struct checkpoint_file *file) {
+    TRY(tokenizer_save(tokenizer, path));
+    char *data;
+    size_t bytes;
+    TRY(file_read(path, (size_t)1 << 30, &data, &bytes));
+    file->bytes = bytes;
+    file->checksum = XXH3_64bits(data, bytes);
+    free(data);
+    return STATUS_OK;
+}
+
+static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
+    char *path = file_path("%s/%s", folder, name);
+    if (!path)
+        return STATUS_FAILED;
+    enum status status = file_write_all(path, text->data, text->length);
+    free(path);
+    return status;
+}
+
+static enum status finish_folder(struct writing *writing) {
+    const struct checkpoint_contents *contents = writing->contents;
+    int n_files = contents->comm->world;
+    const char *tokenizer = NULL;
+    struct text manifest = {0};
+    char *tokenizer_path = file_path("%s/%s", writing->temporary, TOKENIZER_NAME);
+    enum status status = tokenizer_path ? STATUS_OK : STATUS_FAILED;
+    if (contents->tokenizer && strcmp(tokenizer_kind(contents->tokenizer), "bytes") == 0)
+        tokenizer = "bytes";
+    else if (contents->tokenizer && status == STATUS_OK) {
+        tokenizer = TOKENIZER_NAME;
+        status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
+    }
+    if (status == STATUS_OK)
+        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files,
+                                &writing->layout, &manifest);
+    if (status == STATUS_OK)
+        status = write_file_in(writing->temporary, MANIFEST_NAME, &manifest);
+    if (status == STATUS_OK)
+        status = file_sync_folder(writing->temporary);
+    text_free(&manifest);
+    free(tokenizer_path);
+    return status;
+}
+
+// Gives the finished folder its name; one that has the name already steps aside first and is removed last.
+static enum status publish(const char *folder, const char *temporary, const char *replaced,
+                           const char *final) {
+    bool exists = file_exists(final);
+    if (exists) {
+        TRY(file_remove_tree(replaced));
+        TRY(file_rename(final, replaced));
+    }
+    enum status status = file_rename(temporary, final);
+    if (status != STATUS_OK) {
+        if (exists && file_rename(replaced, final) != STATUS_OK)
+            log_warning("the checkpoint %s is now called %s", final, replaced);
+        return status;
+    }
+    TRY(file_sync_folder(folder));
+    return exists ? file_remove_tree(replaced) : STATUS_OK;
+}
+
+// ---- all ranks together
+
+static enum status writing_init(struct writing *writing, const char *folder,
+                                const struct checkpoint_contents *contents) {
+    int world = contents->comm->world;
+    *writing =
+        (struct writing){.contents = contents,
+                         .folder = folder,
+                         .final = checkpoint_path(folder, contents->step),
+                         .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
+                         .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
+                         .files = calloc((size_t)world + 1, sizeof *writing->files),
+                         .names = calloc((size_t)world + 1, sizeof *writing->names)};
+    if (!writing->final || !writing->temporary || !writing->replaced || !writing->files || !writing->names)
+        return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);
+    for (int rank = 0; rank <= world; rank++) {
+        snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
+        writing->files[rank].name = writing->names[rank];
+    }
+    writing->files[world].name = (char *)(uintptr_t)TOKENIZER_NAME;
+    return checkpoint_layout_init(&writing->layout, contents->params, contents->partition, contents->n_kinds,
+                                  contents->has_factors);
+}
+
+static void writing_free(struct writing *writing) {
+    free(writing->final);
+    free(writing->temporary);
+    free(writing->replaced);
+    checkpoint_layout_free(&writing->layout);
+    free(writing->files);
+    free(writing->names);
+}
+
+static enum status make_folder(const char *folder, const struct writing *writing) {
+    TRY(file_make_folders(folder));
+    TRY(file_remove_tree(writing->temporary));
+    if (mkdir(writing->temporary, 0777) != 0)
+        return FAIL(STATUS_FAILED, "cannot make the folder %s: %s", writing->temporary, strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status write_own_file(struct writing *writing) {
+    int rank = writing->contents->comm->rank;
+    if (!file_is_folder(writing->temporary))
+        return FAIL(
+            STATUS_FAILED,
+            "%s, which rank 0 has made, is not there: run.dir must be in a file system that all machines "
+            "share",
+            writing->temporary);
+    char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
+    if (!path)
+        return STATUS_FAILED;
+    enum status status = write_rank_file(path, writing, rank, &writing->files[rank]);
+    free(path);
+    return status;
+}
+
+// What a rank reports about its file.
+struct written {
+    int64_t step;
+    uint64_t bytes, checksum;
+};
+
+// Rank 0 checks that the folder it is about to publish holds the rank's file with the size that the rank
+// reported.
+static enum status check_written(struct writing *writing, int rank, const struct written *written) {
+    const struct checkpoint_contents *contents = writing->contents;
+    struct stat found;
+    char seen[64];
+    if (written->step != contents->step)
+        return FAIL(STATUS_FAILED,
+                    "rank %d writes the checkpoint of step %" PRId64 ", rank 0 that of step %" PRId64, rank,
+                    written->step, contents->step);
+    if (written->bytes != writing->layout.file_bytes[rank])
+        return FAIL(STATUS_FAILED, "rank %d wrote %" PRIu64 " bytes of a checkpoint, expected %" PRIu64, rank,
+                    written->bytes, writing->layout.file_bytes[rank]);
+    char *path = file_path("%s/%s", writing->temporary, writing->names[rank]);
+    if (!path)
+        return STATUS_FAILED;
+    bool there = stat(path, &found) == 0;
+    if (there)
+        snprintf(seen, sizeof seen, "a file of %jd bytes", (intmax_t)found.st_size);
+    else
+        snprintf(seen, sizeof seen, "none (%s)", strerror(errno));
+    enum status status = STATUS_OK;
+    if (!there || !S_ISREG(found.st_mode) || (uint64_t)found.st_size != written->bytes)
+        status = FAIL(STATUS_FAILED,
+                      "%s: rank %d has written %" PRIu64
+                      " bytes, but rank 0 finds %s; run.dir must be a folder that all machines share",
+                      path, rank, written->bytes, seen);
+    free(path);
+    return status;
+}
+
+// Each rank knows its file's size and checksum; the manifest wants all.
+static enum status gather_files(struct writing *writing) {
+    struct comm *comm = writing->contents->comm;
+    const struct checkpoint_file *own = &writing->files[comm->rank];
+    struct written mine = {writing->contents->step, own->bytes, own->checksum},
+                   *all = calloc((size_t)comm->world, sizeof mine);
+    enum status status = comm_agree(
+        comm, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while writing %s", writing->temporary));
+    if (status == STATUS_OK)
+        status = comm_gather(comm, &mine, sizeof mine, all);
+    for (int rank = 0; rank < comm->world && status == STATUS_OK && comm->rank == 0; rank++) {
+        writing->files[rank].bytes = all[rank].bytes;
+        writing->files[rank].checksum = all[rank].checksum;
+        status = check_written(writing, rank, &all[rank]);
+    }
+    free(all);
+    return comm_agree(comm, status);
+}
+
+static enum status write_together(const char *folder, struct writing *writing) {
+    struct comm *comm = writing->contents->comm;
+    bool first = comm->rank == 0;
+    TRY(comm_agree(comm, first ? make_folder(folder, writing) : STATUS_OK));
+    TRY(comm_agree(comm, write_own_file(writing)));
+    TRY(gather_files(writing));
+    enum status status = first ? finish_folder(writing) : STATUS_OK;
+    if (first && status == STATUS_OK)
+        status = publish(folder, writing->temporary, writing->replaced, writing->final);
+    return comm_agree(comm, status);
+}
+
+enum status checkpoint_write(const char *checkpoints_folder, const struct checkpoint_contents *contents) {
+    struct writing writing;
+    struct comm *comm = contents->comm;
+    enum status status = comm_agree(comm, writing_init(&writing, checkpoints_folder, contents));
+    if (status == STATUS_OK) {
+        status = write_together(checkpoints_folder, &writing);
+        if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
+            log_warning("%s is left over from a checkpoint that could not be written", writing.temporary);
+    }
+    writing_free(&writing);
+    return status;
+}

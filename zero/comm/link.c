@@ -1,0 +1,119 @@
+// Rings in shared memory. Waiting is by futex, after a moment of looking where there is a core to spare: on a
+// machine with fewer cores than threads a rank that spins takes the core of the rank that it waits for.
+#include "zero/comm/link.h"
+
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LARGEST_CHUNK  ((size_t)256 << 10) // stays in a core's second-level cache
+#define SMALLEST_CHUNK ((size_t)16 << 10)
+#define ALL_CHUNKS     ((size_t)64 << 20) // one from each other rank
+#define NAP_NS         10000000           // between looks at whether somebody failed
+
+size_t link_chunk_bytes(int world) {
+    size_t share = ALL_CHUNKS / (size_t)(world > 1 ? world - 1 : 1);
+    size_t bytes = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : share > LARGEST_CHUNK ? LARGEST_CHUNK : share;
+    return bytes / SMALLEST_CHUNK * SMALLEST_CHUNK;
+}
+
+static size_t ring_bytes(size_t chunk_bytes) {
+    return sizeof(struct ring) + LINK_DEPTH * (LINK_HEADER + chunk_bytes);
+}
+
+static size_t header_bytes(void) {
+    return (sizeof(struct mailbox) + LINK_ALIGNMENT - 1) / LINK_ALIGNMENT * LINK_ALIGNMENT;
+}
+
+size_t mailbox_bytes(int linked, size_t chunk_bytes) {
+    return header_bytes() + (size_t)(linked - 1) * (ring_bytes(chunk_bytes) + ring_bytes(LINK_CONTROL_BYTES));
+}
+
+size_t link_pages_bytes(size_t bytes) {
+    return (bytes + LINK_PAGE - 1) / LINK_PAGE * LINK_PAGE;
+}
+
+size_t mailbox_pages_bytes(int linked, size_t chunk_bytes) {
+    return link_pages_bytes(mailbox_bytes(linked, chunk_bytes));
+}
+
+struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes) {
+    return (struct ring *)(void *)((char *)mailbox + header_bytes() +
+                                   (size_t)sender * ring_bytes(chunk_bytes));
+}
+
+struct ring *mailbox_control_ring(struct mailbox *mailbox, int linked, int sender, size_t chunk_bytes) {
+    return (struct ring *)(void *)((char *)mailbox_ring(mailbox, linked - 1, chunk_bytes) +
+                                   (size_t)sender * ring_bytes(LINK_CONTROL_BYTES));
+}
+
+void mailbox_init(struct mailbox *mailbox, int linked, size_t chunk_bytes) {
+    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // and every page is there from now on
+    rank_state_init(&mailbox->state);
+}
+
+bool ring_can_push(const struct ring *ring) {
+    unsigned produced = atomic_load_explicit(&ring->produced, memory_order_relaxed);
+    return produced - atomic_load_explicit(&ring->consumed, memory_order_acquire) < LINK_DEPTH;
+}
+
+bool ring_can_pull(const struct ring *ring) {
+    unsigned consumed = atomic_load_explicit(&ring->consumed, memory_order_relaxed);
+    return atomic_load_explicit(&ring->produced, memory_order_acquire) != consumed;
+}
+
+static void *place(struct ring *ring, unsigned count, size_t chunk_bytes) {
+    return ring->chunks + count % LINK_DEPTH * (LINK_HEADER + chunk_bytes);
+}
+
+struct link_header *ring_push_place(struct ring *ring, size_t chunk_bytes) {
+    return place(ring, atomic_load_explicit(&ring->produced, memory_order_relaxed), chunk_bytes);
+}
+
+const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes) {
+    return place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
+}
+
+// The lock-free counts are what futexes compare: no wake is lost between the look and the sleep.
+static void sleep_while(atomic_uint *word, unsigned value) {
+    const struct timespec most = {.tv_nsec = NAP_NS};
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &most, NULL, 0);
+}
+
+static void wake(atomic_uint *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+void ring_pushed(struct ring *ring) {
+    atomic_fetch_add_explicit(&ring->produced, 1, memory_order_release);
+    wake(&ring->produced);
+}
+
+void ring_pulled(struct ring *ring) {
+    atomic_fetch_add_explicit(&ring->consumed, 1, memory_order_release);
+    wake(&ring->consumed);
+}
+
+static void pause_a_moment(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+void ring_wait_to_push(struct ring *ring, int spins) {
+    for (int i = 0; i < spins && !ring_can_push(ring); i++)
+        pause_a_moment();
+    unsigned consumed = atomic_load(&ring->consumed);
+    if (!ring_can_push(ring))
+        sleep_while(&ring->consumed, consumed);
+}
+
+void ring_wait_to_pull(struct ring *ring, int spins) {
+    for (int i = 0; i < spins && !ring_can_pull(ring); i++)
+        pause_a_moment();
+    unsigned produced = atomic_load(&ring->produced);
+    if (!ring_can_pull(ring))
+        sleep_while(&ring->produced, produced);
+}

@@ -1,0 +1,238 @@
+// Ranks started by mpirun. Startup finds out who shares a machine, whatever the transport, and sets the
+// mailboxes up in a window of shared memory where it is to be used.
+#include "zero/comm/mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/processors.h"
+
+#define PATIENCE_S 5         // with which ranks that failed wait for each other to end
+#define LINGER_NS  200000000 // before a rank leaves for one that is gone: all shall see which was gone first
+
+// ---- closing
+
+static void data_free(struct comm *comm) {
+    struct mpi_data *mpi = mpi_of(comm);
+    bool failed = mpi->failed;
+    if (mpi->peers)
+        peers_close(comm);
+    watch_free(comm);
+    if (mpi->window == MPI_WIN_NULL)
+        free(mpi->mailbox);
+    free(mpi->peers);
+    pthread_mutex_destroy(&mpi->mpi_lock);
+    pthread_mutex_destroy(&mpi->fail_lock);
+    if (failed)
+        return; // notes of the failure may still be on their way from here
+    free(mpi->note_requests);
+    free(mpi);
+}
+
+// All ranks end together, unless one is gone: then MPI would wait for it for ever.
+static void mpi_close(struct comm *comm, enum status status) {
+    struct mpi_data *mpi = mpi_of(comm);
+    bool failing = status_exit_code(status) != 0;
+    // Said before any rank ends: with the first that does mpirun ends the others, and what they say.
+    if (failing && mpi_has_failed(comm))
+        mpi_speak(comm);
+    else if (failing)
+        log_error("%s", status_message());
+    log_set_level(LOG_QUIET);
+    watch_stop(comm);
+    if (mpi->failed && mpi->failure.gone) {
+        nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
+        return;
+    }
+    if (failing)
+        alarm(PATIENCE_S); // its default ends the process
+    MPI_Win window = mpi->window;
+    MPI_Comm everyone = mpi->everyone, machine = mpi->machine;
+    data_free(comm);
+    MPI_Barrier(everyone);
+    if (window != MPI_WIN_NULL)
+        MPI_Win_free(&window);
+    MPI_Comm_free(&machine);
+    MPI_Comm_free(&everyone);
+    MPI_Finalize();
+    alarm(0);
+}
+
+// ---- opening
+
+static enum status check_launcher(const struct comm *comm) {
+    static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
+        const char *value = getenv(signs[i]);
+        if (value && atoi(value) != comm->world)
+            return FAIL(
+                STATUS_UNSUPPORTED,
+                "the launcher started %s ranks, but MPI sees %d: it belongs to another MPI than the one "
+                "that this program was built with; use that one's mpirun",
+                value, comm->world);
+    }
+    return STATUS_OK;
+}
+
+// What ranks of one machine tell each other at the start.
+struct introduction {
+    int rank, process;
+    uint64_t process_space; // process ids of another one (a container's) mean nothing here
+    uint64_t offset;        // of the mailbox in its piece of the window
+};
+
+static uint64_t process_space(void) {
+    struct stat information;
+    return stat("/proc/self/ns/pid", &information) == 0 ? (uint64_t)information.st_ino : 0;
+}
+
+// A window's pieces start anywhere, for each rank at another address: the owner says how far in its mailbox
+// is, so that it starts a page.
+static size_t mailbox_offset(const void *piece) {
+    return -(uintptr_t)piece % LINK_PAGE;
+}
+
+// This rank's mailbox: in a window that all of the machine's ranks map, or, by messages, its own.
+static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
+    struct mpi_data *mpi = mpi_of(comm);
+    size_t bytes = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
+    void *base = NULL;
+    *offset = 0;
+    if (mpi->linked == 1) {
+        base = aligned_alloc(LINK_PAGE, bytes);
+        if (!base)
+            return FAIL(STATUS_FAILED, "out of memory for a mailbox of %zu bytes", bytes);
+    } else {
+        if (MPI_Win_allocate_shared((MPI_Aint)(bytes + LINK_PAGE), 1, MPI_INFO_NULL, mpi->machine, &base,
+                                    &mpi->window) != MPI_SUCCESS)
+            return FAIL(STATUS_FAILED,
+                        "MPI gave no shared memory of %zu bytes a rank; set comm.shared_memory=false",
+                        bytes + LINK_PAGE);
+        *offset = mailbox_offset(base);
+    }
+    mpi->mailbox = (struct mailbox *)(void *)((char *)base + *offset);
+    mailbox_init(mpi->mailbox, mpi->linked, mpi->chunk_bytes);
+    mpi->first_mailbox = mpi->mailbox;
+    comm->state = &mpi->mailbox->state;
+    return STATUS_OK;
+}
+
+// The rings between this rank and another one of its machine.
+static enum status open_link(struct comm *comm, int local, const struct introduction *other) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct peer *peer = &mpi->peers[other->rank];
+    MPI_Aint size;
+    int unit;
+    void *base;
+    if (MPI_Win_shared_query(mpi->window, local, &size, &unit, &base) != MPI_SUCCESS)
+        return FAIL(STATUS_FAILED, "MPI gave no access to the shared memory of rank %d", other->rank);
+    peer->mailbox = (struct mailbox *)(void *)((char *)base + other->offset);
+    if (local == 0)
+        mpi->first_mailbox = peer->mailbox;
+    // A mailbox has no ring for its own rank: those after it move up.
+    int here = comm->local_rank - (comm->local_rank > local), there = local - (local > comm->local_rank);
+    peer->to = mailbox_ring(peer->mailbox, here, mpi->chunk_bytes);
+    peer->from = mailbox_ring(mpi->mailbox, there, mpi->chunk_bytes);
+    peer->control_to = mailbox_control_ring(peer->mailbox, mpi->linked, here, mpi->chunk_bytes);
+    peer->control_from = mailbox_control_ring(mpi->mailbox, mpi->linked, there, mpi->chunk_bytes);
+    return STATUS_OK;
+}
+
+static enum status meet_machine(struct comm *comm) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0},
+                        *all = calloc((size_t)comm->local_world, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
+    enum status status = open_mailbox(comm, &mine.offset);
+    if (status == STATUS_OK && MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
+                                             mpi->machine) != MPI_SUCCESS) // and all are set up
+        status = FAIL(STATUS_FAILED, "MPI could not gather the ranks of this machine");
+    for (int local = 0; local < comm->local_world && status == STATUS_OK; local++) {
+        if (local == comm->local_rank)
+            continue;
+        if (all[local].process_space == mine.process_space)
+            mpi->peers[all[local].rank].process = all[local].process;
+        if (mpi->linked > 1)
+            status = open_link(comm, local, &all[local]);
+    }
+    free(all);
+    return status;
+}
+
+// Rank 0 decides what could be told to ranks differently.
+static void agree_on_options(struct comm *comm, const struct comm_options *options) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct comm_options of_all = *options;
+    MPI_Bcast(&of_all, sizeof of_all, MPI_BYTE, 0, mpi->everyone);
+    mpi->linked = of_all.shared_memory ? comm->local_world : 1;
+    atomic_store(&comm->hang_ms, (long long)(of_all.hang_timeout_s * 1e3));
+}
+
+static enum status open_data(struct comm *comm, const struct comm_options *options) {
+    struct mpi_data *mpi = mpi_of(comm);
+    mpi->window = MPI_WIN_NULL;
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi->everyone);
+    MPI_Comm_set_errhandler(mpi->everyone, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi->everyone, &comm->rank);
+    MPI_Comm_size(mpi->everyone, &comm->world);
+    TRY(check_launcher(comm));
+    MPI_Comm_split_type(mpi->everyone, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &mpi->machine);
+    MPI_Comm_set_errhandler(mpi->machine, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(mpi->machine, &comm->local_rank);
+    MPI_Comm_size(mpi->machine, &comm->local_world);
+    agree_on_options(comm, options);
+    mpi->chunk_bytes = link_chunk_bytes(comm->world);
+    mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
+    mpi->peers = calloc((size_t)comm->world, sizeof *mpi->peers);
+    mpi->note_requests = calloc((size_t)comm->world, sizeof(MPI_Request));
+    if (!mpi->peers || !mpi->note_requests)
+        return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
+    TRY(meet_machine(comm));
+    TRY(peers_open(comm));
+    return watch_start(comm);
+}
+
+static const struct comm_backend mpi_backend = {.name = "mpi",
+                                                .attach = mpi_attach,
+                                                .detach = mpi_detach,
+                                                .bulk = mpi_bulk,
+                                                .sum = mpi_sum,
+                                                .gather = mpi_gather,
+                                                .broadcast = mpi_broadcast,
+                                                .agree = mpi_agree,
+                                                .abort = mpi_abort,
+                                                .close = mpi_close};
+
+enum status comm_open_mpi(const struct comm_options *options, struct comm **out) {
+    int provided;
+    *out = NULL;
+    if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
+        return FAIL(STATUS_FAILED, "MPI could not start");
+    struct comm *comm = calloc(1, sizeof *comm);
+    struct mpi_data *mpi = calloc(1, sizeof *mpi);
+    enum status status = STATUS_OK;
+    if (!comm || !mpi)
+        status = FAIL(STATUS_FAILED, "out of memory for a communicator");
+    else if (provided < MPI_THREAD_SERIALIZED)
+        status = FAIL(STATUS_UNSUPPORTED, "this MPI lets no thread but the first communicate "
+                                          "(MPI_THREAD_SERIALIZED is wanted)");
+    if (status == STATUS_OK) {
+        pthread_mutex_init(&mpi->mpi_lock, NULL);
+        pthread_mutex_init(&mpi->fail_lock, NULL);
+        *comm = (struct comm){.backend = &mpi_backend, .data = mpi, .eager = true};
+        status = open_data(comm, options);
+    }
+    if (status == STATUS_OK) {
+        *out = comm;
+        return STATUS_OK;
+    }
+    // What fails here fails before ranks can tell each other: MPI ends them all.
+    log_error("%s", status_message());
+    MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
+    return status;
+}

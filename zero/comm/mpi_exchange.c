@@ -1,0 +1,309 @@
+// The collectives, chunk by chunk. In each round a rank first gives every other rank its next chunk and then
+// takes theirs. A push waits only for the taking of a chunk LINK_DEPTH rounds ago, and a pull of a round only
+// for pushes of that round: so no ring of waits can close, whatever the pieces' sizes.
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "zero/comm/mpi.h"
+
+// One call's sizes: everyone's share, in chunks.
+struct exchange {
+    struct comm *comm;
+    const struct comm_call *call;
+    size_t size, chunk;  // bytes of an element, elements of a chunk
+    const size_t *owned; // (world) elements of each rank's pieces
+    const int *first;    // (world) the first of them
+    size_t rounds;
+};
+
+// The elements that an owner has in this round's chunk.
+static size_t chunk_of(const struct exchange *exchange, int owner, size_t round) {
+    size_t total = exchange->owned[owner], begin = round * exchange->chunk;
+    if (begin >= total)
+        return 0;
+    return total - begin < exchange->chunk ? total - begin : exchange->chunk;
+}
+
+// Fills `owned` and `first`, (world) each, which the exchange goes on using.
+static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned,
+                                   int *first) {
+    size_t size = dtype_size(call->type), most = 0;
+    transfer_owners(call->transfer, comm->world, first, owned);
+    for (int owner = 0; owner < comm->world; owner++)
+        most = owned[owner] > most ? owned[owner] : most;
+    // Sums are fp32 whatever is sent.
+    size_t chunk =
+        mpi_of(comm)->chunk_bytes / (call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : size);
+    return (struct exchange){comm, call, size, chunk, owned, first, (most + chunk - 1) / chunk};
+}
+
+static struct transfer_cursor cursor_of(const struct exchange *exchange, int owner) {
+    return (struct transfer_cursor){.transfer = exchange->call->transfer, .piece = exchange->first[owner]};
+}
+
+static enum status finish(struct comm *comm) {
+    return comm->device->synchronize(&comm->stream);
+}
+
+static enum status copy(struct comm *comm, void *to, const void *from, size_t bytes) {
+    return comm->device->copy(&comm->stream, to, from, bytes);
+}
+
+// n gradients rounded to what travels, where the device is.
+static enum status round_share(const struct exchange *exchange, void *to, size_t in, size_t n) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    const struct cast_args args = {
+        .out = to, .x = (const float *)call->in + in, .n = n, .type = DTYPE_F32, .out_type = call->type};
+    return comm->device->ops->cast(&comm->stream, &args);
+}
+
+// n elements from where the caller has them to a link, as they travel.
+static enum status pack(const struct exchange *exchange, void *to, size_t in, size_t n) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    char *rounded = mpi_of(comm)->memory.rounded;
+    if (call->operation == COMM_ALL_GATHER || call->type == DTYPE_F32)
+        return copy(comm, to, (const char *)call->in + in * exchange->size, n * exchange->size);
+    if (comm->device->place == REGION_HOST)
+        return round_share(exchange, to, in, n);
+    TRY(round_share(exchange, rounded, in, n));
+    return copy(comm, to, rounded, n * exchange->size);
+}
+
+// Sends the next n elements at the cursor to a rank.
+static enum status push_elements(const struct exchange *exchange, int rank, struct transfer_cursor *cursor,
+                                 size_t n) {
+    struct comm *comm = exchange->comm;
+    void *place;
+    TRY(peer_push_begin(comm, rank, &exchange->call->id, &place));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(pack(exchange, (char *)place + done * exchange->size, run.in, run.elements));
+        done += run.elements;
+    }
+    TRY(finish(comm));
+    return peer_push_end(comm, rank, &exchange->call->id, n * exchange->size, exchange->call->operation);
+}
+
+// ---- reduce-scatter
+
+// sums = x, widened to fp32; then the others are added to it one by one.
+static enum status sum_begin(struct comm *comm, float *sums, const void *x, size_t n, enum dtype type) {
+    const struct cast_args args = {.out = sums, .x = x, .n = n, .type = type, .out_type = DTYPE_F32};
+    return comm->device->ops->cast(&comm->stream, &args);
+}
+
+static enum status sum_add(struct comm *comm, float *out, const float *x, const void *y, size_t n,
+                           enum dtype type) {
+    const struct add_args args = {.out = out, .x = x, .y = y, .n = n, .type = type};
+    return comm->device->ops->add(&comm->stream, &args);
+}
+
+// This rank's own share of a run, as it would have travelled.
+static enum status own_share(const struct exchange *exchange, const struct transfer_run *run,
+                             const void **out) {
+    struct mpi_data *mpi = mpi_of(exchange->comm);
+    *out = (const float *)exchange->call->in + run->in;
+    if (exchange->call->type == DTYPE_F32)
+        return STATUS_OK;
+    *out = mpi->memory.rounded;
+    return round_share(exchange, mpi->memory.rounded, run->in, run->elements);
+}
+
+// One run of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
+// ranks' elements of this round, of which the run begins at `done`.
+static enum status sum_run(const struct exchange *exchange, const void **chunks,
+                           const struct transfer_run *run, size_t done) {
+    struct comm *comm = exchange->comm;
+    const struct comm_call *call = exchange->call;
+    float *sums = (float *)(void *)mpi_of(comm)->memory.sums, *out = (float *)call->out + run->out;
+    struct brought first = {.place = -1};
+    for (int rank = 0; rank < comm->world; rank++) {
+        struct brought share = {.place = -1};
+        if (rank == comm->rank)
+            TRY(own_share(exchange, run, &share.share));
+        else
+            TRY(share_bring(comm, (const char *)chunks[rank] + done * exchange->size,
+                            run->elements * exchange->size, &share));
+        float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
+        if (rank == 0) {
+            first = share;
+            continue;
+        }
+        if (rank == 1 && call->type != DTYPE_F32)
+            TRY(sum_begin(comm, sums, first.share, run->elements, call->type));
+        // Two fp32 shares are added as they lie.
+        const void *so_far = rank == 1 && call->type == DTYPE_F32 ? first.share : sums;
+        TRY(sum_add(comm, to, so_far, share.share, run->elements, call->type));
+        TRY(share_used(comm, &share));
+        if (rank == 1)
+            TRY(share_used(comm, &first));
+    }
+    return call->accumulate ? sum_add(comm, out, out, sums, run->elements, DTYPE_F32) : STATUS_OK;
+}
+
+static enum status sum_chunks(const struct exchange *exchange, struct transfer_cursor *cursor, size_t n) {
+    struct comm *comm = exchange->comm;
+    const void *chunks[comm->world];
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_begin(comm, rank, &exchange->call->id, n * exchange->size, &chunks[rank]));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(sum_run(exchange, chunks, &run, done));
+        done += run.elements;
+    }
+    TRY(finish(comm));
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_end(comm, rank));
+    return STATUS_OK;
+}
+
+static enum status reduce_scatter(const struct exchange *exchange) {
+    struct comm *comm = exchange->comm;
+    struct transfer_cursor cursors[comm->world]; // by owner
+    for (int owner = 0; owner < comm->world; owner++)
+        cursors[owner] = cursor_of(exchange, owner);
+    for (size_t round = 0; round < exchange->rounds; round++) {
+        for (int distance = 1; distance < comm->world; distance++) {
+            int owner = (comm->rank + distance) % comm->world;
+            size_t n = chunk_of(exchange, owner, round);
+            if (n > 0)
+                TRY(push_elements(exchange, owner, &cursors[owner], n));
+        }
+        size_t n = chunk_of(exchange, comm->rank, round);
+        if (n > 0)
+            TRY(sum_chunks(exchange, &cursors[comm->rank], n));
+    }
+    return STATUS_OK;
+}
+
+// ---- all-gather
+
+static enum status place_chunk(const struct exchange *exchange, struct transfer_cursor *cursor, int owner,
+                               size_t n) {
+    struct comm *comm = exchange->comm;
+    const void *chunk;
+    TRY(peer_pull_begin(comm, owner, &exchange->call->id, n * exchange->size, &chunk));
+    for (size_t done = 0; done < n;) {
+        struct transfer_run run = transfer_next(cursor, n - done);
+        TRY(copy(comm, (char *)exchange->call->out + run.out * exchange->size,
+                 (const char *)chunk + done * exchange->size, run.elements * exchange->size));
+        done += run.elements;
+    }
+    TRY(finish(comm));
+    return peer_pull_end(comm, owner);
+}
+
+// What this rank owns goes to its own place too.
+static enum status place_own(const struct exchange *exchange) {
+    const struct comm_call *call = exchange->call;
+    struct transfer_cursor cursor = cursor_of(exchange, exchange->comm->rank);
+    for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
+        const char *in = (const char *)call->in + run.in * exchange->size;
+        char *out = (char *)call->out + run.out * exchange->size;
+        if (in != out)
+            TRY(copy(exchange->comm, out, in, run.elements * exchange->size));
+    }
+    return finish(exchange->comm);
+}
+
+static enum status all_gather(const struct exchange *exchange) {
+    struct comm *comm = exchange->comm;
+    struct transfer_cursor cursors[comm->world];
+    for (int owner = 0; owner < comm->world; owner++)
+        cursors[owner] = cursor_of(exchange, owner);
+    TRY(place_own(exchange));
+    for (size_t round = 0; round < exchange->rounds; round++) {
+        size_t mine = chunk_of(exchange, comm->rank, round);
+        const struct transfer_cursor here = cursors[comm->rank];
+        for (int distance = 1; distance < comm->world && mine > 0; distance++) {
+            cursors[comm->rank] = here; // every rank gets the same chunk
+            TRY(push_elements(exchange, (comm->rank + distance) % comm->world, &cursors[comm->rank], mine));
+        }
+        for (int owner = 0; owner < comm->world; owner++) {
+            size_t n = chunk_of(exchange, owner, round);
+            if (n > 0 && owner != comm->rank)
+                TRY(place_chunk(exchange, &cursors[owner], owner, n));
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
+    size_t owned[comm->world];
+    int first[comm->world];
+    const struct exchange exchange = exchange_of(comm, call, owned, first);
+    return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
+}
+
+// ---- all-reduce: doubles of host memory
+
+static enum status push_values(struct comm *comm, int rank, const struct comm_id *id, const double *values,
+                               size_t n) {
+    void *place;
+    TRY(peer_push_begin(comm, rank, id, &place));
+    memcpy(place, values, n * sizeof *values);
+    return peer_push_end(comm, rank, id, n * sizeof *values, COMM_ALL_REDUCE);
+}
+
+static enum status pull_values(struct comm *comm, int rank, const struct comm_id *id, double *values,
+                               size_t n) {
+    const void *place;
+    TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &place));
+    memcpy(values, place, n * sizeof *values);
+    return peer_pull_end(comm, rank);
+}
+
+// A rank's share as it is summed and sent, a chunk a round; empty when it is done.
+static struct comm_share share_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
+    struct comm_share share = comm_share_of(rank, comm->world, n);
+    size_t most = mpi_of(comm)->chunk_bytes / sizeof(double), done = round * most;
+    done = done < share.n ? done : share.n;
+    size_t left = share.n - done;
+    return (struct comm_share){share.begin + done, left < most ? left : most};
+}
+
+// What all ranks have of this rank's chunk.
+static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
+    const void *chunks[comm->world];
+    for (int rank = 0; rank < comm->world; rank++) {
+        chunks[rank] = values;
+        if (rank != comm->rank)
+            TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &chunks[rank]));
+    }
+    for (size_t i = 0; i < n; i++) {
+        double sum = ((const double *)chunks[0])[i];
+        for (int rank = 1; rank < comm->world; rank++)
+            sum += ((const double *)chunks[rank])[i];
+        values[i] = sum;
+    }
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_end(comm, rank));
+    return STATUS_OK;
+}
+
+enum status mpi_sum(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
+    for (size_t round = 0; share_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
+        struct comm_share mine = share_chunk(comm, comm->rank, n, round);
+        for (int distance = 1; distance < comm->world; distance++) {
+            int owner = (comm->rank + distance) % comm->world;
+            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            if (chunk.n > 0)
+                TRY(push_values(comm, owner, id, values + chunk.begin, chunk.n));
+        }
+        if (mine.n > 0)
+            TRY(sum_chunk(comm, id, values + mine.begin, mine.n));
+        for (int distance = 1; distance < comm->world && mine.n > 0; distance++)
+            TRY(push_values(comm, (comm->rank + distance) % comm->world, id, values + mine.begin, mine.n));
+        for (int owner = 0; owner < comm->world; owner++) {
+            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            if (chunk.n > 0 && owner != comm->rank)
+                TRY(pull_values(comm, owner, id, values + chunk.begin, chunk.n));
+        }
+    }
+    return STATUS_OK;
+}

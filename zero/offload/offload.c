@@ -1,0 +1,274 @@
+// One unit's copies are given to a stream while the next unit is computed; the host never waits for a unit
+// that it does not need at once.
+#include "zero/offload/offload.h"
+
+#include <stdlib.h>
+
+// ---- laying out
+
+// The most elements of a unit that this rank owns.
+static size_t largest_share(const struct offload *offload) {
+    const struct stage_spans *owned = offload->owned;
+    size_t largest = 0;
+    for (int unit = 0; unit < offload->params->n_units; unit++) {
+        size_t share = 0;
+        for (int i = owned->first[unit]; i < owned->first[unit + 1]; i++)
+            share += owned->spans[i].end - owned->spans[i].begin;
+        largest = share > largest ? share : largest;
+    }
+    return largest;
+}
+
+// Parameters of the compute type pass through pieces; where they stay on the host, or wait for the norm
+// there, or are the master weights themselves, they have their place already.
+static bool uses_pieces(const struct offload *offload) {
+    return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param &&
+           !offload->options->offload_speculative;
+}
+
+enum status offload_init(struct offload *offload, const struct params *params,
+                         const struct stage_options *options, const struct stage_spans *owned,
+                         const struct tiers *tiers, enum dtype type, struct device *device,
+                         struct region_table *table) {
+    *offload = (struct offload){.params = params,
+                                .options = options,
+                                .owned = owned,
+                                .tiers = tiers,
+                                .type = type,
+                                .device = device,
+                                .pending_from = -1};
+    if (!offload_is_on(offload))
+        return STATUS_OK;
+    size_t elements = tiers->host.elements, piece = elements < OFFLOAD_PIECE ? elements : OFFLOAD_PIECE;
+    TRY(region_add(table, REGION_GRADS, REGION_HOST, DTYPE_F32, elements, &offload->grads_region,
+                   "grads on the host"));
+    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
+        if (offload_stages(offload))
+            TRY(region_add(table, REGION_COMMUNICATION, device->place, DTYPE_F32, largest_share(offload),
+                           &offload->staging_regions[i], "grads of a unit's share (%d)", i));
+        if (uses_pieces(offload))
+            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, piece, &offload->piece_regions[i],
+                           "params to the device (%d)", i));
+    }
+    return STATUS_OK;
+}
+
+static enum status make_events(struct offload *offload) {
+    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
+        TRY(event_init(&offload->reduced[i], offload->device));
+        TRY(event_init(&offload->loaded[i], offload->device));
+        TRY(event_init(&offload->sent[i], offload->device));
+    }
+    TRY(event_init(&offload->summed, offload->device));
+    TRY(event_init(&offload->reached, offload->device));
+    int n = offload->params->n_units;
+    offload->copied = calloc((size_t)n, sizeof *offload->copied);
+    if (!offload->copied)
+        return FAIL(STATUS_FAILED, "out of memory for the events of %d units", n);
+    for (int unit = 0; unit < n; unit++)
+        TRY(event_init(&offload->copied[unit], offload->device));
+    return STATUS_OK;
+}
+
+enum status offload_bind(struct offload *offload, const struct region_table *table, struct comm *comm,
+                         struct norm *norm, struct offload_source source, float *device_shard) {
+    offload->comm = comm;
+    offload->norm = norm;
+    offload->source = source;
+    offload->device_shard = device_shard;
+    if (!offload_is_on(offload))
+        return STATUS_OK;
+    offload->grads = region_data(table, offload->grads_region);
+    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
+        if (offload_stages(offload))
+            offload->staging[i] = region_data(table, offload->staging_regions[i]);
+        if (uses_pieces(offload))
+            offload->pieces[i] = region_data(table, offload->piece_regions[i]);
+    }
+    TRY(stream_init(&offload->out, offload->device));
+    TRY(stream_init(&offload->in, offload->device));
+    return make_events(offload);
+}
+
+void offload_free(struct offload *offload) {
+    stream_drain(&offload->out);
+    stream_drain(&offload->in);
+    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
+        event_free(&offload->reduced[i]);
+        event_free(&offload->loaded[i]);
+        event_free(&offload->sent[i]);
+    }
+    event_free(&offload->summed);
+    event_free(&offload->reached);
+    for (int unit = 0; offload->copied && unit < offload->params->n_units; unit++)
+        event_free(&offload->copied[unit]);
+    free(offload->copied);
+    stream_free(&offload->out);
+    stream_free(&offload->in);
+    *offload = (struct offload){0};
+}
+
+// ---- gradients
+
+// Where the gradients of a stretch that this rank works on stand on the device, between reduction and copy.
+static float *reduced_at(const struct offload *offload, const struct stage_span *span) {
+    if (!offload_stages(offload))
+        return offload->source.data + stage_span_at(span, offload->source.whole);
+    size_t begin = offload->owned->spans[offload->owned->first[span->unit]].in_shard;
+    return offload->staging[span->unit % OFFLOAD_BUFFERS] + (span->in_shard - begin);
+}
+
+// Where they are kept until the step: on the host, in the device's shard, or (NULL) where they are.
+static float *kept_at(const struct offload *offload, const struct tier_part *part) {
+    if (part->on_host)
+        return offload->grads + part->at;
+    return offload_stages(offload) ? offload->device_shard + part->at : NULL;
+}
+
+static size_t part_bytes(const struct tier_part *part) {
+    return (part->span.end - part->span.begin) * sizeof(float);
+}
+
+// Sums and copies one unit, on `out`.
+static enum status take(struct offload *offload, int unit) {
+    const struct stage_spans *owned = offload->owned;
+    const struct tiers *tiers = offload->tiers;
+    for (int i = owned->first[unit]; i < owned->first[unit + 1] && offload->last; i++)
+        TRY(norm_add(offload->norm, &offload->out, i, reduced_at(offload, &owned->spans[i])));
+    TRY(event_record(&offload->summed, &offload->out));
+    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++) {
+        const struct tier_part *part = &tiers->parts[i];
+        float *to = kept_at(offload, part);
+        if (to)
+            TRY(offload->device->copy(&offload->out, to, reduced_at(offload, &part->span), part_bytes(part)));
+    }
+    TRY(event_record(&offload->copied[unit], &offload->out));
+    if (offload->taken && offload->last)
+        offload->taken(offload->taken_context, unit);
+    return STATUS_OK;
+}
+
+// What was being reduced when the last unit was ready.
+static enum status take_pending(struct offload *offload, struct stream *stream) {
+    int from = offload->pending_from, to = offload->pending_to;
+    offload->pending_from = -1;
+    if (from < 0)
+        return STATUS_OK;
+    TRY(comm_wait(offload->comm, stream, offload->ticket));
+    TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->out));
+    for (int unit = from; unit >= to; unit--)
+        TRY(take(offload, unit));
+    return STATUS_OK;
+}
+
+// Brings what earlier micro-batches added up for a unit into its staging buffer.
+static enum status load(struct offload *offload, int unit) {
+    const struct tiers *tiers = offload->tiers;
+    int slot = unit % OFFLOAD_BUFFERS;
+    if (!offload_stages(offload) || !offload->accumulating || unit < 0)
+        return STATUS_OK;
+    // Whoever had the buffer before; the first two units find it free since offload_begin.
+    if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
+        TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->in));
+    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++) {
+        const struct tier_part *part = &tiers->parts[i];
+        TRY(offload->device->copy(&offload->in, reduced_at(offload, &part->span), kept_at(offload, part),
+                                  part_bytes(part)));
+    }
+    return event_record(&offload->loaded[slot], &offload->in);
+}
+
+// Stage 0 has the sums of what others own, or what a shard added up, only once all were gathered.
+static bool takes_at_the_end(const struct offload *offload) {
+    const struct stage_options *options = offload->options;
+    return options->stage == 0 && (offload->comm->world > 1 || options->reduce_every_micro_batch);
+}
+
+enum status offload_begin(struct offload *offload, struct stream *stream, bool last, bool accumulating) {
+    if (!offload_is_on(offload))
+        return STATUS_OK;
+    TRY(take_pending(offload, stream)); // the end of the micro-batch before
+    offload->last = last;
+    offload->accumulating = accumulating;
+    offload->pending_to = offload->params->n_units; // the lowest unit so far
+    // The last of the micro-batch before: what is loaded was kept by then, and the staging buffers are free.
+    TRY(event_wait(&offload->copied[0], &offload->in));
+    return load(offload, offload->params->n_units - 1);
+}
+
+enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) {
+    int slot = unit % OFFLOAD_BUFFERS, n_units = offload->params->n_units;
+    *out = offload->staging[slot];
+    // Who had the buffer before: what was loaded into it came after that; else two units up. The first two
+    // units of a step find it free since offload_finish.
+    if (offload->accumulating)
+        return event_wait(&offload->loaded[slot], stream);
+    return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], stream)
+                                            : STATUS_OK;
+}
+
+enum status offload_reduced(struct offload *offload, struct stream *stream, int unit, comm_ticket ticket) {
+    bool taken =
+        offload_is_on(offload) && !takes_at_the_end(offload) && (offload->last || offload_stages(offload));
+    if (!taken || unit >= offload->pending_to)
+        return STATUS_OK;
+    int from = offload->pending_to - 1;
+    TRY(event_record(&offload->reduced[unit % OFFLOAD_BUFFERS], stream));
+    TRY(take_pending(offload, stream));
+    offload->pending_from = from;
+    offload->pending_to = unit;
+    offload->ticket = ticket;
+    return load(offload, unit - 1);
+}
+
+enum status offload_finish(struct offload *offload, struct stream *stream) {
+    if (!offload_is_on(offload))
+        return STATUS_OK;
+    TRY(take_pending(offload, stream));
+    if (takes_at_the_end(offload)) {
+        TRY(event_record(&offload->reached, stream));
+        TRY(event_wait(&offload->reached, &offload->out));
+        for (int unit = offload->params->n_units - 1; unit >= 0; unit--)
+            TRY(take(offload, unit));
+    }
+    return event_wait(&offload->copied[0], stream); // the last of all
+}
+
+enum status offload_norm(struct offload *offload, double *norm) {
+    TRY(event_wait(&offload->summed, &offload->in));
+    return norm_finish(offload->norm, &offload->in, offload->comm, norm);
+}
+
+enum status offload_wait(struct offload *offload, int unit) {
+    return event_synchronize(&offload->copied[unit]);
+}
+
+// ---- parameters
+
+enum status offload_params_begin(struct offload *offload, const struct tier_part *part, size_t offset,
+                                 int copy, void **out) {
+    int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
+    *out = tiers_params_at(offload->tiers, part, offset, copy);
+    if (!uses_pieces(offload))
+        return STATUS_OK;
+    *out = offload->pieces[slot];
+    return event_synchronize(&offload->sent[slot]);
+}
+
+enum status offload_params_end(struct offload *offload, const struct tier_part *part, size_t offset, size_t n,
+                               int copy, void *to) {
+    int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
+    const void *from = offload->type == DTYPE_F32 ? tiers_at(offload->tiers, part, TIER_MASTER, offset, copy)
+                       : uses_pieces(offload)     ? offload->pieces[slot]
+                                                  : tiers_params_at(offload->tiers, part, offset, copy);
+    if (!to)
+        return STATUS_OK;
+    TRY(offload->device->copy(&offload->in, to, from, n * dtype_size(offload->type)));
+    offload->n_pieces++;
+    return event_record(&offload->sent[slot], &offload->in);
+}
+
+enum status offload_params_sent(struct offload *offload, struct stream *stream) {
+    TRY(event_record(&offload->reached, &offload->in));
+    return event_wait(&offload->reached, stream);
+}

@@ -1,0 +1,79 @@
+// The rules, and nothing else: who finds the overflow is the trainer.
+#include "zero/partition/loss_scale.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define SCALE_FACTOR 2.0
+
+struct loss_scale loss_scale_initial(const struct config *config) {
+    bool fixed = config->fp16.loss_scale > 0;
+    struct loss_scale loss_scale = {.hysteresis_left = config->fp16.hysteresis, .last_overflow = -1};
+    if (config_scales_losses(config))
+        loss_scale.scale =
+            fixed ? config->fp16.loss_scale : ldexp(1.0, (int)config->fp16.initial_scale_power);
+    return loss_scale;
+}
+
+double loss_scale_factor(const struct loss_scale *loss_scale) {
+    return loss_scale->scale > 0 ? loss_scale->scale : 1.0;
+}
+
+static enum status shrink(struct loss_scale *loss_scale, const struct config *config, int64_t step) {
+    double minimum = config->fp16.min_loss_scale;
+    loss_scale->last_overflow = step;
+    if (loss_scale->hysteresis_left > 1) {
+        loss_scale->hysteresis_left--;
+        return STATUS_OK;
+    }
+    if (loss_scale->scale <= minimum)
+        return FAIL(
+            STATUS_FAILED,
+            "step %lld: the gradients overflow although the loss scale is at fp16.min_loss_scale %g; the run "
+            "has diverged. The last checkpoint stands; lower optimizer.lr, or go on from an earlier one with "
+            "checkpoint.resume=PATH",
+            (long long)step + 1, minimum);
+    loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
+    return STATUS_OK;
+}
+
+static enum status too_many_skips(const struct loss_scale *loss_scale, const struct config *config,
+                                  int64_t step) {
+    bool dynamic = config->fp16.loss_scale == 0;
+    int64_t last_good = step + 1 - loss_scale->consecutive;
+    char diverged[160] = "";
+    if (last_good > 0)
+        snprintf(diverged, sizeof diverged,
+                 "; if the run has diverged, go on from a checkpoint of step %lld or earlier with "
+                 "checkpoint.resume=PATH, or lower optimizer.lr",
+                 (long long)last_good);
+    return FAIL(
+        STATUS_FAILED,
+        "step %lld: %lld steps in a row were skipped because the gradients overflow at the %s loss scale "
+        "of %g (fp16.max_consecutive_skips); the run learns nothing. If the scale is too high, start "
+        "anew with %s%s",
+        (long long)step + 1, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed",
+        loss_scale->scale,
+        dynamic ? "a lower fp16.initial_scale_power" : "a lower fp16.loss_scale, or 0 (dynamic)", diverged);
+}
+
+enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
+                              bool overflow) {
+    bool dynamic = config->fp16.loss_scale == 0;
+    loss_scale->skipped += overflow;
+    loss_scale->consecutive = overflow ? loss_scale->consecutive + 1 : 0;
+    if (loss_scale->scale == 0)
+        return STATUS_OK;
+    if (config->fp16.max_consecutive_skips > 0 &&
+        loss_scale->consecutive >= config->fp16.max_consecutive_skips)
+        return too_many_skips(loss_scale, config, step);
+    if (!dynamic)
+        return STATUS_OK;
+    if (overflow)
+        return shrink(loss_scale, config, step);
+    if ((step - loss_scale->last_overflow) % config->fp16.loss_scale_window == 0) {
+        loss_scale->hysteresis_left = config->fp16.hysteresis;
+        loss_scale->scale *= SCALE_FACTOR;
+    }
+    return STATUS_OK;
+}

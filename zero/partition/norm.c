@@ -1,0 +1,55 @@
+// The partial sums are few: they go to the host, which adds them in order.
+#include "zero/partition/norm.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+size_t norm_span_partials(size_t elements) {
+    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+}
+
+enum status norm_init(struct norm *norm, const struct stage_span *spans, int n_spans, struct device *device,
+                      struct region_table *table) {
+    *norm = (struct norm){.device = device, .spans = spans, .n_spans = n_spans};
+    norm->first_partial = calloc((size_t)n_spans + 1, sizeof *norm->first_partial);
+    if (!norm->first_partial)
+        return FAIL(STATUS_FAILED, "out of memory for the norm of %d spans", n_spans);
+    for (int i = 0; i < n_spans; i++)
+        norm->first_partial[i + 1] =
+            norm->first_partial[i] + norm_span_partials(spans[i].end - spans[i].begin);
+    size_t n = norm->first_partial[n_spans];
+    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n, &norm->partials_region, "norm"));
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, n, &norm->host_region, "norm on host");
+}
+
+void norm_bind(struct norm *norm, const struct region_table *table) {
+    norm->partials = region_data(table, norm->partials_region);
+    norm->host_partials = region_data(table, norm->host_region);
+}
+
+void norm_free(struct norm *norm) {
+    free(norm->first_partial);
+    *norm = (struct norm){0};
+}
+
+enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) {
+    return norm->device->ops->sum_squares(
+        stream, &(struct sum_squares_args){.partial = norm->partials + norm->first_partial[i],
+                                           .x = x,
+                                           .n = norm->spans[i].end - norm->spans[i].begin,
+                                           .type = DTYPE_F32});
+}
+
+enum status norm_finish(struct norm *norm, struct stream *stream, struct comm *comm, double *out) {
+    size_t n = norm->first_partial[norm->n_spans];
+    TRY(norm->device->copy(stream, norm->host_partials, norm->partials, n * sizeof(double)));
+    TRY(norm->device->synchronize(stream));
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += norm->host_partials[i];
+    TRY(comm_sum(comm, &sum, 1));
+    *out = sqrt(sum);
+    return STATUS_OK;
+}

@@ -1,0 +1,197 @@
+// Each kind is one way of dealing out; merging neighbours of one owner and placing spans in shards is common.
+#include "zero/partition/partition.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[N_PARTITIONS] = {"even", "layer", "tensor"};
+
+const char *partition_name(enum partition_kind kind) {
+    return names[kind];
+}
+
+enum status partition_find(const char *name, enum partition_kind *kind) {
+    for (int i = 0; i < N_PARTITIONS; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *kind = (enum partition_kind)i;
+            return STATUS_OK;
+        }
+    return FAIL(STATUS_INVALID, "the partition \"%.40s\" is not known; expected even, layer or tensor", name);
+}
+
+// Spans come in the order of units and elements; a span that goes on where the last one of its owner ended
+// becomes part of it.
+static void add_span(struct partition *partition, int unit, int owner, size_t begin, size_t end) {
+    struct partition_span *last = partition->n_spans > 0 ? &partition->spans[partition->n_spans - 1] : NULL;
+    if (begin == end)
+        return;
+    if (last && last->unit == unit && last->owner == owner)
+        last->end = end;
+    else
+        partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0, 0};
+}
+
+static void deal_evenly(struct partition *partition, const struct params *params) {
+    size_t world = (size_t)partition->world;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        size_t pieces = params->units[unit].elements / PARAM_ALIGNMENT;
+        for (size_t rank = 0; rank < world; rank++)
+            add_span(partition, unit, (int)rank, pieces * rank / world * PARAM_ALIGNMENT,
+                     pieces * (rank + 1) / world * PARAM_ALIGNMENT);
+    }
+}
+
+// ---- whole units, whole tensors
+
+// A unit or a tensor, to be given to one rank.
+struct item {
+    int unit, owner;
+    size_t begin, end;
+    int position; // in the order of units and elements
+};
+
+static int compare_sizes(const void *a, const void *b) {
+    const struct item *x = a, *y = b;
+    size_t of_x = x->end - x->begin, of_y = y->end - y->begin;
+    if (of_x != of_y)
+        return of_x > of_y ? -1 : 1;
+    return x->position - y->position;
+}
+
+static int compare_positions(const void *a, const void *b) {
+    return ((const struct item *)a)->position - ((const struct item *)b)->position;
+}
+
+// A heap of ranks, the least loaded (then the lowest) at its root, so that a thousand ranks cost little.
+static bool lighter(const size_t *load, int a, int b) {
+    return load[a] != load[b] ? load[a] < load[b] : a < b;
+}
+
+static void sink_root(int *heap, int n, const size_t *load) {
+    for (int i = 0, child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && lighter(load, heap[child + 1], heap[child]))
+            child++;
+        if (!lighter(load, heap[child], heap[i]))
+            return;
+        int swap = heap[i];
+        heap[i] = heap[child];
+        heap[child] = swap;
+    }
+}
+
+// The largest item goes first, each to the rank that has least so far (Graham, "Bounds on multiprocessing
+// timing anomalies", 1969: at most 4/3 of the best division).
+static enum status deal_items(struct partition *partition, struct item *items, int n_items) {
+    int world = partition->world;
+    size_t *load = calloc((size_t)world, sizeof *load);
+    int *heap = calloc((size_t)world, sizeof *heap);
+    if (load && heap) {
+        for (int rank = 0; rank < world; rank++)
+            heap[rank] = rank;
+        qsort(items, (size_t)n_items, sizeof *items, compare_sizes);
+        for (int i = 0; i < n_items; i++) {
+            items[i].owner = heap[0];
+            load[heap[0]] += items[i].end - items[i].begin;
+            sink_root(heap, world, load);
+        }
+        qsort(items, (size_t)n_items, sizeof *items, compare_positions);
+        for (int i = 0; i < n_items; i++)
+            add_span(partition, items[i].unit, items[i].owner, items[i].begin, items[i].end);
+    }
+    bool enough = load && heap;
+    free(load);
+    free(heap);
+    return enough ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
+}
+
+static enum status deal_whole(struct partition *partition, const struct params *params, bool tensors) {
+    int n = tensors ? params->n_params : params->n_units;
+    struct item *items = calloc((size_t)n, sizeof *items);
+    if (!items)
+        return FAIL(STATUS_FAILED, "out of memory for a partition of %d tensors", params->n_params);
+    for (int i = 0; i < n; i++) {
+        int unit = tensors ? params->params[i].unit : i;
+        const struct param_unit *u = &params->units[unit];
+        bool first = !tensors || i == u->first_param,
+             last = !tensors || i + 1 == u->first_param + u->n_params;
+        // The padding after a tensor goes with it.
+        items[i] = (struct item){.unit = unit,
+                                 .begin = first ? 0 : params->params[i].offset,
+                                 .end = last ? u->elements : params->params[i + 1].offset,
+                                 .position = i};
+    }
+    enum status status = deal_items(partition, items, n);
+    free(items);
+    return status;
+}
+
+// ---- common
+
+// A unit's spans in its owners' shards, behind those of the units before it.
+static void place_unit(struct partition *partition, int unit) {
+    struct partition_span *begin = &partition->spans[partition->first_span[unit]];
+    struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
+    for (struct partition_span *span = begin; span < end; span++)
+        span->share_offset = partition->rank_elements[span->owner];
+    for (struct partition_span *span = begin; span < end; span++) {
+        span->shard_offset = partition->rank_elements[span->owner];
+        partition->rank_elements[span->owner] += span->end - span->begin;
+    }
+}
+
+static void place_in_shards(struct partition *partition, int n_units) {
+    int i = 0;
+    for (int unit = 0; unit < n_units; unit++) {
+        partition->first_span[unit] = i;
+        while (i < partition->n_spans && partition->spans[i].unit == unit)
+            i++;
+        partition->first_span[unit + 1] = i;
+        place_unit(partition, unit);
+    }
+}
+
+enum status partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
+                           int world) {
+    *partition = (struct partition){.kind = kind, .world = world};
+    size_t most = kind == PARTITION_EVEN ? (size_t)params->n_units * (size_t)world : (size_t)params->n_params;
+    partition->spans = calloc(most, sizeof *partition->spans);
+    partition->first_span = calloc((size_t)params->n_units + 1, sizeof *partition->first_span);
+    partition->rank_elements = calloc((size_t)world, sizeof *partition->rank_elements);
+    enum status status = STATUS_OK;
+    if (!partition->spans || !partition->first_span || !partition->rank_elements)
+        status = FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
+    else if (kind == PARTITION_EVEN)
+        deal_evenly(partition, params);
+    else
+        status = deal_whole(partition, params, kind == PARTITION_TENSOR);
+    if (status == STATUS_OK)
+        place_in_shards(partition, params->n_units);
+    else
+        partition_free(partition);
+    return status;
+}
+
+bool partition_repeats(const struct partition *partition, const struct params *params, int unit) {
+    if (unit == 0 || params->units[unit].n_params != params->units[unit - 1].n_params)
+        return false;
+    const struct param *a = &params->params[params->units[unit - 1].first_param],
+                       *b = &params->params[params->units[unit].first_param];
+    for (int i = 0; i < params->units[unit].n_params; i++)
+        if (a[i].offset != b[i].offset || a[i].elements != b[i].elements)
+            return false;
+    int before = partition->first_span[unit - 1], first = partition->first_span[unit];
+    int n = partition->first_span[unit + 1] - first;
+    for (int i = 0; i < n && n == first - before; i++) {
+        const struct partition_span *x = &partition->spans[before + i], *y = &partition->spans[first + i];
+        if (x->owner != y->owner || x->begin != y->begin || x->end != y->end)
+            return false;
+    }
+    return n == first - before;
+}
+
+void partition_free(struct partition *partition) {
+    free(partition->spans);
+    free(partition->first_span);
+    free(partition->rank_elements);
+    *partition = (struct partition){0};
+}

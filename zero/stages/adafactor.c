@@ -1,0 +1,275 @@
+// Three passes over the gradients: sums, norms, the step. Between them the ranks come together, and the host
+// makes factors and scales. Each pass gives the device its parts first; then the host takes its own.
+#include "zero/stages/adafactor.h"
+
+#include <string.h>
+
+#include "kernels/adafactor.h"
+#include "kernels/ops.h"
+
+// ---- walking this rank's parts
+
+// What of one tensor lies in a part.
+struct piece {
+    const struct tier_part *part;
+    int tensor;
+    size_t offset;                    // of its first element from the part's begin
+    struct adafactor_stretch stretch; // in the tensor
+};
+
+struct pass {
+    struct state *state;
+    const struct adafactor_call *call;
+    enum status (*visit)(const struct pass *pass, struct stream *stream, const struct factors_place *place,
+                         const struct piece *piece);
+};
+
+static enum status visit_part(const struct pass *pass, struct stream *stream,
+                              const struct factors_place *place, const struct tier_part *part) {
+    const struct params *params = pass->state->params;
+    const struct stage_span *span = &part->span;
+    const struct param_unit *unit = &params->units[span->unit];
+    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t param_end = param->offset + param->elements;
+        size_t begin = param->offset > span->begin ? param->offset : span->begin;
+        size_t end = param_end < span->end ? param_end : span->end;
+        if (begin >= end)
+            continue;
+        const struct piece piece = {
+            .part = part,
+            .tensor = i,
+            .offset = begin - span->begin,
+            .stretch = {.begin = begin - param->offset, .n = end - begin, .columns = factors_columns(param)}};
+        TRY(pass->visit(pass, stream, place, &piece));
+    }
+    return STATUS_OK;
+}
+
+static enum status visit_device(const struct pass *pass, struct stream *stream) {
+    const struct tiers *tiers = &pass->state->tiers;
+    for (int i = 0; i < tiers->n_parts; i++)
+        if (!tiers->parts[i].on_host)
+            TRY(visit_part(pass, stream, &pass->state->factors.device, &tiers->parts[i]));
+    return STATUS_OK;
+}
+
+// In the order in which gradients arrive.
+static enum status visit_host(const struct pass *pass) {
+    struct state *state = pass->state;
+    const struct tiers *tiers = &state->tiers;
+    struct stream host = {.device = state->host};
+    if (!state->options.offload_optimizer)
+        return STATUS_OK;
+    for (int unit = state->params->n_units - 1; unit >= 0; unit--) {
+        TRY(offload_wait(&state->offload, unit));
+        for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
+            if (tiers->parts[i].on_host)
+                TRY(visit_part(pass, &host, &state->factors.host, &tiers->parts[i]));
+    }
+    return STATUS_OK;
+}
+
+// In stage 0 every rank sums whole tensors.
+static bool sums_are_shared(const struct state *state) {
+    return state->options.stage > 0;
+}
+
+// Has n numbers of every place added up: those on the device by its operations, in `of_device`, which come to
+// the host's first; then those of the other ranks.
+static enum status sum_up(const struct pass *pass, struct stream *stream, double *of_device, double *of_host,
+                          size_t n) {
+    struct state *state = pass->state;
+    const struct device *device = state->device;
+    // A double's zero is two floats'.
+    TRY(device->ops->fill(stream, &(struct fill_args){.out = of_device, .n = 2 * n, .type = DTYPE_F32}));
+    TRY(visit_device(pass, stream));
+    if (of_device != of_host)
+        TRY(device->copy(stream, of_host, of_device, n * sizeof *of_host));
+    TRY(device->synchronize(stream));
+    TRY(visit_host(pass));
+    return sums_are_shared(state) ? comm_all_reduce(state->comm, of_host, n) : STATUS_OK;
+}
+
+// ---- sums by row and by column
+
+static double *row_sums_at(const struct factors *factors, const struct factors_place *place, int tensor) {
+    return factors_rows(&factors->params->params[tensor]) > 0 ? place->sums + 2 * factors->first[tensor]
+                                                              : NULL;
+}
+
+static double *column_sums_at(const struct factors *factors, const struct factors_place *place, int tensor) {
+    size_t rows = (size_t)factors_rows(&factors->params->params[tensor]);
+    return place->sums + 2 * (factors->first[tensor] + rows);
+}
+
+static int rows_or_one(const struct param *param) {
+    return param->n_dims > 1 ? factors_rows(param) : 1;
+}
+
+static enum status sum_piece(const struct pass *pass, struct stream *stream,
+                             const struct factors_place *place, const struct piece *piece) {
+    const struct state *state = pass->state;
+    const struct adafactor_sums_args args = {
+        .row_sums = row_sums_at(&state->factors, place, piece->tensor),
+        .column_sums = column_sums_at(&state->factors, place, piece->tensor),
+        .grad = state_gradients_at(state, piece->part) + piece->offset,
+        .stretch = piece->stretch,
+        .rows = rows_or_one(&state->params->params[piece->tensor]),
+        // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
+        .bound = 2 * pass->call->norm * pass->call->norm,
+        .grad_scale = pass->call->grad_scale,
+        .type = DTYPE_F32,
+        .grad_type = DTYPE_F32};
+    return stream->device->ops->adafactor_sums(stream, &args);
+}
+
+// ---- factors
+
+// Every rank moves all of them, by the same sums.
+static void move_factors(const struct state *state, const struct adafactor_call *call) {
+    const struct factors *factors = &state->factors;
+    const struct params *params = state->params;
+#pragma omp parallel for num_threads(state->host->n_threads) schedule(dynamic)
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t first = factors->first[i], rows = (size_t)factors_rows(param);
+        bool matrix = rows > 0;
+        const struct adafactor_factors of_tensor = {.rows = rows_or_one(param),
+                                                    .columns = factors_columns(param),
+                                                    .row_factors = matrix ? factors->factors + first : NULL,
+                                                    .column_factors = factors->factors + first + rows,
+                                                    .row_sums = row_sums_at(factors, &factors->host, i),
+                                                    .column_sums = column_sums_at(factors, &factors->host, i),
+                                                    .row_scales =
+                                                        matrix ? factors->host.scales + first : NULL,
+                                                    .column_scales = factors->host.scales + first + rows};
+        factors->bounds[i] =
+            adafactor_factors_step(&of_tensor, call->step, call->config->optimizer.beta2_decay);
+    }
+}
+
+static enum status send_scales(const struct state *state, struct stream *stream) {
+    const struct factors *factors = &state->factors;
+    if (!factors->apart)
+        return STATUS_OK;
+    return state->device->copy(stream, factors->device.scales, factors->host.scales,
+                               factors->n * sizeof(float));
+}
+
+// ---- norms of updates
+
+static struct adafactor_direction direction_of(const struct pass *pass, const struct factors_place *place,
+                                               const struct piece *piece) {
+    const struct state *state = pass->state;
+    size_t rows = (size_t)factors_rows(&state->params->params[piece->tensor]);
+    const float *scales = place->scales + state->factors.first[piece->tensor];
+    return (struct adafactor_direction){.grad = state_gradients_at(state, piece->part) + piece->offset,
+                                        .row_scales = rows > 0 ? scales : NULL,
+                                        .column_scales = scales + rows,
+                                        .largest_scale = ADAFACTOR_LARGEST_SCALE,
+                                        .grad_scale = pass->call->grad_scale,
+                                        .grad_type = DTYPE_F32};
+}
+
+static float *master_at(const struct state *state, const struct piece *piece) {
+    return state_part_at(state, piece->part, piece->offset, state->tiers.current).master;
+}
+
+static enum status norm_piece(const struct pass *pass, struct stream *stream,
+                              const struct factors_place *place, const struct piece *piece) {
+    const struct state *state = pass->state;
+    const struct adafactor_norms_args args = {.sums = place->norms + FACTORS_NORMS * piece->tensor,
+                                              .master = master_at(state, piece),
+                                              .direction = direction_of(pass, place, piece),
+                                              .stretch = piece->stretch,
+                                              .elements = state->params->params[piece->tensor].elements,
+                                              .update_bound = state->factors.bounds[piece->tensor],
+                                              .type = DTYPE_F32};
+    return stream->device->ops->adafactor_norms(stream, &args);
+}
+
+// ---- the step
+
+static struct adafactor_step_args step_args(const struct pass *pass, const struct factors_place *place,
+                                            const struct piece *piece) {
+    const struct state *state = pass->state;
+    const struct config *config = pass->call->config;
+    const struct param *param = &state->params->params[piece->tensor];
+    double lr = pass->call->lr;
+    const double *norms = state->factors.host.norms + FACTORS_NORMS * piece->tensor;
+    return (struct adafactor_step_args){.master = master_at(state, piece),
+                                        .direction = direction_of(pass, place, piece),
+                                        .stretch = piece->stretch,
+                                        .step_size =
+                                            adafactor_step_size(norms, param->elements, pass->call->step, lr,
+                                                                config->optimizer.clip_threshold),
+                                        .decay = param->decay ? lr * config->optimizer.weight_decay : 0,
+                                        .type = state->type};
+}
+
+// On the host a part of it at a time, so that each is on its way while the next is updated.
+static enum status step_on_host(const struct pass *pass, struct stream *stream,
+                                const struct factors_place *place, const struct piece *piece) {
+    struct state *state = pass->state;
+    int copy = state->tiers.current;
+    for (size_t done = 0; done < piece->stretch.n; done += OFFLOAD_PIECE) {
+        size_t left = piece->stretch.n - done;
+        struct piece now = *piece;
+        now.offset += done;
+        now.stretch.begin += done;
+        now.stretch.n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE;
+        struct adafactor_step_args args = step_args(pass, place, &now);
+        TRY(offload_params_begin(&state->offload, now.part, now.offset, copy, &args.param));
+        TRY(stream->device->ops->adafactor_step(stream, &args));
+        TRY(offload_params_end(&state->offload, now.part, now.offset, now.stretch.n, copy,
+                               state_params_at(state, now.part, now.offset)));
+    }
+    return STATUS_OK;
+}
+
+static enum status step_piece(const struct pass *pass, struct stream *stream,
+                              const struct factors_place *place, const struct piece *piece) {
+    if (piece->part->on_host)
+        return step_on_host(pass, stream, place, piece);
+    struct adafactor_step_args args = step_args(pass, place, piece);
+    args.param =
+        pass->state->type == DTYPE_F32 ? NULL : state_params_at(pass->state, piece->part, piece->offset);
+    return stream->device->ops->adafactor_step(stream, &args);
+}
+
+// ---- a step
+
+static size_t n_norms(const struct state *state) {
+    return FACTORS_NORMS * (size_t)state->params->n_params;
+}
+
+enum status adafactor_update(struct state *state, struct stream *stream, const struct adafactor_call *call) {
+    const struct factors *factors = &state->factors;
+    const struct pass sums = {state, call, sum_piece}, norms = {state, call, norm_piece},
+                      steps = {state, call, step_piece};
+    TRY(sum_up(&sums, stream, factors->device.sums, factors->host.sums, 2 * factors->n));
+    move_factors(state, call);
+    TRY(send_scales(state, stream));
+    TRY(sum_up(&norms, stream, factors->device.norms, factors->host.norms, n_norms(state)));
+    TRY(visit_device(&steps, stream));
+    return visit_host(&steps);
+}
+
+enum status adafactor_skip(struct state *state) {
+    const struct factors *factors = &state->factors;
+    if (!sums_are_shared(state))
+        return STATUS_OK;
+    // What stands there is finite or not, and read by nobody.
+    TRY(comm_all_reduce(state->comm, factors->host.sums, 2 * factors->n));
+    return comm_all_reduce(state->comm, factors->host.norms, n_norms(state));
+}
+
+void adafactor_traffic(const struct state *state, uint64_t *bytes, uint64_t *calls) {
+    *bytes = *calls = 0;
+    if (state->factors.n == 0 || state->world == 1 || !sums_are_shared(state))
+        return;
+    *bytes = comm_all_reduce_bytes(state->rank, state->world, 2 * state->factors.n) +
+             comm_all_reduce_bytes(state->rank, state->world, n_norms(state));
+    *calls = 2;
+}

@@ -1,0 +1,337 @@
+// Which buffer, and when it travels. All arithmetic between ranks is comm's.
+#include "zero/stages/gradients.h"
+
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+// ---- laying out
+
+static bool keeps_all(const struct gradients *gradients) {
+    return gradients->options->stage <= 1;
+}
+
+// Backward has the last unit first.
+static enum status lay_out_together(struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    const struct partition *partition = gradients->partition;
+    bool to_shard = stage_reduces_to_shard(gradients->options);
+    transfers_init(&gradients->together, gradients->options->reduce_bucket);
+    for (int unit = params->n_units - 1; unit >= 0; unit--) {
+        const struct param_unit *u = &params->units[unit];
+        struct transfer_place here = PLACE_AT(u->offset);
+        TRY(transfers_add(&gradients->together, partition, unit, 0, u->elements, here,
+                          to_shard ? PLACE_SHARD : here));
+    }
+    TRY(transfers_finish(&gradients->together));
+    transfers_init(&gradients->spread, gradients->options->allgather_bucket);
+    for (int unit = 0; gradients->options->stage == 0 && unit < params->n_units; unit++) {
+        const struct param_unit *u = &params->units[unit];
+        struct transfer_place here = PLACE_AT(u->offset);
+        TRY(transfers_add(&gradients->spread, partition, unit, 0, u->elements, to_shard ? PLACE_SHARD : here,
+                          here));
+    }
+    TRY(transfers_finish(&gradients->spread));
+    return STATUS_OK;
+}
+
+static enum status list_reductions(struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    size_t n_units = (size_t)params->n_units;
+    int n = 0;
+    gradients->reductions = calloc(n_units * N_BLOCK_GROUPS, sizeof *gradients->reductions);
+    gradients->first_reduction = calloc(n_units + 1, sizeof *gradients->first_reduction);
+    if (!gradients->reductions || !gradients->first_reduction)
+        return FAIL(STATUS_FAILED, "out of memory for the reductions of %d units", params->n_units);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        gradients->first_reduction[unit] = n;
+        for (int i = 0; i < stage_n_ranges(gradients->options, params, unit); i++)
+            gradients->reductions[n++] =
+                (struct reduction){.unit = unit, .range = stage_range(gradients->options, params, unit, i)};
+    }
+    gradients->first_reduction[params->n_units] = n;
+    return STATUS_OK;
+}
+
+static enum status lay_out_reduction(struct gradients *gradients, struct reduction *reduction) {
+    reduction->calls = &reduction->own;
+    transfers_init(&reduction->own, gradients->options->reduce_bucket);
+    TRY(transfers_add(&reduction->own, gradients->partition, reduction->unit, reduction->range.begin,
+                      reduction->range.end, PLACE_AT(0 - reduction->range.begin), PLACE_SHARE));
+    return transfers_finish(&reduction->own);
+}
+
+static enum status lay_out_reductions(struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        bool repeats = partition_repeats(gradients->partition, params, unit);
+        int first = gradients->first_reduction[unit], end = gradients->first_reduction[unit + 1];
+        for (int r = first; r < end; r++) {
+            if (repeats)
+                gradients->reductions[r].calls = gradients->reductions[r - (end - first)].calls;
+            else
+                TRY(lay_out_reduction(gradients, &gradients->reductions[r]));
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status gradients_lay_out(struct gradients *gradients) {
+    return keeps_all(gradients) ? lay_out_together(gradients) : lay_out_reductions(gradients);
+}
+
+// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+static enum status check_calls(const struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    const struct stage_options *options = gradients->options;
+    if (options->stage == 0)
+        TRY(transfers_check(params->n_elements, options->allgather_bucket));
+    if (keeps_all(gradients))
+        return transfers_check(params->n_elements, options->reduce_bucket);
+    for (int unit = 0; unit < params->n_units; unit++)
+        TRY(transfers_check(params->units[unit].elements, options->reduce_bucket));
+    return STATUS_OK;
+}
+
+// Without overlap a buffer is free again when its reduction returns: one is enough.
+static enum status add_buffers(struct gradients *gradients, struct region_table *table) {
+    const struct params *params = gradients->params;
+    size_t largest = 0;
+    for (int r = 1; r < gradients->first_reduction[params->n_units]; r++) {
+        struct param_range range = gradients->reductions[r].range;
+        largest = range.end - range.begin > largest ? range.end - range.begin : largest;
+    }
+    gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
+    gradients->embeddings.reduction = -1;
+    TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
+                   params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
+    for (int i = 0; i < gradients->n_pool; i++) {
+        gradients->pool[i].reduction = -1;
+        TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, largest,
+                       &gradients->pool[i].region, "grads of a unit (%d)", i));
+    }
+    return STATUS_OK;
+}
+
+enum status gradients_init(struct gradients *gradients, const struct params *params,
+                           const struct stage_options *options, const struct partition *partition,
+                           size_t shard_elements, struct offload *offload, struct device *device,
+                           struct region_table *table) {
+    *gradients = (struct gradients){.params = params,
+                                    .options = options,
+                                    .partition = partition,
+                                    .device = device,
+                                    .offload = offload,
+                                    .whole_region = -1,
+                                    .shard_region = -1};
+    TRY(check_calls(gradients));
+    if (keeps_all(gradients)) {
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
+                       &gradients->whole_region, "grads"));
+    } else {
+        TRY(list_reductions(gradients));
+        TRY(add_buffers(gradients, table));
+    }
+    if (stage_reduces_to_shard(options))
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
+                       offload_stages(offload) ? offload->tiers->device.elements : shard_elements,
+                       &gradients->shard_region, "grads of the shard"));
+    return STATUS_OK;
+}
+
+enum status gradients_bind(struct gradients *gradients, const struct region_table *table, struct comm *comm) {
+    gradients->comm = comm;
+    gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
+    gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
+    if (!keeps_all(gradients)) {
+        gradients->embeddings.data = region_data(table, gradients->embeddings.region);
+        for (int i = 0; i < gradients->n_pool; i++)
+            gradients->pool[i].data = region_data(table, gradients->pool[i].region);
+    }
+    return gradients_lay_out(gradients);
+}
+
+void gradients_free(struct gradients *gradients) {
+    transfers_free(&gradients->together);
+    transfers_free(&gradients->spread);
+    int n = gradients->first_reduction ? gradients->first_reduction[gradients->params->n_units] : 0;
+    for (int r = 0; r < n; r++)
+        transfers_free(&gradients->reductions[r].own);
+    free(gradients->reductions);
+    free(gradients->first_reduction);
+    *gradients = (struct gradients){0};
+}
+
+// ---- a step
+
+static enum status clear(struct gradients *gradients, struct stream *stream, float *data, size_t n) {
+    const struct fill_args fill = {.out = data, .n = n, .type = DTYPE_F32};
+    return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
+}
+
+// Clears what is added to from the start: all but what the first matrix product writes. data: of the range.
+static enum status clear_range(struct gradients *gradients, struct stream *stream, struct param_range range,
+                               float *data) {
+    size_t done = range.begin;
+    for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
+        const struct param *param = &gradients->params->params[i];
+        if (!param->multiplied)
+            continue;
+        TRY(clear(gradients, stream, data + (done - range.begin), param->offset - done));
+        done = param->offset + param->elements;
+    }
+    return clear(gradients, stream, data + (done - range.begin), range.end - done);
+}
+
+enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
+    bool every = stage_reduces_to_shard(gradients->options);
+    gradients->fresh = every || k == 0;
+    gradients->accumulating = every && k > 0;
+    gradients->reducing = every || k == n - 1;
+    gradients->next_call = 0;
+    gradients->sent = 0;
+    TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
+    if (!keeps_all(gradients) || !gradients->fresh)
+        return STATUS_OK;
+    TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
+    for (int unit = 0; unit < gradients->params->n_units; unit++)
+        TRY(clear_range(gradients, stream, params_unit(gradients->params, unit),
+                        gradients->whole + gradients->params->units[unit].offset));
+    return STATUS_OK;
+}
+
+static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
+    if (reduction == 0)
+        return &gradients->embeddings;
+    for (int i = 0; i < gradients->n_pool; i++)
+        if (gradients->pool[i].reduction == reduction)
+            return &gradients->pool[i];
+    return NULL;
+}
+
+// The free buffer whose reduction began first: the most likely to be done.
+static struct gradient_buffer *free_buffer(struct gradients *gradients) {
+    struct gradient_buffer *oldest = NULL;
+    for (int i = 0; i < gradients->n_pool; i++) {
+        struct gradient_buffer *buffer = &gradients->pool[i];
+        if (buffer->reduction < 0 && (!oldest || buffer->ticket < oldest->ticket))
+            oldest = buffer;
+    }
+    return oldest;
+}
+
+static bool by_group(const struct gradients *gradients, int unit) {
+    return stage_by_group(gradients->options, gradients->params, unit);
+}
+
+// *out: from where the elements of the reduction's range are found as in the whole unit.
+static enum status lend(struct gradients *gradients, struct stream *stream, int index, void **out) {
+    const struct reduction *reduction = &gradients->reductions[index];
+    struct gradient_buffer *buffer = buffer_of(gradients, index);
+    if (!buffer)
+        buffer = free_buffer(gradients);
+    *out = (void *)((uintptr_t)buffer->data - reduction->range.begin * sizeof(float));
+    if (buffer->reduction == index) // the embeddings' second time
+        return STATUS_OK;
+    buffer->reduction = index;
+    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
+    return clear_range(gradients, stream, reduction->range, buffer->data);
+}
+
+enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
+                              struct unit_view *view) {
+    view->fresh = gradients->fresh;
+    if (keeps_all(gradients)) {
+        view->grads = gradients->whole + gradients->params->units[unit].offset;
+        return STATUS_OK;
+    }
+    return by_group(gradients, unit)
+               ? STATUS_OK
+               : lend(gradients, stream, gradients->first_reduction[unit], &view->grads);
+}
+
+enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
+                                    enum block_group group, struct unit_view *view) {
+    return by_group(gradients, unit)
+               ? lend(gradients, stream, gradients->first_reduction[unit] + (int)group, &view->grads)
+               : STATUS_OK;
+}
+
+static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
+                          const float *from, float *to, comm_ticket *ticket) {
+    return comm_reduce_scatter(gradients->comm, stream, call, from, to,
+                               gradients->options->gradients_travel_as, gradients->accumulating, ticket);
+}
+
+// Calls go through all units, the last first, wherever a bucket is full.
+static enum status ready_together(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct params *params = gradients->params;
+    const struct transfers *calls = &gradients->together;
+    float *to = gradients->shard ? gradients->shard : gradients->whole;
+    comm_ticket ticket = 0;
+    while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit) {
+        const struct transfer *call = &calls->calls[gradients->next_call++];
+        TRY(reduce(gradients, stream, call, gradients->whole, to, &ticket));
+        gradients->sent += call->elements;
+    }
+    int lowest = params->n_units; // whose elements were all sent
+    while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->sent)
+        lowest--;
+    return offload_reduced(gradients->offload, stream, lowest, ticket);
+}
+
+// Into this rank's share of the unit: in the shard, or on its way to the host.
+static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
+                                comm_ticket *ticket) {
+    const struct reduction *reduction = &gradients->reductions[index];
+    const struct stage_spans *owned = gradients->offload->owned;
+    struct gradient_buffer *buffer = buffer_of(gradients, index);
+    float *to = gradients->shard;
+    if (offload_stages(gradients->offload))
+        TRY(offload_staging(gradients->offload, stream, reduction->unit, &to));
+    else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
+        to += owned->spans[owned->first[reduction->unit]].in_shard;
+    for (int i = 0; i < reduction->calls->n_calls; i++)
+        TRY(reduce(gradients, stream, &reduction->calls->calls[i], buffer->data, to, &buffer->ticket));
+    buffer->reduction = -1;
+    *ticket = buffer->ticket;
+    return STATUS_OK;
+}
+
+enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
+    if (!gradients->reducing)
+        return STATUS_OK;
+    if (keeps_all(gradients))
+        return ready_together(gradients, stream, unit);
+    if (!by_group(gradients, unit))
+        TRY(reduce_range(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
+    return offload_reduced(gradients->offload, stream, unit, gradients->latest);
+}
+
+enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
+                                  enum block_group group) {
+    return by_group(gradients, unit)
+               ? reduce_range(gradients, stream, gradients->first_reduction[unit] + (int)group,
+                              &gradients->latest)
+               : STATUS_OK;
+}
+
+enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
+    comm_ticket ticket;
+    const float *from = gradients->shard ? gradients->shard : gradients->whole;
+    for (int i = 0; i < gradients->spread.n_calls; i++)
+        TRY(comm_all_gather(gradients->comm, stream, &gradients->spread.calls[i], from, gradients->whole,
+                            DTYPE_F32, &ticket));
+    TRY(comm_wait_all(gradients->comm));
+    return offload_finish(gradients->offload, stream);
+}
+
+struct offload_source gradients_source(const struct gradients *gradients) {
+    bool whole = !gradients->shard || gradients->options->stage == 0;
+    return (struct offload_source){whole ? gradients->whole : gradients->shard, whole};
+}
+
+float *gradients_at(const struct gradients *gradients, const struct stage_span *span) {
+    struct offload_source source = gradients_source(gradients);
+    return source.data + stage_span_at(span, source.whole);
+}

@@ -1,0 +1,410 @@
+// Where each kind of state stands. What travels, and when, is zero/gradients and zero/parameters.
+#include "zero/stages/model_states.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/numa.h"
+#include "kernels/moments.h"
+#include "kernels/ops.h"
+
+enum gpt_recompute stage_recompute(const struct config *config) {
+    return strcmp(config->top.recompute, "block") == 0         ? RECOMPUTE_BLOCK
+           : strcmp(config->top.recompute, "attention") == 0   ? RECOMPUTE_ATTENTION
+           : strcmp(config->top.recompute, "elementwise") == 0 ? RECOMPUTE_ELEMENTWISE
+                                                               : RECOMPUTE_NONE;
+}
+
+enum status stage_options_read(const struct config *config, enum region_place place,
+                               struct stage_options *out) {
+    bool apart = place == REGION_DEVICE; // otherwise the host has everything already
+    bool on_host = apart && strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0;
+    *out = (struct stage_options){
+        .stage = (int)config->zero_optimization.stage,
+        .reduce_bucket = (size_t)config->zero_optimization.reduce_bucket_size,
+        .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
+        .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
+        .persistence_threshold = (size_t)config->zero_optimization.stage3_param_persistence_threshold,
+        .max_live = (size_t)config->zero_optimization.stage3_max_live_parameters,
+        .recompute = stage_recompute(config),
+        .overlap = config->zero_optimization.overlap_comm,
+        .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
+        .offload_optimizer = on_host,
+        .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
+        .offload_speculative = on_host && config->zero_optimization.offload_optimizer.speculative,
+        // Of other stages a plan says what they would take without.
+        .offload_param = apart && config->zero_optimization.stage == 3 &&
+                         strcmp(config->zero_optimization.offload_param.device, "cpu") == 0};
+    const char *travel_as = config->top.communication_data_type;
+    if (!dtype_from_name(travel_as, &out->gradients_travel_as))
+        return FAIL(STATUS_INVALID, "%s: communication_data_type is \"%s\", expected fp32, bf16 or fp16",
+                    config->source, travel_as);
+    return partition_find(config->zero_optimization.partition, &out->partition);
+}
+
+// ---- hooks
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    struct state *state = context;
+    *view = (struct unit_view){0};
+    comm_progress(state->comm);
+    if (pass != GPT_BACKWARD_GRADS)
+        TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
+    return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    struct state *state = context;
+    return pass == GPT_BACKWARD_GRADS ? STATUS_OK : parameters_release(&state->parameters, stream, unit);
+}
+
+static enum status ready(void *context, struct stream *stream, int unit) {
+    struct state *state = context;
+    return gradients_ready(&state->gradients, stream, unit);
+}
+
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    struct state *state = context;
+    if (pass != GPT_BACKWARD_GRADS)
+        TRY(parameters_acquire_group(&state->parameters, stream, unit, group, next, &view->params));
+    return pass != GPT_FORWARD ? gradients_acquire_group(&state->gradients, stream, unit, group, view)
+                               : STATUS_OK;
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    struct state *state = context;
+    if (pass != GPT_FORWARD)
+        TRY(gradients_ready_group(&state->gradients, stream, unit, group));
+    return pass != GPT_BACKWARD_GRADS ? parameters_release_group(&state->parameters, stream, unit, group)
+                                      : STATUS_OK;
+}
+
+// ---- laying out
+
+static enum status list_owned(struct state *state) {
+    const struct params *params = state->params;
+    const struct partition *partition = &state->partition;
+    struct stage_spans *owned = &state->owned;
+    owned->spans = calloc((size_t)partition->n_spans + 1, sizeof *owned->spans);
+    owned->first = calloc((size_t)params->n_units + 1, sizeof *owned->first);
+    if (!owned->spans || !owned->first)
+        return FAIL(STATUS_FAILED, "out of memory for a list of %d spans", partition->n_spans);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
+            const struct partition_span *span = &partition->spans[i];
+            if (span->owner == state->rank)
+                owned->spans[owned->n++] =
+                    (struct stage_span){unit, span->begin, span->end,
+                                        params->units[unit].offset + span->begin, span->shard_offset};
+        }
+        owned->first[unit + 1] = owned->n;
+    }
+    return STATUS_OK;
+}
+
+// In stage 0 the optimizer updates everything.
+static enum status lay_out_tiers(struct state *state, const struct config *config,
+                                 struct region_table *table) {
+    const struct params *params = state->params;
+    if (state->options.stage > 0)
+        return tiers_init(&state->tiers, config, &state->options, params, state->owned.spans, state->owned.n,
+                          state->type, state->device, table);
+    struct stage_span *units = calloc((size_t)params->n_units, sizeof *units);
+    if (!units)
+        return FAIL(STATUS_FAILED, "out of memory for a list of %d units", params->n_units);
+    for (int unit = 0; unit < params->n_units; unit++)
+        units[unit] = (struct stage_span){
+            .unit = unit, .end = params->units[unit].elements, .in_whole = params->units[unit].offset};
+    enum status status = tiers_init(&state->tiers, config, &state->options, params, units, params->n_units,
+                                    state->type, state->device, table);
+    free(units);
+    return status;
+}
+
+static enum status add_bounces(struct state *state, struct region_table *table) {
+    enum dtype moments = state->tiers.moment_type;
+    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->bounce_region,
+                   "bounce"));
+    if (moments != DTYPE_F32)
+        TRY(region_add(table, REGION_DATA, REGION_HOST, moments, CHECKPOINT_CHUNK, &state->narrow_region,
+                       "bounce of moments"));
+    if (moments == DTYPE_I8)
+        TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK / MOMENT_BLOCK,
+                       &state->scales_region, "bounce of scales"));
+    return STATUS_OK;
+}
+
+enum status state_init(struct state *state, const struct params *params, const struct config *config,
+                       enum dtype type, int rank, int world, const struct partition *partition,
+                       struct device *device, struct region_table *table) {
+    *state = (struct state){.params = params, .device = device, .type = type, .rank = rank, .world = world};
+    state->hooks = (struct unit_hooks){.context = state,
+                                       .params_acquire = acquire,
+                                       .params_release = release,
+                                       .grads_ready = ready,
+                                       .group_acquire = acquire_group,
+                                       .group_release = release_group};
+    TRY(stage_options_read(config, device->place, &state->options));
+    state->partition_is_lent = partition != NULL;
+    if (partition)
+        state->partition = *partition;
+    else
+        TRY(partition_init(&state->partition, params, state->options.partition, world));
+    TRY(list_owned(state));
+    size_t shard = state->partition.rank_elements[rank];
+    TRY(lay_out_tiers(state, config, table));
+    TRY(offload_init(&state->offload, params, &state->options, &state->owned, &state->tiers, type, device,
+                     table));
+    TRY(parameters_init(&state->parameters, params, &state->options, &state->partition, shard, type,
+                        &state->offload, device, table));
+    TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, shard, &state->offload,
+                       device, table));
+    TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
+    TRY(factors_init(&state->factors, config, params, device, table));
+    return add_bounces(state, table);
+}
+
+enum status state_bind(struct state *state, const struct region_table *table, struct comm *comm,
+                       struct device *host) {
+    state->comm = comm;
+    state->host = host;
+    tiers_bind(&state->tiers, table);
+    norm_bind(&state->norm, table);
+    factors_bind(&state->factors, table);
+    TRY(parameters_bind(&state->parameters, table, comm));
+    if (state->options.offload_param)
+        parameters_keep(&state->parameters, tiers_shard(&state->tiers));
+    TRY(gradients_bind(&state->gradients, table, comm));
+    TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
+                     state->gradients.shard));
+    state->bounce = region_data(table, state->bounce_region);
+    if (state->tiers.moment_type != DTYPE_F32)
+        state->narrow = region_data(table, state->narrow_region);
+    if (state->tiers.moment_type == DTYPE_I8)
+        state->scales = region_data(table, state->scales_region);
+    return STATUS_OK;
+}
+
+void state_free(struct state *state) {
+    parameters_free(&state->parameters);
+    gradients_free(&state->gradients);
+    offload_free(&state->offload);
+    norm_free(&state->norm);
+    factors_free(&state->factors);
+    tiers_free(&state->tiers);
+    if (!state->partition_is_lent)
+        partition_free(&state->partition);
+    free(state->owned.spans);
+    free(state->owned.first);
+    *state = (struct state){0};
+}
+
+// ---- where state stands
+
+// On the device the master weights are the parameters themselves where the compute type is fp32.
+static float *master_at(const struct state *state, const struct tier_part *part, size_t offset, int copy) {
+    if (!part->on_host && state->type == DTYPE_F32)
+        return (float *)parameters_at(&state->parameters, &part->span) + offset;
+    return tiers_at(&state->tiers, part, TIER_MASTER, offset, copy);
+}
+
+struct optimizer_state state_part_at(const struct state *state, const struct tier_part *part, size_t offset,
+                                     int copy) {
+    const struct tiers *tiers = &state->tiers;
+    return (struct optimizer_state){.master = master_at(state, part, offset, copy),
+                                    .m = tiers_at(tiers, part, TIER_M, offset, copy),
+                                    .v = tiers_at(tiers, part, TIER_V, offset, copy),
+                                    .m_scales = tiers_at(tiers, part, TIER_M_SCALES, offset, copy),
+                                    .v_scales = tiers_at(tiers, part, TIER_V_SCALES, offset, copy)};
+}
+
+const float *state_gradients_at(const struct state *state, const struct tier_part *part) {
+    if (part->on_host)
+        return offload_gradients_at(&state->offload, part);
+    return offload_stages(&state->offload) ? state->gradients.shard + part->at
+                                           : gradients_at(&state->gradients, &part->span);
+}
+
+void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset) {
+    if (state->options.offload_param)
+        return NULL;
+    return (char *)parameters_at(&state->parameters, &part->span) + offset * dtype_size(state->type);
+}
+
+// ---- loading and saving
+
+// n elements of one array of a part, from or to the host.
+static enum status copy_array(const struct state *state, struct stream *stream, const struct tier_part *part,
+                              void *to, const void *from, size_t bytes) {
+    if (part->on_host) {
+        memcpy(to, from, bytes);
+        return STATUS_OK;
+    }
+    TRY(state->device->copy(stream, to, from, bytes));
+    return state->device->synchronize(stream);
+}
+
+static void moments_of_kind(const struct optimizer_state *at, int kind, enum moment *moment, void **codes,
+                            float **scales) {
+    bool first = kind == CHECKPOINT_M;
+    *moment = first ? FIRST_MOMENT : SECOND_MOMENT;
+    *codes = first ? at->m : at->v;
+    *scales = first ? at->m_scales : at->v_scales;
+}
+
+static size_t blocks_of(size_t n) {
+    return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+}
+
+// Keeps the bounce's n values as elements [offset, offset + n) of a part.
+static enum status keep_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
+                              int kind, size_t offset, size_t n) {
+    const struct optimizer_state at = state_part_at(state, part, offset, state->tiers.current);
+    enum dtype type = state->tiers.moment_type;
+    enum moment moment;
+    void *codes;
+    float *scales;
+    if (kind == CHECKPOINT_MASTER)
+        return copy_array(state, stream, part, at.master, state->bounce, n * sizeof(float));
+    moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (type == DTYPE_F32)
+        return copy_array(state, stream, part, codes, state->bounce, n * sizeof(float));
+    moments_store(type, moment, state->bounce, n, state->narrow, state->scales);
+    TRY(copy_array(state, stream, part, codes, state->narrow, n * dtype_size(type)));
+    return scales ? copy_array(state, stream, part, scales, state->scales, blocks_of(n) * sizeof(float))
+                  : STATUS_OK;
+}
+
+// The other way, to `out`.
+static enum status give_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
+                              int kind, size_t offset, size_t n, float *out) {
+    const struct optimizer_state at = state_part_at(state, part, offset, state->tiers.current);
+    enum dtype type = state->tiers.moment_type;
+    enum moment moment;
+    void *codes;
+    float *scales;
+    if (kind == CHECKPOINT_MASTER)
+        return copy_array(state, stream, part, out, at.master, n * sizeof(float));
+    moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (type == DTYPE_F32)
+        return copy_array(state, stream, part, out, codes, n * sizeof(float));
+    TRY(copy_array(state, stream, part, state->narrow, codes, n * dtype_size(type)));
+    if (scales)
+        TRY(copy_array(state, stream, part, state->scales, scales, blocks_of(n) * sizeof(float)));
+    moments_load(type, moment, state->narrow, state->scales, n, out);
+    return STATUS_OK;
+}
+
+// Rounds n loaded master weights of a part to the compute type.
+static enum status round_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
+                               size_t offset, size_t n) {
+    int copy = state->tiers.current;
+    void *param = state_params_at(state, part, offset);
+    struct stream host = {.device = state->host};
+    struct cast_args cast = {.out = param,
+                             .x = master_at(state, part, offset, copy),
+                             .n = n,
+                             .type = DTYPE_F32,
+                             .out_type = state->type};
+    if (!part->on_host)
+        return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
+    TRY(offload_params_begin(&state->offload, part, offset, copy, &cast.out));
+    if (cast.out)
+        TRY(state->host->ops->cast(&host, &cast));
+    return offload_params_end(&state->offload, part, offset, n, copy, param);
+}
+
+// Memory stands where it is first touched: on machines with several nodes each thread first touches what it
+// will update. New memory is zero anyway.
+static enum status touch(struct state *state, struct stream *stream, const struct tier_part *part) {
+    struct device *device = part->on_host ? state->host : state->device;
+    struct stream host = {.device = state->host};
+    struct tier_stretch stretch = {0};
+    if (device->place != REGION_HOST || !numa_has_nodes())
+        return STATUS_OK;
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
+        const struct optimizer_state at = state_part_at(state, part, stretch.offset, state->tiers.current);
+        const size_t size = dtype_size(state->tiers.moment_type);
+        const struct fill_args fills[] = {
+            {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
+            {.out = at.m, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+            {.out = at.v, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+        };
+        for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
+            if (fills[i].out)
+                TRY(device->ops->fill(part->on_host ? &host : stream, &fills[i]));
+    }
+    return STATUS_OK;
+}
+
+// Without moments to load they begin as the zeros that their memory comes with.
+static enum status load_part(struct state *state, struct stream *stream,
+                             const struct checkpoint_source *source, bool all_kinds,
+                             const struct tier_part *part) {
+    const struct stage_span *span = &part->span;
+    TRY(touch(state, stream, part));
+    for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
+        size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
+        size_t offset = begin - span->begin, n = end - begin;
+        comm_progress(state->comm);
+        for (int kind = 0; kind < (all_kinds ? state->tiers.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
+            TRY(source->read(source->context, (enum checkpoint_kind)kind, span->unit, begin, end,
+                             state->bounce));
+            TRY(keep_chunk(state, stream, part, kind, offset, n));
+        }
+        TRY(round_chunk(state, stream, part, offset, n));
+    }
+    return STATUS_OK;
+}
+
+enum status state_load(struct state *state, struct stream *stream, const struct checkpoint_source *source,
+                       bool all_kinds) {
+    for (int i = 0; i < state->tiers.n_parts; i++)
+        TRY(load_part(state, stream, source, all_kinds, &state->tiers.parts[i]));
+    for (int unit = 0; unit < state->params->n_units && all_kinds && state->factors.n > 0; unit++)
+        TRY(source->read(source->context, CHECKPOINT_FACTORS, unit, 0, factors_of_unit(state->params, unit),
+                         factors_unit_at(&state->factors, unit)));
+    if (state->options.offload_optimizer)
+        TRY(offload_params_sent(&state->offload, stream));
+    TRY(state->device->synchronize(stream));
+    return parameters_updated(&state->parameters, stream);
+}
+
+// The part that holds the element.
+static const struct tier_part *find_part(const struct state *state, int unit, size_t element) {
+    const struct tiers *tiers = &state->tiers;
+    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
+        if (tiers->parts[i].span.begin <= element && element < tiers->parts[i].span.end)
+            return &tiers->parts[i];
+    return NULL;
+}
+
+// What is asked for may begin in the host's part of a span and end in the device's.
+static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                              float *out) {
+    struct state_reader *reader = context;
+    struct state *state = reader->state;
+    comm_progress(state->comm);
+    if (kind == CHECKPOINT_FACTORS) {
+        memcpy(out, factors_unit_at(&state->factors, unit) + begin, (end - begin) * sizeof *out);
+        return STATUS_OK;
+    }
+    for (size_t at = begin; at < end;) {
+        const struct tier_part *part = find_part(state, unit, at);
+        if (!part)
+            return FAIL(STATUS_FAILED, "elements %zu to %zu of unit %d are not this rank's to save", begin,
+                        end, unit);
+        size_t stop = part->span.end < end ? part->span.end : end;
+        TRY(give_chunk(state, reader->stream, part, (int)kind, at - part->span.begin, stop - at,
+                       out + (at - begin)));
+        at = stop;
+    }
+    return STATUS_OK;
+}
+
+struct checkpoint_source state_source(struct state_reader *reader) {
+    return (struct checkpoint_source){reader, read_state};
+}

@@ -1,0 +1,222 @@
+// Walks the tensors of each part; neighbours with the same weight decay are updated by one call. The device's
+// parts are given to its stream first: it works on them while the host updates its own.
+#include "zero/stages/optimizer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "zero/stages/adafactor.h"
+
+enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state) {
+    static const char *const names[N_OPTIMIZER_RULES] = {"adamw", "adam", "sgd", "lion"};
+    *optimizer = (struct optimizer){.config = config, .state = state, .adafactor = state->factors.n > 0};
+    if (optimizer->adafactor)
+        return STATUS_OK;
+    for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
+        if (strcmp(config->optimizer.type, names[rule]) == 0) {
+            optimizer->rule = (enum optimizer_rule)rule;
+            return STATUS_OK;
+        }
+    return FAIL(STATUS_INVALID, "%s: optimizer.type is \"%s\", which no rule has", config->source,
+                config->optimizer.type);
+}
+
+enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {
+    struct state *state = optimizer->state;
+    if (state->options.offload_optimizer)
+        return offload_norm(&state->offload, norm);
+    for (int i = 0; i < state->owned.n; i++)
+        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &state->owned.spans[i])));
+    return norm_finish(&state->norm, stream, state->comm, norm);
+}
+
+static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                struct stream *stream, const struct tier_part *part,
+                                const struct tier_stretch *stretch, const float *grad, void *param) {
+    const struct state *state = optimizer->state;
+    const struct config *config = optimizer->config;
+    bool sgd = optimizer->rule == OPTIMIZER_SGD;
+    const struct optimizer_step_args args = {
+        .rule = optimizer->rule,
+        .from = state_part_at(state, part, stretch->offset, call->from),
+        .to = state_part_at(state, part, stretch->offset, call->to),
+        .param = param,
+        .grad = grad + stretch->offset,
+        .n = stretch->n,
+        .first = state->params->units[part->span.unit].offset + part->span.begin + stretch->offset,
+        .step = call->step,
+        .lr = call->lr,
+        .beta1 = sgd ? config->optimizer.momentum : config->optimizer.betas.value[0],
+        .beta2 = config->optimizer.betas.value[1],
+        .epsilon = config->optimizer.eps,
+        .weight_decay = stretch->decay ? config->optimizer.weight_decay : 0,
+        .grad_scale = call->grad_scale,
+        .type = state->type,
+        .grad_type = DTYPE_F32,
+        .state_type = state->tiers.moment_type};
+    return stream->device->ops->optimizer_step(stream, &args);
+}
+
+static enum status step_on_device(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                  struct stream *stream, const struct tier_part *part) {
+    const struct state *state = optimizer->state;
+    const float *grad = state_gradients_at(state, part);
+    struct tier_stretch stretch = {0};
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
+        void *param = state->type == DTYPE_F32 ? NULL : state_params_at(state, part, stretch.offset);
+        TRY(step_stretch(optimizer, call, stream, part, &stretch, grad, param));
+    }
+    return STATUS_OK;
+}
+
+// A piece at a time, so that each is on its way while the next is updated; `send` false: none goes yet.
+static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
+                                const struct tier_part *part, bool send) {
+    struct state *state = optimizer->state;
+    struct offload *offload = &state->offload;
+    struct stream host = {.device = state->host};
+    struct tier_stretch stretch = {0};
+    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0)
+        for (size_t done = 0; done < stretch.n; done += OFFLOAD_PIECE) {
+            size_t left = stretch.n - done;
+            struct tier_stretch piece = {.offset = stretch.offset + done,
+                                         .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
+                                         .decay = stretch.decay};
+            void *param;
+            TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
+            TRY(step_stretch(optimizer, call, &host, part, &piece, state_gradients_at(state, part), param));
+            if (send)
+                TRY(offload_params_end(offload, part, piece.offset, piece.n, call->to,
+                                       state_params_at(state, part, piece.offset)));
+        }
+    return STATUS_OK;
+}
+
+static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit,
+                             bool send) {
+    struct state *state = optimizer->state;
+    const struct tiers *tiers = &state->tiers;
+    TRY(offload_wait(&state->offload, unit));
+    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
+        if (tiers->parts[i].on_host)
+            TRY(step_on_host(optimizer, call, &tiers->parts[i], send));
+    return STATUS_OK;
+}
+
+// ---- ahead of the norm
+
+static enum status step_ahead(void *context, int unit) {
+    const struct optimizer *optimizer = context;
+    return step_unit(optimizer, &optimizer->expected, unit, false);
+}
+
+static void unit_taken(void *context, int unit) {
+    struct optimizer *optimizer = context;
+    speculation_give(optimizer->speculation, unit);
+}
+
+enum status optimizer_bind(struct optimizer *optimizer) {
+    struct state *state = optimizer->state;
+    if (!state->options.offload_speculative)
+        return STATUS_OK;
+    TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
+    state->offload.taken = unit_taken;
+    state->offload.taken_context = optimizer;
+    return STATUS_OK;
+}
+
+void optimizer_free(struct optimizer *optimizer) {
+    speculation_delete(optimizer->speculation);
+    *optimizer = (struct optimizer){0};
+}
+
+static struct optimizer_call call_of(const struct optimizer *optimizer, int64_t step, double lr,
+                                     double factor) {
+    const struct tiers *tiers = &optimizer->state->tiers;
+    return (struct optimizer_call){.step = step,
+                                   .lr = lr,
+                                   .grad_scale = (float)factor,
+                                   .from = tiers->current,
+                                   .to = tiers->undoes ? 1 - tiers->current : tiers->current};
+}
+
+void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale) {
+    optimizer->expected = call_of(optimizer, step, lr, 1 / loss_scale);
+}
+
+static bool is_as_expected(const struct optimizer *optimizer, const struct optimizer_call *call) {
+    const struct optimizer_call *expected = &optimizer->expected;
+    return call->step == expected->step && call->lr == expected->lr &&
+           call->grad_scale == expected->grad_scale && call->to == expected->to;
+}
+
+// The copy that was stepped to is from now on the state, and its parameters go where they belong.
+static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
+    struct state *state = optimizer->state;
+    struct tiers *tiers = &state->tiers;
+    for (int i = 0; i < tiers->n_parts; i++) {
+        const struct tier_part *part = &tiers->parts[i];
+        if (part->on_host)
+            TRY(offload_params_end(&state->offload, part, 0, part->span.end - part->span.begin, call->to,
+                                   state_params_at(state, part, 0)));
+    }
+    tiers->current = call->to;
+    if (state->options.offload_param)
+        parameters_keep(&state->parameters, tiers_shard(tiers));
+    return STATUS_OK;
+}
+
+// ---- a step
+
+// In the order in which gradients arrive.
+static enum status step_host(struct optimizer *optimizer, const struct optimizer_call *call) {
+    int n_units = optimizer->state->params->n_units, n_done = 0;
+    if (optimizer->speculation)
+        TRY(speculation_wait(optimizer->speculation, &n_done));
+    optimizer->stepped_ahead = n_done == n_units && is_as_expected(optimizer, call);
+    for (int unit = n_units - 1; unit >= 0 && !optimizer->stepped_ahead; unit--)
+        TRY(step_unit(optimizer, call, unit, !optimizer->speculation));
+    return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
+}
+
+// By a rule that takes each element by itself.
+static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
+                                      const struct optimizer_call *call) {
+    struct state *state = optimizer->state;
+    for (int i = 0; i < state->tiers.n_parts; i++)
+        if (!state->tiers.parts[i].on_host)
+            TRY(step_on_device(optimizer, call, stream, &state->tiers.parts[i]));
+    return state->options.offload_optimizer ? step_host(optimizer, call) : STATUS_OK;
+}
+
+enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
+                             double norm, double loss_scale) {
+    struct state *state = optimizer->state;
+    double clip = optimizer->config->train.gradient_clipping;
+    double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
+    const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
+    if (optimizer->adafactor)
+        TRY(adafactor_update(state, stream,
+                             &(struct adafactor_call){.config = optimizer->config,
+                                                      .step = call.step,
+                                                      .lr = call.lr,
+                                                      .norm = norm * clipping,
+                                                      .grad_scale = call.grad_scale}));
+    else
+        TRY(update_elementwise(optimizer, stream, &call));
+    if (state->options.offload_optimizer)
+        TRY(offload_params_sent(&state->offload, stream));
+    return parameters_updated(&state->parameters, stream);
+}
+
+// Nothing changed, but every step sends what the plan says.
+enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
+    int n_done;
+    optimizer->stepped_ahead = false;
+    if (optimizer->speculation)
+        TRY(speculation_wait(optimizer->speculation, &n_done));
+    if (optimizer->adafactor)
+        TRY(adafactor_skip(optimizer->state));
+    return parameters_updated(&optimizer->state->parameters, stream);
+}
