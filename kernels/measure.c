@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/processors.h"
+#include "kernels/cost.h"
 #include "kernels/device.h"
-#include "kernels/work.h"
 
 #define MEASURED_CPU_RATE 200e9 // FLOP/s, about: what says how large a product fits into the time
 #define MEASURED_TOGETHER                                                                                    \
@@ -219,7 +219,7 @@ enum status device_measure_bandwidth(struct device *device, double *bytes_per_s)
                                        .type = DTYPE_F32};
     if (status == STATUS_OK)
         status = time_passes(&stream, &pass, &seconds);
-    *bytes_per_s = operation_work(OP_optimizer_step, &pass).bytes / seconds;
+    *bytes_per_s = cost_of_operation(OP_optimizer_step, &pass).bytes / seconds;
     for (int i = 0; i < 2; i++)
         device->memory_delete(device, arrays[i], n * sizeof(float));
     stream_free(&stream);

@@ -28,7 +28,7 @@ struct profile_thread {
 struct pending {
     struct event begin, end;
     struct profile_label label;
-    struct work work;
+    struct operation_cost work;
     int next; // in its stream's queue, or of those that are free
 };
 struct profile_lane {
@@ -144,7 +144,7 @@ void profile_begin(struct profile *profile, enum profile_kind kind, const char *
 }
 
 // Gives the time at which it ended.
-static double end_span(struct profile *profile, struct work work) {
+static double end_span(struct profile *profile, struct operation_cost work) {
     double now = clock_monotonic_s();
     int track = own_track(profile);
     struct profile_thread *thread = &profile->threads[track];
@@ -157,7 +157,7 @@ static double end_span(struct profile *profile, struct work work) {
     return now;
 }
 
-void profile_end(struct profile *profile, struct work work) {
+void profile_end(struct profile *profile, struct operation_cost work) {
     if (profile)
         (void)end_span(profile, work);
 }
@@ -265,7 +265,7 @@ static enum status begin_on_stream(struct watched *watched, struct stream *strea
 struct call {
     struct watched *watched;
     struct stream *stream;
-    struct work work;
+    struct operation_cost work;
     struct pending *pending;
 };
 
@@ -290,10 +290,10 @@ static enum status end_call(const struct call *call, enum status status) {
 
 static enum status begin_operation(struct call *call, struct stream *stream, enum operation operation,
                                    const void *args) {
-    *call = (struct call){stream->device->watched, stream, operation_work(operation, args), NULL};
+    *call = (struct call){stream->device->watched, stream, cost_of_operation(operation, args), NULL};
     return begin_call(call, &(struct profile_label){.name = operation_name(operation),
                                                     .kind = PROFILE_OPERATION,
-                                                    .shape = operation_shape(operation, args)});
+                                                    .shape = operation_linear_shape(operation, args)});
 }
 
 #define WATCHED_OPERATION(name)                                                                              \
@@ -330,7 +330,7 @@ static enum status watched_synchronize(struct stream *stream) {
         return watched->synchronize(stream);
     profile_begin(watched->profile, PROFILE_SPAN, "wait for the device");
     enum status status = watched->synchronize(stream);
-    profile_end(watched->profile, (struct work){0});
+    profile_end(watched->profile, (struct operation_cost){0});
     return status == STATUS_OK ? drain(lane_of(watched, stream)) : status;
 }
 
@@ -421,7 +421,7 @@ enum status profile_step_begin(struct profile *profile, struct stream *stream) {
 
 enum status profile_step_end(struct profile *profile) {
     TRY(drain_all(profile));
-    double now = end_span(profile, (struct work){0});
+    double now = end_span(profile, (struct operation_cost){0});
     pthread_mutex_lock(&profile->lock);
     profile->steps[profile->n_steps++].end = now;
     profile->in_step = false;

@@ -12,8 +12,8 @@
 #include <pthread.h>
 #include <stdint.h>
 
+#include "kernels/cost.h"
 #include "kernels/device.h"
-#include "kernels/work.h"
 
 // OPERATION: of a device. SPAN: something else that takes time. FRAME: what holds others, such as a unit of
 // the model; its own time is nobody's.
@@ -28,7 +28,7 @@ struct profile_label {
     const char *name; // lives as long as the program
     enum profile_kind kind;
     struct profile_place place;
-    struct work_shape shape; // of linear layers
+    struct linear_shape shape; // of linear layers
 };
 
 // One span of the timeline.
@@ -36,7 +36,7 @@ struct profile_event {
     struct profile_label label;
     int track;
     double begin, end; // clock_monotonic_s
-    struct work work;
+    struct operation_cost work;
 };
 
 // All spans of the same name, phase, shape and track. Frames have no rows.
@@ -47,7 +47,7 @@ struct profile_row {
 struct profile_sample {
     int64_t calls;
     double seconds; // own time
-    struct work work;
+    struct operation_cost work;
 };
 struct profile_step {
     double begin, end;
@@ -113,7 +113,7 @@ void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
 // Spans end in the opposite order of their beginning.
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
-void profile_end(struct profile *profile, struct work work);
+void profile_end(struct profile *profile, struct operation_cost work);
 
 // A step of the calling thread, whose work goes to this stream. Its spans are counted to the step; between
 // steps there is only the timeline. All streams' work has happened at its end. Not more than most_steps.

@@ -260,12 +260,12 @@ def cell_of(arguments, config, runs, ranks, stage):
         'states_formula_bytes': states_by_formula(here[-1][1], ranks, stage),
         'total_bytes': sum(last['memory'].values()), 'total_planned_bytes': sum(last['memory_planned'].values()),
         'peak_bytes': max(line['memory_peak_bytes'] for line in every),
-        'wire_bytes': last['wire_bytes'], 'wire_planned_bytes': last['wire_planned_bytes'],
-        'wire_calls': last['wire_calls'], 'wire_planned_calls': last['wire_planned_calls'],
+        'comm_bytes': last['comm_bytes'], 'comm_planned_bytes': last['comm_planned_bytes'],
+        'comm_calls': last['comm_calls'], 'comm_planned_calls': last['comm_planned_calls'],
         'comm_ms': over_steps('comm_ms'), 'comm_hidden': over_steps('comm_hidden'),
         'same_bits_as': like, 'same_bits': all(bits(run) == expected for run in here),
-        'as_planned': all(line['memory'] == line['memory_planned'] and line['wire_bytes'] == line['wire_planned_bytes']
-                          and line['wire_calls'] == line['wire_planned_calls'] for line in every),
+        'as_planned': all(line['memory'] == line['memory_planned'] and line['comm_bytes'] == line['comm_planned_bytes']
+                          and line['comm_calls'] == line['comm_planned_calls'] for line in every),
     }
 
 

@@ -65,9 +65,9 @@ def speed_table(results):
     titles = ['ranks', 'stage', 'threads', 'tokens/s', f'of stage {lowest_stage(results)}', 'sent a step, MiB', 'planned',
               'calls', 'planned', 'comm, ms', 'hidden', 'same bits', 'as planned']
     rows = [[str(c['ranks']), str(c['stage']), str(c['threads'] or 'auto'), f'{c["tokens_per_s"]:,.0f}',
-             f'{c["of_lowest_stage"]:.2f}', f'{c["wire_bytes"] / MIB:,.2f}', f'{c["wire_planned_bytes"] / MIB:,.2f}',
-             str(c['wire_calls']), str(c['wire_planned_calls']), f'{c["comm_ms"]:.1f}',
-             f'{100 * c["comm_hidden"]:.0f} %' if c['wire_calls'] else '-', yes(c['same_bits']), yes(c['as_planned'])]
+             f'{c["of_lowest_stage"]:.2f}', f'{c["comm_bytes"] / MIB:,.2f}', f'{c["comm_planned_bytes"] / MIB:,.2f}',
+             str(c['comm_calls']), str(c['comm_planned_calls']), f'{c["comm_ms"]:.1f}',
+             f'{100 * c["comm_hidden"]:.0f} %' if c['comm_calls'] else '-', yes(c['same_bits']), yes(c['as_planned'])]
             for c in results['cells']]
     return rows_to_markdown(titles, rows)
 

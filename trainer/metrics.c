@@ -103,10 +103,10 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
              step->device_bytes);
     add_kinds(&line, "memory_planned", step->planned);
     add_kinds(&line, "memory", step->measured);
-    text_add(&line, ", \"wire_bytes\": %" PRIu64 ", \"wire_planned_bytes\": %" PRIu64, step->wire_bytes,
-             step->wire_planned_bytes);
-    text_add(&line, ", \"wire_calls\": %" PRIu64 ", \"wire_planned_calls\": %" PRIu64, step->wire_calls,
-             step->wire_planned_calls);
+    text_add(&line, ", \"comm_bytes\": %" PRIu64 ", \"comm_planned_bytes\": %" PRIu64, step->comm_bytes,
+             step->comm_planned_bytes);
+    text_add(&line, ", \"comm_calls\": %" PRIu64 ", \"comm_planned_calls\": %" PRIu64, step->comm_calls,
+             step->comm_planned_calls);
     add_number(&line, "comm_ms", step->comm_ms);
     add_number(&line, "comm_hidden", step->comm_hidden);
     TRY(write_line(metrics, &line));

@@ -30,8 +30,8 @@ struct step_metrics {
     size_t device_planned_bytes,
         device_bytes; // rank 0's memory on its GPU: the plan, and what is gone from the free; 0 without one
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
-    uint64_t wire_bytes, wire_calls, wire_planned_bytes,
-        wire_planned_calls; // that rank 0 sent, and was to send
+    uint64_t comm_bytes, comm_calls, comm_planned_bytes,
+        comm_planned_calls; // that rank 0 sent, and was to send
     double comm_ms;         // in which it communicated
     double comm_hidden;     // of those, the part in which it computed as well
 };

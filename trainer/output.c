@@ -24,8 +24,8 @@ static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens
     const int64_t T = trainer->config->train.seq_len;
     const bool whole = rows == trainer->config->train.micro_batch_size;
     double sum;
-    TRY(gpt_evaluate(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens, targets, &sum,
-                     whole ? NULL : trainer->val_losses));
+    TRY(gpt_evaluate(trainer->engine.gpt, &trainer->stream, &trainer->engine.state.hooks, tokens, targets,
+                     &sum, whole ? NULL : trainer->val_losses));
     if (!whole)
         sum = 0;
     for (int64_t i = 0; !whole && i < rows * T; i++)
@@ -108,7 +108,7 @@ static enum status write_sample(const struct trainer *trainer, const struct text
 // In stage 3 every rank writes the same sample, as each holds a share of the model; rank 0's is kept.
 enum status trainer_sample(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct generator *generator = trainer->parts.generator;
+    struct generator *generator = trainer->engine.generator;
     struct text text = {0};
     if (!generator)
         return trainer_agree(trainer, STATUS_OK);
@@ -128,7 +128,8 @@ enum status trainer_sample(struct trainer *trainer) {
         .context = &text};
     text_add(&text, "%s", prompt);
     // Ranks sample together: one that fails here cannot meet the others in an agreement.
-    enum status status = sample_run(generator, &trainer->stream, &trainer->parts.state.hooks, &request, NULL);
+    enum status status =
+        sample_run(generator, &trainer->stream, &trainer->engine.state.hooks, &request, NULL);
     if (status != STATUS_OK) {
         text_free(&text);
         return status;
@@ -144,7 +145,7 @@ enum status trainer_sample(struct trainer *trainer) {
 
 enum status trainer_save(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct state *state = &trainer->parts.state;
+    struct model_states *state = &trainer->engine.state;
     struct state_reader reader = {state, &trainer->stream};
     const struct checkpoint_contents contents = {.comm = trainer->comm,
                                                  .partition = &state->partition,
@@ -159,7 +160,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .has_factors = state->factors.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
-                                                 .source = state_source(&reader)};
+                                                 .source = model_states_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;
     enum status status = STATUS_OK;

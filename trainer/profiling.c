@@ -19,12 +19,12 @@ enum status trainer_profile_start(struct trainer *trainer) {
         return STATUS_OK;
     return profiler_start(&trainer->profiler,
                           &(struct profiler_request){
-                              .memory = region_data(&trainer->memory.table, trainer->parts.profile_region),
+                              .memory = region_data(&trainer->memory.table, trainer->engine.profile_region),
                               .comm = trainer->comm,
                               .device = trainer->device,
                               .comm_device = trainer->comm_device,
                               .host_device = trainer->host_device,
-                              .hooks = &trainer->parts.state.hooks,
+                              .hooks = &trainer->engine.state.hooks,
                               .last_unit = trainer->params.n_units - 1,
                               .step = trainer->step});
 }

@@ -233,16 +233,17 @@ static enum status check_memory(struct trainer *trainer) {
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
     const struct plan_request request = plan_request_of(trainer);
-    TRY(trainer_agree(trainer, parts_plan(&trainer->parts, &request, table)));
-    wire_plan_make(&trainer->parts.state, trainer->config->train.gradient_accumulation_steps, &trainer->wire);
-    plan_print(table, &trainer->wire, trainer->comm->world);
+    TRY(trainer_agree(trainer, engine_plan(&trainer->engine, &request, table)));
+    comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
+                     &trainer->volume);
+    plan_print(table, &trainer->volume, trainer->comm->world);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes =
         metrics_resident_memory() - plan_links_bytes(&request) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
-    enum status status = parts_bind(&trainer->parts, table, &trainer->stream, trainer->comm,
-                                    trainer->host_device ? trainer->host_device : trainer->device);
+    enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
+                                     trainer->host_device ? trainer->host_device : trainer->device);
     return trainer_agree(trainer, status);
 }
 
@@ -283,7 +284,7 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
 static enum status load_state(struct trainer *trainer) {
     struct checkpoint_source source;
     TRY(trainer_agree(trainer, prepare_source(trainer, &source)));
-    TRY(state_load(&trainer->parts.state, &trainer->stream, &source, trainer->resumed != NULL));
+    TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, trainer->resumed != NULL));
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);
     trainer->resumed = NULL;
@@ -384,7 +385,7 @@ void trainer_free(struct trainer *trainer) {
     stream_drain(&trainer->stream);
     comm_detach(trainer->comm);
     profiler_free(&trainer->profiler);
-    parts_free(&trainer->parts);
+    engine_free(&trainer->engine);
     if (trainer->device) {
         memory_free(&trainer->memory);
         stream_free(&trainer->stream);

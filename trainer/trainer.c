@@ -33,7 +33,7 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
     enum status status = *batch_status;
     if (status == STATUS_OK)
         status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
-    profile_end(trainer->profiler.profile, (struct work){0});
+    profile_end(trainer->profiler.profile, (struct operation_cost){0});
     if (k > 0) {
         *batch_status = status;
         return STATUS_OK;
@@ -57,9 +57,9 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
     int64_t n_micro = config->train.gradient_accumulation_steps;
     double n_tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
-    struct gradients *gradients = &trainer->parts.state.gradients;
+    struct gradients *gradients = &trainer->engine.state.gradients;
     int64_t updates = updates_so_far(trainer);
-    optimizer_expect(&trainer->parts.optimizer, updates + 1, schedule_lr(config, updates),
+    optimizer_expect(&trainer->engine.optimizer, updates + 1, schedule_lr(config, updates),
                      loss_scale_factor(&trainer->loss_scale));
     const int32_t *tokens = NULL, *targets = NULL;
     *loss_sum = 0;
@@ -68,7 +68,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
         double micro_sum;
         TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
         TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
-        TRY(gpt_forward_backward(trainer->parts.gpt, &trainer->stream, &trainer->parts.state.hooks, tokens,
+        TRY(gpt_forward_backward(trainer->engine.gpt, &trainer->stream, &trainer->engine.state.hooks, tokens,
                                  targets, scale, &micro_sum));
         *loss_sum += micro_sum;
     }
@@ -122,11 +122,11 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
                             struct step_metrics *now) {
     const struct comm_traffic *after = &trainer->comm->traffic;
     for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_REDUCE; i++) {
-        now->wire_bytes += after->bytes[i] - before->bytes[i];
-        now->wire_calls += after->calls[i] - before->calls[i];
+        now->comm_bytes += after->bytes[i] - before->bytes[i];
+        now->comm_calls += after->calls[i] - before->calls[i];
     }
-    now->wire_planned_bytes = wire_plan_bytes(&trainer->wire);
-    now->wire_planned_calls = wire_plan_calls(&trainer->wire);
+    now->comm_planned_bytes = comm_volume_bytes(&trainer->volume);
+    now->comm_planned_calls = comm_volume_calls(&trainer->volume);
     double busy = after->busy_s - before->busy_s, waited = after->waited_s - before->waited_s;
     now->comm_ms = busy * 1e3;
     now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
@@ -134,7 +134,7 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
 
 // The update, unless the gradients overflowed.
 static enum status update(struct trainer *trainer, struct step_metrics *now) {
-    struct optimizer *optimizer = &trainer->parts.optimizer;
+    struct optimizer *optimizer = &trainer->engine.optimizer;
     double scale = loss_scale_factor(&trainer->loss_scale), norm;
     int64_t updates = updates_so_far(trainer);
     bool overflow;
@@ -154,7 +154,7 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
 
 // A rank had not all its data: the step is as if it had not begun, on all ranks.
 static enum status give_up_step(struct trainer *trainer, enum status batch_status) {
-    struct optimizer *optimizer = &trainer->parts.optimizer;
+    struct optimizer *optimizer = &trainer->engine.optimizer;
     double norm;
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     TRY(optimizer_skip(optimizer, &trainer->stream));
@@ -176,8 +176,8 @@ static enum status train_step(struct trainer *trainer) {
     profiler_phase(&trainer->profiler, PROFILER_UPDATE);
     TRY(update(trainer, &now));
     TRY(profiler_step_end(&trainer->profiler));
-    now.speculates = trainer->parts.optimizer.speculation != NULL;
-    now.stepped_ahead = trainer->parts.optimizer.stepped_ahead;
+    now.speculates = trainer->engine.optimizer.speculation != NULL;
+    now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
     // The others' reports are older than their update; a first update takes more.
     now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
     double seconds = clock_monotonic_s() - began;
@@ -213,7 +213,7 @@ static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer)) {
     profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
     TRY(act(trainer));
-    profile_end(trainer->profiler.profile, (struct work){0});
+    profile_end(trainer->profiler.profile, (struct operation_cost){0});
     return STATUS_OK;
 }
 

@@ -27,15 +27,15 @@ struct trainer {
     enum dtype type;
     struct params params;
     struct memory memory;
-    struct parts parts;
-    struct wire_plan wire;
+    struct engine engine;
+    struct comm_volume volume;
     size_t program_bytes; // resident before the run's own memory was taken: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
     struct data_record data;    // for checkpoints
     struct metrics metrics;
     double gemm_rate;          // FLOP/s, all ranks together
-    struct work_limits limits; // of this rank's device; bytes with run.profile only
+    struct device_peak limits; // of this rank's device; bytes with run.profile only
     struct profiler profiler;
 
     struct loss_scale loss_scale;

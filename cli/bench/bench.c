@@ -12,8 +12,8 @@
 #include "cli/bench/optimizer.h"
 #include "cli/bench/requests.h"
 #include "cli/commands.h"
+#include "kernels/cost.h"
 #include "kernels/memory.h"
-#include "kernels/work.h"
 
 static const char *device_name = "auto", *generate_config = NULL;
 static int64_t threads = 0, optimizer_elements = 0;
@@ -60,7 +60,7 @@ struct bench {
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
         size_t bytes_ = 0;                                                                                   \
-        *work = operation_work(OP_##name, &args_);                                                           \
+        *work = cost_of_operation(OP_##name, &args_);                                                        \
         if (!(bench)->rehearsing)                                                                            \
             return (bench)->device->ops->name(&(bench)->stream, &args_);                                     \
         TRY((bench)->device->ops->workspace_bytes((bench)->device, OP_##name, &args_, &bytes_));             \
@@ -69,24 +69,24 @@ struct bench {
         return STATUS_OK;                                                                                    \
     } while (0)
 
-static enum status linear_forward(struct bench *b, struct work *work) {
+static enum status linear_forward(struct bench *b, struct operation_cost *work) {
     CALL(b, linear_forward, .out = b->buffers[0], .x = b->buffers[1], .weight = b->buffers[2],
          .N = b->B * b->T, .IC = C, .OC = 4 * C, .out_stride = 4 * C, .type = b->type, .out_type = b->type);
 }
 
-static enum status linear_forward_gelu(struct bench *b, struct work *work) {
+static enum status linear_forward_gelu(struct bench *b, struct operation_cost *work) {
     CALL(b, linear_forward, .out = b->buffers[0], .pre_gelu = b->buffers[3], .x = b->buffers[1],
          .weight = b->buffers[2], .bias = b->buffers[4], .N = b->B * b->T, .IC = C, .OC = 4 * C,
          .out_stride = 4 * C, .gelu = true, .type = b->type, .out_type = b->type);
 }
 
-static enum status linear_backward(struct bench *b, struct work *work) {
+static enum status linear_backward(struct bench *b, struct operation_cost *work) {
     CALL(b, linear_backward, .dx = b->buffers[0], .dweight = b->buffers[3], .dbias = b->buffers[4],
          .dout = b->buffers[5], .x = b->buffers[1], .weight = b->buffers[2], .N = b->B * b->T, .IC = C,
          .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
 }
 
-static enum status attention_forward(struct bench *b, struct work *work) {
+static enum status attention_forward(struct bench *b, struct operation_cost *work) {
     size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
     char *qkv = b->buffers[1];
     CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
@@ -95,7 +95,7 @@ static enum status attention_forward(struct bench *b, struct work *work) {
          .H = H, .D = C / H, .type = b->type);
 }
 
-static enum status attention_backward(struct bench *b, struct work *work) {
+static enum status attention_backward(struct bench *b, struct operation_cost *work) {
     size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
     char *qkv = b->buffers[1], *dqkv = b->buffers[2];
     CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
@@ -104,52 +104,52 @@ static enum status attention_backward(struct bench *b, struct work *work) {
          .T = b->T, .H = H, .D = C / H, .type = b->type);
 }
 
-static enum status layernorm_forward(struct bench *b, struct work *work) {
+static enum status layernorm_forward(struct bench *b, struct operation_cost *work) {
     CALL(b, layernorm_forward, .out = b->buffers[0], .mean = b->buffers[3], .rstd = b->buffers[4],
          .x = b->buffers[1], .weight = b->buffers[2], .bias = b->buffers[2], .N = b->B * b->T, .C = C,
          .epsilon = 1e-5f, .type = b->type);
 }
 
-static enum status layernorm_backward(struct bench *b, struct work *work) {
+static enum status layernorm_backward(struct bench *b, struct operation_cost *work) {
     float *sums = b->buffers[5];
     CALL(b, layernorm_backward, .dx = b->buffers[0], .dweight = sums, .dbias = sums + C,
          .dout = b->buffers[1], .dresidual = b->buffers[0], .x = b->buffers[2], .weight = b->buffers[3],
          .mean = b->buffers[4], .rstd = b->buffers[4], .N = b->B * b->T, .C = C, .type = b->type);
 }
 
-static enum status gelu_forward(struct bench *b, struct work *work) {
+static enum status gelu_forward(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, gelu_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
 }
 
-static enum status gelu_backward(struct bench *b, struct work *work) {
+static enum status gelu_backward(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, gelu_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .n = n,
          .type = b->type);
 }
 
-static enum status embedding_forward(struct bench *b, struct work *work) {
+static enum status embedding_forward(struct bench *b, struct operation_cost *work) {
     CALL(b, embedding_forward, .out = b->buffers[0], .wte = b->buffers[1], .wpe = b->buffers[2],
          .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
-static enum status embedding_backward(struct bench *b, struct work *work) {
+static enum status embedding_backward(struct bench *b, struct operation_cost *work) {
     CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
          .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
 }
 
-static enum status cross_entropy(struct bench *b, struct work *work) {
+static enum status cross_entropy(struct bench *b, struct operation_cost *work) {
     CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
          .targets = b->tokens, .N = LOGITS_ROWS, .V = V, .logits_stride = LOGITS_STRIDE,
          .dlogits_stride = LOGITS_STRIDE, .scale = 1, .type = b->type);
 }
 
-static enum status sample(struct bench *b, struct work *work) {
+static enum status sample(struct bench *b, struct operation_cost *work) {
     CALL(b, sample, .tokens = b->buffers[1], .logits = b->buffers[0], .uniforms = b->buffers[2], .N = 1,
          .V = V, .logits_stride = V, .temperature = 1, .top_k = 50, .top_p = 1, .type = DTYPE_F32);
 }
 
-static enum status adamw(struct bench *b, struct work *work) {
+static enum status adamw(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     bool narrow = b->type != DTYPE_F32;
     struct optimizer_state state = {.master = b->buffers[0], .m = b->buffers[1], .v = b->buffers[2]};
@@ -172,43 +172,43 @@ static struct adafactor_direction direction_of(const struct bench *b) {
                                         .grad_type = DTYPE_F32};
 }
 
-static enum status adafactor_sums(struct bench *b, struct work *work) {
+static enum status adafactor_sums(struct bench *b, struct operation_cost *work) {
     CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
          .stretch = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
          .grad_type = DTYPE_F32);
 }
 
-static enum status adafactor_norms(struct bench *b, struct work *work) {
+static enum status adafactor_norms(struct bench *b, struct operation_cost *work) {
     CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
          .stretch = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
 }
 
-static enum status adafactor_step(struct bench *b, struct work *work) {
+static enum status adafactor_step(struct bench *b, struct operation_cost *work) {
     bool narrow = b->type != DTYPE_F32;
     CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
          .direction = direction_of(b), .stretch = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
          .type = b->type);
 }
 
-static enum status sum_squares(struct bench *b, struct work *work) {
+static enum status sum_squares(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
 }
 
-static enum status cast(struct bench *b, struct work *work) {
+static enum status cast(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
          .out_type = b->type == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16);
 }
 
-static enum status add(struct bench *b, struct work *work) {
+static enum status add(struct bench *b, struct operation_cost *work) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
 }
 
 static const struct bench_case {
     const char *name;
-    enum status (*run)(struct bench *bench, struct work *work);
+    enum status (*run)(struct bench *bench, struct operation_cost *work);
 } cases[] = {
     {"linear_forward", linear_forward},
     {"linear_forward + GELU", linear_forward_gelu},
@@ -237,7 +237,7 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 // timing
 
 // The best of a few runs after one that warms up.
-static enum status time_case(struct bench *bench, const struct bench_case *one, struct work *work,
+static enum status time_case(struct bench *bench, const struct bench_case *one, struct operation_cost *work,
                              double *seconds) {
     // Zeros are a sensible value in every type: what another operation left is not.
     for (int i = 0; i < 6; i++)
@@ -288,7 +288,7 @@ static enum status prepare(struct bench *bench) {
     size_t bytes = wide > logits ? wide : logits;
     bench->buffer_bytes = bytes;
     int regions[6], tokens, workspace;
-    struct work work;
+    struct operation_cost work;
     struct region_table *table = &bench->memory.table;
     for (int i = 0; i < 6; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, bench->device->place, DTYPE_U8, bytes, &regions[i],
@@ -316,21 +316,21 @@ static enum status prepare(struct bench *bench) {
     return give_tokens(bench);
 }
 
-static void report_case(const struct bench *bench, const struct bench_case *one, const struct work *work,
-                        double seconds, bool first) {
-    const struct work_limits limits = {bench->gemm_rate[bench->type], bench->bandwidth};
-    enum work_limit limit;
-    double least = work_least_seconds(work, &limits, &limit);
-    bool compute = limit == WORK_LIMIT_GEMM;
+static void report_case(const struct bench *bench, const struct bench_case *one,
+                        const struct operation_cost *work, double seconds, bool first) {
+    const struct device_peak limits = {bench->gemm_rate[bench->type], bench->bandwidth};
+    enum cost_limit limit;
+    double least = cost_least_seconds(work, &limits, &limit);
+    bool compute = limit == COST_LIMIT_GEMM;
     if (as_json)
         printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"flops\": %.6g, "
                "\"bytes\": %.6g, \"limit\": \"%s\", \"of_limit\": %.4g}",
                first ? "" : ",", one->name, dtype_name(bench->type), seconds, work->flops, work->bytes,
-               work_limit_name(limit), least / seconds);
+               cost_limit_name(limit), least / seconds);
     else
         printf("%-22s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->type),
                seconds * 1e3, (compute ? work->flops : work->bytes) / seconds / 1e9,
-               compute ? "GFLOP/s" : "GB/s", least / seconds, work_limit_name(limit));
+               compute ? "GFLOP/s" : "GB/s", least / seconds, cost_limit_name(limit));
 }
 
 static enum status run_cases(struct bench *bench) {
@@ -351,7 +351,7 @@ static enum status run_cases(struct bench *bench) {
                rate[DTYPE_F16] / 1e9, bench->bandwidth / 1e9, bench->B, bench->T, C);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int i = 0; i < N_CASES; i++) {
-            struct work work;
+            struct operation_cost work;
             double seconds;
             bench->type = (enum dtype)type;
             TRY(time_case(bench, &cases[i], &work, &seconds));

@@ -10,7 +10,7 @@ constexpr int WIDEST = widest_access<float>();
 
 // ---- exact sums
 
-struct parts {
+struct engine {
     double coarse, fine;
 };
 

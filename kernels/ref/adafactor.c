@@ -5,14 +5,14 @@
 #include "kernels/exact_sum.h"
 #include "kernels/ref/ref.h"
 
-struct parts {
+struct engine {
     double coarse, fine;
 };
 
-static struct parts split(double square, const struct exact_units *units, enum dtype type) {
+static struct engine split(double square, const struct exact_units *units, enum dtype type) {
     if (type == DTYPE_F64)
-        return (struct parts){square, 0};
-    struct parts parts;
+        return (struct engine){square, 0};
+    struct engine parts;
     parts.coarse = (square + units->coarse) - units->coarse;
     parts.fine = (square - parts.coarse + units->fine) - units->fine;
     return parts;
@@ -27,7 +27,7 @@ static double gradient(const void *grad, enum dtype grad_type, enum dtype type, 
     return rounded(ref_load(grad, type == DTYPE_F64 ? type : grad_type, i) * (double)grad_scale, type);
 }
 
-static void add(double *sums, size_t n, size_t i, struct parts parts) {
+static void add(double *sums, size_t n, size_t i, struct engine parts) {
     sums[i] += parts.coarse;
     sums[n + i] += parts.fine;
 }
@@ -38,7 +38,7 @@ enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sum
     (void)stream;
     for (size_t i = 0; i < a->stretch.n; i++) {
         double g = gradient(a->grad, a->grad_type, a->type, i, a->grad_scale);
-        struct parts parts = split(g * g, &units, a->type);
+        struct engine parts = split(g * g, &units, a->type);
         size_t element = a->stretch.begin + i;
         if (a->row_sums)
             add(a->row_sums, rows, element / columns, parts);

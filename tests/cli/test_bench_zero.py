@@ -48,9 +48,9 @@ class BenchZero(CommandCase):
         self.assertEqual([(c['ranks'], c['stage']) for c in cells], [(1, 0), (1, 3), (2, 0), (2, 3)])
         for cell in cells:
             self.assertEqual(cell['memory'], cell['memory_planned'])
-            self.assertEqual(cell['wire_bytes'], cell['wire_planned_bytes'])
-            self.assertEqual(cell['wire_calls'], cell['wire_planned_calls'])
-            self.assertEqual(cell['wire_bytes'] > 0, cell['ranks'] > 1)
+            self.assertEqual(cell['comm_bytes'], cell['comm_planned_bytes'])
+            self.assertEqual(cell['comm_calls'], cell['comm_planned_calls'])
+            self.assertEqual(cell['comm_bytes'] > 0, cell['ranks'] > 1)
             self.assertEqual(cell['same_bits_as'], 0)
             self.assertGreater(cell['tokens_per_s'], 0)
             self.assertGreater(cell['peak_bytes'], cell['total_bytes'] // 2)

@@ -148,8 +148,8 @@ class Ranks(GpuCase):
 
     def as_planned(self):
         for step in self.metrics():
-            self.assertEqual(step['wire_bytes'], step['wire_planned_bytes'])
-            self.assertEqual(step['wire_calls'], step['wire_planned_calls'])
+            self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
+            self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
             self.assertEqual(step['memory'], step['memory_planned'])
             # Each kind's arena is padded to whole allocations; on a GPU those are 2 MiB.
             self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
@@ -224,8 +224,8 @@ class Offload(GpuCase):
                 self.assertEqual(here, first)
                 ahead.update(step['stepped_ahead'] for step in self.metrics() if 'stepped_ahead' in step)
                 for step in self.metrics():
-                    self.assertEqual(step['wire_bytes'], step['wire_planned_bytes'])
-                    self.assertEqual(step['wire_calls'], step['wire_planned_calls'])
+                    self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
+                    self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
                     self.assertEqual(step['memory'], step['memory_planned'])
                     self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']),
                                     (64 << 10) if SIMULATED else (32 << 20))

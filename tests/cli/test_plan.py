@@ -99,8 +99,8 @@ class Plan(CommandCase):
             self.assertEqual(stage['rank'], 0)  # of which metrics tell
             for figures in metrics['memory_planned'], metrics['memory']:
                 self.assertEqual({kind: stage['bytes'][kind] for kind in figures}, figures)
-            self.assertEqual(metrics['wire_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
-            self.assertEqual(metrics['wire_calls'], sum(sent['calls'] for sent in stage['sends'].values()))
+            self.assertEqual(metrics['comm_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
+            self.assertEqual(metrics['comm_calls'], sum(sent['calls'] for sent in stage['sends'].values()))
 
     def test_runs_keep_to_it(self):
         config = self.tiny_config(train={'max_steps': 2, 'gradient_accumulation_steps': 2})

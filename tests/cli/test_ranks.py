@@ -383,10 +383,10 @@ class Together(RankCase):
     def test_metrics_say_what_was_sent_and_how_much_was_hidden(self):
         self.run_ranks(2, self.ranks_config(), 'zero_optimization.stage=2')
         for entry in self.metrics():
-            self.assertEqual(entry['wire_bytes'], entry['wire_planned_bytes'])
-            self.assertEqual(entry['wire_calls'], entry['wire_planned_calls'])
+            self.assertEqual(entry['comm_bytes'], entry['comm_planned_bytes'])
+            self.assertEqual(entry['comm_calls'], entry['comm_planned_calls'])
             self.assertEqual(entry['memory'], entry['memory_planned'])
-            self.assertGreater(entry['wire_bytes'], 0)
+            self.assertGreater(entry['comm_bytes'], 0)
             self.assertGreater(entry['comm_ms'], 0)
             self.assertTrue(0 <= entry['comm_hidden'] <= 1)
 
@@ -433,8 +433,8 @@ class Together(RankCase):
         for live in 10 ** 9, 10 ** 7:
             self.run_ranks(4, config, f'zero_optimization.stage3_max_live_parameters={live}')
             for entry in self.metrics():
-                self.assertEqual(entry['wire_bytes'], entry['wire_planned_bytes'])
-                self.assertEqual(entry['wire_calls'], entry['wire_planned_calls'])
+                self.assertEqual(entry['comm_bytes'], entry['comm_planned_bytes'])
+                self.assertEqual(entry['comm_calls'], entry['comm_planned_calls'])
                 self.assertEqual(entry['memory'], entry['memory_planned'])
             planned.append(sum(entry['memory_planned'].values()))
             peak.append(entry['memory_peak_bytes'])

@@ -14,7 +14,7 @@ static struct temporary temporary;
 struct rig {
     struct config config;
     struct params params;
-    struct parts parts;
+    struct engine engine;
     struct memory memory;
     struct device *device;
     struct stream stream;
@@ -43,10 +43,10 @@ static void rig_init_with(struct rig *rig, int stage, const char *partition, enu
                                          .rank = comm->rank,
                                          .world = comm->world,
                                          .local_world = comm->local_world};
-    together_ok(comm, parts_plan(&rig->parts, &request, &rig->memory.table));
+    together_ok(comm, engine_plan(&rig->engine, &request, &rig->memory.table));
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(comm, rig->device, true));
-    together_ok(comm, parts_bind(&rig->parts, &rig->memory.table, &rig->stream, comm, rig->device));
+    together_ok(comm, engine_bind(&rig->engine, &rig->memory.table, &rig->stream, comm, rig->device));
 }
 
 static void rig_init(struct rig *rig, int stage, const char *partition, enum dtype type) {
@@ -54,7 +54,7 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
 }
 
 static void rig_free(struct rig *rig) {
-    parts_free(&rig->parts);
+    engine_free(&rig->engine);
     comm_detach(comm);
     memory_free(&rig->memory);
     device_close(rig->device);
@@ -103,9 +103,9 @@ static void test_saving_at_once_after_loading(void **state) {
             char folder[300];
             enum dtype type = (enum dtype)(partition % N_COMPUTE_DTYPES);
             rig_init(&rig, stage, partition_name((enum partition_kind)partition), type);
-            struct state *states = &rig.parts.state;
-            together_ok(
-                comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, true));
+            struct model_states *states = &rig.engine.state;
+            together_ok(comm, model_states_load(states, &rig.stream,
+                                                &(struct checkpoint_source){NULL, read_values}, true));
             struct state_reader reader = {states, &rig.stream};
             const struct checkpoint_contents contents = {.comm = comm,
                                                          .partition = &states->partition,
@@ -114,7 +114,7 @@ static void test_saving_at_once_after_loading(void **state) {
                                                          .params = &rig.params,
                                                          .compute = type,
                                                          .n_kinds = states->tiers.n_kinds,
-                                                         .source = state_source(&reader)};
+                                                         .source = model_states_source(&reader)};
             temporary_path(&temporary, "saved", folder, sizeof folder);
             together_ok(comm, checkpoint_write(folder, &contents));
             together_true(comm, comm->rank > 0 || holds_values(folder));
@@ -136,8 +136,8 @@ static double norm_of(int stage, const char *partition, float bad) {
     double norm = 0;
     rig_init(&rig, stage, partition, DTYPE_F32);
     const struct params *params = &rig.params;
-    const struct state *states = &rig.parts.state;
-    struct gradients *gradients = &rig.parts.state.gradients;
+    const struct model_states *states = &rig.engine.state;
+    struct gradients *gradients = &rig.engine.state.gradients;
     together_ok(comm, gradients_begin(gradients, &rig.stream, 0, 1));
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
         struct unit_view view;
@@ -162,7 +162,7 @@ static double norm_of(int stage, const char *partition, float bad) {
         }
     }
     together_true(comm, right);
-    together_ok(comm, optimizer_norm(&rig.parts.optimizer, &rig.stream, &norm));
+    together_ok(comm, optimizer_norm(&rig.engine.optimizer, &rig.stream, &norm));
     double of_rank_0 = norm;
     together_ok(comm, comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
     together_true(comm, memcmp(&norm, &of_rank_0, sizeof norm) == 0); // the same bits everywhere
@@ -195,11 +195,12 @@ static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
     double loss;
     snprintf(zero, sizeof zero, ", \"stage3_param_persistence_threshold\": 0%s", options);
     rig_init_with(&rig, 3, "even", DTYPE_F32, zero);
-    struct state *states = &rig.parts.state;
-    together_ok(comm, state_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
+    struct model_states *states = &rig.engine.state;
+    together_ok(
+        comm, model_states_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
     together_ok(comm, gradients_begin(&states->gradients, &rig.stream, 0, 1));
     together_ok(
-        comm, gpt_forward_backward(rig.parts.gpt, &rig.stream, &states->hooks, tokens, tokens, 1.0f, &loss));
+        comm, gpt_forward_backward(rig.engine.gpt, &rig.stream, &states->hooks, tokens, tokens, 1.0f, &loss));
     together_ok(comm, gradients_finish(&states->gradients, &rig.stream));
     *all = states->parameters.n_fetches;
     *ahead = states->parameters.n_ahead;

@@ -52,9 +52,9 @@ static void read_curve(const char *run, struct outcome *outcome) {
         memory_planned += strlen("\"memory_planned\": ");
         memory += strlen("\"memory\": ");
         bool same = strncmp(memory_planned, memory, strcspn(memory, "}")) == 0;
-        sscanf(strstr(line, "\"wire_bytes\""), "\"wire_bytes\": %llu, \"wire_planned_bytes\": %llu", &sent,
+        sscanf(strstr(line, "\"comm_bytes\""), "\"comm_bytes\": %llu, \"comm_planned_bytes\": %llu", &sent,
                &planned);
-        sscanf(strstr(line, "\"wire_calls\""), "\"wire_calls\": %llu, \"wire_planned_calls\": %llu", &calls,
+        sscanf(strstr(line, "\"comm_calls\""), "\"comm_calls\": %llu, \"comm_planned_calls\": %llu", &calls,
                &calls_planned);
         if (!same || sent != planned || calls != calls_planned)
             print_error("not as planned: %s\n", line);

@@ -34,7 +34,7 @@ struct rig {
     struct device *device;
     struct memory memory;
     struct stream stream;
-    struct state state;
+    struct model_states state;
     struct optimizer optimizer;
 };
 
@@ -53,16 +53,16 @@ static void rig_init(struct rig *rig, struct comm *with, int stage, const char *
     rig->stream.device = rig->device;
     memory_init(&rig->memory, rig->device);
     struct region_table *table = &rig->memory.table;
-    together_ok(comm, state_init(&rig->state, &rig->params, &rig->config, type, with->rank, with->world, NULL,
-                                 rig->device, table));
+    together_ok(comm, model_states_init(&rig->state, &rig->params, &rig->config, type, with->rank,
+                                        with->world, NULL, rig->device, table));
     together_ok(comm, optimizer_init(&rig->optimizer, &rig->config, &rig->state));
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(with, rig->device, true));
-    together_ok(comm, state_bind(&rig->state, table, with, rig->device));
+    together_ok(comm, model_states_bind(&rig->state, table, with, rig->device));
 }
 
 static void rig_free(struct rig *rig) {
-    state_free(&rig->state);
+    model_states_free(&rig->state);
     comm_detach(rig->with);
     memory_free(&rig->memory);
     device_close(rig->device);
@@ -163,8 +163,8 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
     struct rig rig;
     assert_int_equal(comm_open_self(&self), STATUS_OK);
     rig_init(&rig, self, 0, "even", type);
-    together_ok(comm, state_load(&rig.state, &rig.stream,
-                                 &(struct checkpoint_source){&rig.params, first_weights}, false));
+    together_ok(comm, model_states_load(&rig.state, &rig.stream,
+                                        &(struct checkpoint_source){&rig.params, first_weights}, false));
     run_steps(&rig, 1, steps);
     const struct factors *factors = &rig.state.factors;
     struct outcome outcome = {.n_weights = rig.params.n_elements,
@@ -172,7 +172,7 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
                               .n_sums = 2 * factors->n,
                               .n_norms = FACTORS_NORMS * (size_t)rig.params.n_params};
     // In stage 0 the parts stand one after the other.
-    outcome.weights = copy_of(state_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
+    outcome.weights = copy_of(model_states_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
                               outcome.n_weights * sizeof(float));
     outcome.factors = copy_of(factors->factors, outcome.n_factors * sizeof(float));
     outcome.sums = copy_of(factors->host.sums, outcome.n_sums * sizeof(double));
@@ -289,8 +289,8 @@ static bool has_bits(const struct rig *rig, const struct outcome *wanted) {
         const struct tier_part *part = &tiers->parts[i];
         size_t n = part->span.end - part->span.begin;
         const float *weights = wanted->weights + rig->params.units[part->span.unit].offset + part->span.begin;
-        right = memcmp(state_part_at(&rig->state, part, 0, 0).master, weights, n * sizeof(float)) == 0;
-        const uint16_t *narrow = state_params_at(&rig->state, part, 0);
+        right = memcmp(model_states_part_at(&rig->state, part, 0, 0).master, weights, n * sizeof(float)) == 0;
+        const uint16_t *narrow = model_states_params_at(&rig->state, part, 0);
         for (size_t k = 0; k < n && right && rig->state.type == DTYPE_BF16; k++)
             right = narrow[k] == bf16_from_float(weights[k]);
     }
@@ -312,7 +312,7 @@ static void save(struct rig *rig, const char *folder) {
                                                  .compute = rig->state.type,
                                                  .n_kinds = rig->state.tiers.n_kinds,
                                                  .has_factors = true,
-                                                 .source = state_source(&reader)};
+                                                 .source = model_states_source(&reader)};
     together_ok(comm, checkpoint_write(folder, &contents));
 }
 
@@ -324,7 +324,7 @@ static void go_on(struct comm *with, const char *folder, int stage, const char *
     together_ok(comm, checkpoint_open_path(with, folder, &checkpoint));
     together_true(comm, checkpoint->n_kinds == 1 && checkpoint->has_factors);
     const struct checkpoint_source source = {checkpoint, read_checkpoint};
-    together_ok(comm, state_load(&rig.state, &rig.stream, &source, true));
+    together_ok(comm, model_states_load(&rig.state, &rig.stream, &source, true));
     checkpoint_close(checkpoint);
     run_steps(&rig, N_SAVED + 1, N_STEPS);
     together_true(comm, has_bits(&rig, wanted));
@@ -338,8 +338,8 @@ static void check_runs(int stage, enum partition_kind partition, enum dtype type
     struct comm *self;
     temporary_path(&temporary, "saved", folder, sizeof folder);
     rig_init(&rig, comm, stage, partition_name(partition), type);
-    together_ok(comm, state_load(&rig.state, &rig.stream,
-                                 &(struct checkpoint_source){&rig.params, first_weights}, false));
+    together_ok(comm, model_states_load(&rig.state, &rig.stream,
+                                        &(struct checkpoint_source){&rig.params, first_weights}, false));
     run_steps(&rig, 1, N_SAVED);
     together_true(comm, has_bits(&rig, saved));
     save(&rig, folder);

@@ -84,7 +84,7 @@ static bool right_sums(const struct layout *layout, const float *out, const floa
 
 static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, bool accumulate, uint32_t call) {
     struct layout layout;
-    comm_ticket ticket;
+    comm_work work;
     lay_out(&layout, n, idle, in_place);
     float *in = malloc((n + 1) * sizeof *in), *out = in_place ? in : calloc(n + 1, sizeof *out),
           *before = NULL;
@@ -98,9 +98,8 @@ static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, boo
     }
     uint64_t bytes = comm->traffic.bytes[COMM_REDUCE_SCATTER],
              calls = comm->traffic.calls[COMM_REDUCE_SCATTER];
-    together_ok(comm,
-                comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, type, accumulate, &ticket));
-    together_ok(comm, comm_wait(comm, &stream, ticket));
+    together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, type, accumulate, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
     together_true(comm, right_sums(&layout, out, before, call, type));
     together_true(comm, comm->traffic.bytes[COMM_REDUCE_SCATTER] - bytes ==
                             expected_bytes(&layout, dtype_size(type), false));
@@ -158,7 +157,7 @@ static void test_reduce_scatter(void **state) {
 
 static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
     struct layout layout;
-    comm_ticket ticket;
+    comm_work work;
     lay_out(&layout, n, idle, true);
     size_t size = dtype_size(type), bytes = (n + 1) * size;
     // In place: what others own is not there yet. Otherwise each owner's elements stand at their own offsets.
@@ -171,8 +170,8 @@ static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
             memcpy(in + layout.pieces[p].in * size, expected + layout.pieces[p].in * size,
                    layout.pieces[p].elements * size);
     uint64_t before = comm->traffic.bytes[COMM_ALL_GATHER];
-    together_ok(comm, comm_all_gather(comm, &stream, &layout.transfer, in, out, type, &ticket));
-    together_ok(comm, comm_wait(comm, &stream, ticket));
+    together_ok(comm, comm_all_gather(comm, &stream, &layout.transfer, in, out, type, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
     together_true(comm, memcmp(out, expected, n * size) == 0);
     together_true(comm, comm->traffic.bytes[COMM_ALL_GATHER] - before == expected_bytes(&layout, size, true));
     free(expected);
@@ -201,15 +200,15 @@ static void test_many_calls_under_way(void **state) {
         for (size_t i = 0; i < N; i++)
             in[c * N + i] = share_of(comm->rank, i, (uint32_t)c);
     for (int c = 0; c < CALLS; c++) {
-        comm_ticket ticket;
+        comm_work work;
         together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in + c * N, out + c * N,
-                                              DTYPE_F32, false, &ticket));
+                                              DTYPE_F32, false, &work));
         if (c % 50 == 0) // does not wait for the calls before it
             assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
         if (c % 2)
             continue;
         assert_int_equal(
-            comm_all_gather(comm, &stream, &layout.transfer, out + c * N, out + c * N, DTYPE_F32, &ticket),
+            comm_all_gather(comm, &stream, &layout.transfer, out + c * N, out + c * N, DTYPE_F32, &work),
             STATUS_OK);
     }
     together_ok(comm, comm_wait_all(comm));
@@ -299,14 +298,14 @@ static enum status fail_copy(struct stream *of, void *to, const void *from, size
 }
 
 static enum status give_up(const struct transfer *transfer, const float *in, float *out) {
-    comm_ticket ticket;
+    comm_work work;
     if (comm->world != 3) {
         enum status status = FAIL(STATUS_INVALID, "its data are gone");
         comm_abort(comm, status);
         return status;
     }
     device->copy = fail_copy;
-    TRY(comm_reduce_scatter(comm, &stream, transfer, in, out, DTYPE_F32, false, &ticket));
+    TRY(comm_reduce_scatter(comm, &stream, transfer, in, out, DTYPE_F32, false, &work));
     return comm_agree(comm, STATUS_OK);
 }
 
@@ -317,16 +316,16 @@ static void test_abort(void **state) {
     assert_int_equal(comm_agree(comm, FAIL(STATUS_INVALID, "a damaged checkpoint")), STATUS_INVALID);
     status_clear();
     struct layout layout;
-    comm_ticket ticket;
+    comm_work work;
     enum status status = STATUS_OK;
     static float in[1000], out[1000];
     lay_out(&layout, 1000, false, true);
     if (comm->rank == comm->world - 1) {
         status = give_up(&layout.transfer, in, out);
     } else {
-        status = comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, DTYPE_F32, false, &ticket);
+        status = comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, DTYPE_F32, false, &work);
         if (status == STATUS_OK)
-            status = comm_wait(comm, &stream, ticket);
+            status = comm_wait(comm, &stream, work);
     }
     assert_int_equal(status, STATUS_INVALID);
     assert_non_null(strstr(status_message(), "its data are gone"));

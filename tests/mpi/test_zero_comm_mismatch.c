@@ -15,11 +15,11 @@ static struct stream stream;
 static enum status reduce(size_t n) {
     static float in[N], out[N];
     struct comm_piece piece = {.owner = 0, .elements = n};
-    comm_ticket ticket;
+    comm_work work;
     TRY(comm_pieces_link(&piece, 1));
     const struct transfer transfer = {&piece, 1, n};
-    TRY(comm_reduce_scatter(comm, &stream, &transfer, in, out, DTYPE_F32, false, &ticket));
-    return comm_wait(comm, &stream, ticket);
+    TRY(comm_reduce_scatter(comm, &stream, &transfer, in, out, DTYPE_F32, false, &work));
+    return comm_wait(comm, &stream, work);
 }
 
 static enum status sum(void) {

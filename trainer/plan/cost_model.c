@@ -32,7 +32,7 @@
 
 // ---- a step
 
-struct work {
+struct step_cost {
     const struct config *config;
     const struct gpt_config *model;
     bool on_gpu;
@@ -47,14 +47,14 @@ static bool is(const char *value, const char *name) {
 }
 
 // A forward pass over the blocks, for a token: two FLOPs a weight, and attention over half of the positions.
-static double block_flops(const struct work *work, bool attention_half_only) {
+static double block_flops(const struct step_cost *work, bool attention_half_only) {
     double C = work->model->n_embd, L = work->model->n_layer, T = (double)work->config->train.seq_len;
     double weights = (attention_half_only ? 4 : 12) * C * C;
     return L * (2 * weights + 2 * T * C);
 }
 
 // What backward computes again, for a token. Elements alone take no time worth a choice.
-static double recomputed_flops(const struct work *work) {
+static double recomputed_flops(const struct step_cost *work) {
     const char *recompute = work->config->top.recompute;
     return is(recompute, "block")       ? block_flops(work, false)
            : is(recompute, "attention") ? block_flops(work, true)
@@ -63,7 +63,7 @@ static double recomputed_flops(const struct work *work) {
 
 // Backward is two forward passes, and what it computes again a part of one. A micro-batch reads the weights
 // twice, and reads and writes their gradients, however small it is; and somebody has to launch all of it.
-static double micro_batch_s(const struct work *work, double flops_per_s) {
+static double micro_batch_s(const struct step_cost *work, double flops_per_s) {
     double head = 2.0 * work->model->n_embd * work->model->vocab_size, blocks = block_flops(work, false);
     double again = recomputed_flops(work);
     double compute_s = work->tokens * (3 * (blocks + head) + again) / flops_per_s;
@@ -74,7 +74,7 @@ static double micro_batch_s(const struct work *work, double flops_per_s) {
 }
 
 // The part of what the rank owns that the host updates.
-static double on_host(const struct work *work) {
+static double on_host(const struct step_cost *work) {
     const struct config *config = work->config;
     bool offloads = work->on_gpu && is(config->zero_optimization.offload_optimizer.device, "cpu");
     return offloads ? config->zero_optimization.offload_optimizer.ratio * work->owned : 0;
@@ -83,7 +83,7 @@ static double on_host(const struct work *work) {
 // What is fetched and put away while computing, as far as that does not hide it: nine tenths at best. Stages
 // 2 and 3 keep no gradients of the host's part on the device: each micro-batch sends its own, and all but the
 // first fetch the sum so far.
-static double exposed_copies_s(const struct work *work, double compute_s) {
+static double exposed_copies_s(const struct step_cost *work, double compute_s) {
     const struct config *config = work->config;
     double bytes = 0;
     if (is(config->zero_optimization.offload_param.device, "cpu"))
@@ -97,18 +97,18 @@ static double exposed_copies_s(const struct work *work, double compute_s) {
 }
 
 // The host's part goes on while its copies do; the ranks of a machine share its memory.
-static double update_s(const struct work *work, int local_world) {
+static double update_s(const struct step_cost *work, int local_world) {
     double host = on_host(work), host_s = UPDATE_BYTES * host * local_world / HOST_MEMORY_RATE;
     double copied = host * ((work->config->zero_optimization.stage < 2 ? 4 : 0) + work->type_bytes);
     return UPDATE_BYTES * (work->owned - host) / work->memory_rate + fmax(host_s, copied / PCIE_RATE);
 }
 
-double step_time_estimate(const struct plan_request *request, uint64_t wire_bytes) {
+double step_time_estimate(const struct plan_request *request, uint64_t comm_bytes) {
     const struct config *config = request->config;
     bool on_gpu = request->device->place == REGION_DEVICE, narrow = request->type != DTYPE_F32;
     int cores = request->device->n_threads;
     double owners = config->zero_optimization.stage == 0 ? 1 : request->world;
-    const struct work work = {
+    const struct step_cost work = {
         .config = config,
         .model = &request->params->config,
         .on_gpu = on_gpu,
@@ -122,8 +122,8 @@ double step_time_estimate(const struct plan_request *request, uint64_t wire_byte
     double flops_per_s =
         on_gpu ? (narrow ? GPU_FLOPS : GPU_FLOPS_FP32) : cores * (narrow ? CORE_FLOPS : CORE_FLOPS_FP32);
     double compute_s = micro_batch_s(&work, flops_per_s);
-    double wire_s =
-        (double)wire_bytes / WIRE_RATE * (config->zero_optimization.overlap_comm ? WIRE_EXPOSED : 1);
-    return work.micro_batches * (compute_s + exposed_copies_s(&work, compute_s)) + wire_s +
+    double comm_s =
+        (double)comm_bytes / WIRE_RATE * (config->zero_optimization.overlap_comm ? WIRE_EXPOSED : 1);
+    return work.micro_batches * (compute_s + exposed_copies_s(&work, compute_s)) + comm_s +
            update_s(&work, request->local_world);
 }

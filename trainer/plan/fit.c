@@ -49,7 +49,7 @@ struct search {
     int n_micro_sizes;
     struct states_plan states[N_STAGES][2][RATIO_STEPS + 1]; // [host_params]
     struct model_plan *models;                               // [micro][recompute][host_activations]
-    uint64_t *wire;                                          // [micro][stage]; 0: not known yet
+    uint64_t *volume;                                        // [micro][stage]; 0: not known yet
     size_t limits[N_REGION_PLACES];                          // of a rank
     struct candidate best;                                   // of those that were looked at with these limits
     bool found;
@@ -166,9 +166,9 @@ static bool holds(const struct search *search, const struct taken *taken, enum r
 
 // ---- candidates
 
-static enum status find_wire(struct search *search, const struct setting *setting,
-                             const struct config *config, uint64_t *bytes) {
-    uint64_t *known = &search->wire[setting->micro * N_STAGES + setting->stage];
+static enum status find_volume(struct search *search, const struct setting *setting,
+                               const struct config *config, uint64_t *bytes) {
+    uint64_t *known = &search->volume[setting->micro * N_STAGES + setting->stage];
     struct plan_request request = search->request->plan;
     struct plan plan = {.total = 0};
     request.config = config;
@@ -176,7 +176,7 @@ static enum status find_wire(struct search *search, const struct setting *settin
     if (*known == 0 && request.world > 1)
         TRY(plan_add_states(&request, &plan));
     if (*known == 0)
-        *known = wire_plan_bytes(&plan.wire);
+        *known = comm_volume_bytes(&plan.volume);
     *bytes = *known;
     return STATUS_OK;
 }
@@ -197,12 +197,12 @@ static enum status add_candidate(struct search *search, const struct setting *se
                                  const struct taken *taken) {
     const struct config config = config_with(search, setting);
     struct plan_request request = search->request->plan;
-    uint64_t wire;
+    uint64_t volume;
     request.config = &config;
-    TRY(find_wire(search, setting, &config, &wire));
+    TRY(find_volume(search, setting, &config, &volume));
     const struct candidate candidate = {.setting = *setting,
                                         .taken = *taken,
-                                        .step_s = step_time_estimate(&request, wire),
+                                        .step_s = step_time_estimate(&request, volume),
                                         .n_changes = count_changes(search->request->given, &config)};
     if (!search->found || is_better(&candidate, &search->best))
         search->best = candidate;
@@ -302,15 +302,15 @@ static enum status search_init(struct search *search, const struct fit_request *
     list_micro_sizes(search);
     size_t n = (size_t)search->n_micro_sizes;
     search->models = calloc(n * N_RECOMPUTATIONS * 2, sizeof *search->models);
-    search->wire = calloc(n * N_STAGES, sizeof *search->wire);
-    if (!search->models || !search->wire)
+    search->volume = calloc(n * N_STAGES, sizeof *search->volume);
+    if (!search->models || !search->volume)
         return FAIL(STATUS_FAILED, "out of memory for the settings to try");
     return plan_ranks(&request->plan, &search->ranks, &search->n_ranks);
 }
 
 static void search_free(struct search *search) {
     free(search->models);
-    free(search->wire);
+    free(search->volume);
     free(search->ranks);
     free(search);
 }

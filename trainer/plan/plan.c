@@ -18,10 +18,10 @@ bool plan_samples(const struct plan_request *request) {
 }
 
 // What depends on the stage and on which elements the rank owns.
-static enum status add_states(struct parts *parts, const struct plan_request *request,
+static enum status add_states(struct engine *parts, const struct plan_request *request,
                               struct region_table *table) {
-    TRY(state_init(&parts->state, request->params, request->config, request->type, request->rank,
-                   request->world, request->partition, request->device, table));
+    TRY(model_states_init(&parts->state, request->params, request->config, request->type, request->rank,
+                          request->world, request->partition, request->device, table));
     return optimizer_init(&parts->optimizer, request->config, &parts->state);
 }
 
@@ -30,7 +30,7 @@ size_t plan_links_bytes(const struct plan_request *request) {
 }
 
 // What does not, but for the generator.
-static enum status add_model(struct parts *parts, const struct plan_request *request,
+static enum status add_model(struct engine *parts, const struct plan_request *request,
                              struct region_table *table) {
     const struct config *config = request->config;
     const struct gpt_options options = {.type = request->type,
@@ -56,15 +56,16 @@ static enum status add_model(struct parts *parts, const struct plan_request *req
                                 "links between ranks");
 }
 
-enum status parts_plan(struct parts *parts, const struct plan_request *request, struct region_table *table) {
-    *parts = (struct parts){0};
+enum status engine_plan(struct engine *parts, const struct plan_request *request,
+                        struct region_table *table) {
+    *parts = (struct engine){0};
     TRY(add_states(parts, request, table));
     return add_model(parts, request, table);
 }
 
-enum status parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
-                       struct comm *comm, struct device *host) {
-    TRY(state_bind(&parts->state, table, comm, host));
+enum status engine_bind(struct engine *parts, const struct region_table *table, struct stream *stream,
+                        struct comm *comm, struct device *host) {
+    TRY(model_states_bind(&parts->state, table, comm, host));
     TRY(optimizer_bind(&parts->optimizer));
     TRY(gpt_bind(parts->gpt, table, stream));
     if (parts->generator)
@@ -72,12 +73,12 @@ enum status parts_bind(struct parts *parts, const struct region_table *table, st
     return STATUS_OK;
 }
 
-void parts_free(struct parts *parts) {
+void engine_free(struct engine *parts) {
     optimizer_free(&parts->optimizer);
-    state_free(&parts->state);
+    model_states_free(&parts->state);
     gpt_delete(parts->gpt);
     generator_delete(parts->generator);
-    *parts = (struct parts){0};
+    *parts = (struct engine){0};
 }
 
 // ---- what is sent
@@ -87,7 +88,7 @@ struct share {
     size_t fetched, persistent;
 };
 
-static void add_to_share(const struct state *state, struct param_range range, size_t begin, size_t end,
+static void add_to_share(const struct model_states *state, struct param_range range, size_t begin, size_t end,
                          struct share *share) {
     for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
         const struct param *param = &state->params->params[i];
@@ -99,14 +100,14 @@ static void add_to_share(const struct state *state, struct param_range range, si
     }
 }
 
-static struct share share_of_rank(const struct state *state, const struct fetch *fetch) {
+static struct share share_of_rank(const struct model_states *state, const struct fetch *fetch) {
     struct share share = {0};
     for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
         add_to_share(state, fetch->range, state->owned.spans[i].begin, state->owned.spans[i].end, &share);
     return share;
 }
 
-static struct share share_of_all(const struct state *state, const struct fetch *fetch) {
+static struct share share_of_all(const struct model_states *state, const struct fetch *fetch) {
     struct share share = {0};
     add_to_share(state, fetch->range, fetch->range.begin, fetch->range.end, &share);
     return share;
@@ -114,7 +115,7 @@ static struct share share_of_all(const struct state *state, const struct fetch *
 
 // Embeddings and blocks are used in forward and in backward; the final norm, which the head computes forward
 // and backward in one go, once; a block's group as often as the model asks for it.
-static uint64_t uses_of(const struct state *state, int index) {
+static uint64_t uses_of(const struct model_states *state, int index) {
     const struct parameters *parameters = &state->parameters;
     int unit = parameters->fetches[index].unit, group = index - parameters->first_fetch[unit];
     if (stage_by_group(&state->options, state->params, unit))
@@ -123,7 +124,7 @@ static uint64_t uses_of(const struct state *state, int index) {
     return unit == state->params->n_units - 1 ? 1 : 2;
 }
 
-static void plan_reduction(const struct state *state, uint64_t n_micro, struct wire_plan *out) {
+static void plan_reduction(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
     const struct gradients *gradients = &state->gradients;
@@ -136,11 +137,11 @@ static void plan_reduction(const struct state *state, uint64_t n_micro, struct w
     if (options->stage < 2)
         calls = transfers_n_calls(params->n_elements, options->reduce_bucket);
     out->bytes[COMM_REDUCE_SCATTER] =
-        times * (params->n_elements - owned) * dtype_size(options->gradients_travel_as);
+        times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
     out->calls[COMM_REDUCE_SCATTER] = times * calls;
 }
 
-static void plan_gathers(const struct state *state, uint64_t n_micro, struct wire_plan *out) {
+static void plan_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
     uint64_t others = (uint64_t)state->world - 1;
@@ -162,8 +163,8 @@ static void plan_gathers(const struct state *state, uint64_t n_micro, struct wir
     out->calls[COMM_ALL_GATHER] += transfers_n_calls(persistent, options->allgather_bucket);
 }
 
-void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out) {
-    *out = (struct wire_plan){0};
+void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out) {
+    *out = (struct comm_volume){0};
     if (state->world == 1)
         return;
     plan_reduction(state, (uint64_t)n_micro_batches, out);
@@ -171,12 +172,14 @@ void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct w
     adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
 }
 
-uint64_t wire_plan_bytes(const struct wire_plan *wire) {
-    return wire->bytes[COMM_REDUCE_SCATTER] + wire->bytes[COMM_ALL_GATHER] + wire->bytes[COMM_ALL_REDUCE];
+uint64_t comm_volume_bytes(const struct comm_volume *volume) {
+    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] +
+           volume->bytes[COMM_ALL_REDUCE];
 }
 
-uint64_t wire_plan_calls(const struct wire_plan *wire) {
-    return wire->calls[COMM_REDUCE_SCATTER] + wire->calls[COMM_ALL_GATHER] + wire->calls[COMM_ALL_REDUCE];
+uint64_t comm_volume_calls(const struct comm_volume *volume) {
+    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] +
+           volume->calls[COMM_ALL_REDUCE];
 }
 
 // ---- the whole
@@ -194,20 +197,20 @@ static void count_regions(const struct region_table *table, enum region_place pl
             plan->taken[table->regions[i].place] += table->regions[i].bytes;
 }
 
-typedef enum status (*parts_adder)(struct parts *parts, const struct plan_request *request,
-                                   struct region_table *table);
+typedef enum status (*engine_adder)(struct engine *parts, const struct plan_request *request,
+                                    struct region_table *table);
 
-static enum status count_parts(const struct plan_request *request, parts_adder add, struct plan *plan) {
-    struct parts parts = {0};
+static enum status count_parts(const struct plan_request *request, engine_adder add, struct plan *plan) {
+    struct engine parts = {0};
     struct region_table table;
     region_table_init(&table);
     enum status status = add(&parts, request, &table);
     if (status == STATUS_OK) {
         count_regions(&table, request->device->place, plan);
         if (parts.state.params) // there are states
-            wire_plan_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->wire);
+            comm_volume_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->volume);
     }
-    parts_free(&parts);
+    engine_free(&parts);
     region_table_free(&table);
     return status;
 }
@@ -222,7 +225,7 @@ enum status plan_add_model(const struct plan_request *request, struct plan *plan
 
 enum status plan_make(const struct plan_request *request, struct plan *out) {
     *out = (struct plan){0};
-    return count_parts(request, parts_plan, out);
+    return count_parts(request, engine_plan, out);
 }
 
 // ---- every stage, of the ranks that need most and least
@@ -359,7 +362,7 @@ enum status plan_stages(const struct plan_request *request, struct plan_stage st
 
 // ---- said to the person
 
-void plan_print(const struct region_table *table, const struct wire_plan *wire, int world) {
+void plan_print(const struct region_table *table, const struct comm_volume *volume, int world) {
     struct text line = {0};
     char bytes[32];
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
@@ -376,6 +379,6 @@ void plan_print(const struct region_table *table, const struct wire_plan *wire, 
     text_free(&line);
     if (world > 1)
         log_info("each step rank 0 sends %s in %llu calls",
-                 text_bytes(bytes, sizeof bytes, (double)wire_plan_bytes(wire)),
-                 (unsigned long long)wire_plan_calls(wire));
+                 text_bytes(bytes, sizeof bytes, (double)comm_volume_bytes(volume)),
+                 (unsigned long long)comm_volume_calls(volume));
 }

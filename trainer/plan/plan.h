@@ -10,8 +10,8 @@
 #include "zero/stages/optimizer.h"
 
 // The parts of a run that have memory.
-struct parts {
-    struct state state;
+struct engine {
+    struct model_states state;
     struct optimizer optimizer;
     struct gpt *gpt;
     struct generator *generator; // NULL without samples on this rank
@@ -28,27 +28,27 @@ struct plan_request {
 };
 // Host memory of the links between ranks (zero/comm), per rank.
 size_t plan_links_bytes(const struct plan_request *request);
-// Makes the parts and adds all their regions to the table. Free with parts_free, also after a failure.
-enum status parts_plan(struct parts *parts, const struct plan_request *request,
-                       struct region_table *table) MUST_CHECK;
-// host: as state_bind has it.
-enum status parts_bind(struct parts *parts, const struct region_table *table, struct stream *stream,
-                       struct comm *comm, struct device *host) MUST_CHECK;
-void parts_free(struct parts *parts);
+// Makes the parts and adds all their regions to the table. Free with engine_free, also after a failure.
+enum status engine_plan(struct engine *parts, const struct plan_request *request,
+                        struct region_table *table) MUST_CHECK;
+// host: as model_states_bind has it.
+enum status engine_bind(struct engine *parts, const struct region_table *table, struct stream *stream,
+                        struct comm *comm, struct device *host) MUST_CHECK;
+void engine_free(struct engine *parts);
 
 // What one rank sends in one step, evaluations and samples left out.
-struct wire_plan {
+struct comm_volume {
     uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
 };
-void wire_plan_make(const struct state *state, int64_t n_micro_batches, struct wire_plan *out);
-uint64_t wire_plan_bytes(const struct wire_plan *wire); // all but broadcasts and control
-uint64_t wire_plan_calls(const struct wire_plan *wire);
+void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out);
+uint64_t comm_volume_bytes(const struct comm_volume *volume); // all but broadcasts and control
+uint64_t comm_volume_calls(const struct comm_volume *volume);
 
 struct plan {
     size_t bytes[N_REGION_KINDS], total; // where the device has its memory
     size_t host;                         // beside that, on the host
     size_t taken[N_REGION_PLACES];       // of each place's memory, padding included
-    struct wire_plan wire;
+    struct comm_volume volume;
 };
 enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
 // Its two halves, for who plans many settings; each adds to the plan. The states depend on stage, offload and
@@ -72,6 +72,6 @@ struct plan_stage {
 enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) MUST_CHECK;
 
 // Says to the person what the run takes and sends.
-void plan_print(const struct region_table *table, const struct wire_plan *wire, int world);
+void plan_print(const struct region_table *table, const struct comm_volume *volume, int world);
 
 #endif

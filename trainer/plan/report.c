@@ -68,7 +68,7 @@ enum { N_SENDING = sizeof sending / sizeof *sending };
 
 static int n_sending(const struct plan_case *one) {
     for (int stage = 0; stage < N_STAGES; stage++)
-        if (one->stages[stage].most.wire.calls[sending[N_SENDING - 1]] > 0)
+        if (one->stages[stage].most.volume.calls[sending[N_SENDING - 1]] > 0)
             return N_SENDING;
     return N_SENDING - 1;
 }
@@ -108,8 +108,8 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
     if (name_rank)
         ADD_CELL(table, "%d", plan->rank);
     for (int i = 0; i < n_columns; i++) {
-        add_bytes(table, plan->most.wire.bytes[sending[i]]);
-        ADD_CELL(table, "%" PRIu64, plan->most.wire.calls[sending[i]]);
+        add_bytes(table, plan->most.volume.bytes[sending[i]]);
+        ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[sending[i]]);
     }
 }
 
@@ -244,8 +244,8 @@ static void add_stage_json(struct text *out, const struct plan_report *report, c
              plan->least, plan->most.host);
     for (int i = 0; i < n_sending(one); i++)
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
-                 comm_operation_name(sending[i]), plan->most.wire.bytes[sending[i]],
-                 plan->most.wire.calls[sending[i]]);
+                 comm_operation_name(sending[i]), plan->most.volume.bytes[sending[i]],
+                 plan->most.volume.calls[sending[i]]);
     text_add(out, "}");
     if (has_limits(report))
         text_add(out, ", \"fits\": %s", stage_fits(report, one, stage) ? "true" : "false");

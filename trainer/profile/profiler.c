@@ -39,7 +39,7 @@ static void enter(struct profiler *profiler, struct profile_place place) {
 }
 
 static void leave(struct profiler *profiler) {
-    profile_end(profiler->profile, (struct work){0});
+    profile_end(profiler->profile, (struct operation_cost){0});
     profiler->depth--;
     profile_set_place(profiler->profile,
                       profiler->depth > 0 ? profiler->places[profiler->depth - 1] : NOWHERE);
@@ -52,7 +52,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     profile_begin(profiler->profile, PROFILE_SPAN, "acquire parameters");
     enum status status =
         profiler->model.params_acquire(profiler->model.context, stream, unit, pass, next, view);
-    profile_end(profiler->profile, (struct work){0});
+    profile_end(profiler->profile, (struct operation_cost){0});
     return status;
 }
 
@@ -60,7 +60,7 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
     struct profiler *profiler = context;
     profile_begin(profiler->profile, PROFILE_SPAN, "release parameters");
     enum status status = profiler->model.params_release(profiler->model.context, stream, unit, pass);
-    profile_end(profiler->profile, (struct work){0});
+    profile_end(profiler->profile, (struct operation_cost){0});
     leave(profiler);
     return status;
 }
@@ -82,7 +82,7 @@ static enum status ready(void *context, struct stream *stream, int unit) {
     struct profiler *profiler = context;
     profile_begin(profiler->profile, PROFILE_SPAN, "give gradients");
     enum status status = profiler->model.grads_ready(profiler->model.context, stream, unit);
-    profile_end(profiler->profile, (struct work){0});
+    profile_end(profiler->profile, (struct operation_cost){0});
     return status;
 }
 

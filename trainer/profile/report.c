@@ -151,13 +151,13 @@ static void print_line(const struct profile_about *about, const struct profile_s
                        const struct profile_line *line, struct text *out) {
     const struct profile_sample *sum = &line->sum;
     double n = summary->n_steps;
-    enum work_limit limit;
-    double least = work_least_seconds(&sum->work, &about->limits, &limit);
+    enum cost_limit limit;
+    double least = cost_least_seconds(&sum->work, &about->limits, &limit);
     text_add(out, "%-40s %7.4g %10.3f %6.2f %%", line->name, (double)sum->calls / n, sum->seconds / n * 1e3,
              100 * sum->seconds / summary->seconds);
     if (line->is_limited && sum->seconds > 0)
         text_add(out, " %9.3f %8.3f %6.2f of %s", sum->work.flops / n / 1e9, sum->work.bytes / n / 1e9,
-                 least / sum->seconds, work_limit_name(limit));
+                 least / sum->seconds, cost_limit_name(limit));
     text_add(out, "\n");
 }
 
@@ -173,12 +173,12 @@ static void print_whole(const struct profile_about *about, const struct profile_
     double flops = 0, bytes = 0, least = 0;
     for (int i = 0; i < summary->n_lines; i++) {
         const struct profile_line *line = &summary->lines[i];
-        enum work_limit limit;
+        enum cost_limit limit;
         if (!line->counts || !line->is_limited)
             continue;
         flops += line->sum.work.flops;
         bytes += line->sum.work.bytes;
-        least += work_least_seconds(&line->sum.work, &about->limits, &limit);
+        least += cost_least_seconds(&line->sum.work, &about->limits, &limit);
     }
     print_rest(summary, "other", summary->other, out);
     text_add(out, "\n");
@@ -229,15 +229,15 @@ static void add_number(struct text *out, const char *name, double value) {
 
 static void add_figures(const struct profile_about *about, const struct profile_sample *sample, bool limited,
                         double whole, struct text *out) {
-    enum work_limit limit;
-    double least = work_least_seconds(&sample->work, &about->limits, &limit);
+    enum cost_limit limit;
+    double least = cost_least_seconds(&sample->work, &about->limits, &limit);
     text_add(out, ", \"calls\": %" PRId64, sample->calls);
     add_number(out, "seconds", sample->seconds);
     add_number(out, "flops", sample->work.flops);
     add_number(out, "bytes", sample->work.bytes);
     add_number(out, "share", sample->seconds / whole);
-    if (limited && limit != WORK_LIMIT_NONE && sample->seconds > 0) {
-        text_add(out, ", \"limit\": \"%s\"", work_limit_name(limit));
+    if (limited && limit != COST_LIMIT_NONE && sample->seconds > 0) {
+        text_add(out, ", \"limit\": \"%s\"", cost_limit_name(limit));
         add_number(out, "of_limit", least / sample->seconds);
     }
 }

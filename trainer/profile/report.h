@@ -14,7 +14,7 @@ struct profile_about {
     const struct gpt_config *config;
     const char *device; // its description
     const char *compute;
-    struct work_limits limits; // of this rank's device
+    struct device_peak limits; // of this rank's device
     int rank;
     int64_t first_step;      // number of the profile's first
     double origin, shift_us; // the timeline's zero on this rank's clock, and what is added to be on rank 0's

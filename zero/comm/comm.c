@@ -89,8 +89,8 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, str
     enum status status = event_wait(issued, &comm->stream);
     if (status == STATUS_OK)
         status = comm->backend->bulk(comm, call);
-    profile_end(comm->profile,
-                (struct work){.bytes = (double)(call->transfer->elements * dtype_size(call->type))});
+    profile_end(comm->profile, (struct operation_cost){
+                                   .bytes = (double)(call->transfer->elements * dtype_size(call->type))});
     *seconds = clock_monotonic_s() - began;
     comm->traffic.calls[call->operation]++;
     if (status != STATUS_OK) // the caller may not wait for this call before the others wait for the caller
@@ -177,19 +177,19 @@ static void queue_delete(struct comm *comm) {
 }
 
 // Who has to wait anyway makes the calls that the thread has not begun: nothing needs to wake up for them.
-static enum status wait_until_done(struct comm *comm, uint64_t ticket) {
+static enum status wait_until_done(struct comm *comm, uint64_t work) {
     struct comm_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
-    if (queue->done < ticket) {
+    if (queue->done < work) {
         double began = clock_monotonic_s();
         profile_begin(comm->profile, PROFILE_SPAN, "wait for communication");
-        while (queue->done < ticket) {
+        while (queue->done < work) {
             if (queue->making)
                 pthread_cond_wait(&queue->changed, &queue->lock);
             else
                 make_next_call(comm, true);
         }
-        profile_end(comm->profile, (struct work){0});
+        profile_end(comm->profile, (struct operation_cost){0});
         comm->traffic.waited_s += clock_monotonic_s() - began;
     }
     enum status status = queue->status;
@@ -216,10 +216,9 @@ static enum status run_alone(struct stream *stream, const struct comm_call *call
     return STATUS_OK;
 }
 
-static enum status start(struct comm *comm, struct stream *stream, struct comm_call *call,
-                         comm_ticket *ticket) {
+static enum status start(struct comm *comm, struct stream *stream, struct comm_call *call, comm_work *work) {
     struct comm_queue *queue = comm->queue;
-    *ticket = 0;
+    *work = 0;
     if (comm->world == 1)
         return run_alone(stream, call);
     call->id.number = rank_state_issue(comm->state, call->id.collective);
@@ -239,7 +238,7 @@ static enum status start(struct comm *comm, struct stream *stream, struct comm_c
         status = event_record(&queue->issued[queue->given % QUEUE_LENGTH], stream);
     if (status == STATUS_OK) {
         queue->calls[queue->given % QUEUE_LENGTH] = *call;
-        *ticket = ++queue->given;
+        *work = ++queue->given;
         pthread_cond_broadcast(&queue->changed);
     }
     pthread_mutex_unlock(&queue->lock);
@@ -249,21 +248,21 @@ static enum status start(struct comm *comm, struct stream *stream, struct comm_c
 // ---- bulk
 
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                                const float *in, float *out, enum dtype travel_as, bool accumulate,
-                                comm_ticket *ticket) {
+                                const float *in, float *out, enum dtype comm_dtype, bool accumulate,
+                                comm_work *work) {
     return start(comm, stream,
                  &(struct comm_call){.id.collective = COLLECTIVE_REDUCE_SCATTER,
                                      .operation = COMM_REDUCE_SCATTER,
                                      .transfer = transfer,
                                      .in = in,
                                      .out = out,
-                                     .type = travel_as,
+                                     .type = comm_dtype,
                                      .accumulate = accumulate},
-                 ticket);
+                 work);
 }
 
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                            const void *in, void *out, enum dtype type, comm_ticket *ticket) {
+                            const void *in, void *out, enum dtype type, comm_work *work) {
     return start(comm, stream,
                  &(struct comm_call){.id.collective = COLLECTIVE_ALL_GATHER,
                                      .operation = COMM_ALL_GATHER,
@@ -271,12 +270,12 @@ enum status comm_all_gather(struct comm *comm, struct stream *stream, const stru
                                      .in = in,
                                      .out = out,
                                      .type = type},
-                 ticket);
+                 work);
 }
 
-enum status comm_wait(struct comm *comm, struct stream *stream, comm_ticket ticket) {
+enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) {
     (void)stream; // a call that is done has finished on the device
-    return comm->queue && ticket ? wait_until_done(comm, ticket) : STATUS_OK;
+    return comm->queue && work ? wait_until_done(comm, work) : STATUS_OK;
 }
 
 enum status comm_wait_all(struct comm *comm) {
@@ -294,7 +293,7 @@ static struct comm_id begin_small(struct comm *comm, enum comm_collective collec
 }
 
 static enum status end_small(struct comm *comm, size_t bytes, enum status status) {
-    profile_end(comm->profile, (struct work){.bytes = (double)bytes});
+    profile_end(comm->profile, (struct operation_cost){.bytes = (double)bytes});
     return status;
 }
 

@@ -77,7 +77,7 @@ struct comm {
     bool eager;                  // the bulk call being made has a caller who waits for it
 };
 
-typedef uint64_t comm_ticket; // of a bulk call under way; 0: none
+typedef uint64_t comm_work; // of a bulk call under way; 0: none
 
 // ---- opening and closing
 
@@ -109,22 +109,22 @@ void comm_progress(struct comm *comm);
 size_t comm_memory_bytes(int world, int linked);
 size_t comm_sums_bytes(int world, enum region_place place);
 
-// ---- bulk. Buffers must stay untouched until the ticket was waited for; writes made on
+// ---- bulk. Buffers must stay untouched until the work was waited for; writes made on
 // `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results. One
 // rank alone sends nothing: its calls are work on `stream`.
 
 // Each piece's owner gets the sum over ranks r = 0, 1, ... of r's in[piece.in ...] in its out[piece.out ...]:
 // taken in fp32, in rank order. With `accumulate` it is added to what is there. `out` may be the owner's `in`
-// itself where piece.in == piece.out. travel_as: fp32, or bf16 or fp16: then every rank's share, the owner's
+// itself where piece.in == piece.out. comm_dtype: fp32, or bf16 or fp16: then every rank's share, the owner's
 // own too, is rounded to that once before it is added (one rank alone sends nothing and rounds nothing).
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                                const float *in, float *out, enum dtype travel_as, bool accumulate,
-                                comm_ticket *ticket) MUST_CHECK;
+                                const float *in, float *out, enum dtype comm_dtype, bool accumulate,
+                                comm_work *work) MUST_CHECK;
 // Every rank gets each piece's owner's in[piece.in ...] in its out[piece.out ...], of `type`. The owner's two
 // places may be one.
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                            const void *in, void *out, enum dtype type, comm_ticket *ticket) MUST_CHECK;
-enum status comm_wait(struct comm *comm, struct stream *stream, comm_ticket ticket) MUST_CHECK;
+                            const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
+enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 enum status comm_wait_all(struct comm *comm) MUST_CHECK;
 
 // ---- small, host memory, along a tree of ranks. All but comm_agree wait for the bulk calls before them.

@@ -154,7 +154,7 @@ static enum status take_pending(struct offload *offload, struct stream *stream) 
     offload->pending_from = -1;
     if (from < 0)
         return STATUS_OK;
-    TRY(comm_wait(offload->comm, stream, offload->ticket));
+    TRY(comm_wait(offload->comm, stream, offload->work));
     TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->out));
     for (int unit = from; unit >= to; unit--)
         TRY(take(offload, unit));
@@ -207,7 +207,7 @@ enum status offload_staging(struct offload *offload, struct stream *stream, int 
                                             : STATUS_OK;
 }
 
-enum status offload_reduced(struct offload *offload, struct stream *stream, int unit, comm_ticket ticket) {
+enum status offload_reduced(struct offload *offload, struct stream *stream, int unit, comm_work work) {
     bool taken =
         offload_is_on(offload) && !takes_at_the_end(offload) && (offload->last || offload_stages(offload));
     if (!taken || unit >= offload->pending_to)
@@ -217,7 +217,7 @@ enum status offload_reduced(struct offload *offload, struct stream *stream, int 
     TRY(take_pending(offload, stream));
     offload->pending_from = from;
     offload->pending_to = unit;
-    offload->ticket = ticket;
+    offload->work = work;
     return load(offload, unit - 1);
 }
 

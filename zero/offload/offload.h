@@ -49,7 +49,7 @@ struct offload {
     void *taken_context;
     bool last, accumulating;      // the micro-batch: of the step; adds to what is kept
     int pending_from, pending_to; // units being reduced, from the higher down; from < to: none
-    comm_ticket ticket;           // of their reduction
+    comm_work work;               // of their reduction
 };
 
 // Elements that the host steps, and sends, at a time.
@@ -81,9 +81,9 @@ enum status offload_begin(struct offload *offload, struct stream *stream, bool l
                           bool accumulating) MUST_CHECK;
 // Where a unit's share is to be reduced, at offsets from the share's begin; for work on `stream`, and later.
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) MUST_CHECK;
-// All units from `unit` up are being reduced, or were; ticket: of the call that was the last for them.
+// All units from `unit` up are being reduced, or were; work: of the call that was the last for them.
 enum status offload_reduced(struct offload *offload, struct stream *stream, int unit,
-                            comm_ticket ticket) MUST_CHECK;
+                            comm_work work) MUST_CHECK;
 // All units were reduced and, in stage 0, gathered: sends what was not sent. Later work on `stream` sees the
 // device's parts.
 enum status offload_finish(struct offload *offload, struct stream *stream) MUST_CHECK;

@@ -18,7 +18,7 @@ struct stage_options {
     size_t reduce_bucket, allgather_bucket; // elements
     size_t prefetch_bucket, persistence_threshold, max_live;
     bool overlap, reduce_every_micro_batch;
-    enum dtype gradients_travel_as;
+    enum dtype gradient_comm_dtype;
     enum gpt_recompute recompute; // of blocks in backward: which groups are gathered again
     // What the host keeps for a device with memory of its own; none of it where the device is the host.
     bool offload_optimizer, offload_speculative, offload_param;

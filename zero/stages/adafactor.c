@@ -18,7 +18,7 @@ struct piece {
 };
 
 struct pass {
-    struct state *state;
+    struct model_states *state;
     const struct adafactor_call *call;
     enum status (*visit)(const struct pass *pass, struct stream *stream, const struct factors_place *place,
                          const struct piece *piece);
@@ -56,7 +56,7 @@ static enum status visit_device(const struct pass *pass, struct stream *stream) 
 
 // In the order in which gradients arrive.
 static enum status visit_host(const struct pass *pass) {
-    struct state *state = pass->state;
+    struct model_states *state = pass->state;
     const struct tiers *tiers = &state->tiers;
     struct stream host = {.device = state->host};
     if (!state->options.offload_optimizer)
@@ -71,7 +71,7 @@ static enum status visit_host(const struct pass *pass) {
 }
 
 // In stage 0 every rank sums whole tensors.
-static bool sums_are_shared(const struct state *state) {
+static bool sums_are_shared(const struct model_states *state) {
     return state->options.stage > 0;
 }
 
@@ -79,7 +79,7 @@ static bool sums_are_shared(const struct state *state) {
 // the host's first; then those of the other ranks.
 static enum status sum_up(const struct pass *pass, struct stream *stream, double *of_device, double *of_host,
                           size_t n) {
-    struct state *state = pass->state;
+    struct model_states *state = pass->state;
     const struct device *device = state->device;
     // A double's zero is two floats'.
     TRY(device->ops->fill(stream, &(struct fill_args){.out = of_device, .n = 2 * n, .type = DTYPE_F32}));
@@ -109,11 +109,11 @@ static int rows_or_one(const struct param *param) {
 
 static enum status sum_piece(const struct pass *pass, struct stream *stream,
                              const struct factors_place *place, const struct piece *piece) {
-    const struct state *state = pass->state;
+    const struct model_states *state = pass->state;
     const struct adafactor_sums_args args = {
         .row_sums = row_sums_at(&state->factors, place, piece->tensor),
         .column_sums = column_sums_at(&state->factors, place, piece->tensor),
-        .grad = state_gradients_at(state, piece->part) + piece->offset,
+        .grad = model_states_gradients_at(state, piece->part) + piece->offset,
         .stretch = piece->stretch,
         .rows = rows_or_one(&state->params->params[piece->tensor]),
         // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
@@ -127,7 +127,7 @@ static enum status sum_piece(const struct pass *pass, struct stream *stream,
 // ---- factors
 
 // Every rank moves all of them, by the same sums.
-static void move_factors(const struct state *state, const struct adafactor_call *call) {
+static void move_factors(const struct model_states *state, const struct adafactor_call *call) {
     const struct factors *factors = &state->factors;
     const struct params *params = state->params;
 #pragma omp parallel for num_threads(state->host->n_threads) schedule(dynamic)
@@ -149,7 +149,7 @@ static void move_factors(const struct state *state, const struct adafactor_call 
     }
 }
 
-static enum status send_scales(const struct state *state, struct stream *stream) {
+static enum status send_scales(const struct model_states *state, struct stream *stream) {
     const struct factors *factors = &state->factors;
     if (!factors->apart)
         return STATUS_OK;
@@ -161,10 +161,10 @@ static enum status send_scales(const struct state *state, struct stream *stream)
 
 static struct adafactor_direction direction_of(const struct pass *pass, const struct factors_place *place,
                                                const struct piece *piece) {
-    const struct state *state = pass->state;
+    const struct model_states *state = pass->state;
     size_t rows = (size_t)factors_rows(&state->params->params[piece->tensor]);
     const float *scales = place->scales + state->factors.first[piece->tensor];
-    return (struct adafactor_direction){.grad = state_gradients_at(state, piece->part) + piece->offset,
+    return (struct adafactor_direction){.grad = model_states_gradients_at(state, piece->part) + piece->offset,
                                         .row_scales = rows > 0 ? scales : NULL,
                                         .column_scales = scales + rows,
                                         .largest_scale = ADAFACTOR_LARGEST_SCALE,
@@ -172,13 +172,13 @@ static struct adafactor_direction direction_of(const struct pass *pass, const st
                                         .grad_type = DTYPE_F32};
 }
 
-static float *master_at(const struct state *state, const struct piece *piece) {
-    return state_part_at(state, piece->part, piece->offset, state->tiers.current).master;
+static float *master_at(const struct model_states *state, const struct piece *piece) {
+    return model_states_part_at(state, piece->part, piece->offset, state->tiers.current).master;
 }
 
 static enum status norm_piece(const struct pass *pass, struct stream *stream,
                               const struct factors_place *place, const struct piece *piece) {
-    const struct state *state = pass->state;
+    const struct model_states *state = pass->state;
     const struct adafactor_norms_args args = {.sums = place->norms + FACTORS_NORMS * piece->tensor,
                                               .master = master_at(state, piece),
                                               .direction = direction_of(pass, place, piece),
@@ -193,7 +193,7 @@ static enum status norm_piece(const struct pass *pass, struct stream *stream,
 
 static struct adafactor_step_args step_args(const struct pass *pass, const struct factors_place *place,
                                             const struct piece *piece) {
-    const struct state *state = pass->state;
+    const struct model_states *state = pass->state;
     const struct config *config = pass->call->config;
     const struct param *param = &state->params->params[piece->tensor];
     double lr = pass->call->lr;
@@ -211,7 +211,7 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
 // On the host a part of it at a time, so that each is on its way while the next is updated.
 static enum status step_on_host(const struct pass *pass, struct stream *stream,
                                 const struct factors_place *place, const struct piece *piece) {
-    struct state *state = pass->state;
+    struct model_states *state = pass->state;
     int copy = state->tiers.current;
     for (size_t done = 0; done < piece->stretch.n; done += OFFLOAD_PIECE) {
         size_t left = piece->stretch.n - done;
@@ -223,7 +223,7 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
         TRY(offload_params_begin(&state->offload, now.part, now.offset, copy, &args.param));
         TRY(stream->device->ops->adafactor_step(stream, &args));
         TRY(offload_params_end(&state->offload, now.part, now.offset, now.stretch.n, copy,
-                               state_params_at(state, now.part, now.offset)));
+                               model_states_params_at(state, now.part, now.offset)));
     }
     return STATUS_OK;
 }
@@ -233,18 +233,20 @@ static enum status step_piece(const struct pass *pass, struct stream *stream,
     if (piece->part->on_host)
         return step_on_host(pass, stream, place, piece);
     struct adafactor_step_args args = step_args(pass, place, piece);
-    args.param =
-        pass->state->type == DTYPE_F32 ? NULL : state_params_at(pass->state, piece->part, piece->offset);
+    args.param = pass->state->type == DTYPE_F32
+                     ? NULL
+                     : model_states_params_at(pass->state, piece->part, piece->offset);
     return stream->device->ops->adafactor_step(stream, &args);
 }
 
 // ---- a step
 
-static size_t n_norms(const struct state *state) {
+static size_t n_norms(const struct model_states *state) {
     return FACTORS_NORMS * (size_t)state->params->n_params;
 }
 
-enum status adafactor_update(struct state *state, struct stream *stream, const struct adafactor_call *call) {
+enum status adafactor_update(struct model_states *state, struct stream *stream,
+                             const struct adafactor_call *call) {
     const struct factors *factors = &state->factors;
     const struct pass sums = {state, call, sum_piece}, norms = {state, call, norm_piece},
                       steps = {state, call, step_piece};
@@ -256,7 +258,7 @@ enum status adafactor_update(struct state *state, struct stream *stream, const s
     return visit_host(&steps);
 }
 
-enum status adafactor_skip(struct state *state) {
+enum status adafactor_skip(struct model_states *state) {
     const struct factors *factors = &state->factors;
     if (!sums_are_shared(state))
         return STATUS_OK;
@@ -265,7 +267,7 @@ enum status adafactor_skip(struct state *state) {
     return comm_all_reduce(state->comm, factors->host.norms, n_norms(state));
 }
 
-void adafactor_traffic(const struct state *state, uint64_t *bytes, uint64_t *calls) {
+void adafactor_traffic(const struct model_states *state, uint64_t *bytes, uint64_t *calls) {
     *bytes = *calls = 0;
     if (state->factors.n == 0 || state->world == 1 || !sums_are_shared(state))
         return;

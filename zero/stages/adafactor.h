@@ -19,12 +19,12 @@ struct adafactor_call {
 
 // Updates the master weights of this rank's parts, and their parameters; those of the host's parts are on
 // their way to the device when it returns.
-enum status adafactor_update(struct state *state, struct stream *stream,
+enum status adafactor_update(struct model_states *state, struct stream *stream,
                              const struct adafactor_call *call) MUST_CHECK;
 // A step that is skipped: sends what the plan says of every step, and changes nothing.
-enum status adafactor_skip(struct state *state) MUST_CHECK;
+enum status adafactor_skip(struct model_states *state) MUST_CHECK;
 
 // What a rank sends in a step beside what every optimizer sends.
-void adafactor_traffic(const struct state *state, uint64_t *bytes, uint64_t *calls);
+void adafactor_traffic(const struct model_states *state, uint64_t *bytes, uint64_t *calls);
 
 #endif

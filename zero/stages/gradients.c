@@ -214,7 +214,7 @@ static struct gradient_buffer *free_buffer(struct gradients *gradients) {
     struct gradient_buffer *oldest = NULL;
     for (int i = 0; i < gradients->n_pool; i++) {
         struct gradient_buffer *buffer = &gradients->pool[i];
-        if (buffer->reduction < 0 && (!oldest || buffer->ticket < oldest->ticket))
+        if (buffer->reduction < 0 && (!oldest || buffer->work < oldest->work))
             oldest = buffer;
     }
     return oldest;
@@ -234,7 +234,7 @@ static enum status lend(struct gradients *gradients, struct stream *stream, int 
     if (buffer->reduction == index) // the embeddings' second time
         return STATUS_OK;
     buffer->reduction = index;
-    TRY(comm_wait(gradients->comm, stream, buffer->ticket));
+    TRY(comm_wait(gradients->comm, stream, buffer->work));
     return clear_range(gradients, stream, reduction->range, buffer->data);
 }
 
@@ -258,9 +258,9 @@ enum status gradients_acquire_group(struct gradients *gradients, struct stream *
 }
 
 static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
-                          const float *from, float *to, comm_ticket *ticket) {
+                          const float *from, float *to, comm_work *work) {
     return comm_reduce_scatter(gradients->comm, stream, call, from, to,
-                               gradients->options->gradients_travel_as, gradients->accumulating, ticket);
+                               gradients->options->gradient_comm_dtype, gradients->accumulating, work);
 }
 
 // Calls go through all units, the last first, wherever a bucket is full.
@@ -268,21 +268,21 @@ static enum status ready_together(struct gradients *gradients, struct stream *st
     const struct params *params = gradients->params;
     const struct transfers *calls = &gradients->together;
     float *to = gradients->shard ? gradients->shard : gradients->whole;
-    comm_ticket ticket = 0;
+    comm_work work = 0;
     while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit) {
         const struct transfer *call = &calls->calls[gradients->next_call++];
-        TRY(reduce(gradients, stream, call, gradients->whole, to, &ticket));
+        TRY(reduce(gradients, stream, call, gradients->whole, to, &work));
         gradients->sent += call->elements;
     }
     int lowest = params->n_units; // whose elements were all sent
     while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->sent)
         lowest--;
-    return offload_reduced(gradients->offload, stream, lowest, ticket);
+    return offload_reduced(gradients->offload, stream, lowest, work);
 }
 
 // Into this rank's share of the unit: in the shard, or on its way to the host.
 static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
-                                comm_ticket *ticket) {
+                                comm_work *work) {
     const struct reduction *reduction = &gradients->reductions[index];
     const struct stage_spans *owned = gradients->offload->owned;
     struct gradient_buffer *buffer = buffer_of(gradients, index);
@@ -292,9 +292,9 @@ static enum status reduce_range(struct gradients *gradients, struct stream *stre
     else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
         to += owned->spans[owned->first[reduction->unit]].in_shard;
     for (int i = 0; i < reduction->calls->n_calls; i++)
-        TRY(reduce(gradients, stream, &reduction->calls->calls[i], buffer->data, to, &buffer->ticket));
+        TRY(reduce(gradients, stream, &reduction->calls->calls[i], buffer->data, to, &buffer->work));
     buffer->reduction = -1;
-    *ticket = buffer->ticket;
+    *work = buffer->work;
     return STATUS_OK;
 }
 
@@ -317,11 +317,11 @@ enum status gradients_ready_group(struct gradients *gradients, struct stream *st
 }
 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
-    comm_ticket ticket;
+    comm_work work;
     const float *from = gradients->shard ? gradients->shard : gradients->whole;
     for (int i = 0; i < gradients->spread.n_calls; i++)
         TRY(comm_all_gather(gradients->comm, stream, &gradients->spread.calls[i], from, gradients->whole,
-                            DTYPE_F32, &ticket));
+                            DTYPE_F32, &work));
     TRY(comm_wait_all(gradients->comm));
     return offload_finish(gradients->offload, stream);
 }

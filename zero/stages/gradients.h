@@ -29,8 +29,8 @@ struct reduction {
 struct gradient_buffer {
     int region;
     float *data;
-    int reduction;      // whose gradients it holds, -1: none
-    comm_ticket ticket; // of the reduction that still reads it
+    int reduction;  // whose gradients it holds, -1: none
+    comm_work work; // of the reduction that still reads it
 };
 
 struct gradients {
@@ -48,7 +48,7 @@ struct gradients {
     struct reduction *reductions; // stages 2 and 3
     int *first_reduction;         // (n_units + 1) the reductions of a unit
     struct transfers spread;      // stage 0: the sums, to all
-    comm_ticket latest;           // stages 2 and 3: of the reduction begun last
+    comm_work latest;             // stages 2 and 3: of the reduction begun last
     int next_call;                // of `together`
     size_t sent;                  // elements of the calls before it
     bool fresh;                   // this micro-batch's are the first in their buffers

@@ -35,10 +35,10 @@ enum status stage_options_read(const struct config *config, enum region_place pl
         // Of other stages a plan says what they would take without.
         .offload_param = apart && config->zero_optimization.stage == 3 &&
                          strcmp(config->zero_optimization.offload_param.device, "cpu") == 0};
-    const char *travel_as = config->top.communication_data_type;
-    if (!dtype_from_name(travel_as, &out->gradients_travel_as))
+    const char *comm_dtype = config->top.communication_data_type;
+    if (!dtype_from_name(comm_dtype, &out->gradient_comm_dtype))
         return FAIL(STATUS_INVALID, "%s: communication_data_type is \"%s\", expected fp32, bf16 or fp16",
-                    config->source, travel_as);
+                    config->source, comm_dtype);
     return partition_find(config->zero_optimization.partition, &out->partition);
 }
 
@@ -46,7 +46,7 @@ enum status stage_options_read(const struct config *config, enum region_place pl
 
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                            struct gpt_next next, struct unit_view *view) {
-    struct state *state = context;
+    struct model_states *state = context;
     *view = (struct unit_view){0};
     comm_progress(state->comm);
     if (pass != GPT_BACKWARD_GRADS)
@@ -55,18 +55,18 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
-    struct state *state = context;
+    struct model_states *state = context;
     return pass == GPT_BACKWARD_GRADS ? STATUS_OK : parameters_release(&state->parameters, stream, unit);
 }
 
 static enum status ready(void *context, struct stream *stream, int unit) {
-    struct state *state = context;
+    struct model_states *state = context;
     return gradients_ready(&state->gradients, stream, unit);
 }
 
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
                                  enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
-    struct state *state = context;
+    struct model_states *state = context;
     if (pass != GPT_BACKWARD_GRADS)
         TRY(parameters_acquire_group(&state->parameters, stream, unit, group, next, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire_group(&state->gradients, stream, unit, group, view)
@@ -75,7 +75,7 @@ static enum status acquire_group(void *context, struct stream *stream, int unit,
 
 static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
                                  enum gpt_pass pass) {
-    struct state *state = context;
+    struct model_states *state = context;
     if (pass != GPT_FORWARD)
         TRY(gradients_ready_group(&state->gradients, stream, unit, group));
     return pass != GPT_BACKWARD_GRADS ? parameters_release_group(&state->parameters, stream, unit, group)
@@ -84,7 +84,7 @@ static enum status release_group(void *context, struct stream *stream, int unit,
 
 // ---- laying out
 
-static enum status list_owned(struct state *state) {
+static enum status list_owned(struct model_states *state) {
     const struct params *params = state->params;
     const struct partition *partition = &state->partition;
     struct stage_spans *owned = &state->owned;
@@ -106,7 +106,7 @@ static enum status list_owned(struct state *state) {
 }
 
 // In stage 0 the optimizer updates everything.
-static enum status lay_out_tiers(struct state *state, const struct config *config,
+static enum status lay_out_tiers(struct model_states *state, const struct config *config,
                                  struct region_table *table) {
     const struct params *params = state->params;
     if (state->options.stage > 0)
@@ -124,7 +124,7 @@ static enum status lay_out_tiers(struct state *state, const struct config *confi
     return status;
 }
 
-static enum status add_bounces(struct state *state, struct region_table *table) {
+static enum status add_bounces(struct model_states *state, struct region_table *table) {
     enum dtype moments = state->tiers.moment_type;
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->bounce_region,
                    "bounce"));
@@ -137,10 +137,12 @@ static enum status add_bounces(struct state *state, struct region_table *table) 
     return STATUS_OK;
 }
 
-enum status state_init(struct state *state, const struct params *params, const struct config *config,
-                       enum dtype type, int rank, int world, const struct partition *partition,
-                       struct device *device, struct region_table *table) {
-    *state = (struct state){.params = params, .device = device, .type = type, .rank = rank, .world = world};
+enum status model_states_init(struct model_states *state, const struct params *params,
+                              const struct config *config, enum dtype type, int rank, int world,
+                              const struct partition *partition, struct device *device,
+                              struct region_table *table) {
+    *state =
+        (struct model_states){.params = params, .device = device, .type = type, .rank = rank, .world = world};
     state->hooks = (struct unit_hooks){.context = state,
                                        .params_acquire = acquire,
                                        .params_release = release,
@@ -167,8 +169,8 @@ enum status state_init(struct state *state, const struct params *params, const s
     return add_bounces(state, table);
 }
 
-enum status state_bind(struct state *state, const struct region_table *table, struct comm *comm,
-                       struct device *host) {
+enum status model_states_bind(struct model_states *state, const struct region_table *table, struct comm *comm,
+                              struct device *host) {
     state->comm = comm;
     state->host = host;
     tiers_bind(&state->tiers, table);
@@ -188,7 +190,7 @@ enum status state_bind(struct state *state, const struct region_table *table, st
     return STATUS_OK;
 }
 
-void state_free(struct state *state) {
+void model_states_free(struct model_states *state) {
     parameters_free(&state->parameters);
     gradients_free(&state->gradients);
     offload_free(&state->offload);
@@ -199,20 +201,21 @@ void state_free(struct state *state) {
         partition_free(&state->partition);
     free(state->owned.spans);
     free(state->owned.first);
-    *state = (struct state){0};
+    *state = (struct model_states){0};
 }
 
 // ---- where state stands
 
 // On the device the master weights are the parameters themselves where the compute type is fp32.
-static float *master_at(const struct state *state, const struct tier_part *part, size_t offset, int copy) {
+static float *master_at(const struct model_states *state, const struct tier_part *part, size_t offset,
+                        int copy) {
     if (!part->on_host && state->type == DTYPE_F32)
         return (float *)parameters_at(&state->parameters, &part->span) + offset;
     return tiers_at(&state->tiers, part, TIER_MASTER, offset, copy);
 }
 
-struct optimizer_state state_part_at(const struct state *state, const struct tier_part *part, size_t offset,
-                                     int copy) {
+struct optimizer_state model_states_part_at(const struct model_states *state, const struct tier_part *part,
+                                            size_t offset, int copy) {
     const struct tiers *tiers = &state->tiers;
     return (struct optimizer_state){.master = master_at(state, part, offset, copy),
                                     .m = tiers_at(tiers, part, TIER_M, offset, copy),
@@ -221,14 +224,14 @@ struct optimizer_state state_part_at(const struct state *state, const struct tie
                                     .v_scales = tiers_at(tiers, part, TIER_V_SCALES, offset, copy)};
 }
 
-const float *state_gradients_at(const struct state *state, const struct tier_part *part) {
+const float *model_states_gradients_at(const struct model_states *state, const struct tier_part *part) {
     if (part->on_host)
         return offload_gradients_at(&state->offload, part);
     return offload_stages(&state->offload) ? state->gradients.shard + part->at
                                            : gradients_at(&state->gradients, &part->span);
 }
 
-void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset) {
+void *model_states_params_at(const struct model_states *state, const struct tier_part *part, size_t offset) {
     if (state->options.offload_param)
         return NULL;
     return (char *)parameters_at(&state->parameters, &part->span) + offset * dtype_size(state->type);
@@ -237,8 +240,8 @@ void *state_params_at(const struct state *state, const struct tier_part *part, s
 // ---- loading and saving
 
 // n elements of one array of a part, from or to the host.
-static enum status copy_array(const struct state *state, struct stream *stream, const struct tier_part *part,
-                              void *to, const void *from, size_t bytes) {
+static enum status copy_array(const struct model_states *state, struct stream *stream,
+                              const struct tier_part *part, void *to, const void *from, size_t bytes) {
     if (part->on_host) {
         memcpy(to, from, bytes);
         return STATUS_OK;
@@ -260,9 +263,9 @@ static size_t blocks_of(size_t n) {
 }
 
 // Keeps the bounce's n values as elements [offset, offset + n) of a part.
-static enum status keep_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
+static enum status keep_chunk(struct model_states *state, struct stream *stream, const struct tier_part *part,
                               int kind, size_t offset, size_t n) {
-    const struct optimizer_state at = state_part_at(state, part, offset, state->tiers.current);
+    const struct optimizer_state at = model_states_part_at(state, part, offset, state->tiers.current);
     enum dtype type = state->tiers.moment_type;
     enum moment moment;
     void *codes;
@@ -279,9 +282,9 @@ static enum status keep_chunk(struct state *state, struct stream *stream, const 
 }
 
 // The other way, to `out`.
-static enum status give_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
+static enum status give_chunk(struct model_states *state, struct stream *stream, const struct tier_part *part,
                               int kind, size_t offset, size_t n, float *out) {
-    const struct optimizer_state at = state_part_at(state, part, offset, state->tiers.current);
+    const struct optimizer_state at = model_states_part_at(state, part, offset, state->tiers.current);
     enum dtype type = state->tiers.moment_type;
     enum moment moment;
     void *codes;
@@ -299,10 +302,10 @@ static enum status give_chunk(struct state *state, struct stream *stream, const 
 }
 
 // Rounds n loaded master weights of a part to the compute type.
-static enum status round_chunk(struct state *state, struct stream *stream, const struct tier_part *part,
-                               size_t offset, size_t n) {
+static enum status round_chunk(struct model_states *state, struct stream *stream,
+                               const struct tier_part *part, size_t offset, size_t n) {
     int copy = state->tiers.current;
-    void *param = state_params_at(state, part, offset);
+    void *param = model_states_params_at(state, part, offset);
     struct stream host = {.device = state->host};
     struct cast_args cast = {.out = param,
                              .x = master_at(state, part, offset, copy),
@@ -319,14 +322,15 @@ static enum status round_chunk(struct state *state, struct stream *stream, const
 
 // Memory stands where it is first touched: on machines with several nodes each thread first touches what it
 // will update. New memory is zero anyway.
-static enum status touch(struct state *state, struct stream *stream, const struct tier_part *part) {
+static enum status touch(struct model_states *state, struct stream *stream, const struct tier_part *part) {
     struct device *device = part->on_host ? state->host : state->device;
     struct stream host = {.device = state->host};
     struct tier_stretch stretch = {0};
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
     while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
-        const struct optimizer_state at = state_part_at(state, part, stretch.offset, state->tiers.current);
+        const struct optimizer_state at =
+            model_states_part_at(state, part, stretch.offset, state->tiers.current);
         const size_t size = dtype_size(state->tiers.moment_type);
         const struct fill_args fills[] = {
             {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
@@ -341,7 +345,7 @@ static enum status touch(struct state *state, struct stream *stream, const struc
 }
 
 // Without moments to load they begin as the zeros that their memory comes with.
-static enum status load_part(struct state *state, struct stream *stream,
+static enum status load_part(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
                              const struct tier_part *part) {
     const struct stage_span *span = &part->span;
@@ -360,8 +364,8 @@ static enum status load_part(struct state *state, struct stream *stream,
     return STATUS_OK;
 }
 
-enum status state_load(struct state *state, struct stream *stream, const struct checkpoint_source *source,
-                       bool all_kinds) {
+enum status model_states_load(struct model_states *state, struct stream *stream,
+                              const struct checkpoint_source *source, bool all_kinds) {
     for (int i = 0; i < state->tiers.n_parts; i++)
         TRY(load_part(state, stream, source, all_kinds, &state->tiers.parts[i]));
     for (int unit = 0; unit < state->params->n_units && all_kinds && state->factors.n > 0; unit++)
@@ -374,7 +378,7 @@ enum status state_load(struct state *state, struct stream *stream, const struct 
 }
 
 // The part that holds the element.
-static const struct tier_part *find_part(const struct state *state, int unit, size_t element) {
+static const struct tier_part *find_part(const struct model_states *state, int unit, size_t element) {
     const struct tiers *tiers = &state->tiers;
     for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
         if (tiers->parts[i].span.begin <= element && element < tiers->parts[i].span.end)
@@ -386,7 +390,7 @@ static const struct tier_part *find_part(const struct state *state, int unit, si
 static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                               float *out) {
     struct state_reader *reader = context;
-    struct state *state = reader->state;
+    struct model_states *state = reader->state;
     comm_progress(state->comm);
     if (kind == CHECKPOINT_FACTORS) {
         memcpy(out, factors_unit_at(&state->factors, unit) + begin, (end - begin) * sizeof *out);
@@ -405,6 +409,6 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
     return STATUS_OK;
 }
 
-struct checkpoint_source state_source(struct state_reader *reader) {
+struct checkpoint_source model_states_source(struct state_reader *reader) {
     return (struct checkpoint_source){reader, read_state};
 }

@@ -13,9 +13,9 @@
 #include "zero/stages/gradients.h"
 #include "zero/stages/parameters.h"
 
-struct state {
+struct model_states {
     const struct params *params;
-    struct device *device, *host; // host, from state_bind: what updates the parts on the host
+    struct device *device, *host; // host, from model_states_bind: what updates the parts on the host
     enum dtype type;              // compute type
     struct stage_options options;
     int rank, world;
@@ -28,7 +28,7 @@ struct state {
     struct offload offload;
     struct norm norm;
     struct factors factors; // Adafactor's
-    struct comm *comm;      // from state_bind
+    struct comm *comm;      // from model_states_bind
     int bounce_region, narrow_region, scales_region;
     float *bounce; // host, CHECKPOINT_CHUNK elements: between where state is kept and files
     void *narrow;  // moments of a chunk as they are kept, where that is not fp32
@@ -38,35 +38,36 @@ struct state {
 
 // Plans the states of `rank` among `world`: adds their regions to the table. Touches no memory and no other
 // rank. partition: of these params and ranks, to outlive the state, for who plans several ranks; NULL: it
-// makes its own. Free with state_free, also after a failure.
-enum status state_init(struct state *state, const struct params *params, const struct config *config,
-                       enum dtype type, int rank, int world, const struct partition *partition,
-                       struct device *device, struct region_table *table) MUST_CHECK;
+// makes its own. Free with model_states_free, also after a failure.
+enum status model_states_init(struct model_states *state, const struct params *params,
+                              const struct config *config, enum dtype type, int rank, int world,
+                              const struct partition *partition, struct device *device,
+                              struct region_table *table) MUST_CHECK;
 // Finds the regions once the table is bound. From here on the state communicates. host: a device whose memory
 // is the host's, for the parts of the optimizer that are there.
-enum status state_bind(struct state *state, const struct region_table *table, struct comm *comm,
-                       struct device *host) MUST_CHECK;
-void state_free(struct state *state);
+enum status model_states_bind(struct model_states *state, const struct region_table *table, struct comm *comm,
+                              struct device *host) MUST_CHECK;
+void model_states_free(struct model_states *state);
 
 // What an optimizer's step reads and writes of a part, from its element `offset` on: on the host in that copy
 // (tiers->current or the other), on the device in its only one.
-struct optimizer_state state_part_at(const struct state *state, const struct tier_part *part, size_t offset,
-                                     int copy);
+struct optimizer_state model_states_part_at(const struct model_states *state, const struct tier_part *part,
+                                            size_t offset, int copy);
 // A part's gradients, summed over micro-batches and ranks, where the part is updated.
-const float *state_gradients_at(const struct state *state, const struct tier_part *part);
+const float *model_states_gradients_at(const struct model_states *state, const struct tier_part *part);
 // Where a part's parameters of the compute type stand on the device; NULL where they stay on the host.
-void *state_params_at(const struct state *state, const struct tier_part *part, size_t offset);
+void *model_states_params_at(const struct model_states *state, const struct tier_part *part, size_t offset);
 
 // Reads the master weights that this rank keeps, and with all_kinds the moments too, from where the source
 // gives them (otherwise they stay the zeros of new memory), rounds them to the compute type, and lets every
 // rank have the parameters that its stage keeps whole.
-enum status state_load(struct state *state, struct stream *stream, const struct checkpoint_source *source,
-                       bool all_kinds) MUST_CHECK;
+enum status model_states_load(struct model_states *state, struct stream *stream,
+                              const struct checkpoint_source *source, bool all_kinds) MUST_CHECK;
 // Where a checkpoint gets its numbers: those that this rank owns. `context` must outlive the source.
 struct state_reader {
-    struct state *state;
+    struct model_states *state;
     struct stream *stream;
 };
-struct checkpoint_source state_source(struct state_reader *reader);
+struct checkpoint_source model_states_source(struct state_reader *reader);
 
 #endif

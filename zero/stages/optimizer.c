@@ -8,7 +8,8 @@
 #include "kernels/ops.h"
 #include "zero/stages/adafactor.h"
 
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config, struct state *state) {
+enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
+                           struct model_states *state) {
     static const char *const names[N_OPTIMIZER_RULES] = {"adamw", "adam", "sgd", "lion"};
     *optimizer = (struct optimizer){.config = config, .state = state, .adafactor = state->factors.n > 0};
     if (optimizer->adafactor)
@@ -23,7 +24,7 @@ enum status optimizer_init(struct optimizer *optimizer, const struct config *con
 }
 
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     if (state->options.offload_optimizer)
         return offload_norm(&state->offload, norm);
     for (int i = 0; i < state->owned.n; i++)
@@ -34,13 +35,13 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
 static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
                                 struct stream *stream, const struct tier_part *part,
                                 const struct tier_stretch *stretch, const float *grad, void *param) {
-    const struct state *state = optimizer->state;
+    const struct model_states *state = optimizer->state;
     const struct config *config = optimizer->config;
     bool sgd = optimizer->rule == OPTIMIZER_SGD;
     const struct optimizer_step_args args = {
         .rule = optimizer->rule,
-        .from = state_part_at(state, part, stretch->offset, call->from),
-        .to = state_part_at(state, part, stretch->offset, call->to),
+        .from = model_states_part_at(state, part, stretch->offset, call->from),
+        .to = model_states_part_at(state, part, stretch->offset, call->to),
         .param = param,
         .grad = grad + stretch->offset,
         .n = stretch->n,
@@ -60,11 +61,11 @@ static enum status step_stretch(const struct optimizer *optimizer, const struct 
 
 static enum status step_on_device(const struct optimizer *optimizer, const struct optimizer_call *call,
                                   struct stream *stream, const struct tier_part *part) {
-    const struct state *state = optimizer->state;
-    const float *grad = state_gradients_at(state, part);
+    const struct model_states *state = optimizer->state;
+    const float *grad = model_states_gradients_at(state, part);
     struct tier_stretch stretch = {0};
     while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
-        void *param = state->type == DTYPE_F32 ? NULL : state_params_at(state, part, stretch.offset);
+        void *param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, part, stretch.offset);
         TRY(step_stretch(optimizer, call, stream, part, &stretch, grad, param));
     }
     return STATUS_OK;
@@ -73,7 +74,7 @@ static enum status step_on_device(const struct optimizer *optimizer, const struc
 // A piece at a time, so that each is on its way while the next is updated; `send` false: none goes yet.
 static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
                                 const struct tier_part *part, bool send) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
     struct tier_stretch stretch = {0};
@@ -85,17 +86,18 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                          .decay = stretch.decay};
             void *param;
             TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
-            TRY(step_stretch(optimizer, call, &host, part, &piece, state_gradients_at(state, part), param));
+            TRY(step_stretch(optimizer, call, &host, part, &piece, model_states_gradients_at(state, part),
+                             param));
             if (send)
                 TRY(offload_params_end(offload, part, piece.offset, piece.n, call->to,
-                                       state_params_at(state, part, piece.offset)));
+                                       model_states_params_at(state, part, piece.offset)));
         }
     return STATUS_OK;
 }
 
 static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit,
                              bool send) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     const struct tiers *tiers = &state->tiers;
     TRY(offload_wait(&state->offload, unit));
     for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
@@ -117,7 +119,7 @@ static void unit_taken(void *context, int unit) {
 }
 
 enum status optimizer_bind(struct optimizer *optimizer) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     if (!state->options.offload_speculative)
         return STATUS_OK;
     TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
@@ -153,13 +155,13 @@ static bool is_as_expected(const struct optimizer *optimizer, const struct optim
 
 // The copy that was stepped to is from now on the state, and its parameters go where they belong.
 static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     struct tiers *tiers = &state->tiers;
     for (int i = 0; i < tiers->n_parts; i++) {
         const struct tier_part *part = &tiers->parts[i];
         if (part->on_host)
             TRY(offload_params_end(&state->offload, part, 0, part->span.end - part->span.begin, call->to,
-                                   state_params_at(state, part, 0)));
+                                   model_states_params_at(state, part, 0)));
     }
     tiers->current = call->to;
     if (state->options.offload_param)
@@ -183,7 +185,7 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
 // By a rule that takes each element by itself.
 static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
                                       const struct optimizer_call *call) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     for (int i = 0; i < state->tiers.n_parts; i++)
         if (!state->tiers.parts[i].on_host)
             TRY(step_on_device(optimizer, call, stream, &state->tiers.parts[i]));
@@ -192,7 +194,7 @@ static enum status update_elementwise(struct optimizer *optimizer, struct stream
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm, double loss_scale) {
-    struct state *state = optimizer->state;
+    struct model_states *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);

@@ -16,7 +16,7 @@ struct optimizer_call {
 
 struct optimizer {
     const struct config *config;
-    struct state *state;
+    struct model_states *state;
     bool adafactor; // else it goes by `rule`
     enum optimizer_rule rule;
     struct speculation *speculation; // NULL: the host steps when the norm is known
@@ -25,7 +25,7 @@ struct optimizer {
 };
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
-                           struct state *state) MUST_CHECK;
+                           struct model_states *state) MUST_CHECK;
 enum status optimizer_bind(struct optimizer *optimizer) MUST_CHECK; // once the state is bound
 void optimizer_free(struct optimizer *optimizer);                   // before the state is
 

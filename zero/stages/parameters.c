@@ -285,14 +285,14 @@ static enum status fetch(struct parameters *parameters, struct stream *stream, i
     }
     for (int i = 0; i < fetch->calls->n_calls; i++)
         TRY(comm_all_gather(parameters->comm, stream, &fetch->calls->calls[i], from, slot->data,
-                            parameters->type, &slot->ticket));
+                            parameters->type, &slot->work));
     return STATUS_OK;
 }
 
 // Waits for the gathered tensors and puts the persistent ones beside them.
 static enum status complete(struct parameters *parameters, struct stream *stream, struct slot *slot) {
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
-    TRY(comm_wait(parameters->comm, stream, slot->ticket));
+    TRY(comm_wait(parameters->comm, stream, slot->work));
     TRY(event_wait(&slot->loaded, stream));
     for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
@@ -389,7 +389,7 @@ enum status parameters_release_group(struct parameters *parameters, struct strea
 }
 
 enum status parameters_updated(struct parameters *parameters, struct stream *stream) {
-    comm_ticket ticket;
+    comm_work work;
     void *to = parameters_whole(parameters) ? parameters->kept : parameters->persistent;
     const void *from = parameters->kept;
     struct stream *in = stream;
@@ -403,7 +403,7 @@ enum status parameters_updated(struct parameters *parameters, struct stream *str
     }
     for (int i = 0; i < parameters->updated.n_calls; i++)
         TRY(comm_all_gather(parameters->comm, in, &parameters->updated.calls[i], from, to, parameters->type,
-                            &ticket));
+                            &work));
     if (parameters->options->offload_param)
         TRY(offload_params_sent(parameters->offload, stream));
     return comm_wait_all(parameters->comm);

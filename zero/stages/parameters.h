@@ -36,7 +36,7 @@ struct slot {
     void *data;
     int fetch; // -1: free
     bool in_use;
-    comm_ticket ticket;  // of its gathering
+    comm_work work;      // of its gathering
     struct event loaded; // offload_param: this rank's share is there
 };
 

@@ -16,19 +16,19 @@ VF_INLINE struct units units_of(double bound, double n) {
 }
 
 // What is summed of half a vector's squares.
-struct parts {
+struct engine {
     vd coarse, fine;
 };
 
 // x comes from floats, so that its square is exact: fused or not, the bits are the same.
-VF_INLINE struct parts split_square(vd x, const struct units *units) {
-    struct parts parts;
+VF_INLINE struct engine split_square(vd x, const struct units *units) {
+    struct engine parts;
     parts.coarse = vd_fma(x, x, units->coarse) - units->coarse;
     parts.fine = (vd_fma(x, x, -parts.coarse) + units->fine) - units->fine;
     return parts;
 }
 
-VF_INLINE void add_parts(struct parts *sums, struct parts parts) {
+VF_INLINE void add_parts(struct engine *sums, struct engine parts) {
     sums->coarse += parts.coarse;
     sums->fine += parts.fine;
 }
@@ -52,10 +52,10 @@ struct panel {
 
 VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args *args,
                           const struct units *units, size_t at, int lanes, double *coarse, double *fine,
-                          struct parts *row) {
+                          struct engine *row) {
     vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
     for (int half = 0; half < 2; half++) {
-        struct parts parts = split_square(vd_widen(g, half), units);
+        struct engine parts = split_square(vd_widen(g, half), units);
         vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + parts.coarse);
         vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + parts.fine);
         add_parts(row, parts);
@@ -64,10 +64,10 @@ VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args
 
 // n elements of a row, from element `at` of the stretch on, whose columns are those of the panel from
 // `column` on.
-VF_INLINE struct parts add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
-                               const struct units *units, size_t at, size_t n, struct panel *panel,
-                               size_t column) {
-    struct parts row = {vd_set1(0), vd_set1(0)};
+VF_INLINE struct engine add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
+                                const struct units *units, size_t at, size_t n, struct panel *panel,
+                                size_t column) {
+    struct engine row = {vd_set1(0), vd_set1(0)};
     double *coarse = panel->coarse + column, *fine = panel->fine + column;
     size_t i = 0;
     for (; i + VF_WIDTH <= n; i += VF_WIDTH)
@@ -89,8 +89,8 @@ VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args 
         end = end < stretch->begin + stretch->n ? end : stretch->begin + stretch->n;
         if (begin >= end)
             continue;
-        struct parts sums = add_row(grad_type, args, units, begin - stretch->begin, end - begin, panel,
-                                    begin - first - columns.begin);
+        struct engine sums = add_row(grad_type, args, units, begin - stretch->begin, end - begin, panel,
+                                     begin - first - columns.begin);
         if (args->row_sums) {
             args->row_sums[row] += sum_of_lanes(sums.coarse);
             args->row_sums[(size_t)args->rows + row] += sum_of_lanes(sums.fine);
@@ -161,10 +161,10 @@ VF_INLINE struct row_piece row_piece_at(const struct adafactor_stretch *stretch,
 
 struct norms {
     struct units update_units, weight_units;
-    struct parts update, weights;
+    struct engine update, weights;
 };
 
-VF_INLINE void add_squares(vf x, const struct units *units, struct parts *sums) {
+VF_INLINE void add_squares(vf x, const struct units *units, struct engine *sums) {
     for (int half = 0; half < 2; half++)
         add_parts(sums, split_square(vd_widen(x, half), units));
 }

@@ -53,12 +53,12 @@ static void one_step(struct profile *profile, struct stream *stream) {
     pass_time(1e-3);
     profile_begin(profile, PROFILE_SPAN, "inner");
     pass_time(2e-3);
-    profile_end(profile, (struct work){1, 2});
+    profile_end(profile, (struct operation_cost){1, 2});
     profile_begin(profile, PROFILE_SPAN, "inner");
-    profile_end(profile, (struct work){10, 20});
-    profile_end(profile, (struct work){100, 200});
+    profile_end(profile, (struct operation_cost){10, 20});
+    profile_end(profile, (struct operation_cost){100, 200});
     pass_time(1e-3);
-    profile_end(profile, (struct work){0});
+    profile_end(profile, (struct operation_cost){0});
     EXPECT_OK(profile_step_end(profile));
 }
 
@@ -68,7 +68,7 @@ static void test_own_times(void **state) {
     struct profile *profile = new_profile(100, &memory);
     struct stream stream = {0};
     profile_begin(profile, PROFILE_SPAN, "outer"); // before the steps: on the timeline alone
-    profile_end(profile, (struct work){0});
+    profile_end(profile, (struct operation_cost){0});
     for (int step = 0; step < N_STEPS; step++)
         one_step(profile, &stream);
     assert_int_equal(profile->n_steps, N_STEPS);
@@ -143,7 +143,7 @@ static void *on_a_thread(void *argument) {
     profile_name_thread(profile, "other");
     for (int i = 0; i < 1000; i++) {
         profile_begin(profile, PROFILE_SPAN, "there");
-        profile_end(profile, (struct work){1, 0});
+        profile_end(profile, (struct operation_cost){1, 0});
     }
     return NULL;
 }
@@ -158,7 +158,7 @@ static void test_threads_and_room(void **state) {
     assert_int_equal(pthread_create(&thread, NULL, on_a_thread, profile), 0);
     for (int i = 0; i < 1000; i++) {
         profile_begin(profile, PROFILE_SPAN, "here");
-        profile_end(profile, (struct work){1, 0});
+        profile_end(profile, (struct operation_cost){1, 0});
     }
     pthread_join(thread, NULL);
     EXPECT_OK(profile_step_end(profile));
@@ -184,7 +184,7 @@ static void test_more_rows_than_there_are(void **state) {
     for (int i = 0; i < PROFILE_MOST_ROWS + 10; i++) {
         profile_set_place(profile, (struct profile_place){i, 0});
         profile_begin(profile, PROFILE_SPAN, "span");
-        profile_end(profile, (struct work){0});
+        profile_end(profile, (struct operation_cost){0});
     }
     EXPECT_OK(profile_step_end(profile));
     assert_int_equal(profile->n_rows, PROFILE_MOST_ROWS);
@@ -197,7 +197,7 @@ static void test_more_rows_than_there_are(void **state) {
 static void test_without_a_profile(void **state) {
     (void)state;
     profile_begin(NULL, PROFILE_SPAN, "span");
-    profile_end(NULL, (struct work){0});
+    profile_end(NULL, (struct operation_cost){0});
     profile_name_thread(NULL, "thread");
     profile_set_place(NULL, (struct profile_place){0, 0});
     profile_delete(NULL);

@@ -122,15 +122,15 @@ static void test_states(void **state) {
 
 // What all ranks together send is what the formula says of one, times the ranks: P (N - 1) elements for each
 // reduction or gathering of all P.
-static void sum_wire(struct rig *rig, enum dtype type, int world, struct wire_plan *sum) {
-    *sum = (struct wire_plan){0};
+static void sum_wire(struct rig *rig, enum dtype type, int world, struct comm_volume *sum) {
+    *sum = (struct comm_volume){0};
     for (int rank = 0; rank < world; rank++) {
         struct plan plan;
         struct plan_request request = request_of(rig, type, rank, world);
         EXPECT_OK(plan_make(&request, &plan));
         for (int i = 0; i < N_COMM_OPERATIONS; i++) {
-            sum->bytes[i] += plan.wire.bytes[i];
-            sum->calls[i] = plan.wire.calls[i]; // the same on every rank
+            sum->bytes[i] += plan.volume.bytes[i];
+            sum->calls[i] = plan.volume.calls[i]; // the same on every rank
         }
     }
 }
@@ -150,7 +150,7 @@ static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persis
 }
 
 static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
-    struct wire_plan sum;
+    struct comm_volume sum;
     rig->config.zero_optimization.stage = stage;
     sum_wire(rig, type, world, &sum);
     size_t P = rig->params.n_elements, size = dtype_size(type), others = (size_t)world - 1;
@@ -196,7 +196,7 @@ static void test_adafactor(void **state) {
     for (int world = 1; world <= 5; world++)
         for (int stage = 0; stage <= 3; stage++) {
             struct rig rig;
-            struct wire_plan sum, adamw;
+            struct comm_volume sum, adamw;
             uint64_t n = 0, others = (uint64_t)world - 1;
             rig_init(&rig, world, "", "\"partition\": \"tensor\"");
             rig.config.zero_optimization.stage = stage;
@@ -221,7 +221,7 @@ static void test_adafactor(void **state) {
 static void test_narrow_gradients(void **state) {
     (void)state;
     struct rig rig;
-    struct wire_plan wide, narrow;
+    struct comm_volume wide, narrow;
     rig_init(&rig, 4, "", "");
     sum_wire(&rig, DTYPE_F32, 4, &wide);
     for (int type = DTYPE_BF16; type <= DTYPE_F16; type++) {
@@ -282,7 +282,7 @@ static void test_tiny_buckets(void **state) {
     rig_init(&rig, 2, "", "\"reduce_bucket_size\": 1");
     struct plan_request request = request_of(&rig, DTYPE_F32, 0, 2);
     EXPECT_OK(plan_make(&request, &plan));
-    assert_int_equal(plan.wire.calls[COMM_REDUCE_SCATTER], rig.params.n_elements);
+    assert_int_equal(plan.volume.calls[COMM_REDUCE_SCATTER], rig.params.n_elements);
     params_free(&rig.params);
     const struct gpt_config larger = {
         .n_layer = 1, .n_head = 1, .n_embd = 512, .vocab_size = 100, .n_positions = 7};

@@ -42,8 +42,8 @@ static void rig_free(struct rig *rig) {
 }
 
 // A list's calls hold so many elements of the unit, and each piece is inside its owner's share of it.
-static void check_calls(const struct state *state, const struct transfers *calls, int unit, size_t elements,
-                        bool to_share) {
+static void check_calls(const struct model_states *state, const struct transfers *calls, int unit,
+                        size_t elements, bool to_share) {
     const struct partition *partition = &state->partition;
     size_t shares[4096] = {0}, sum = 0;
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
@@ -69,7 +69,7 @@ static size_t pieces_of(const struct transfers *calls) {
     return n;
 }
 
-static struct lists check_lists(const struct state *state) {
+static struct lists check_lists(const struct model_states *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
@@ -117,7 +117,7 @@ static size_t walk_list(const struct transfers *calls, int world, int *first, si
 }
 
 // The gathers of forward and of backward, and the reductions, of one micro-batch.
-static void walk(const struct state *state, int rank, int world) {
+static void walk(const struct model_states *state, int rank, int world) {
     int *first = calloc((size_t)world, sizeof *first);
     size_t *owned = calloc((size_t)world, sizeof *owned), n = 0;
     const struct parameters *parameters = &state->parameters;
@@ -142,12 +142,12 @@ static void walk(const struct state *state, int rank, int world) {
 }
 
 static void lay_out(struct rig *rig, int rank, int world) {
-    struct state state;
+    struct model_states state;
     struct region_table table;
     region_table_init(&table);
     double began = clock_monotonic_s();
-    EXPECT_OK(
-        state_init(&state, &rig->params, &rig->config, DTYPE_BF16, rank, world, NULL, rig->device, &table));
+    EXPECT_OK(model_states_init(&state, &rig->params, &rig->config, DTYPE_BF16, rank, world, NULL,
+                                rig->device, &table));
     EXPECT_OK(parameters_lay_out(&state.parameters));
     EXPECT_OK(gradients_lay_out(&state.gradients));
     double seconds = clock_monotonic_s() - began;
@@ -165,7 +165,7 @@ static void lay_out(struct rig *rig, int rank, int world) {
         (double)(lists.n_unshared * sizeof(struct comm_piece)) / 0x1p20, state.partition.n_spans,
         (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
     walk(&state, rank, world);
-    state_free(&state);
+    model_states_free(&state);
     region_table_free(&table);
 }
 
@@ -182,8 +182,8 @@ static void plan(struct rig *rig, int rank, int world) {
     EXPECT_OK(plan_make(&request, &plan));
     double seconds = clock_monotonic_s() - began;
     print_message("rank %d of %d: planned in %.3f s, %.1f GiB, sends %.2f TiB in %llu calls\n", rank, world,
-                  seconds, (double)plan.total / 0x1p30, (double)wire_plan_bytes(&plan.wire) / 0x1p40,
-                  (unsigned long long)wire_plan_calls(&plan.wire));
+                  seconds, (double)plan.total / 0x1p30, (double)comm_volume_bytes(&plan.volume) / 0x1p40,
+                  (unsigned long long)comm_volume_calls(&plan.volume));
     assert_true((double)(plan.total + plan.host) < 80e9);
     assert_true(seconds < 30);
 }

@@ -27,7 +27,7 @@ struct rig {
     struct comm *comm;
     struct memory memory;
     struct stream stream;
-    struct state state;
+    struct model_states state;
     struct optimizer optimizer;
 };
 
@@ -42,21 +42,21 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     rig->stream.device = device;
     memory_init(&rig->memory, device);
     struct region_table *table = &rig->memory.table;
-    EXPECT_OK(state_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
+    EXPECT_OK(model_states_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
     EXPECT_OK(optimizer_init(&rig->optimizer, &rig->config, &rig->state));
     EXPECT_OK(memory_allocate(&rig->memory));
-    EXPECT_OK(state_bind(&rig->state, table, rig->comm, device));
+    EXPECT_OK(model_states_bind(&rig->state, table, rig->comm, device));
 }
 
 // Of the whole model, unit by unit: in stage 0 the parts stand one after the other. NULL: not kept.
 static const float *kept(const struct rig *rig, enum checkpoint_kind kind) {
-    const struct optimizer_state first = state_part_at(&rig->state, &rig->state.tiers.parts[0], 0, 0);
+    const struct optimizer_state first = model_states_part_at(&rig->state, &rig->state.tiers.parts[0], 0, 0);
     return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
 }
 
 static void rig_free(struct rig *rig) {
     struct device *device = rig->stream.device;
-    state_free(&rig->state);
+    model_states_free(&rig->state);
     EXPECT_OK(comm_close(rig->comm, STATUS_OK));
     memory_free(&rig->memory);
     device_close(device);
@@ -194,8 +194,8 @@ static void check_steps(const char *json, enum dtype type, int n_kinds, bool cli
     double scales[N_STEPS];
     rig_init(&rig, json, type);
     assert_int_equal(rig.state.tiers.n_kinds, n_kinds);
-    EXPECT_OK(
-        state_load(&rig.state, &rig.stream, &(struct checkpoint_source){&rig.params, read_random}, false));
+    EXPECT_OK(model_states_load(&rig.state, &rig.stream,
+                                &(struct checkpoint_source){&rig.params, read_random}, false));
     size_t bytes = rig.params.n_elements * sizeof(float);
     float *start = malloc(bytes);
     assert_non_null(start);

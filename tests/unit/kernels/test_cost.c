@@ -1,4 +1,4 @@
-// kernels/work.h: FLOPs and bytes against formulas counted by hand, and the limit that an operation is held
+// kernels/cost.h: FLOPs and bytes against formulas counted by hand, and the limit that an operation is held
 // to.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,14 +8,15 @@
 #include <cmocka.h>
 
 #include "base/processors.h"
-#include "kernels/work.h"
+#include "kernels/cost.h"
 #include "tests/support/expect.h"
 
 static char any; // what pointers that are not NULL point to
 #define P (&any)
 #define EXPECT_WORK(expected_flops, expected_bytes, name, ...)                                               \
     do {                                                                                                     \
-        const struct work work_ = operation_work(OP_##name, &(const struct name##_args){__VA_ARGS__});       \
+        const struct operation_cost work_ =                                                                  \
+            cost_of_operation(OP_##name, &(const struct name##_args){__VA_ARGS__});                          \
         assert_true(work_.flops == (expected_flops));                                                        \
         assert_true(work_.bytes == (expected_bytes));                                                        \
     } while (0)
@@ -42,7 +43,7 @@ static void test_linear_layers(void **state) {
     EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
                 .x = P, .N = N, .IC = IC, .OC = OC, .overwrite = true);
     const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
-    const struct work_shape shape = operation_shape(OP_linear_backward, &args);
+    const struct linear_shape shape = operation_linear_shape(OP_linear_backward, &args);
     assert_int_equal(shape.in, IC);
     assert_int_equal(shape.out, OC);
 }
@@ -82,14 +83,14 @@ static void test_what_only_moves(void **state) {
 
 static void test_the_slower_limit_counts(void **state) {
     (void)state;
-    const struct work_limits limits = {.flops_per_s = 100, .bytes_per_s = 10};
-    enum work_limit which;
-    assert_true(work_least_seconds(&(struct work){200, 10}, &limits, &which) == 2);
-    assert_int_equal(which, WORK_LIMIT_GEMM);
-    assert_true(work_least_seconds(&(struct work){200, 30}, &limits, &which) == 3);
-    assert_int_equal(which, WORK_LIMIT_BANDWIDTH);
-    assert_true(work_least_seconds(&(struct work){0, 0}, &limits, &which) == 0);
-    assert_int_equal(which, WORK_LIMIT_NONE);
+    const struct device_peak limits = {.flops_per_s = 100, .bytes_per_s = 10};
+    enum cost_limit which;
+    assert_true(cost_least_seconds(&(struct operation_cost){200, 10}, &limits, &which) == 2);
+    assert_int_equal(which, COST_LIMIT_GEMM);
+    assert_true(cost_least_seconds(&(struct operation_cost){200, 30}, &limits, &which) == 3);
+    assert_int_equal(which, COST_LIMIT_BANDWIDTH);
+    assert_true(cost_least_seconds(&(struct operation_cost){0, 0}, &limits, &which) == 0);
+    assert_int_equal(which, COST_LIMIT_NONE);
 }
 
 // A figure, not a judgement: what caches hold would be several times faster.

@@ -1,0 +1,173 @@
+// One function an operation; the list in kernels/ops.h makes the switch, so that none is forgotten.
+#include "kernels/cost.h"
+
+#include "kernels/moments.h"
+
+static double size_of(enum dtype type) {
+    return (double)dtype_size(type);
+}
+
+// Of what is accumulated or kept beside tensors of `type`: fp32, or double where all is.
+static double wide_size(enum dtype type) {
+    return type == DTYPE_F64 ? 8 : 4;
+}
+
+static struct operation_cost embedding_forward_work(const struct embedding_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * a->B * a->T * a->C * size_of(a->type)};
+}
+
+// Rows of dwte once a token, those of dwpe once.
+static struct operation_cost embedding_backward_work(const struct embedding_backward_args *a) {
+    double elements = (double)a->B * a->T * a->C;
+    return (struct operation_cost){.bytes = elements * (size_of(a->type) + 2 * wide_size(a->type)) +
+                                            2.0 * a->T * a->C * wide_size(a->type)};
+}
+
+static struct operation_cost layernorm_forward_work(const struct layernorm_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * a->N * a->C * size_of(a->type)};
+}
+
+static struct operation_cost layernorm_backward_work(const struct layernorm_backward_args *a) {
+    return (struct operation_cost){.bytes = (a->dresidual ? 4.0 : 3.0) * a->N * a->C * size_of(a->type)};
+}
+
+static struct operation_cost linear_forward_work(const struct linear_forward_args *a) {
+    double in = (double)a->N * a->IC, out = (double)a->N * a->OC, weight = (double)a->OC * a->IC;
+    double more = (a->pre_gelu ? out : 0) + (a->residual ? out : 0);
+    return (struct operation_cost){.flops = 2 * weight * a->N,
+                                   .bytes =
+                                       (in + weight + more) * size_of(a->type) + out * size_of(a->out_type)};
+}
+
+static struct operation_cost linear_backward_work(const struct linear_backward_args *a) {
+    double in = (double)a->N * a->IC, out = (double)a->N * a->OC, weight = (double)a->OC * a->IC;
+    struct operation_cost work = {.bytes = out * size_of(a->type)};
+    if (a->dx) {
+        work.flops += 2 * weight * a->N;
+        work.bytes += (in + weight + (a->pre_gelu ? in : 0)) * size_of(a->type);
+    }
+    if (a->dweight) {
+        work.flops += 2 * weight * a->N;
+        work.bytes += in * size_of(a->type) + (a->overwrite ? 1 : 2) * weight * wide_size(a->type);
+    }
+    return work;
+}
+
+static struct operation_cost gelu_forward_work(const struct gelu_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost gelu_backward_work(const struct gelu_backward_args *a) {
+    return (struct operation_cost){.bytes = 3.0 * (double)a->n * size_of(a->type)};
+}
+
+// Pairs of a query and a key that it sees: the last T positions of S.
+static double causal_pairs(double T, double S) {
+    return T * (S - T) + T * (T + 1) / 2;
+}
+
+// Two products: scores, and what they weigh.
+static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
+    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S);
+    return (struct operation_cost){.flops = 4 * pairs * a->D,
+                                   .bytes =
+                                       2.0 * a->B * ((double)a->T + a->S) * a->H * a->D * size_of(a->type)};
+}
+
+// Five: the scores again, and the gradients of v, of the scores, of q and of k.
+static struct operation_cost attention_backward_work(const struct attention_backward_args *a) {
+    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T);
+    return (struct operation_cost){.flops = 10 * pairs * a->D,
+                                   .bytes = 8.0 * a->B * a->T * a->H * a->D * size_of(a->type)};
+}
+
+static struct operation_cost cross_entropy_work(const struct cross_entropy_args *a) {
+    double elements = (double)a->N * a->V;
+    return (struct operation_cost){.bytes =
+                                       elements * (wide_size(a->type) + (a->dlogits ? size_of(a->type) : 0))};
+}
+
+static double moment_bytes(const struct optimizer_step_args *a) {
+    if (a->state_type != DTYPE_I8)
+        return a->type == DTYPE_F64 ? 8 : size_of(a->state_type);
+    return 1 + (double)sizeof(float) / MOMENT_BLOCK;
+}
+
+static struct operation_cost optimizer_step_work(const struct optimizer_step_args *a) {
+    double moments = (a->from.m ? 2 : 0) + (a->from.v ? 2 : 0);
+    double element = 2 * wide_size(a->type) + moments * moment_bytes(a) +
+                     (a->type == DTYPE_F64 ? 8 : size_of(a->grad_type)) + (a->param ? size_of(a->type) : 0);
+    return (struct operation_cost){.bytes = (double)a->n * element};
+}
+
+static struct operation_cost adafactor_sums_work(const struct adafactor_sums_args *a) {
+    return (struct operation_cost){.bytes = (double)a->stretch.n * size_of(a->grad_type)};
+}
+
+static struct operation_cost adafactor_norms_work(const struct adafactor_norms_args *a) {
+    return (struct operation_cost){.bytes = (double)a->stretch.n *
+                                            (size_of(a->direction.grad_type) + wide_size(a->type))};
+}
+
+static struct operation_cost adafactor_step_work(const struct adafactor_step_args *a) {
+    return (struct operation_cost){.bytes = (double)a->stretch.n *
+                                            (size_of(a->direction.grad_type) + 2 * wide_size(a->type) +
+                                             (a->param ? size_of(a->type) : 0))};
+}
+
+static struct operation_cost sum_squares_work(const struct sum_squares_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost fill_work(const struct fill_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost cast_work(const struct cast_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * (size_of(a->type) + size_of(a->out_type))};
+}
+
+static struct operation_cost add_work(const struct add_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * (2 * wide_size(a->type) + size_of(a->type))};
+}
+
+static struct operation_cost sample_work(const struct sample_args *a) {
+    return (struct operation_cost){.bytes = (double)a->N * a->V * size_of(a->type)};
+}
+
+struct operation_cost cost_of_operation(enum operation operation, const void *args) {
+    switch (operation) {
+#define WORK_CASE(name)                                                                                      \
+    case OP_##name:                                                                                          \
+        return name##_work(args);
+        OPERATIONS(WORK_CASE)
+#undef WORK_CASE
+    case N_OPERATIONS:
+        break;
+    }
+    return (struct operation_cost){0};
+}
+
+struct linear_shape operation_linear_shape(enum operation operation, const void *args) {
+    if (operation == OP_linear_forward) {
+        const struct linear_forward_args *a = args;
+        return (struct linear_shape){a->IC, a->OC};
+    }
+    if (operation == OP_linear_backward) {
+        const struct linear_backward_args *a = args;
+        return (struct linear_shape){a->IC, a->OC};
+    }
+    return (struct linear_shape){0, 0};
+}
+
+const char *cost_limit_name(enum cost_limit limit) {
+    static const char *const names[] = {"", "GEMM", "bandwidth"};
+    return names[limit];
+}
+
+double cost_least_seconds(const struct operation_cost *work, const struct device_peak *limits,
+                          enum cost_limit *which) {
+    double computing = work->flops / limits->flops_per_s, moving = work->bytes / limits->bytes_per_s;
+    *which = computing > moving ? COST_LIMIT_GEMM : moving > 0 ? COST_LIMIT_BANDWIDTH : COST_LIMIT_NONE;
+    return computing > moving ? computing : moving;
+}
