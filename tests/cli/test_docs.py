@@ -1,0 +1,279 @@
+"""README, CONTRIBUTING and docs/: every command runs, every option, flag, file, function and link exists.
+
+Commands are the lines of ```sh blocks. They run as they are written, in a folder of their own where
+  ./train    gives a training run a tiny model and few steps, unless the command names these options itself; with
+             device=cuda the command is checked (./train check), not run
+  mpirun     starts at most two ranks, on this machine
+Scripts have tests of their own: here their names and flags are checked, and `make` shows what it would do.
+"""
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+import unittest
+
+import harness
+from harness import CommandCase, ROOT
+
+PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').glob('*.md'))]
+LANGUAGES = {'sh', 'text', 'json', 'c'}
+FOLDERS = {'base', 'benchmarks', 'cli', 'configs', 'data', 'docs', 'infer', 'kernels', 'model', 'scripts', 'tests', 'trainer',
+           'zero'}
+SOURCES = ('.c', '.h', '.cu', '.cuh', '.def', '.py', '.sh', '.md', '.json', '.svg', '.cpp')
+
+TRAIN_WRAPPER = '''#!/usr/bin/env python3
+import os, sys
+program, arguments = {train!r}, sys.argv[1:]
+if arguments and arguments[0].endswith('.json'):
+    tiny = ['model.n_layer=1', 'model.n_head=2', 'model.n_embd=16', 'model.n_positions=32', 'train.seq_len=32',
+            'train.max_steps=3', 'train.eval_steps=1', 'train.sample_every=0', 'scheduler.warmup_steps=1',
+            'run.threads=1', 'run.dir=' + os.environ['RUN_DIR']]
+    if not any(a.startswith('data.train=') for a in arguments):
+        tiny += ['data.train=tokens.bin', 'data.val=tokens.bin', 'data.tokenizer=bytes', 'model.vocab_size=257']
+    if not any('batch_size' in a for a in arguments):
+        tiny += ['train.train_batch_size=4', 'train.micro_batch_size=0']
+    given = {{a.split('=')[0] for a in arguments}}
+    tiny = [a for a in tiny if a.split('=')[0] not in given]
+    if 'device=cuda' in arguments:
+        os.execv(program, [program, 'check', arguments[0], *tiny, *arguments[1:]])
+    os.execv(program, [program, arguments[0], *tiny, *arguments[1:]])
+os.execv(program, [program, *arguments])
+'''
+
+MPIRUN_WRAPPER = '''#!/usr/bin/env python3
+import os, sys
+arguments, out = sys.argv[1:], []
+while arguments:
+    word = arguments.pop(0)
+    if word == '-n':
+        out += [word, str(min(2, int(arguments.pop(0))))]
+    elif word == '-hostfile':
+        arguments.pop(0)
+    else:
+        out.append(word)
+os.execv({mpirun!r}, [{mpirun!r}, '--oversubscribe', *out])
+'''
+
+
+def blocks(page):
+    """(language, line number, text) of each fenced block."""
+    found = re.finditer(r'^```(\w*)\n(.*?)^```$', page.read_text(), re.MULTILINE | re.DOTALL)
+    return [(m.group(1), page.read_text()[:m.start()].count('\n') + 1, m.group(2)) for m in found]
+
+
+def commands(page):
+    """(line number, command) of each line of the sh blocks, without comments."""
+    for language, start, text in blocks(page):
+        if language == 'sh':
+            joined = text.replace('\\\n', '  ')
+            for number, line in enumerate(joined.splitlines(), start + 1):
+                if shlex.split(line, comments=True):
+                    yield number, line
+
+
+def expand_braces(text):
+    """a.{b,c} -> a.b, a.c"""
+    match = re.search(r'\{([^{}]*)\}', text)
+    if not match:
+        return [text]
+    return [word for part in match.group(1).split(',')
+            for word in expand_braces(text[:match.start()] + part + text[match.end():])]
+
+
+def inline_code(page):
+    """(line number, code) of `code` outside blocks; of tables, all columns but the first, which is the other
+    program's in the pages for those who come from one."""
+    text = re.sub(r'^```.*?^```$', lambda m: '\n' * m.group(0).count('\n'), page.read_text(),
+                  flags=re.MULTILINE | re.DOTALL)
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith('|') and page.name.startswith('from-'):
+            line = line.replace('\\|', '\0').split('|', 2)[2].replace('\0', '|')
+        for code in re.findall(r'`([^`]+)`', line):
+            yield number, code.replace('\\|', '|')
+
+
+class Workspace:
+    """A folder in which a user would type the commands."""
+
+    def __init__(self, folder):
+        self.folder, self.n_runs = folder, 0
+        (folder / 'bin').mkdir()
+        self.write_program('train', TRAIN_WRAPPER.format(train=str(harness.TRAIN)))
+        self.write_program('bin/mpirun', MPIRUN_WRAPPER.format(mpirun=shutil.which('mpirun')))
+        shutil.copytree(ROOT / 'configs', folder / 'configs')
+        letters = harness.pseudo_random_tokens(20000, 26)
+        words = [''.join(chr(97 + c) for c in letters[k:k + 3 + k % 5]) for k in range(0, len(letters) - 8, 4)]
+        picks = harness.pseudo_random_tokens(30000, len(words), seed=2)
+        (folder / 'my.txt').write_text('\n'.join(' '.join(words[i] for i in picks[k:k + 12])
+                                                 for k in range(0, len(picks), 12)))
+        harness.write_shard(folder / 'tokens.bin', harness.pseudo_random_tokens(20000, 257))
+
+    def write_program(self, name, text):
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def run(self, command):
+        self.n_runs += 1
+        environment = dict(os.environ, PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}', RUN_DIR=f'runs/{self.n_runs}',
+                           OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', OMP_WAIT_POLICY='passive')
+        return subprocess.run(['bash', '-c', command], cwd=self.folder, env=environment, errors='replace', timeout=300,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+class Commands(unittest.TestCase):
+    """README's commands run first: other pages go on from the run that they leave."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix='zero-docs-'))
+        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+        cls.workspace = Workspace(folder)
+        cls.results = [(ROOT / 'README.md', number, command, cls.outcome(command))
+                       for number, command in commands(ROOT / 'README.md')]
+
+    @classmethod
+    def outcome(cls, command):
+        """None where the command does what it should, else what went wrong."""
+        words = shlex.split(command, comments=True)
+        while words and re.fullmatch(r'[A-Z_]+=\S*', words[0]):
+            words.pop(0)
+        if words[0].startswith('scripts/'):
+            return cls.check_script(words)
+        if words[0] == 'make':
+            process = subprocess.run(['make', '-n', *words[1:]], cwd=ROOT, text=True, capture_output=True)
+            return process.stderr if process.returncode else None
+        if words[:2] == ['python3', 'tests/cli/run.py']:
+            return cls.check_test_names(words[2:])
+        programs = [word for word in words if word.startswith('build/')]
+        if programs:
+            return cls.check_test_program(programs[0])
+        process = cls.workspace.run(command)
+        return process.stdout if process.returncode else None
+
+    @staticmethod
+    def check_script(words):
+        script = ROOT / words[0]
+        if not os.access(script, os.X_OK):
+            return f'{words[0]} is not a program'
+        texts = script.read_text() + ''.join(p.read_text() for p in script.parent.glob(f'{script.stem}*.py'))
+        missing = [word for word in words[1:] if word.startswith('--') and word not in texts]
+        return f'{words[0]} knows no {missing}' if missing else None
+
+    @staticmethod
+    def check_test_names(words):
+        for word in words:
+            if not word.startswith('-'):
+                module, *names = word.split('.')
+                text = (ROOT / 'tests' / 'cli' / f'{module}.py').read_text()
+                for name in names:
+                    if not re.search(rf'(class|def) {name}\b', text):
+                        return f'tests/cli/{module}.py has no {name}'
+        return None
+
+    @staticmethod
+    def check_test_program(program):
+        source = ROOT / pathlib.Path(*pathlib.Path(program).parts[2:]).with_suffix('.c')
+        return None if source.exists() or source.name == 'train.c' else f'{source} does not exist'
+
+    def page(self, page):
+        return [(page, number, command, self.outcome(command)) for number, command in commands(page)]
+
+    def check(self, results):
+        for page, number, command, problem in results:
+            with self.subTest(f'{page.relative_to(ROOT)}:{number}: {command}'):
+                self.assertIsNone(problem, problem)
+
+    def test_readme(self):
+        self.assertGreaterEqual(len(self.results), 10)
+        self.check(self.results)
+
+    def test_other_pages(self):
+        results = [result for page in PAGES[1:] for result in self.page(page)]
+        self.assertGreaterEqual(len(results), 20)
+        self.check(results)
+
+
+class Pages(CommandCase):
+    def test_blocks_have_a_language(self):
+        for page in PAGES:
+            for language, number, _ in blocks(page):
+                self.assertIn(language, LANGUAGES, f'{page}:{number}')
+
+    def test_configs_are_valid(self):
+        for page in PAGES:
+            for language, number, text in blocks(page):
+                if language == 'json':
+                    path = self.folder / 'page.json'
+                    path.write_text(text)
+                    self.run_train('check', path)
+
+    def test_the_readme_is_short(self):
+        self.assertLessEqual(len((ROOT / 'README.md').read_text().splitlines()), 150)
+
+    def test_options_exist(self):
+        resolved = json.loads(self.run_train('check', ROOT / 'configs' / 'gpt2-small.json').out)
+        checked = 0
+        for page in PAGES:
+            for number, code in inline_code(page):
+                for word in (w for part in code.split() for w in expand_braces(part)):
+                    keys = word.split('=')[0].split('.')
+                    if keys[0] not in resolved or word.endswith(SOURCES) or (len(keys) == 1 and '=' not in word):
+                        continue
+                    value = resolved
+                    for key in keys:
+                        self.assertTrue(isinstance(value, dict) and key in value, f'{page}:{number}: no option {word}')
+                        value = value[key]
+                    checked += 1
+        self.assertGreater(checked, 50)
+
+    def test_flags_exist(self):
+        checked = 0
+        for page in PAGES:
+            lines = list(inline_code(page)) + list(commands(page))
+            for number, line in lines:
+                words = line.replace('|', ' ').split()
+                if './train' not in words:
+                    continue
+                words = words[words.index('./train') + 1:]
+                if not words or words[0] == 'help' or not re.fullmatch(r'[a-z]+', words[0]):
+                    continue
+                known = self.run_train('help', words[0]).out
+                for flag in re.findall(r'(?<!\S)\[?(--[a-z-]+)', ' '.join(words)):
+                    self.assertIn(flag, known, f'{page}:{number}: {line}')
+                    checked += 1
+        self.assertGreater(checked, 20)
+
+    def test_files_and_functions_exist(self):
+        sources = '\n'.join(path.read_text(errors='replace') for folder in
+                            ('base', 'cli', 'configs', 'data', 'infer', 'kernels', 'model', 'trainer', 'zero')
+                            for path in (ROOT / folder).rglob('*.[ch]'))
+        checked = 0
+        for page in PAGES:
+            for number, code in inline_code(page):
+                is_path = re.fullmatch(r'[a-z_0-9.-]+(/[\w.-]*)+', code) and (code.endswith('/') or code.endswith(SOURCES))
+                if is_path and code.split('/')[0] in FOLDERS and 'NAME' not in code:
+                    self.assertTrue((ROOT / code).exists(), f'{page}:{number}: {code}')
+                    checked += 1
+                elif re.fullmatch(r'\w+\(\)', code):
+                    self.assertRegex(sources, rf'\b{code[:-2]}\(', f'{page}:{number}: {code}')
+                    checked += 1
+        self.assertGreater(checked, 50)
+
+    def test_links_lead_somewhere(self):
+        checked = 0
+        for page in [*PAGES, *(ROOT / 'benchmarks').glob('*.md'), ROOT / 'CHANGELOG.md']:
+            for target in re.findall(r'\]\(([^)#]+)\)', page.read_text()):
+                if '://' not in target:
+                    self.assertTrue((page.parent / target).exists(), f'{page}: {target}')
+                    checked += 1
+        self.assertGreater(checked, 20)
+
+
+if __name__ == '__main__':
+    unittest.main()
