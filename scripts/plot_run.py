@@ -33,8 +33,8 @@ def thinned(points):
 
 
 def smoothed(points):
-    """A running mean over a fiftieth of the steps."""
-    size = max(1, len(points) // 50)
+    """A running mean over a hundredth of the steps."""
+    size = max(1, len(points) // 100)
     sums = [0.0]
     for _, loss in points:
         sums.append(sums[-1] + loss)
@@ -75,12 +75,14 @@ def draw(train, val, title):
         out.append(f'<text x="{x(step):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{step:,.0f}</text>')
     out += [line(thinned(train), '#c9d9f0', 1), line(thinned(smoothed(train)), '#1f5fae', 2)]
     out += [f'<circle cx="{x(step):.1f}" cy="{y(loss):.1f}" r="3.5" fill="#d9541e"/>' for step, loss in val]
-    legend = WIDTH - RIGHT - 250
-    out += [f'<line x1="{legend}" x2="{legend + 20}" y1="20" y2="20" stroke="#1f5fae" stroke-width="2"/>',
-            f'<text x="{legend + 26}" y="24">training loss</text>',
-            f'<circle cx="{legend + 130}" cy="20" r="3.5" fill="#d9541e"/>',
-            f'<text x="{legend + 140}" y="24">validation loss</text>',
-            f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>', '</svg>']
+    legend, key = WIDTH - RIGHT - 250, TOP + 20
+    out += [f'<line x1="{legend}" x2="{legend + 20}" y1="{key - 4}" y2="{key - 4}" stroke="#1f5fae" stroke-width="2"/>',
+            f'<text x="{legend + 26}" y="{key}">training loss</text>',
+            f'<circle cx="{legend + 130}" cy="{key - 4}" r="3.5" fill="#d9541e"/>',
+            f'<text x="{legend + 140}" y="{key}">validation loss</text>',
+            f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>'
+            f'<text x="16" y="{HEIGHT / 2}" text-anchor="middle" transform="rotate(-90 16 {HEIGHT / 2})">'
+            'loss, nats per token</text>', '</svg>']
     return '\n'.join(out) + '\n'
 
 

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import tempfile
 import unittest
+from xml.etree import ElementTree
 
 import harness
 from harness import CommandCase, ROOT
@@ -273,6 +274,17 @@ class Pages(CommandCase):
                     self.assertTrue((page.parent / target).exists(), f'{page}: {target}')
                     checked += 1
         self.assertGreater(checked, 20)
+
+    def test_a_run_is_drawn(self):
+        self.run_train(self.tiny_config(data={'val': str(self.folder / 'tokens.bin')}, train={'eval_every': 2}))
+        process = subprocess.run([ROOT / 'scripts' / 'plot_run.py', 'run'], cwd=self.folder, text=True, capture_output=True)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        drawn = [element.tag.split('}')[1] for element in ElementTree.fromstring(process.stdout).iter()]
+        self.assertEqual(drawn.count('polyline'), 2)
+        self.assertEqual(drawn.count('circle'), 3 + 1)  # after steps 2, 4 and 6, and the legend's
+        absent = subprocess.run([ROOT / 'scripts' / 'plot_run.py', 'absent'], cwd=self.folder, text=True, capture_output=True)
+        self.assertEqual(absent.returncode, 1)
+        self.assertIn('absent', absent.stderr)
 
 
 if __name__ == '__main__':
