@@ -44,12 +44,12 @@ struct cpu_isa {
                             int stride, enum dtype type);
     void (*widen_linear)(const struct linear_widen *args); // both on the calling thread
     void (*finish_linear)(const struct linear_finish *args);
-    // linear_forward on at most CPU_FEW_ROWS rows: a row's bits depend on neither the number of rows nor that
+    // linear_forward on at most CPU_SKINNY_ROWS rows: a row's bits depend on neither the number of rows nor that
     // of threads.
-    enum status (*few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
-    size_t (*few_rows_workspace)(const struct linear_forward_args *args);
+    enum status (*skinny_gemm_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
+    size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
 };
-#define CPU_FEW_ROWS 32
+#define CPU_SKINNY_ROWS 32
 
 struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
@@ -119,9 +119,9 @@ void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, 
                              int stride, enum dtype type);
 void CPU_OP(widen_linear)(const struct linear_widen *args);
 void CPU_OP(finish_linear)(const struct linear_finish *args);
-enum status CPU_OP(few_rows_forward)(struct stream *stream,
+enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,
                                      const struct linear_forward_args *args) MUST_CHECK;
-size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args);
+size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args);
 #endif
 
 #endif

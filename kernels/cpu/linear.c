@@ -1,5 +1,5 @@
 // Fully connected layers: what each operation asks of the matrix products (matmul.h), and the bias's
-// gradient. Few rows have a kernel of their own (isa/few_rows.c).
+// gradient. Few rows have a kernel of their own (isa/skinny_gemm.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -31,9 +31,9 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
                                          size_t *bytes) {
     struct matmul product = forward_product(args);
     *bytes = 0;
-    if (args->N > CPU_FEW_ROWS)
+    if (args->N > CPU_SKINNY_ROWS)
         return matmul_workspace(device, &product, bytes);
-    *bytes = isa_of(device)->few_rows_workspace(args);
+    *bytes = isa_of(device)->skinny_gemm_workspace(args);
     return STATUS_OK;
 }
 
@@ -41,8 +41,8 @@ enum status cpu_linear_forward(struct stream *stream, const struct linear_forwar
     assert(!args->residual || (!args->gelu && args->out_stride == args->OC));
     assert(!args->gelu || args->out_stride == args->OC);
     assert(!args->pre_gelu || (args->gelu && args->out_type == args->type));
-    if (args->N <= CPU_FEW_ROWS)
-        return isa_of(stream->device)->few_rows_forward(stream, args);
+    if (args->N <= CPU_SKINNY_ROWS)
+        return isa_of(stream->device)->skinny_gemm_forward(stream, args);
     struct matmul product = forward_product(args);
     return matmul_run(stream, &product);
 }

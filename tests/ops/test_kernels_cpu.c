@@ -71,7 +71,7 @@ static void test_long_fills(void **state) {
 
 // Generation promises the same text whatever the batch: among few rows, a row's bits are its own.
 static void check_rows_alone(struct device *devices[2], enum dtype type, bool gelu) {
-    enum { N = CPU_FEW_ROWS, IC = 75, OC = 300 };
+    enum { N = CPU_SKINNY_ROWS, IC = 75, OC = 300 };
     static float x[N * IC], weight[OC * IC], bias[OC], residual[N * OC], out[2][N * OC], workspace[N * IC];
     static float wide[OC * IC]; // as many as the largest has
     struct stream streams[2];
@@ -107,7 +107,7 @@ static void check_rows_alone(struct device *devices[2], enum dtype type, bool ge
     }
 }
 
-static void test_few_rows_are_each_their_own(void **state) {
+static void test_skinny_gemm_rows_are_independent(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
         struct device *devices[2];
@@ -207,7 +207,7 @@ static void test_narrow_moments_converge(void **state) {
 static const struct CMUnitTest tests[] = {
     OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
         OPERATIONS(CASE_BF16) cmocka_unit_test(test_sum_squares_and_threads),
-    cmocka_unit_test(test_few_rows_are_each_their_own), cmocka_unit_test(test_long_fills),
+    cmocka_unit_test(test_skinny_gemm_rows_are_independent), cmocka_unit_test(test_long_fills),
     cmocka_unit_test(test_long_spans), cmocka_unit_test(test_narrow_moments_converge)};
 
 int main(void) {

@@ -17,7 +17,7 @@
 #define GRAIN    16                       // of a thread's share
 #define AHEAD    12288                    // bytes that are asked for ahead, into the second cache
 
-struct few_rows {
+struct skinny_gemm {
     const struct linear_forward_args *args;
     const void *x; // (N, IC) as multiplied
 };
@@ -88,16 +88,16 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
 }
 
 // All rows of x, in tiles of about the same height.
-VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, const struct few_rows *few,
+VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, const struct skinny_gemm *gemm,
                              size_t index) {
-    size_t N = (size_t)few->args->N, IC = (size_t)few->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
+    size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
     size_t x_size = dtype_size(multiplies_pairs(type) ? type : DTYPE_F32);
     for (size_t tile = 0; tile < n_tiles; tile++) {
         size_t r = N * tile / n_tiles, n_rows = N * (tile + 1) / n_tiles - r;
-        const void *x = (const char *)few->x + r * IC * x_size;
+        const void *x = (const char *)gemm->x + r * IC * x_size;
 #define TILE(n)                                                                                              \
     if ((n) <= ROW_TILE && n_rows == (n))                                                                    \
-    multiply_tile(type, n_weights, (n), sums + r * BLOCK, x, few->args->weight, index, IC)
+    multiply_tile(type, n_weights, (n), sums + r * BLOCK, x, gemm->args->weight, index, IC)
         TILE(1);
         TILE(2);
         TILE(3);
@@ -129,16 +129,16 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
     CPU_OP(finish_linear)(&finish);
 }
 
-VF_INLINE void multiply_range(enum dtype type, const struct few_rows *few, struct cpu_range range) {
-    float sums[CPU_FEW_ROWS * BLOCK];
-    size_t IC = (size_t)few->args->IC;
+VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct cpu_range range) {
+    float sums[CPU_SKINNY_ROWS * BLOCK];
+    size_t IC = (size_t)gemm->args->IC;
     for (size_t first = range.begin; first < range.end; first += BLOCK) {
         size_t n = range.end - first < BLOCK ? range.end - first : BLOCK, w = 0;
-        for (; few->args->N > READ_IN_TURN && w + WEIGHT_TILE <= n; w += WEIGHT_TILE)
-            multiply_rows(type, WEIGHT_TILE, sums + w, few, (first + w) * IC);
+        for (; gemm->args->N > READ_IN_TURN && w + WEIGHT_TILE <= n; w += WEIGHT_TILE)
+            multiply_rows(type, WEIGHT_TILE, sums + w, gemm, (first + w) * IC);
         for (; w < n; w++)
-            multiply_rows(type, 1, sums + w, few, (first + w) * IC);
-        finish_outputs(few->args, sums, first, n);
+            multiply_rows(type, 1, sums + w, gemm, (first + w) * IC);
+        finish_outputs(gemm->args, sums, first, n);
     }
 }
 
@@ -146,15 +146,15 @@ static bool widens_x(const struct linear_forward_args *args) {
     return args->type != DTYPE_F32 && !multiplies_pairs(args->type);
 }
 
-size_t CPU_OP(few_rows_workspace)(const struct linear_forward_args *args) {
+size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args) {
     return widens_x(args) ? (size_t)args->N * (size_t)args->IC * sizeof(float) : 0;
 }
 
-enum status CPU_OP(few_rows_forward)(struct stream *stream, const struct linear_forward_args *args) {
-    struct few_rows few = {args, args->x};
+enum status CPU_OP(skinny_gemm_forward)(struct stream *stream, const struct linear_forward_args *args) {
+    struct skinny_gemm gemm = {args, args->x};
     size_t OC = (size_t)args->OC, n_inputs = (size_t)args->N * (size_t)args->IC;
     if (widens_x(args)) {
-        few.x = stream->workspace;
+        gemm.x = stream->workspace;
         TRY(CPU_OP(cast)(stream, &(struct cast_args){.out = stream->workspace,
                                                      .x = args->x,
                                                      .n = n_inputs,
@@ -164,7 +164,7 @@ enum status CPU_OP(few_rows_forward)(struct stream *stream, const struct linear_
 #pragma omp parallel num_threads(cpu_threads(stream->device, n_inputs *OC))
     {
         struct cpu_range range = cpu_thread_range(OC, GRAIN, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, multiply_range, &few, range);
+        VF_DISPATCH(args->type, multiply_range, &gemm, range);
     }
     return STATUS_OK;
 }

@@ -52,6 +52,6 @@ const struct cpu_isa CPU_OP(isa) = {
     .add_column_sums = CPU_OP(add_column_sums),
     .widen_linear = CPU_OP(widen_linear),
     .finish_linear = CPU_OP(finish_linear),
-    .few_rows_forward = CPU_OP(few_rows_forward),
-    .few_rows_workspace = CPU_OP(few_rows_workspace),
+    .skinny_gemm_forward = CPU_OP(skinny_gemm_forward),
+    .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
 };

@@ -58,7 +58,7 @@ struct linear {
     enum dtype type;
 };
 
-// At least one more block than fits, by rows, columns and terms; more rows than few_rows.c takes.
+// At least one more block than fits, by rows, columns and terms; more rows than skinny_gemm.c takes.
 static const struct linear shapes[] = {{1030, 40, 70, 0}, {40, 24, 6200, 0}, {37, 9000, 70, 0}};
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
