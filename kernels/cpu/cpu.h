@@ -13,7 +13,7 @@
 struct product_cache;
 
 // to = from, in fp32: a block of what a linear layer multiplies.
-struct linear_widen {
+struct linear_upcast {
     const void *from; // [r] type, rows from_stride apart
     float *to;        // [w] rows to_stride apart
     int64_t rows, columns, from_stride, to_stride;
@@ -42,11 +42,12 @@ struct cpu_isa {
     // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
-    void (*widen_linear)(const struct linear_widen *args); // both on the calling thread
+    void (*upcast_linear)(const struct linear_upcast *args); // both on the calling thread
     void (*finish_linear)(const struct linear_finish *args);
-    // linear_forward on at most CPU_SKINNY_ROWS rows: a row's bits depend on neither the number of rows nor that
-    // of threads.
-    enum status (*skinny_gemm_forward)(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
+    // linear_forward on at most CPU_SKINNY_ROWS rows: a row's bits depend on neither the number of rows nor
+    // that of threads.
+    enum status (*skinny_gemm_forward)(struct stream *stream,
+                                       const struct linear_forward_args *args) MUST_CHECK;
     size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
 };
 #define CPU_SKINNY_ROWS 32
@@ -117,10 +118,10 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
-void CPU_OP(widen_linear)(const struct linear_widen *args);
+void CPU_OP(upcast_linear)(const struct linear_upcast *args);
 void CPU_OP(finish_linear)(const struct linear_finish *args);
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,
-                                     const struct linear_forward_args *args) MUST_CHECK;
+                                        const struct linear_forward_args *args) MUST_CHECK;
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args);
 #endif
 

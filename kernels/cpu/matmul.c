@@ -9,7 +9,7 @@
 
 #define WORKSPACE_ALIGNMENT 256
 
-// A block has at most so many rows, columns and terms, so that b's block is widened once for much work, and
+// A block has at most so many rows, columns and terms, so that b's block is upcast once for much work, and
 // what is made of a block is finished while it is in the cache.
 #define BLOCK_ROWS         512
 #define BLOCK_COLUMNS      3072
@@ -129,7 +129,7 @@ static void *scratch_take(struct scratch *scratch, size_t bytes) {
 struct block {
     struct product *product;
     struct product_operands operands;
-    float *widened[2]; // of a and b
+    float *upcast[2]; // of a and b
     void *workspace;
 };
 
@@ -147,20 +147,20 @@ struct walk {
     size_t scratch_bytes;       // the most that a block has taken
 };
 
-// Narrow products are widened where that is faster, which changes no product and no sum's precision.
+// Narrow products are upcast where that is faster, which changes no product and no sum's precision.
 static bool multiplies_narrow(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->fast_bf16_products || product_has_matrix_units();
 }
 
-// Narrow operands that are multiplied in fp32 are widened.
-static bool widens(const struct walk *walk) {
+// Narrow operands that are multiplied in fp32 are upcast.
+static bool upcasts(const struct walk *walk) {
     return walk->multiplied != walk->matmul->type;
 }
 
-// The strides of an operand's block of so many rows and columns once it is widened: what lies side by side
+// The strides of an operand's block of so many rows and columns once it is upcast: what lies side by side
 // stays so.
-static struct matmul_operand widened_strides(const struct matmul_operand *operand, int64_t rows,
-                                             int64_t columns) {
+static struct matmul_operand upcast_strides(const struct matmul_operand *operand, int64_t rows,
+                                            int64_t columns) {
     if (operand->column == 1)
         return (struct matmul_operand){.row = product_row(columns), .column = 1};
     return (struct matmul_operand){.row = 1, .column = product_row(rows)};
@@ -170,8 +170,8 @@ static void multiply_in(struct walk *walk, enum dtype type) {
     const struct matmul *t = walk->matmul;
     const struct blocks *blocks = &walk->blocks;
     walk->multiplied = type;
-    walk->a = widens(walk) ? widened_strides(&t->a, blocks->m, blocks->k) : t->a;
-    walk->b = widens(walk) ? widened_strides(&t->b, blocks->k, blocks->n) : t->b;
+    walk->a = upcasts(walk) ? upcast_strides(&t->a, blocks->m, blocks->k) : t->a;
+    walk->b = upcasts(walk) ? upcast_strides(&t->b, blocks->k, blocks->n) : t->b;
 }
 
 static struct walk walk_of(const struct matmul *matmul, struct cpu_device *cpu, int thread) {
@@ -224,7 +224,7 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
     };
 }
 
-// The product at a place. A type that oneDNN cannot multiply here is widened from then on.
+// The product at a place. A type that oneDNN cannot multiply here is upcast from then on.
 static enum status find_product(struct walk *walk, struct place at, struct product **out) {
     struct product_shape shape = shape_at(walk, at);
     TRY(product_find(walk->products, &shape, out));
@@ -259,10 +259,10 @@ static enum status block_at(struct walk *walk, struct place at, struct block *ou
     }
     out->operands.a = element_at(walk, t->a.data, at.m * t->a.row + at.k * t->a.column);
     out->operands.b = element_at(walk, t->b.data, at.k * t->b.row + at.n * t->b.column);
-    if (widens(walk)) {
+    if (upcasts(walk)) {
         const struct matmul_operand *a = &walk->a, *b = &walk->b;
-        out->widened[0] = take_fp32(&scratch, a->column == 1 ? blocks->m * a->row : blocks->k * a->column);
-        out->widened[1] = take_fp32(&scratch, b->column == 1 ? blocks->k * b->row : blocks->n * b->column);
+        out->upcast[0] = take_fp32(&scratch, a->column == 1 ? blocks->m * a->row : blocks->k * a->column);
+        out->upcast[1] = take_fp32(&scratch, b->column == 1 ? blocks->k * b->row : blocks->n * b->column);
     }
     out->workspace = scratch_take(&scratch, product_workspace_bytes(out->product));
     if (scratch.used > walk->scratch_bytes)
@@ -271,33 +271,33 @@ static enum status block_at(struct walk *walk, struct place at, struct block *ou
 }
 
 // A block of so many rows and columns whose strides are `from`, into one whose strides are `to`.
-static void widen(const struct walk *walk, const struct matmul_operand *from, const void *block, int64_t rows,
-                  int64_t columns, const struct matmul_operand *to, float *widened) {
+static void upcast_operand(const struct walk *walk, const struct matmul_operand *from, const void *block,
+                           int64_t rows, int64_t columns, const struct matmul_operand *to, float *to_fp32) {
     bool by_rows = from->column == 1;
-    struct linear_widen args = {
+    struct linear_upcast args = {
         .from = block,
-        .to = widened,
+        .to = to_fp32,
         .rows = by_rows ? rows : columns,
         .columns = by_rows ? columns : rows,
         .from_stride = by_rows ? from->row : from->column,
         .to_stride = by_rows ? to->row : to->column,
         .type = walk->matmul->type,
     };
-    walk->cpu->isa->widen_linear(&args);
+    walk->cpu->isa->upcast_linear(&args);
 }
 
-// Widens what is multiplied in fp32; `kept`: that was done for the block before.
-static void widen_operands(const struct walk *walk, struct place at, struct block *block, bool a_kept,
-                           bool b_kept) {
+// Upcasts what is multiplied in fp32; `kept`: that was done for the block before.
+static void upcast_operands(const struct walk *walk, struct place at, struct block *block, bool a_kept,
+                            bool b_kept) {
     const struct matmul *t = walk->matmul;
     struct product_shape shape = shape_at(walk, at);
     struct product_operands *operands = &block->operands;
     if (!a_kept)
-        widen(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, block->widened[0]);
+        upcast_operand(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, block->upcast[0]);
     if (!b_kept)
-        widen(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, block->widened[1]);
-    operands->a = block->widened[0];
-    operands->b = block->widened[1];
+        upcast_operand(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, block->upcast[1]);
+    operands->a = block->upcast[0];
+    operands->b = block->upcast[1];
 }
 
 static void finish_block(const struct walk *walk, struct place at, const struct block *block) {
@@ -340,8 +340,8 @@ static enum status visit(struct walk *walk, struct place at) {
         return STATUS_OK;
     // Blocks that differ in columns alone share a, and those that differ in rows alone share b.
     bool one_k = walk->blocks.k >= t->k, one_m = walk->blocks.m >= t->m;
-    if (widens(walk))
-        widen_operands(walk, at, &block, one_k && one_m && at.n > 0, one_k && at.m > 0);
+    if (upcasts(walk))
+        upcast_operands(walk, at, &block, one_k && one_m && at.n > 0, one_k && at.m > 0);
     TRY(product_run(walk->products, block.product, &block.operands, block.workspace));
     if (at.k + walk->blocks.k >= t->k && needs_finish(walk))
         finish_block(walk, at, &block);

@@ -1,5 +1,5 @@
 // Matrix products of any size and type for the linear layers, cut into a part for each thread and these into
-// blocks that stay in the cache: each block's operands are widened where they must be, multiplied
+// blocks that stay in the cache: each block's operands are upcast where they must be, multiplied
 // by oneDNN (product.h) in fp32 sums, and finished (bias, residual, GELU, rounding) before the next. How a
 // product is cut depends on its shape and the number of threads alone.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H

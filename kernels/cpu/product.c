@@ -189,7 +189,7 @@ static dnnl_status_t product_build(struct product *product, const struct product
     if (error == dnnl_success)
         error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
                                 &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
-    // Its reference implementation is plain loops: fp32 is hundreds of times faster, widening included.
+    // Its reference implementation is plain loops: fp32 is hundreds of times faster, upcasting included.
     if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;
     if (error == dnnl_success)

@@ -1,7 +1,7 @@
 // Vectors of floats for the CPU kernels in kernels/cpu/isa, each file of which is compiled once per
 // instruction set. A `vf` holds VF_WIDTH floats; + - * / and unary minus work on it, with a float on either
 // side too. AVX-512 and AVX2 builds use their instructions where they matter, every other build GCC's vector
-// extensions (gcc and clang, any machine). bf16 and fp16 are widened on load and rounded to nearest even on
+// extensions (gcc and clang, any machine). bf16 and fp16 are upcast on load and rounded to nearest even on
 // store: bf16 with integer arithmetic, so that no instruction set needs bf16 of its own, fp16 by the
 // conversions that AVX2 and AVX-512 machines have, elsewhere with integer arithmetic too. Nothing here
 // depends on floating-point contraction: a fused operation is asked for.
@@ -252,7 +252,7 @@ VF_INLINE vd vd_set1(double x) {
 }
 
 // The lower or (half 1) upper lanes, exactly.
-VF_INLINE vd vd_widen(vf x, int half) {
+VF_INLINE vd vd_upcast(vf x, int half) {
 #if defined(VF_AVX512)
     return _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(x, 1) : _mm512_castps512_ps256(x));
 #elif defined(VF_AVX2)
@@ -354,7 +354,7 @@ VF_INLINE vh vh_from_vu(vu x) {
 #endif
 }
 
-VF_INLINE vf vf_widen_bf16(vh half) {
+VF_INLINE vf vf_upcast_bf16(vh half) {
 #if defined(VF_AVX512)
     return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)half), 16);
 #elif defined(VF_AVX2)
@@ -365,7 +365,7 @@ VF_INLINE vf vf_widen_bf16(vh half) {
 }
 
 // Round to nearest even; NaN stays a quiet NaN.
-VF_INLINE vh vf_narrow_bf16(vf x) {
+VF_INLINE vh vf_downcast_bf16(vf x) {
     vu bits = (vu)x;
     vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 #if defined(VF_AVX512)
@@ -378,7 +378,7 @@ VF_INLINE vh vf_narrow_bf16(vf x) {
 #endif
 }
 
-VF_INLINE vf vf_widen_f16(vh half) {
+VF_INLINE vf vf_upcast_f16(vh half) {
 #if defined(VF_AVX512)
     return _mm512_cvtph_ps((__m256i)half);
 #elif defined(VF_AVX2)
@@ -395,7 +395,7 @@ VF_INLINE vf vf_widen_f16(vh half) {
 }
 
 // As f16_from_float, which says why.
-VF_INLINE vh vf_narrow_f16(vf x) {
+VF_INLINE vh vf_downcast_f16(vf x) {
 #if defined(VF_AVX512)
     return (vh)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif defined(VF_AVX2)
@@ -412,12 +412,12 @@ VF_INLINE vh vf_narrow_f16(vf x) {
 #endif
 }
 
-VF_INLINE vf vf_widen(enum dtype type, vh half) {
-    return type == DTYPE_F16 ? vf_widen_f16(half) : vf_widen_bf16(half);
+VF_INLINE vf vf_upcast(enum dtype type, vh half) {
+    return type == DTYPE_F16 ? vf_upcast_f16(half) : vf_upcast_bf16(half);
 }
 
-VF_INLINE vh vf_narrow(enum dtype type, vf x) {
-    return type == DTYPE_F16 ? vf_narrow_f16(x) : vf_narrow_bf16(x);
+VF_INLINE vh vf_downcast(enum dtype type, vf x) {
+    return type == DTYPE_F16 ? vf_downcast_f16(x) : vf_downcast_bf16(x);
 }
 
 // ---- pairs: a vu of VF_WIDTH pairs of bf16, the first number of each in the lower half. Where the processor
@@ -450,7 +450,7 @@ VF_INLINE vu vu_from_neighbours(vf a, vf b) {
     return (vu)_mm512_cvtne2ps_pbh(b, a);
 #else
     vu pairs;
-    vh halves[2] = {vf_narrow_bf16(a), vf_narrow_bf16(b)};
+    vh halves[2] = {vf_downcast_bf16(a), vf_downcast_bf16(b)};
     memcpy(&pairs, halves, sizeof pairs);
     return pairs;
 #endif
@@ -463,8 +463,8 @@ VF_INLINE vu vu_from_two(vf a, vf b) {
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 #else
-    return __builtin_convertvector(vf_narrow_bf16(a), vu) | __builtin_convertvector(vf_narrow_bf16(b), vu)
-                                                                << 16;
+    return __builtin_convertvector(vf_downcast_bf16(a), vu) | __builtin_convertvector(vf_downcast_bf16(b), vu)
+                                                                  << 16;
 #endif
 }
 
@@ -504,14 +504,14 @@ VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
         return vf_load((const float *)tensor + index);
     vh half;
     memcpy(&half, (const uint16_t *)tensor + index, sizeof half);
-    return vf_widen(type, half);
+    return vf_upcast(type, half);
 }
 
 VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
     if (type == DTYPE_F32) {
         vf_store((float *)tensor + index, x);
     } else {
-        vh half = vf_narrow(type, x);
+        vh half = vf_downcast(type, x);
         memcpy((uint16_t *)tensor + index, &half, sizeof half);
     }
 }
@@ -522,7 +522,7 @@ VF_INLINE vf vf_get_part(enum dtype type, const void *tensor, size_t index, int 
     if (n == VF_WIDTH)
         return vf_get(type, tensor, index);
     return type == DTYPE_F32 ? vf_load_part((const float *)tensor + index, n)
-                             : vf_widen(type, vh_load_part((const uint16_t *)tensor + index, n));
+                             : vf_upcast(type, vh_load_part((const uint16_t *)tensor + index, n));
 }
 
 VF_INLINE void vf_put_part(enum dtype type, void *tensor, size_t index, vf x, int n) {
@@ -531,7 +531,7 @@ VF_INLINE void vf_put_part(enum dtype type, void *tensor, size_t index, vf x, in
     else if (type == DTYPE_F32)
         vf_store_part((float *)tensor + index, x, n);
     else
-        vh_store_part((uint16_t *)tensor + index, vf_narrow(type, x), n);
+        vh_store_part((uint16_t *)tensor + index, vf_downcast(type, x), n);
 }
 
 // One element

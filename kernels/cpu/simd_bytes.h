@@ -1,5 +1,5 @@
 // Integers of 8 and 16 bits beside the vectors of kernels/cpu/simd.h: bytes are read as a vu, and four vu of
-// small numbers are narrowed together, through two vectors of 16-bit numbers (vw), on which half as many
+// small numbers are downcast together, through two vectors of 16-bit numbers (vw), on which half as many
 // instructions do the rest of the work.
 #ifndef ZERO_KERNELS_CPU_SIMD_BYTES_H
 #define ZERO_KERNELS_CPU_SIMD_BYTES_H

@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(DELTA_THREADS)
         for (int d = lane * pack<T>::size; d < D; d += DELTA_LANES * pack<T>::size) {
             pack<T> left = load_pack(dout + d), right = load_pack(out + d);
             for (int k = 0; k < pack<T>::size; k++)
-                sum = fmaf(widen(left.x[k]), widen(right.x[k]), sum);
+                sum = fmaf(upcast(left.x[k]), upcast(right.x[k]), sum);
         }
     else if (valid)
         for (int d = lane; d < D; d += DELTA_LANES)
-            sum = fmaf(widen(dout[d]), widen(out[d]), sum);
+            sum = fmaf(upcast(dout[d]), upcast(out[d]), sum);
     for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2)
         sum += __shfl_xor_sync(0xffffffff, sum, distance);
     size_t b = row / (T_positions * H), t = row / H % T_positions, h = row % H;

@@ -62,7 +62,7 @@ __device__ void load_tile(float *tile, const attention_rows<const T> &from, int 
             if (row < from.n && column + at < D)
                 piece = load_pack(from.x + row * from.stride + column + at);
             for (int k = 0; k < size; k++)
-                tile[row * STRIDE + at + k] = widen(piece.x[k]);
+                tile[row * STRIDE + at + k] = upcast(piece.x[k]);
         }
         return;
     }
@@ -70,7 +70,7 @@ __device__ void load_tile(float *tile, const attention_rows<const T> &from, int 
     for (int i = thread; i < TILE * COLUMNS; i += THREADS) {
         int row = i / COLUMNS, at = i % COLUMNS;
         bool valid = row < from.n && column + at < D;
-        tile[row * STRIDE + at] = valid ? widen(from.x[row * from.stride + column + at]) : 0.0f;
+        tile[row * STRIDE + at] = valid ? upcast(from.x[row * from.stride + column + at]) : 0.0f;
     }
 }
 
@@ -166,7 +166,7 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
             T *at = to.x + own_row(r) * to.stride + column;
             four<T> values;
             for (int k = 0; k < 4; k++)
-                values.x[k] = narrow<T>(sums.x[r][g][k] * factors[r]);
+                values.x[k] = downcast<T>(sums.x[r][g][k] * factors[r]);
             if (packed && column < D)
                 *reinterpret_cast<four<T> *>(at) = values;
             for (int k = 0; k < 4 && !packed; k++)

@@ -45,7 +45,7 @@ __device__ __forceinline__ void load_tile(T *tile, const attention_rows<const T>
     for (int i = thread; i < ROWS * WIDTH; i += ATTENTION_THREADS) {
         int row = i / WIDTH, column = i % WIDTH;
         bool valid = row < from.n && column < D;
-        tile[row * STRIDE + column] = valid ? from.x[row * from.stride + column] : narrow<T>(0);
+        tile[row * STRIDE + column] = valid ? from.x[row * from.stride + column] : downcast<T>(0);
     }
 }
 
@@ -213,8 +213,8 @@ __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH /
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 T *at = tile + (16 * m + fragment_row(h)) * TILE_STRIDE<WIDTH> + 8 * n + fragment_column();
-                two<T> values = {
-                    {narrow<T>(sums[m][n].x[2 * h] * factor), narrow<T>(sums[m][n].x[2 * h + 1] * factor)}};
+                two<T> values = {{downcast<T>(sums[m][n].x[2 * h] * factor),
+                                  downcast<T>(sums[m][n].x[2 * h + 1] * factor)}};
                 *reinterpret_cast<two<T> *>(at) = values;
             }
     __syncwarp();

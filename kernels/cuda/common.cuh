@@ -88,25 +88,25 @@ static inline int ceil_divide(size_t n, size_t by) {
 
 // ---- element types: arithmetic is in float
 
-__device__ inline float widen(float x) {
+__device__ inline float upcast(float x) {
     return x;
 }
-__device__ inline float widen(bf16 x) {
+__device__ inline float upcast(bf16 x) {
     return __bfloat162float(x);
 }
-__device__ inline float widen(half x) {
+__device__ inline float upcast(half x) {
     return __half2float(x);
 }
 
 // Rounded to nearest even.
-template <class T> __device__ inline T narrow(float x);
-template <> __device__ inline float narrow<float>(float x) {
+template <class T> __device__ inline T downcast(float x);
+template <> __device__ inline float downcast<float>(float x) {
     return x;
 }
-template <> __device__ inline bf16 narrow<bf16>(float x) {
+template <> __device__ inline bf16 downcast<bf16>(float x) {
     return __float2bfloat16_rn(x);
 }
-template <> __device__ inline half narrow<half>(float x) {
+template <> __device__ inline half downcast<half>(float x) {
     return __float2half_rn(x);
 }
 

@@ -46,7 +46,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) fill_factor(T *x, 
                              static_cast<int>((bits >> 16) % 20) - 14);
         bool negative = ((bits >> 30) & 1) != (f.has_signs ? place % 2 : 0);
         bool alone = place + 1 == f.k && f.k % 2 == 1;
-        x[column * f.stride + row] = narrow<T>(alone ? 0.0f : negative ? -value : value);
+        x[column * f.stride + row] = downcast<T>(alone ? 0.0f : negative ? -value : value);
     }
 }
 
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(THREADS) fill_addend(T *x, int64_t rows, int64
         int64_t column = at / rows, row = at - column * rows;
         uint32_t bits = bits_at(0, static_cast<uint32_t>(row), static_cast<uint32_t>(column));
         float value = static_cast<float>(bits >> 8) * 0x1p-21f - 4.0f;
-        x[column * stride + row] = narrow<T>(row % 2 ? value : 0.0f);
+        x[column * stride + row] = downcast<T>(row % 2 ? value : 0.0f);
     }
 }
 

@@ -15,10 +15,10 @@ template <class T, int WIDTH> struct alignas(WIDTH * sizeof(T)) elements {
 
 // One access of WIDTH elements, to which the address must be aligned.
 template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from) {
-    const elements<T, WIDTH> narrow_ones = *reinterpret_cast<const elements<T, WIDTH> *>(from);
+    const elements<T, WIDTH> stored = *reinterpret_cast<const elements<T, WIDTH> *>(from);
     floats<WIDTH> value;
     for (int i = 0; i < WIDTH; i++)
-        value.x[i] = widen(narrow_ones.x[i]);
+        value.x[i] = upcast(stored.x[i]);
     return value;
 }
 
@@ -32,10 +32,10 @@ template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, co
 }
 
 template <int WIDTH, class T> __device__ inline void store(T *to, const floats<WIDTH> &value) {
-    elements<T, WIDTH> narrow_ones;
+    elements<T, WIDTH> stored;
     for (int i = 0; i < WIDTH; i++)
-        narrow_ones.x[i] = narrow<T>(value.x[i]);
-    *reinterpret_cast<elements<T, WIDTH> *>(to) = narrow_ones;
+        stored.x[i] = downcast<T>(value.x[i]);
+    *reinterpret_cast<elements<T, WIDTH> *>(to) = stored;
 }
 
 // How many elements make 16 bytes of the widest of these types: then no access is split.

@@ -68,7 +68,7 @@ template <class F> void with_element(int64_t type, F f) {
     }
 }
 
-// ---- operands widened, in panels: of A eight rows, of B four columns, all k terms of them side by side
+// ---- operands upcast, in panels: of A eight rows, of B four columns, all k terms of them side by side
 
 constexpr int64_t a_panel = 8, b_panel = 4;
 constexpr int64_t worth_threads = 1 << 15; // multiplications

@@ -28,10 +28,10 @@ struct bfloat16_rules {
     static type from_bits(uint16_t bits) {
         return __ushort_as_bfloat16(bits);
     }
-    static float widen(type x) {
+    static float upcast(type x) {
         return __bfloat162float(x);
     }
-    static type narrow(float x) {
+    static type downcast(float x) {
         return __float2bfloat16_rn(x);
     }
 };
@@ -45,10 +45,10 @@ struct half_rules {
     static type from_bits(uint16_t bits) {
         return __ushort_as_half(bits);
     }
-    static float widen(type x) {
+    static float upcast(type x) {
         return __half2float(x);
     }
-    static type narrow(float x) {
+    static type downcast(float x) {
         return __float2half_rn(x);
     }
 };
@@ -101,13 +101,13 @@ uint32_t bits_of(float value) {
 template <class Rules> void test_every_value(void **) {
     for (unsigned bits = 0; bits < 65536; bits++) {
         const double value = value_of<Rules>(bits);
-        const float widened = Rules::widen(Rules::from_bits(static_cast<uint16_t>(bits)));
+        const float value_upcast = Rules::upcast(Rules::from_bits(static_cast<uint16_t>(bits)));
         if (std::isnan(value)) {
-            assert_true(std::isnan(widened));
+            assert_true(std::isnan(value_upcast));
             continue;
         }
-        assert_true(static_cast<double>(widened) == value && std::signbit(widened) == bits >> 15);
-        assert_int_equal(Rules::bits(Rules::narrow(widened)), bits);
+        assert_true(static_cast<double>(value_upcast) == value && std::signbit(value_upcast) == bits >> 15);
+        assert_int_equal(Rules::bits(Rules::downcast(value_upcast)), bits);
     }
 }
 
@@ -121,7 +121,7 @@ template <class Rules> void test_ties(void **) {
         for (uint32_t at = middle - 1; at <= middle + 1; at++)
             for (uint32_t sign = 0; sign < 2; sign++) {
                 const float x = float_of(at | sign << 31);
-                assert_is<Rules>(Rules::narrow(x), rounded<Rules>(static_cast<double>(x)));
+                assert_is<Rules>(Rules::downcast(x), rounded<Rules>(static_cast<double>(x)));
             }
     }
 }
@@ -129,7 +129,7 @@ template <class Rules> void test_ties(void **) {
 template <class Rules> void test_floats(void **) {
     for (uint64_t bits = 0; bits < uint64_t(1) << 32; bits += 1021) {
         const double x = static_cast<double>(float_of(static_cast<uint32_t>(bits)));
-        assert_is<Rules>(Rules::narrow(float_of(static_cast<uint32_t>(bits))), rounded<Rules>(x));
+        assert_is<Rules>(Rules::downcast(float_of(static_cast<uint32_t>(bits))), rounded<Rules>(x));
     }
 }
 

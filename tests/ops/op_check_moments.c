@@ -1,5 +1,5 @@
 // Checks of optimizer_step with moments in bf16 and int8. What it must give follows from what the same device
-// gives with fp32 moments, which op_check_optimizer.c judges: the moments widened, updated, and rounded as
+// gives with fp32 moments, which op_check_optimizer.c judges: the moments upcast, updated, and rounded as
 // kernels/moments.h says, to the bit. Also that no bit depends on how a span is cut into calls, nor on
 // whether the new state takes the place of the old.
 #include <math.h>
@@ -97,8 +97,8 @@ static void span_fill(struct span *span) {
     free(values);
 }
 
-// The same span with its moments widened to fp32; and back, rounded as a step rounds them.
-static struct span widened(const struct span *span) {
+// The same span with its moments upcast to fp32; and back, rounded as a step rounds them.
+static struct span span_upcast(const struct span *span) {
     struct span wide = span_new(span, DTYPE_F32);
     for (int k = GRAD; k <= MASTER; k++)
         memcpy(wide.arrays[k], span->arrays[k], array_bytes(span, k));
@@ -109,7 +109,7 @@ static struct span widened(const struct span *span) {
     return wide;
 }
 
-static struct span narrowed(const struct span *wide, enum dtype state_type, int64_t step) {
+static struct span span_downcast(const struct span *wide, enum dtype state_type, int64_t step) {
     struct span span = span_new(wide, state_type);
     for (int k = GRAD; k <= MASTER; k++)
         memcpy(span.arrays[k], wide->arrays[k], array_bytes(wide, k));
@@ -266,9 +266,9 @@ static void check_span(struct op_bench *bench, const struct span *like, enum dty
                                            {.in_place = false, .guarded = true, .piece = 128}};
     struct span span = span_new(like, state_type);
     span_fill(&span);
-    struct span wide = widened(&span);
+    struct span wide = span_upcast(&span);
     struct span wide_after = stepped(bench, &wide, setting, &plain);
-    struct span wanted = narrowed(&wide_after, state_type, setting->step);
+    struct span wanted = span_downcast(&wide_after, state_type, setting->step);
     struct span got = stepped(bench, &span, setting, &plain);
     compare(bench, &got, &wanted, "the fp32 step's, rounded");
     for (size_t k = 0; k < sizeof others / sizeof *others; k++) {

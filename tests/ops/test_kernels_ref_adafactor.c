@@ -35,7 +35,7 @@ static size_t elements_of(const struct tensor *t) {
     return (size_t)t->rows * (size_t)t->columns;
 }
 
-static void widen(double *out, const float *x, int n) {
+static void upcast(double *out, const float *x, int n) {
     for (int i = 0; i < n; i++)
         out[i] = (double)x[i];
 }
@@ -67,8 +67,8 @@ static void step(struct tensor *t, int64_t k) {
     const struct adafactor_stretch whole = {.n = elements_of(t), .columns = t->columns};
     sum_gradients(t);
     t->update_bound = adafactor_factors_step(&factors, k, -0.8);
-    widen(row_scales, t->row_scales, t->rows);
-    widen(column_scales, t->column_scales, t->columns);
+    upcast(row_scales, t->row_scales, t->rows);
+    upcast(column_scales, t->column_scales, t->columns);
     const struct adafactor_direction direction = {.grad = t->grad,
                                                   .row_scales = t->vector ? NULL : row_scales,
                                                   .column_scales = column_scales,

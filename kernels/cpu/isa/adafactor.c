@@ -55,7 +55,7 @@ VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args
                           struct engine *row) {
     vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
     for (int half = 0; half < 2; half++) {
-        struct engine parts = split_square(vd_widen(g, half), units);
+        struct engine parts = split_square(vd_upcast(g, half), units);
         vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + parts.coarse);
         vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + parts.fine);
         add_parts(row, parts);
@@ -166,7 +166,7 @@ struct norms {
 
 VF_INLINE void add_squares(vf x, const struct units *units, struct engine *sums) {
     for (int half = 0; half < 2; half++)
-        add_parts(sums, split_square(vd_widen(x, half), units));
+        add_parts(sums, split_square(vd_upcast(x, half), units));
 }
 
 VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norms_args *args, size_t at,

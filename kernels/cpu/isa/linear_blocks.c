@@ -1,10 +1,10 @@
 // What precedes and what follows a linear layer's product, a block at a time that stays in the cache:
-// widening of what is multiplied in fp32; bias, residual, GELU or its gradient, and rounding. Bound by the
+// upcasting of what is multiplied in fp32; bias, residual, GELU or its gradient, and rounding. Bound by the
 // cache.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
 
-VF_INLINE void widen_rows(enum dtype type, const struct linear_widen *args) {
+VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast *args) {
     size_t n = (size_t)args->columns;
     for (size_t row = 0; row < (size_t)args->rows; row++) {
         size_t first = row * (size_t)args->from_stride, i = 0;
@@ -17,9 +17,9 @@ VF_INLINE void widen_rows(enum dtype type, const struct linear_widen *args) {
     }
 }
 
-void CPU_OP(widen_linear)(const struct linear_widen *args) {
-    const struct linear_widen copy = *args; // no store through a pointer can be thought to change it
-    VF_DISPATCH(copy.type, widen_rows, &copy);
+void CPU_OP(upcast_linear)(const struct linear_upcast *args) {
+    const struct linear_upcast copy = *args; // no store through a pointer can be thought to change it
+    VF_DISPATCH(copy.type, upcast_rows, &copy);
 }
 
 // Elements [i, i + lanes) of a row that begins at `row` in the tensors that lie like out.
@@ -33,7 +33,7 @@ VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, 
     if (args->gelu) {
         if (args->pre_gelu) { // which backward will see
             if (type != DTYPE_F32)
-                v = vf_widen(type, vf_narrow(type, v));
+                v = vf_upcast(type, vf_downcast(type, v));
             vf_put_part(type, args->pre_gelu, row + i, v, lanes);
         }
         v = vf_gelu(v);

@@ -1,5 +1,5 @@
 // An optimizer's step in one pass: each element's state is read once, updated in float and written once, the
-// gradient widened and the parameter rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
+// gradient upcast and the parameter rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
 // rounding for rounding. The rule and the moments' type are known when a loop is compiled; the types of
 // gradients and parameters are asked for again at each vector, which memory leaves time for (but with int8
 // moments, whose loop waits for arithmetic as much as for memory: it is compiled twice).

@@ -1,6 +1,6 @@
 // Fully connected layers on few rows, as generation has them: each weight is read once for all rows, and
 // memory is what they wait for. bf16 is multiplied as it is where the processor has such products; otherwise
-// weights are widened in registers, and x before. Sums are kept in fp32, in an order that follows from IC
+// weights are upcast in registers, and x before. Sums are kept in fp32, in an order that follows from IC
 // alone: a row's result is the same whatever the other rows, their number and the threads are.
 #include <omp.h>
 
@@ -88,8 +88,8 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
 }
 
 // All rows of x, in tiles of about the same height.
-VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums, const struct skinny_gemm *gemm,
-                             size_t index) {
+VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
+                             const struct skinny_gemm *gemm, size_t index) {
     size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
     size_t x_size = dtype_size(multiplies_pairs(type) ? type : DTYPE_F32);
     for (size_t tile = 0; tile < n_tiles; tile++) {
@@ -142,18 +142,18 @@ VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, s
     }
 }
 
-static bool widens_x(const struct linear_forward_args *args) {
+static bool upcasts_x(const struct linear_forward_args *args) {
     return args->type != DTYPE_F32 && !multiplies_pairs(args->type);
 }
 
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args) {
-    return widens_x(args) ? (size_t)args->N * (size_t)args->IC * sizeof(float) : 0;
+    return upcasts_x(args) ? (size_t)args->N * (size_t)args->IC * sizeof(float) : 0;
 }
 
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream, const struct linear_forward_args *args) {
     struct skinny_gemm gemm = {args, args->x};
     size_t OC = (size_t)args->OC, n_inputs = (size_t)args->N * (size_t)args->IC;
-    if (widens_x(args)) {
+    if (upcasts_x(args)) {
         gemm.x = stream->workspace;
         TRY(CPU_OP(cast)(stream, &(struct cast_args){.out = stream->workspace,
                                                      .x = args->x,

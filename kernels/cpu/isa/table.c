@@ -50,7 +50,7 @@ const struct cpu_isa CPU_OP(isa) = {
     .name = TEXT_OF_VALUE(ISA),
     .ops = {OPERATIONS(ENTRY).workspace_bytes = workspace_bytes},
     .add_column_sums = CPU_OP(add_column_sums),
-    .widen_linear = CPU_OP(widen_linear),
+    .upcast_linear = CPU_OP(upcast_linear),
     .finish_linear = CPU_OP(finish_linear),
     .skinny_gemm_forward = CPU_OP(skinny_gemm_forward),
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
