@@ -13,7 +13,7 @@
 struct product_cache;
 
 // to = from, in fp32: a block of what a linear layer multiplies.
-struct linear_upcast {
+struct linear_upcast_args {
     const void *from; // [r] type, rows from_stride apart
     float *to;        // [w] rows to_stride apart
     int64_t rows, columns, from_stride, to_stride;
@@ -23,7 +23,7 @@ struct linear_upcast {
 // What is left to do to a block of a linear layer's product, c (rows, columns) in fp32, in one pass: v = c +
 // bias + residual; with gelu, v = gelu(v), where v is rounded first if pre_gelu gets it; with gelu_input, v =
 // v gelu'(gelu_input); out = v. All but c and out may be NULL.
-struct linear_finish {
+struct linear_epilogue_args {
     const float *c;         // [r] rows c_stride apart; may be pre_gelu or out where those are fp32
     void *out;              // [w] out_type, rows out_stride apart, like all that follow
     void *pre_gelu;         // [w] type
@@ -42,8 +42,8 @@ struct cpu_isa {
     // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
-    void (*upcast_linear)(const struct linear_upcast *args); // both on the calling thread
-    void (*finish_linear)(const struct linear_finish *args);
+    void (*linear_upcast)(const struct linear_upcast_args *args); // both on the calling thread
+    void (*linear_epilogue)(const struct linear_epilogue_args *args);
     // linear_forward on at most CPU_SKINNY_ROWS rows: a row's bits depend on neither the number of rows nor
     // that of threads.
     enum status (*skinny_gemm_forward)(struct stream *stream,
@@ -118,8 +118,8 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type);
-void CPU_OP(upcast_linear)(const struct linear_upcast *args);
-void CPU_OP(finish_linear)(const struct linear_finish *args);
+void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);
+void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args);
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,
                                         const struct linear_forward_args *args) MUST_CHECK;
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args);

@@ -274,7 +274,7 @@ static enum status block_at(struct walk *walk, struct place at, struct block *ou
 static void upcast_operand(const struct walk *walk, const struct matmul_operand *from, const void *block,
                            int64_t rows, int64_t columns, const struct matmul_operand *to, float *to_fp32) {
     bool by_rows = from->column == 1;
-    struct linear_upcast args = {
+    struct linear_upcast_args args = {
         .from = block,
         .to = to_fp32,
         .rows = by_rows ? rows : columns,
@@ -283,7 +283,7 @@ static void upcast_operand(const struct walk *walk, const struct matmul_operand 
         .to_stride = by_rows ? to->row : to->column,
         .type = walk->matmul->type,
     };
-    walk->cpu->isa->upcast_linear(&args);
+    walk->cpu->isa->linear_upcast(&args);
 }
 
 // Upcasts what is multiplied in fp32; `kept`: that was done for the block before.
@@ -304,7 +304,7 @@ static void finish_block(const struct walk *walk, struct place at, const struct 
     const struct matmul *t = walk->matmul;
     int64_t first = at.m * t->out_stride + at.n, n = least(walk->blocks.n, t->n - at.n);
     size_t out_size = dtype_size(t->out_type);
-    struct linear_finish finish = {
+    struct linear_epilogue_args epilogue = {
         .c = block->operands.c,
         .out = (char *)t->out + (size_t)first * out_size,
         .gelu_input = element_at(walk, t->gelu_input, first),
@@ -321,7 +321,7 @@ static void finish_block(const struct walk *walk, struct place at, const struct 
         finish.residual = element_at(walk, t->residual, first);
         finish.pre_gelu = (void *)(uintptr_t)element_at(walk, t->pre_gelu, first);
     }
-    walk->cpu->isa->finish_linear(&finish);
+    walk->cpu->isa->linear_epilogue(&epilogue);
 }
 
 // Whether oneDNN leaves something to do.

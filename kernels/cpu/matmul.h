@@ -12,9 +12,9 @@ struct matmul_operand {
     int64_t row, column; // strides in elements; one of them is 1
 };
 
-// out (m, n) = finish(a b), with a (m, k) and b (k, n) of `type`: see struct linear_finish for what the
-// pointers mean; those that are NULL are left out. A weight's gradient is fp32 and not finished; its sums are
-// over the rows of a batch, and with accumulate they are added to what is there.
+// out (m, n) = finish(a b), with a (m, k) and b (k, n) of `type`: see struct linear_epilogue_args for what
+// the pointers mean; those that are NULL are left out. A weight's gradient is fp32 and not finished; its sums
+// are over the rows of a batch, and with accumulate they are added to what is there.
 struct matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;

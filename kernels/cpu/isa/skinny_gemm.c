@@ -112,7 +112,7 @@ VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
 static void finish_outputs(const struct linear_forward_args *args, const float *sums, size_t first,
                            size_t n) {
     size_t out_size = dtype_size(args->out_type), size = dtype_size(args->type);
-    struct linear_finish finish = {
+    struct linear_epilogue_args epilogue = {
         .c = sums,
         .out = (char *)args->out + first * out_size,
         .pre_gelu = args->pre_gelu ? (char *)args->pre_gelu + first * size : NULL,
@@ -126,7 +126,7 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
         .type = args->type,
         .out_type = args->out_type,
     };
-    CPU_OP(finish_linear)(&finish);
+    CPU_OP(linear_epilogue)(&epilogue);
 }
 
 VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct cpu_range range) {

@@ -50,8 +50,8 @@ const struct cpu_isa CPU_OP(isa) = {
     .name = TEXT_OF_VALUE(ISA),
     .ops = {OPERATIONS(ENTRY).workspace_bytes = workspace_bytes},
     .add_column_sums = CPU_OP(add_column_sums),
-    .upcast_linear = CPU_OP(upcast_linear),
-    .finish_linear = CPU_OP(finish_linear),
+    .linear_upcast = CPU_OP(linear_upcast),
+    .linear_epilogue = CPU_OP(linear_epilogue),
     .skinny_gemm_forward = CPU_OP(skinny_gemm_forward),
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
 };

@@ -4,7 +4,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
 
-VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast *args) {
+VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast_args *args) {
     size_t n = (size_t)args->columns;
     for (size_t row = 0; row < (size_t)args->rows; row++) {
         size_t first = row * (size_t)args->from_stride, i = 0;
@@ -17,14 +17,14 @@ VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast *args) {
     }
 }
 
-void CPU_OP(upcast_linear)(const struct linear_upcast *args) {
-    const struct linear_upcast copy = *args; // no store through a pointer can be thought to change it
+void CPU_OP(linear_upcast)(const struct linear_upcast_args *args) {
+    const struct linear_upcast_args copy = *args; // no store through a pointer can be thought to change it
     VF_DISPATCH(copy.type, upcast_rows, &copy);
 }
 
 // Elements [i, i + lanes) of a row that begins at `row` in the tensors that lie like out.
-VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, const float *c, size_t row,
-                             size_t i, int lanes) {
+VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_args *args, const float *c,
+                               size_t row, size_t i, int lanes) {
     vf v = vf_get_part(DTYPE_F32, c, i, lanes);
     if (args->bias)
         v += vf_get_part(type, args->bias, i, lanes);
@@ -46,19 +46,19 @@ VF_INLINE void finish_vector(enum dtype type, const struct linear_finish *args, 
         vf_put_part(DTYPE_F32, args->out, row + i, v, lanes);
 }
 
-VF_INLINE void finish_rows(enum dtype type, const struct linear_finish *args) {
+VF_INLINE void epilogue_rows(enum dtype type, const struct linear_epilogue_args *args) {
     size_t n = (size_t)args->columns;
     for (size_t row = 0; row < (size_t)args->rows; row++) {
         const float *c = args->c + row * (size_t)args->c_stride;
         size_t first = row * (size_t)args->out_stride, i = 0;
         for (; i + VF_WIDTH <= n; i += VF_WIDTH)
-            finish_vector(type, args, c, first, i, VF_WIDTH);
+            epilogue_vector(type, args, c, first, i, VF_WIDTH);
         if (i < n)
-            finish_vector(type, args, c, first, i, (int)(n - i));
+            epilogue_vector(type, args, c, first, i, (int)(n - i));
     }
 }
 
-void CPU_OP(finish_linear)(const struct linear_finish *args) {
-    const struct linear_finish copy = *args;
-    VF_DISPATCH(copy.type, finish_rows, &copy);
+void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args) {
+    const struct linear_epilogue_args copy = *args;
+    VF_DISPATCH(copy.type, epilogue_rows, &copy);
 }
