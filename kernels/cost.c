@@ -48,7 +48,7 @@ static struct operation_cost linear_backward_work(const struct linear_backward_a
     }
     if (a->dweight) {
         work.flops += 2 * weight * a->N;
-        work.bytes += in * size_of(a->type) + (a->overwrite ? 1 : 2) * weight * wide_size(a->type);
+        work.bytes += in * size_of(a->type) + (a->beta_zero ? 1 : 2) * weight * wide_size(a->type);
     }
     return work;
 }

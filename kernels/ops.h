@@ -115,7 +115,7 @@ struct linear_forward_args {
 // gelu'(pre_gelu), where the product may be rounded to `type` first.
 struct linear_backward_args {
     void *dx;             // [w] (N, IC) type, or NULL
-    void *dweight;        // [+] (OC, IC) fp32, or NULL; [w] with overwrite
+    void *dweight;        // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
     void *dbias;          // [+] (OC) fp32, or NULL
     const void *dout;     // [r] (N, OC) type, rows dout_stride apart
     const void *x;        // [r] (N, IC) type; read for dweight
@@ -123,7 +123,7 @@ struct linear_backward_args {
     const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
     int N, IC, OC;
     int dout_stride; // >= OC
-    bool overwrite;  // dweight holds nothing yet
+    bool beta_zero;  // dweight holds nothing yet
     enum dtype type;
 };
 

@@ -310,7 +310,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
         RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.dbranch + offset, .dweight = dwte,
             .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf + offset, .weight = wte, .N = n,
             .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride,
-            .overwrite = embedding.fresh && row == 0, .type = type);
+            .beta_zero = embedding.beta_zero && row == 0, .type = type);
     }
     TRY(release(pass, 0, GPT_BACKWARD));
     const struct param *table = unit_params(gpt, last);
@@ -347,7 +347,7 @@ static enum status fc_proj_backward(struct pass *pass, int block, const struct u
     RUN(runner, linear_backward, .dx = scratch->dfc, .dweight = grad_at(pass, view, PARAM_FC_PROJ_WEIGHT),
         .dbias = grad_at(pass, view, PARAM_FC_PROJ_BIAS), .dout = scratch->dresidual, .x = kept->gelu,
         .weight = weight_at(pass, view, PARAM_FC_PROJ_WEIGHT), .pre_gelu = kept->fc, .N = N, .IC = 4 * C,
-        .OC = C, .dout_stride = C, .overwrite = view->fresh, .type = type);
+        .OC = C, .dout_stride = C, .beta_zero = view->beta_zero, .type = type);
     return STATUS_OK;
 }
 
@@ -361,7 +361,7 @@ static enum status fc_backward(struct pass *pass, int block, const struct unit_v
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(pass, view, PARAM_FC_WEIGHT),
         .dbias = grad_at(pass, view, PARAM_FC_BIAS), .dout = scratch->dfc, .x = kept->ln2,
         .weight = weight_at(pass, view, PARAM_FC_WEIGHT), .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C,
-        .overwrite = view->fresh, .type = type);
+        .beta_zero = view->beta_zero, .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual,
         .dweight = grad_at(pass, view, PARAM_LN2_WEIGHT), .dbias = grad_at(pass, view, PARAM_LN2_BIAS),
         .dout = scratch->dbranch, .dresidual = scratch->dresidual, .x = kept->middle,
@@ -381,7 +381,7 @@ static enum status attn_proj_backward(struct pass *pass, int block, const struct
         .dweight = grad_at(pass, view, PARAM_ATTN_PROJ_WEIGHT),
         .dbias = grad_at(pass, view, PARAM_ATTN_PROJ_BIAS), .dout = scratch->dresidual, .x = kept->attention,
         .weight = weight_at(pass, view, PARAM_ATTN_PROJ_WEIGHT), .N = N, .IC = C, .OC = C, .dout_stride = C,
-        .overwrite = view->fresh, .type = type);
+        .beta_zero = view->beta_zero, .type = type);
     return STATUS_OK;
 }
 
@@ -402,7 +402,7 @@ static enum status attention_backward(struct pass *pass, int block, const struct
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(pass, view, PARAM_QKV_WEIGHT),
         .dbias = grad_at(pass, view, PARAM_QKV_BIAS), .dout = scratch->dqkv, .x = kept->ln1,
         .weight = weight_at(pass, view, PARAM_QKV_WEIGHT), .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
-        .overwrite = view->fresh, .type = type);
+        .beta_zero = view->beta_zero, .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual,
         .dweight = grad_at(pass, view, PARAM_LN1_WEIGHT), .dbias = grad_at(pass, view, PARAM_LN1_BIAS),
         .dout = scratch->dbranch, .dresidual = scratch->dresidual, .x = residual_at(&gpt->residuals, block),

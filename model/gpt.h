@@ -16,12 +16,12 @@
 enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 
 // Where a unit is while it is in use: its flat span in the compute type (NULL in GPT_BACKWARD_GRADS), and its
-// fp32 gradients (to be added to; NULL in GPT_FORWARD). With fresh, nothing was added yet, and those of
-// params that are `multiplied` may hold anything: what comes first is written over it.
+// fp32 gradients (to be added to; NULL in GPT_FORWARD). With beta_zero, nothing was added yet, and those of
+// params that are `gemm_gradient` may hold anything: what comes first is written over it.
 struct unit_view {
     const void *params;
     void *grads;
-    bool fresh;
+    bool beta_zero;
 };
 
 // What a pass asks for next, so that it can be fetched ahead: a unit, and the first of its groups (enum

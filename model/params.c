@@ -75,17 +75,17 @@ static void add_layout(struct params *params, const struct layout *layouts, int 
         param->init = layout->init;
         param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
         param->hf_transposed = layout->hf_transposed;
-        param->multiplied = layout->n_dims >= 2;
+        param->gemm_gradient = layout->n_dims >= 2;
         add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
     }
 }
 
-static void add_embedding(struct params *params, const char *name, int64_t rows, bool multiplied) {
+static void add_embedding(struct params *params, const char *name, int64_t rows, bool gemm_gradient) {
     struct param *param = &params->params[params->n_params];
     snprintf(param->name, sizeof param->name, "%s", name);
     param->init = INIT_NORMAL;
     param->std = INIT_STD;
-    param->multiplied = multiplied;
+    param->gemm_gradient = gemm_gradient;
     add_param(params, 2, rows, params->config.n_embd);
 }
 

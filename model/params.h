@@ -58,8 +58,9 @@ struct param {
     enum param_init init;
     double
         std; // INIT_NORMAL: 0.02, and 0.02 / sqrt(2 n_layer) for what writes to the residual stream (GPT-2)
-    bool decay;      // weight decay applies: two or more dimensions
-    bool multiplied; // a linear layer's weight, as the head's wte: its gradient begins with a matrix product
+    bool decay;         // weight decay applies: two or more dimensions
+    bool gemm_gradient; // a linear layer's weight, as the head's wte: its gradient begins with a matrix
+                        // product
     bool hf_transposed;
 };
 #define PARAM_ALIGNMENT 128 // elements

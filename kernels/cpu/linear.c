@@ -72,7 +72,7 @@ static struct matmul dweight_product(const struct linear_backward_args *args) {
         .out = args->dweight,
         .out_stride = args->IC,
         .weight_gradient = true,
-        .accumulate = !args->overwrite,
+        .accumulate = !args->beta_zero,
         .type = args->type,
         .out_type = DTYPE_F32,
     };

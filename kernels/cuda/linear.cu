@@ -313,7 +313,7 @@ matmul dweight_product(const struct linear_backward_args *args) {
     problem.a_stride = args->IC;
     problem.b_stride = args->dout_stride;
     problem.c_stride = problem.d_stride = args->IC;
-    problem.addend = args->overwrite ? MATMUL_ADDS_NOTHING : MATMUL_ADDS_D;
+    problem.addend = args->beta_zero ? MATMUL_ADDS_NOTHING : MATMUL_ADDS_D;
     align(&problem, args->x, problem.a_stride, args->type);
     align(&problem, args->dout, problem.b_stride, args->type);
     align(&problem, args->dweight, problem.d_stride, DTYPE_F32);
@@ -397,7 +397,7 @@ extern "C" enum status cuda_linear_backward_prepare(struct device *device,
         TRY(choose_dx(device, args, true, &problem, &is_fused));
     // A layer's gradient begins in one call and goes on in others.
     linear_backward_args other = *args;
-    other.overwrite = !args->overwrite;
+    other.beta_zero = !args->beta_zero;
     if (args->dweight)
         TRY(choose_dweight(device, &other, true, &problem, &is_fused));
     return args->dweight ? choose_dweight(device, args, true, &problem, &is_fused) : STATUS_OK;

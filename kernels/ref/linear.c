@@ -39,7 +39,7 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
             double sum = 0;
             for (size_t n = 0; n < N; n++)
                 sum += ref_load(a->dout, a->type, n * stride + o) * ref_load(a->x, a->type, n * IC + i);
-            if (a->overwrite)
+            if (a->beta_zero)
                 ref_store(a->dweight, ref_wide(a->type), o * IC + i, sum);
             else
                 ref_accumulate(a->dweight, ref_wide(a->type), o * IC + i, sum);

@@ -104,18 +104,18 @@ static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) 
 }
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
-                          bool dweight, bool overwrite, bool dbias, bool gelu, double deviation) {
+                          bool dweight, bool beta_zero, bool dbias, bool gelu, double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {.N = s->N,
                                         .IC = s->IC,
                                         .OC = s->OC,
                                         .dout_stride = s->OC + s->gap,
-                                        .overwrite = overwrite,
+                                        .beta_zero = beta_zero,
                                         .type = type};
     struct op_call call;
     op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s%s deviation %g",
                   s->N, s->IC, s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "",
-                  overwrite ? " overwritten" : "", dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
+                  beta_zero ? " beta 0" : "", dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
     op_scale(op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
              deviation);
     op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
@@ -125,7 +125,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         dx_tensor = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(N * IC));
     if (dweight)
         dweight_tensor = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
-                                   overwrite ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
+                                   beta_zero ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
     if (dbias)
         dbias_tensor = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
     op_call_magnitudes(&call);

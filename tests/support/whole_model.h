@@ -60,7 +60,7 @@ static inline enum status whole_acquire(void *context, struct stream *stream, in
     view->grads = pass != GPT_FORWARD
                       ? (char *)whole_data(model, model->grad_region) + offset * dtype_size(model->state)
                       : NULL;
-    view->fresh = false;
+    view->beta_zero = false;
     return STATUS_OK;
 }
 

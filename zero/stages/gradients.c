@@ -175,7 +175,7 @@ static enum status clear_range(struct gradients *gradients, struct stream *strea
     size_t done = range.begin;
     for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
         const struct param *param = &gradients->params->params[i];
-        if (!param->multiplied)
+        if (!param->gemm_gradient)
             continue;
         TRY(clear(gradients, stream, data + (done - range.begin), param->offset - done));
         done = param->offset + param->elements;
@@ -185,13 +185,13 @@ static enum status clear_range(struct gradients *gradients, struct stream *strea
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
     bool every = stage_reduces_to_shard(gradients->options);
-    gradients->fresh = every || k == 0;
+    gradients->beta_zero = every || k == 0;
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
     gradients->sent = 0;
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
-    if (!keeps_all(gradients) || !gradients->fresh)
+    if (!keeps_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
     for (int unit = 0; unit < gradients->params->n_units; unit++)
@@ -240,7 +240,7 @@ static enum status lend(struct gradients *gradients, struct stream *stream, int 
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) {
-    view->fresh = gradients->fresh;
+    view->beta_zero = gradients->beta_zero;
     if (keeps_all(gradients)) {
         view->grads = gradients->whole + gradients->params->units[unit].offset;
         return STATUS_OK;

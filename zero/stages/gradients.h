@@ -51,7 +51,7 @@ struct gradients {
     comm_work latest;             // stages 2 and 3: of the reduction begun last
     int next_call;                // of `together`
     size_t sent;                  // elements of the calls before it
-    bool fresh;                   // this micro-batch's are the first in their buffers
+    bool beta_zero;               // this micro-batch's are the first in their buffers
     bool accumulating, reducing;  // the shard holds earlier micro-batches; this one's backward reduces
 };
 
@@ -71,7 +71,7 @@ void gradients_free(struct gradients *gradients);
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k,
                             int64_t n) MUST_CHECK;
 // Where a unit's gradients are to be added: view->grads (NULL where that is asked for by group) and
-// view->fresh.
+// view->beta_zero.
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) MUST_CHECK;
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) MUST_CHECK;

@@ -41,7 +41,7 @@ static void test_linear_layers(void **state) {
     EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + 2 * IC * OC), linear_backward, .dweight = P,
                 .dout = P, .x = P, .N = N, .IC = IC, .OC = OC);
     EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
-                .x = P, .N = N, .IC = IC, .OC = OC, .overwrite = true);
+                .x = P, .N = N, .IC = IC, .OC = OC, .beta_zero = true);
     const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
     const struct linear_shape shape = operation_linear_shape(OP_linear_backward, &args);
     assert_int_equal(shape.in, IC);

@@ -183,7 +183,7 @@ static void check_dx(const struct linear *s, bool gelu) {
     free(dout.data), free(weight.data), free(dx.data), free(pre.data), free(expected.data);
 }
 
-static void check_dweight(const struct linear *s, bool overwrite) {
+static void check_dweight(const struct linear *s, bool beta_zero) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct tensor dout = tensor_new(s->type, N * OC, 1), x = tensor_new(s->type, N * IC, 2);
     struct tensor dweight = tensor_new(DTYPE_F32, OC * IC, 3), before = tensor_new(DTYPE_F32, OC * IC, 3);
@@ -194,16 +194,16 @@ static void check_dweight(const struct linear *s, bool overwrite) {
                                         .IC = s->IC,
                                         .OC = s->OC,
                                         .dout_stride = s->OC,
-                                        .overwrite = overwrite,
+                                        .beta_zero = beta_zero,
                                         .type = s->type};
-    if (overwrite)
+    if (beta_zero)
         memset(dweight.data, 0xff, OC * IC * sizeof(float));
     take_workspace(OP_linear_backward, &args);
     EXPECT_OK(device->ops->linear_backward(&stream, &args));
     give_workspace();
     for (size_t i = 0; i < OC * IC; i++)
         expect_element("dweight", s, i, get(&dweight, i),
-                       (overwrite ? 0 : get(&before, i)) + dot(&dout, i / IC, OC, &x, i % IC, IC, s->N));
+                       (beta_zero ? 0 : get(&before, i)) + dot(&dout, i / IC, OC, &x, i % IC, IC, s->N));
     free(dout.data), free(x.data), free(dweight.data), free(before.data);
 }
 
@@ -219,9 +219,9 @@ static void check_all(enum dtype type) {
             check_dx(&s, true);
         }
     }
-    for (int overwrite = 0; overwrite < 2; overwrite++) {
-        check_dweight(&(struct linear){2100, 12, 3200, type}, overwrite);
-        check_dweight(&(struct linear){30, 3200, 24, type}, overwrite);
+    for (int beta_zero = 0; beta_zero < 2; beta_zero++) {
+        check_dweight(&(struct linear){2100, 12, 3200, type}, beta_zero);
+        check_dweight(&(struct linear){30, 3200, 24, type}, beta_zero);
     }
 }
 

@@ -257,22 +257,22 @@ static void test_groups_are_used_only_while_held(void **state) {
 }
 
 // What matrix products write need not be cleared: NaN stands there.
-static enum status lend_fresh(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                              struct gpt_next next, struct unit_view *view) {
+static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                  struct gpt_next next, struct unit_view *view) {
     struct whole_model *model = context;
     const struct param_unit *u = &model->params.units[unit];
     size_t size = dtype_size(model->state);
     TRY(whole_acquire(context, stream, unit, pass, next, view));
-    view->fresh = pass == GPT_BACKWARD;
-    for (int i = u->first_param; i < u->first_param + u->n_params && view->fresh; i++) {
+    view->beta_zero = pass == GPT_BACKWARD;
+    for (int i = u->first_param; i < u->first_param + u->n_params && view->beta_zero; i++) {
         const struct param *param = &model->params.params[i];
-        if (param->multiplied)
+        if (param->gemm_gradient)
             whole_fill(model, (char *)view->grads + param->offset * size, 0xff, param->elements * size);
     }
     return STATUS_OK;
 }
 
-static void test_fresh_gradients(void **state) {
+static void test_gradients_with_beta_zero(void **state) {
     struct device *device = device_for_test(*state);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct whole_model model;
@@ -281,16 +281,17 @@ static void test_fresh_gradients(void **state) {
                          0);
         whole_model_liven(&model);
         struct unit_hooks hooks = {.context = &model,
-                                   .params_acquire = lend_fresh,
+                                   .params_acquire = lend_beta_zero,
                                    .params_release = whole_release,
                                    .grads_ready = whole_ready};
         struct step_result cleared = whole_model_step(&model, &model.hooks),
-                           fresh = whole_model_step(&model, &hooks);
+                           overwritten = whole_model_step(&model, &hooks);
         // Zeros may differ in their signs.
         for (size_t i = 0; i < model.params.n_elements; i++)
-            assert_true(state_get(cleared.grads, model.state, i) == state_get(fresh.grads, model.state, i));
+            assert_true(state_get(cleared.grads, model.state, i) ==
+                        state_get(overwritten.grads, model.state, i));
         free(cleared.grads);
-        free(fresh.grads);
+        free(overwritten.grads);
         whole_model_free(&model);
     }
     device_close(device);
@@ -513,7 +514,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         ON_ALL(test_units_are_used_only_while_held),
         ON_ALL(test_groups_are_used_only_while_held),
-        ON_ALL(test_fresh_gradients),
+        ON_ALL(test_gradients_with_beta_zero),
         ON_ALL(test_recompute_changes_no_bit),
         ON("portable", test_recompute_keeps_what_it_says),
         ON_ALL(test_evaluation_agrees_with_training),
