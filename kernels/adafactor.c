@@ -12,8 +12,8 @@ static double whole_sum(const double *sums, int n, int i) {
 
 // Moves n factors, each towards the mean of `count` squares. `smallest` is that of those whose squares have a
 // sum above 0; gives the sum of all squares.
-static double move_factors(float *factors, const double *sums, int n, int count, double share,
-                           double *smallest) {
+static double update_moments(float *factors, const double *sums, int n, int count, double share,
+                             double *smallest) {
     double total = 0;
     *smallest = INFINITY;
     for (int i = 0; i < n; i++) {
@@ -43,26 +43,26 @@ static double bound_of_update(double total, double elements, double share, doubl
                               double smallest_column) {
     double smallest = smallest_row > smallest_column ? smallest_row : smallest_column;
     double by_epsilon = total / (ADAFACTOR_EPSILON1 * ADAFACTOR_EPSILON1);
-    double by_factors = elements / share * (mean / smallest);
-    return 4 * (by_factors < by_epsilon ? by_factors : by_epsilon) + 1;
+    double by_moments = elements / share * (mean / smallest);
+    return 4 * (by_moments < by_epsilon ? by_moments : by_epsilon) + 1;
 }
 
-double adafactor_factors_step(const struct adafactor_factors *f, int64_t step, double beta2_decay) {
+double adafactor_moments_update(const struct adafactor_moments *f, int64_t step, double beta2_decay) {
     double share = pow((double)step, beta2_decay), mean = 1, smallest_row = 1, smallest_column;
     double total =
-        move_factors(f->column_factors, f->column_sums, f->columns, f->rows, share, &smallest_column);
-    if (f->row_factors) {
-        move_factors(f->row_factors, f->row_sums, f->rows, f->columns, share, &smallest_row);
-        mean = mean_of(f->row_factors, f->rows);
+        update_moments(f->column_moments, f->column_sums, f->columns, f->rows, share, &smallest_column);
+    if (f->row_moments) {
+        update_moments(f->row_moments, f->row_sums, f->rows, f->columns, share, &smallest_row);
+        mean = mean_of(f->row_moments, f->rows);
         mean = mean < ADAFACTOR_EPSILON1 ? ADAFACTOR_EPSILON1 : mean; // NaN stays
         for (int i = 0; i < f->rows; i++)
-            f->row_scales[i] = (float)sqrt(mean / (double)f->row_factors[i]);
+            f->row_scales[i] = (float)sqrt(mean / (double)f->row_moments[i]);
     }
     for (int i = 0; i < f->columns; i++)
-        f->column_scales[i] = (float)(1 / sqrt((double)f->column_factors[i]));
+        f->column_scales[i] = (float)(1 / sqrt((double)f->column_moments[i]));
     // U^2 <= g^2 / C alone in one dimension.
     return bound_of_update(total, (double)f->rows * (double)f->columns, share, mean, smallest_row,
-                           f->row_factors ? smallest_column : 1);
+                           f->row_moments ? smallest_column : 1);
 }
 
 double adafactor_step_size(const double sums[4], size_t elements, int64_t step, double lr,

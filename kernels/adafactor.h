@@ -18,10 +18,10 @@
 #define ADAFACTOR_LARGEST_SCALE 0x1p23f
 
 // A tensor's factors, and what its update needs of them.
-struct adafactor_factors {
+struct adafactor_moments {
     int rows, columns;
-    float *row_factors;        // [rw] (rows), or NULL where the tensor has one dimension (rows is 1)
-    float *column_factors;     // [rw] (columns)
+    float *row_moments;        // [rw] (rows), or NULL where the tensor has one dimension (rows is 1)
+    float *column_moments;     // [rw] (columns)
     const double *row_sums;    // [r] (2, rows) of adafactor_sums, or NULL likewise
     const double *column_sums; // [r] (2, columns)
     float *row_scales;         // [w] (rows), or NULL likewise: sqrt(max(mean of R, eps1) / R)
@@ -29,7 +29,7 @@ struct adafactor_factors {
 };
 // Moves the factors towards the sums' means and makes the scales. Gives a bound of the sum of squares of the
 // update to come, for adafactor_norms.
-double adafactor_factors_step(const struct adafactor_factors *factors, int64_t step, double beta2_decay);
+double adafactor_moments_update(const struct adafactor_moments *factors, int64_t step, double beta2_decay);
 
 // What adafactor_step is to be given as step_size, from the tensor's sums of adafactor_norms.
 double adafactor_step_size(const double sums[4], size_t elements, int64_t step, double lr,

@@ -101,16 +101,16 @@ static struct operation_cost optimizer_step_work(const struct optimizer_step_arg
 }
 
 static struct operation_cost adafactor_sums_work(const struct adafactor_sums_args *a) {
-    return (struct operation_cost){.bytes = (double)a->stretch.n * size_of(a->grad_type)};
+    return (struct operation_cost){.bytes = (double)a->span.n * size_of(a->grad_type)};
 }
 
 static struct operation_cost adafactor_norms_work(const struct adafactor_norms_args *a) {
-    return (struct operation_cost){.bytes = (double)a->stretch.n *
+    return (struct operation_cost){.bytes = (double)a->span.n *
                                             (size_of(a->direction.grad_type) + wide_size(a->type))};
 }
 
 static struct operation_cost adafactor_step_work(const struct adafactor_step_args *a) {
-    return (struct operation_cost){.bytes = (double)a->stretch.n *
+    return (struct operation_cost){.bytes = (double)a->span.n *
                                             (size_of(a->direction.grad_type) + 2 * wide_size(a->type) +
                                              (a->param ? size_of(a->type) : 0))};
 }

@@ -234,12 +234,12 @@ struct optimizer_step_args {
 };
 
 // Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's choices (torch.optim.Adafactor): three
-// operations, between which kernels/adafactor.h turns sums into factors and scales. Each works on a stretch,
+// operations, between which kernels/adafactor.h turns sums into factors and scales. Each works on a span,
 // elements [begin, begin + n) of a (rows, columns) tensor, and every pointer to elements is to the first of
-// them; a tensor of one dimension is a single row. Whole tensors are summed over, by stretches, devices and
+// them; a tensor of one dimension is a single row. Whole tensors are summed over, by spans, devices and
 // ranks in any order, and the bits are always the same: each square is split into a multiple of a coarse unit
 // and one of a fine unit, whose sums are exact (kernels/exact_sum.h). With g = grad * grad_scale in fp32:
-struct adafactor_stretch {
+struct adafactor_span {
     size_t begin, n;
     int columns;
 };
@@ -251,7 +251,7 @@ struct adafactor_sums_args {
     double *row_sums;    // [+] (2, rows), or NULL where the tensor has one dimension
     double *column_sums; // [+] (2, columns)
     const void *grad;    // [r] (n) grad_type
-    struct adafactor_stretch stretch;
+    struct adafactor_span span;
     int rows;
     double bound;
     float grad_scale;
@@ -277,7 +277,7 @@ struct adafactor_norms_args {
     double *sums;       // [+] (4)
     const void *master; // [r] (n) fp32
     struct adafactor_direction direction;
-    struct adafactor_stretch stretch;
+    struct adafactor_span span;
     size_t elements; // of the tensor
     double update_bound;
     enum dtype type; // fp32 (or F64 in ref)
@@ -288,7 +288,7 @@ struct adafactor_step_args {
     void *param;  // [w] (n) type, or NULL when master is the parameter (fp32 compute)
     void *master; // [rw] (n) fp32
     struct adafactor_direction direction;
-    struct adafactor_stretch stretch;
+    struct adafactor_span span;
     double step_size, decay;
     enum dtype type;
 };

@@ -159,8 +159,8 @@ static enum status adamw(struct bench *b, struct operation_cost *work) {
 }
 
 // Adafactor's three passes over a (B T, 4 C) tensor.
-static struct adafactor_stretch whole_tensor(const struct bench *b) {
-    return (struct adafactor_stretch){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
+static struct adafactor_span whole_tensor(const struct bench *b) {
+    return (struct adafactor_span){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
 }
 
 static struct adafactor_direction direction_of(const struct bench *b) {
@@ -174,19 +174,19 @@ static struct adafactor_direction direction_of(const struct bench *b) {
 
 static enum status adafactor_sums(struct bench *b, struct operation_cost *work) {
     CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
-         .stretch = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
+         .span = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
          .grad_type = DTYPE_F32);
 }
 
 static enum status adafactor_norms(struct bench *b, struct operation_cost *work) {
     CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
-         .stretch = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
+         .span = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
 }
 
 static enum status adafactor_step(struct bench *b, struct operation_cost *work) {
     bool narrow = b->type != DTYPE_F32;
     CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
-         .direction = direction_of(b), .stretch = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
+         .direction = direction_of(b), .span = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
          .type = b->type);
 }
 

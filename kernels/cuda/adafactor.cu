@@ -36,23 +36,22 @@ __device__ void add_to_memory(double *sums, size_t n, size_t i, const parts &mor
         atomicAdd(sums + n + i, more.fine);
 }
 
-// ---- walking a stretch
+// ---- walking a span
 
 // Blocks stand side by side over a row's columns (x), and go through the rows (y), each element once.
 struct rows_of {
     size_t begin, n, columns, first_row, n_rows;
 };
 
-rows_of rows_of_stretch(const struct adafactor_stretch &stretch) {
-    size_t columns = static_cast<size_t>(stretch.columns), first = stretch.begin / columns;
-    return {stretch.begin, stretch.n, columns, first,
-            (stretch.begin + stretch.n + columns - 1) / columns - first};
+rows_of rows_of_span(const struct adafactor_span &span) {
+    size_t columns = static_cast<size_t>(span.columns), first = span.begin / columns;
+    return {span.begin, span.n, columns, first, (span.begin + span.n + columns - 1) / columns - first};
 }
 
 constexpr int WALK_THREADS = 256;
 
 // WIDTH elements at a time: columns and begin are multiples of it, so that they are of one row, and only the
-// stretch's end may cut them.
+// span's end may cut them.
 template <int WIDTH, class Step> __device__ void walk_rows(const rows_of &rows, Step &step) {
     size_t column = (static_cast<size_t>(blockIdx.x) * WALK_THREADS + threadIdx.x) * WIDTH;
     if (column >= rows.columns)
@@ -78,8 +77,8 @@ dim3 walk_grid(const struct stream *stream, const rows_of &rows, int width) {
     return dim3(across, static_cast<unsigned>(rows.n_rows < most ? rows.n_rows : most));
 }
 
-bool walks_by_packs(const struct adafactor_stretch &stretch) {
-    return stretch.begin % WIDEST == 0 && stretch.columns % WIDEST == 0;
+bool walks_by_packs(const struct adafactor_span &span) {
+    return span.begin % WIDEST == 0 && span.columns % WIDEST == 0;
 }
 
 // ---- sums by row and by column
@@ -103,7 +102,7 @@ template <int WIDTH> __device__ size_t tile_column(int k) {
     return WIDTH == 1 ? lane + static_cast<size_t>(k) * WARP : lane * LANE_COLUMNS + static_cast<size_t>(k);
 }
 
-// A lane's elements of one row; those outside the stretch or the row are 0.
+// A lane's elements of one row; those outside the span or the row are 0.
 template <int WIDTH>
 __device__ void load_lane(const sums_call &call, size_t row, size_t first_column, float *values) {
     const rows_of &rows = call.rows;
@@ -261,10 +260,10 @@ __global__ void __launch_bounds__(WALK_THREADS)
 } // namespace
 
 extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *args) {
-    if (args->stretch.n == 0)
+    if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_stretch(args->stretch);
-    int longest = args->rows > args->stretch.columns ? args->rows : args->stretch.columns;
+    rows_of rows = rows_of_span(args->span);
+    int longest = args->rows > args->span.columns ? args->rows : args->span.columns;
     sums_call call = {args->row_sums,
                       args->column_sums,
                       args->grad,
@@ -273,7 +272,7 @@ extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct a
                       rows,
                       static_cast<size_t>(args->rows),
                       exact_units_of(args->bound, longest)};
-    bool packs = walks_by_packs(args->stretch) && is_aligned(args->grad);
+    bool packs = walks_by_packs(args->span) && is_aligned(args->grad);
     int tiles = ceil_divide(rows.n_rows, TILE_ROWS);
     dim3 grid(static_cast<unsigned>(ceil_divide(rows.columns, TILE_COLUMNS)),
               static_cast<unsigned>(tiles < 65535 ? tiles : 65535));
@@ -282,9 +281,9 @@ extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct a
 }
 
 extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct adafactor_norms_args *args) {
-    if (args->stretch.n == 0)
+    if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_stretch(args->stretch);
+    rows_of rows = rows_of_span(args->span);
     double n = static_cast<double>(args->elements);
     norms_step step = {direction_of(args->direction),
                        static_cast<const float *>(args->master),
@@ -293,16 +292,16 @@ extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct 
                        {0, 0},
                        {0, 0}};
     bool packs =
-        walks_by_packs(args->stretch) && direction_is_aligned(args->direction) && is_aligned(args->master);
+        walks_by_packs(args->span) && direction_is_aligned(args->direction) && is_aligned(args->master);
     return LAUNCH(stream, (packs ? adafactor_norms<WIDEST> : adafactor_norms<1>),
                   walk_grid(stream, rows, packs ? WIDEST : 1), WALK_THREADS, 0, args->sums, step, rows);
 }
 
 extern "C" enum status cuda_adafactor_step(struct stream *stream, const struct adafactor_step_args *args) {
-    if (args->stretch.n == 0)
+    if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_stretch(args->stretch);
-    bool packs = walks_by_packs(args->stretch) && direction_is_aligned(args->direction) &&
+    rows_of rows = rows_of_span(args->span);
+    bool packs = walks_by_packs(args->span) && direction_is_aligned(args->direction) &&
                  is_aligned(args->master) && is_aligned(args->param);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);

@@ -33,13 +33,13 @@ static void add(double *sums, size_t n, size_t i, struct engine parts) {
 }
 
 enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *a) {
-    size_t rows = (size_t)a->rows, columns = (size_t)a->stretch.columns;
+    size_t rows = (size_t)a->rows, columns = (size_t)a->span.columns;
     struct exact_units units = exact_units_of(a->bound, rows > columns ? (double)rows : (double)columns);
     (void)stream;
-    for (size_t i = 0; i < a->stretch.n; i++) {
+    for (size_t i = 0; i < a->span.n; i++) {
         double g = gradient(a->grad, a->grad_type, a->type, i, a->grad_scale);
         struct engine parts = split(g * g, &units, a->type);
-        size_t element = a->stretch.begin + i;
+        size_t element = a->span.begin + i;
         if (a->row_sums)
             add(a->row_sums, rows, element / columns, parts);
         add(a->column_sums, columns, element % columns, parts);
@@ -47,10 +47,10 @@ enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sum
     return STATUS_OK;
 }
 
-static double update(const struct adafactor_direction *d, const struct adafactor_stretch *stretch,
-                     enum dtype type, size_t i) {
+static double update(const struct adafactor_direction *d, const struct adafactor_span *span, enum dtype type,
+                     size_t i) {
     enum dtype wide = ref_wide(type);
-    size_t element = stretch->begin + i, columns = (size_t)stretch->columns;
+    size_t element = span->begin + i, columns = (size_t)span->columns;
     double scale = ref_load(d->column_scales, wide, element % columns);
     if (d->row_scales)
         scale = rounded(scale * ref_load(d->row_scales, wide, element / columns), wide);
@@ -62,8 +62,8 @@ enum status ref_adafactor_norms(struct stream *stream, const struct adafactor_no
     struct exact_units of_update = exact_units_of(a->update_bound, (double)a->elements);
     struct exact_units of_weights = exact_units_of(ADAFACTOR_WEIGHTS_BOUND, (double)a->elements);
     (void)stream;
-    for (size_t i = 0; i < a->stretch.n; i++) {
-        double u = update(&a->direction, &a->stretch, a->type, i), weight = ref_load(a->master, a->type, i);
+    for (size_t i = 0; i < a->span.n; i++) {
+        double u = update(&a->direction, &a->span, a->type, i), weight = ref_load(a->master, a->type, i);
         double square = weight * weight;
         add(a->sums, 1, 0, split(u * u, &of_update, a->type));
         square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays
@@ -75,9 +75,9 @@ enum status ref_adafactor_norms(struct stream *stream, const struct adafactor_no
 enum status ref_adafactor_step(struct stream *stream, const struct adafactor_step_args *a) {
     enum dtype wide = ref_wide(a->type);
     (void)stream;
-    for (size_t i = 0; i < a->stretch.n; i++) {
+    for (size_t i = 0; i < a->span.n; i++) {
         double weight = ref_load(a->master, wide, i);
-        weight -= a->step_size * update(&a->direction, &a->stretch, a->type, i) + a->decay * weight;
+        weight -= a->step_size * update(&a->direction, &a->span, a->type, i) + a->decay * weight;
         ref_store(a->master, wide, i, weight);
         if (a->param)
             ref_store(a->param, a->type, i, ref_load(a->master, wide, i));

@@ -15,7 +15,7 @@
 
 #define TINY 0x1p-149
 
-// A tensor and a stretch of it; of several rows, or of one dimension.
+// A tensor and a span of it; of several rows, or of one dimension.
 static const struct shape {
     int rows, columns;
     size_t begin, end;
@@ -27,8 +27,8 @@ static const struct shape {
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
-static struct adafactor_stretch stretch_of(const struct shape *shape) {
-    return (struct adafactor_stretch){
+static struct adafactor_span span_of(const struct shape *shape) {
+    return (struct adafactor_span){
         .begin = shape->begin, .n = shape->end - shape->begin, .columns = shape->columns};
 }
 
@@ -53,7 +53,7 @@ static void give_extremes(struct op_tensor *tensor) {
 
 static struct op_tensor *sums_tensor(struct op_call *call, const char *name, double **field, size_t n) {
     struct op_tensor *tensor = op_tensor(call, name, field, DTYPE_F64, OP_UPDATE, op_span(n));
-    op_scale(tensor, 0, 0); // what is added to must be whole units: the sums of other stretches are
+    op_scale(tensor, 0, 0); // what is added to must be whole units: the sums of other spans are
     return tensor;
 }
 
@@ -67,7 +67,7 @@ static void allow_sums(struct op_tensor *sums, double relative, double many, dou
 }
 
 static void sums_call(struct op_bench *bench, const struct shape *shape, enum dtype grad_type) {
-    struct adafactor_sums_args args = {.stretch = stretch_of(shape),
+    struct adafactor_sums_args args = {.span = span_of(shape),
                                        .rows = shape->rows,
                                        .grad_scale = 0.37f,
                                        .type = DTYPE_F32,
@@ -76,8 +76,7 @@ static void sums_call(struct op_bench *bench, const struct shape *shape, enum dt
     struct op_call call;
     op_call_begin(&call, bench, adafactor_sums, &args, "(%d, %d) [%zu, %zu) grad %s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type));
-    struct op_tensor *grad =
-        op_tensor(&call, "grad", &args.grad, grad_type, OP_READ, op_span(args.stretch.n));
+    struct op_tensor *grad = op_tensor(&call, "grad", &args.grad, grad_type, OP_READ, op_span(args.span.n));
     struct op_tensor *by_column = sums_tensor(&call, "column sums", &args.column_sums, 2 * columns);
     struct op_tensor *by_row = NULL;
     if (shape->rows > 1)
@@ -174,16 +173,16 @@ static void sum_in_pieces(struct device *device, const struct shape *shape, size
     double *column_sums = to_device(device, &stream, arrays->column_sums, 2 * columns * sizeof(double));
     struct adafactor_sums_args args = {.row_sums = shape->rows > 1 ? row_sums : NULL,
                                        .column_sums = column_sums,
-                                       .stretch = {.n = n, .columns = shape->columns},
+                                       .span = {.n = n, .columns = shape->columns},
                                        .rows = shape->rows,
                                        .bound = bound,
                                        .grad_scale = 0.37f,
                                        .type = DTYPE_F32};
     give_workspace(&stream, OP_adafactor_sums, &args);
-    for (size_t end = n; end > 0; end = args.stretch.begin) {
-        args.stretch.begin = (end - 1) / piece * piece;
-        args.stretch.n = end - args.stretch.begin;
-        args.grad = grad + args.stretch.begin;
+    for (size_t end = n; end > 0; end = args.span.begin) {
+        args.span.begin = (end - 1) / piece * piece;
+        args.span.n = end - args.span.begin;
+        args.grad = grad + args.span.begin;
         assert_int_equal(device->ops->adafactor_sums(&stream, &args), STATUS_OK);
     }
     from_device(device, &stream, arrays->row_sums, row_sums, 2 * rows * sizeof(double));
@@ -208,15 +207,15 @@ static void norms_in_pieces(struct device *device, const struct shape *shape, si
                                                       .column_scales = column_scales,
                                                       .largest_scale = ADAFACTOR_LARGEST_SCALE,
                                                       .grad_scale = 0.37f},
-                                        .stretch = {.columns = shape->columns},
+                                        .span = {.columns = shape->columns},
                                         .elements = n,
                                         .update_bound = bound,
                                         .type = DTYPE_F32};
-    for (size_t end = n; end > 0; end = args.stretch.begin) {
-        args.stretch.begin = (end - 1) / piece * piece;
-        args.stretch.n = end - args.stretch.begin;
-        args.direction.grad = grad + args.stretch.begin;
-        args.master = master + args.stretch.begin;
+    for (size_t end = n; end > 0; end = args.span.begin) {
+        args.span.begin = (end - 1) / piece * piece;
+        args.span.n = end - args.span.begin;
+        args.direction.grad = grad + args.span.begin;
+        args.master = master + args.span.begin;
         assert_int_equal(device->ops->adafactor_norms(&stream, &args), STATUS_OK);
     }
     from_device(device, &stream, arrays->norms, sums, 4 * sizeof *sums);
@@ -342,8 +341,8 @@ static struct direction describe_direction(struct op_call *call, struct adafacto
 
 // The update's size, and what it may be off: four roundings, and the tiny numbers that a scale enlarges.
 static double update_of(const struct adafactor_direction *args, const struct direction *d,
-                        const struct adafactor_stretch *stretch, size_t i, double *off) {
-    size_t element = stretch->begin + i, columns = (size_t)stretch->columns;
+                        const struct adafactor_span *span, size_t i, double *off) {
+    size_t element = span->begin + i, columns = (size_t)span->columns;
     double scale = d->column_scales->given[element % columns];
     scale *= d->row_scales ? d->row_scales->given[element / columns] : 1;
     scale = fmin(scale, (double)args->largest_scale);
@@ -353,10 +352,9 @@ static double update_of(const struct adafactor_direction *args, const struct dir
 }
 
 static void norms_call(struct op_bench *bench, const struct shape *shape, enum dtype grad_type) {
-    struct adafactor_norms_args args = {.stretch = stretch_of(shape),
-                                        .elements = (size_t)shape->rows * (size_t)shape->columns,
-                                        .type = DTYPE_F32};
-    double n = (double)args.stretch.n, many = (double)args.elements, off_sum = 0;
+    struct adafactor_norms_args args = {
+        .span = span_of(shape), .elements = (size_t)shape->rows * (size_t)shape->columns, .type = DTYPE_F32};
+    double n = (double)args.span.n, many = (double)args.elements, off_sum = 0;
     struct op_call call;
     op_call_begin(&call, bench, adafactor_norms, &args, "(%d, %d) [%zu, %zu) grad %s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type));
@@ -366,8 +364,8 @@ static void norms_call(struct op_bench *bench, const struct shape *shape, enum d
     op_give_extremes(master);
     if (master->span > 2000)
         op_give(master, 1717, 1e30); // beyond the bound: the whole sum is taken to be that
-    for (size_t i = 0; i < args.stretch.n; i++) {
-        double off, u = update_of(&args.direction, &d, &args.stretch, i, &off);
+    for (size_t i = 0; i < args.span.n; i++) {
+        double off, u = update_of(&args.direction, &d, &args.span, i, &off);
         args.update_bound += 2 * u * u;
         off_sum += 2 * u * off + off * off;
     }
@@ -394,7 +392,7 @@ void check_adafactor_norms(struct op_bench *bench) {
 static void step_call(struct op_bench *bench, const struct shape *shape, enum dtype type,
                       enum dtype grad_type, bool with_param) {
     struct adafactor_step_args args = {
-        .stretch = stretch_of(shape), .step_size = 0.013, .decay = with_param ? 1e-3 : 0, .type = type};
+        .span = span_of(shape), .step_size = 0.013, .decay = with_param ? 1e-3 : 0, .type = type};
     struct op_call call;
     op_call_begin(&call, bench, adafactor_step, &args, "(%d, %d) [%zu, %zu) grad %s%s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type),
@@ -405,13 +403,13 @@ static void step_call(struct op_bench *bench, const struct shape *shape, enum dt
     if (with_param)
         param = op_tensor(&call, "param", &args.param, type, OP_WRITE, d.grad->layout);
     op_give_extremes(master);
-    if (args.stretch.n > 4) { // an infinite gradient's weight is infinite too, and NaN's is NaN
+    if (args.span.n > 4) { // an infinite gradient's weight is infinite too, and NaN's is NaN
         op_give(d.grad, 3, (double)-INFINITY);
         op_give(d.grad, 4, (double)NAN);
     }
     op_call_reference(&call);
-    for (size_t i = 0; i < args.stretch.n; i++) {
-        double off, u = update_of(&args.direction, &d, &args.stretch, i, &off);
+    for (size_t i = 0; i < args.span.n; i++) {
+        double off, u = update_of(&args.direction, &d, &args.span, i, &off);
         // Of the update: the step size's rounding, the product's. Both terms and the weight are then added.
         master->allowed[i] =
             args.step_size * (off + 2 * OP_UNIT * u) +

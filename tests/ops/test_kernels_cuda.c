@@ -58,7 +58,7 @@ static void adafactor_step(struct device *device, size_t begin, const struct ada
                                                            .column_scales = there->column_scales,
                                                            .largest_scale = 3,
                                                            .grad_scale = 0.37f},
-                                             .stretch = {begin, 37 * 64 - begin, 64},
+                                             .span = {begin, 37 * 64 - begin, 64},
                                              .step_size = 0.0123,
                                              .decay = 1e-3};
     EXPECT_OK(device->ops->adafactor_step(&stream, &args));

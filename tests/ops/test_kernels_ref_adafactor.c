@@ -27,7 +27,7 @@ struct tensor {
     bool vector;
     double lr, clip_threshold, weight_decay;
     double weights[N_MOST], grad[N_MOST];
-    float row_factors[N_MOST], column_factors[N_MOST], row_scales[N_MOST], column_scales[N_MOST];
+    float row_moments[N_MOST], column_moments[N_MOST], row_scales[N_MOST], column_scales[N_MOST];
     double row_sums[2 * N_MOST], column_sums[2 * N_MOST], sums[4], update_bound;
 };
 
@@ -46,7 +46,7 @@ static void sum_gradients(struct tensor *t) {
     const struct adafactor_sums_args args = {.row_sums = t->vector ? NULL : t->row_sums,
                                              .column_sums = t->column_sums,
                                              .grad = t->grad,
-                                             .stretch = {.n = elements_of(t), .columns = t->columns},
+                                             .span = {.n = elements_of(t), .columns = t->columns},
                                              .rows = t->rows,
                                              .bound = 1,
                                              .grad_scale = 1,
@@ -56,17 +56,17 @@ static void sum_gradients(struct tensor *t) {
 
 static void step(struct tensor *t, int64_t k) {
     double row_scales[N_MOST], column_scales[N_MOST];
-    const struct adafactor_factors factors = {.rows = t->rows,
+    const struct adafactor_moments factors = {.rows = t->rows,
                                               .columns = t->columns,
-                                              .row_factors = t->vector ? NULL : t->row_factors,
-                                              .column_factors = t->column_factors,
+                                              .row_moments = t->vector ? NULL : t->row_moments,
+                                              .column_moments = t->column_moments,
                                               .row_sums = t->vector ? NULL : t->row_sums,
                                               .column_sums = t->column_sums,
                                               .row_scales = t->vector ? NULL : t->row_scales,
                                               .column_scales = t->column_scales};
-    const struct adafactor_stretch whole = {.n = elements_of(t), .columns = t->columns};
+    const struct adafactor_span whole = {.n = elements_of(t), .columns = t->columns};
     sum_gradients(t);
-    t->update_bound = adafactor_factors_step(&factors, k, -0.8);
+    t->update_bound = adafactor_moments_update(&factors, k, -0.8);
     upcast(row_scales, t->row_scales, t->rows);
     upcast(column_scales, t->column_scales, t->columns);
     const struct adafactor_direction direction = {.grad = t->grad,
@@ -79,7 +79,7 @@ static void step(struct tensor *t, int64_t k) {
         device->ops->adafactor_norms(&stream, &(struct adafactor_norms_args){.sums = t->sums,
                                                                              .master = t->weights,
                                                                              .direction = direction,
-                                                                             .stretch = whole,
+                                                                             .span = whole,
                                                                              .elements = whole.n,
                                                                              .update_bound = t->update_bound,
                                                                              .type = DTYPE_F64}));
@@ -87,7 +87,7 @@ static void step(struct tensor *t, int64_t k) {
     EXPECT_OK(
         device->ops->adafactor_step(&stream, &(struct adafactor_step_args){.master = t->weights,
                                                                            .direction = direction,
-                                                                           .stretch = whole,
+                                                                           .span = whole,
                                                                            .step_size = size,
                                                                            .decay = t->lr * t->weight_decay,
                                                                            .type = DTYPE_F64}));

@@ -13,8 +13,8 @@
 struct piece {
     const struct tier_part *part;
     int tensor;
-    size_t offset;                    // of its first element from the part's begin
-    struct adafactor_stretch stretch; // in the tensor
+    size_t offset;              // of its first element from the part's begin
+    struct adafactor_span span; // in the tensor
 };
 
 struct pass {
@@ -40,7 +40,7 @@ static enum status visit_part(const struct pass *pass, struct stream *stream,
             .part = part,
             .tensor = i,
             .offset = begin - span->begin,
-            .stretch = {.begin = begin - param->offset, .n = end - begin, .columns = factors_columns(param)}};
+            .span = {.begin = begin - param->offset, .n = end - begin, .columns = factors_columns(param)}};
         TRY(pass->visit(pass, stream, place, &piece));
     }
     return STATUS_OK;
@@ -114,7 +114,7 @@ static enum status sum_piece(const struct pass *pass, struct stream *stream,
         .row_sums = row_sums_at(&state->factors, place, piece->tensor),
         .column_sums = column_sums_at(&state->factors, place, piece->tensor),
         .grad = model_states_gradients_at(state, piece->part) + piece->offset,
-        .stretch = piece->stretch,
+        .span = piece->span,
         .rows = rows_or_one(&state->params->params[piece->tensor]),
         // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
         .bound = 2 * pass->call->norm * pass->call->norm,
@@ -135,17 +135,17 @@ static void move_factors(const struct model_states *state, const struct adafacto
         const struct param *param = &params->params[i];
         size_t first = factors->first[i], rows = (size_t)factors_rows(param);
         bool matrix = rows > 0;
-        const struct adafactor_factors of_tensor = {.rows = rows_or_one(param),
+        const struct adafactor_moments of_tensor = {.rows = rows_or_one(param),
                                                     .columns = factors_columns(param),
-                                                    .row_factors = matrix ? factors->factors + first : NULL,
-                                                    .column_factors = factors->factors + first + rows,
+                                                    .row_moments = matrix ? factors->factors + first : NULL,
+                                                    .column_moments = factors->factors + first + rows,
                                                     .row_sums = row_sums_at(factors, &factors->host, i),
                                                     .column_sums = column_sums_at(factors, &factors->host, i),
                                                     .row_scales =
                                                         matrix ? factors->host.scales + first : NULL,
                                                     .column_scales = factors->host.scales + first + rows};
         factors->bounds[i] =
-            adafactor_factors_step(&of_tensor, call->step, call->config->optimizer.beta2_decay);
+            adafactor_moments_update(&of_tensor, call->step, call->config->optimizer.beta2_decay);
     }
 }
 
@@ -182,7 +182,7 @@ static enum status norm_piece(const struct pass *pass, struct stream *stream,
     const struct adafactor_norms_args args = {.sums = place->norms + FACTORS_NORMS * piece->tensor,
                                               .master = master_at(state, piece),
                                               .direction = direction_of(pass, place, piece),
-                                              .stretch = piece->stretch,
+                                              .span = piece->span,
                                               .elements = state->params->params[piece->tensor].elements,
                                               .update_bound = state->factors.bounds[piece->tensor],
                                               .type = DTYPE_F32};
@@ -200,7 +200,7 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
     const double *norms = state->factors.host.norms + FACTORS_NORMS * piece->tensor;
     return (struct adafactor_step_args){.master = master_at(state, piece),
                                         .direction = direction_of(pass, place, piece),
-                                        .stretch = piece->stretch,
+                                        .span = piece->span,
                                         .step_size =
                                             adafactor_step_size(norms, param->elements, pass->call->step, lr,
                                                                 config->optimizer.clip_threshold),
@@ -213,16 +213,16 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
                                 const struct factors_place *place, const struct piece *piece) {
     struct model_states *state = pass->state;
     int copy = state->tiers.current;
-    for (size_t done = 0; done < piece->stretch.n; done += OFFLOAD_PIECE) {
-        size_t left = piece->stretch.n - done;
+    for (size_t done = 0; done < piece->span.n; done += OFFLOAD_PIECE) {
+        size_t left = piece->span.n - done;
         struct piece now = *piece;
         now.offset += done;
-        now.stretch.begin += done;
-        now.stretch.n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE;
+        now.span.begin += done;
+        now.span.n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE;
         struct adafactor_step_args args = step_args(pass, place, &now);
         TRY(offload_params_begin(&state->offload, now.part, now.offset, copy, &args.param));
         TRY(stream->device->ops->adafactor_step(stream, &args));
-        TRY(offload_params_end(&state->offload, now.part, now.offset, now.stretch.n, copy,
+        TRY(offload_params_end(&state->offload, now.part, now.offset, now.span.n, copy,
                                model_states_params_at(state, now.part, now.offset)));
     }
     return STATUS_OK;

@@ -62,7 +62,7 @@ VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args
     }
 }
 
-// n elements of a row, from element `at` of the stretch on, whose columns are those of the panel from
+// n elements of a row, from element `at` of the span on, whose columns are those of the panel from
 // `column` on.
 VF_INLINE struct engine add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
                                 const struct units *units, size_t at, size_t n, struct panel *panel,
@@ -81,15 +81,15 @@ VF_INLINE struct engine add_row(enum dtype grad_type, const struct adafactor_sum
 VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args *args,
                          const struct units *units, struct cpu_range rows, struct cpu_range columns,
                          struct panel *panel) {
-    const struct adafactor_stretch *stretch = &args->stretch;
+    const struct adafactor_span *span = &args->span;
     for (size_t row = rows.begin; row < rows.end; row++) {
-        size_t first = row * (size_t)stretch->columns, begin = first + columns.begin;
+        size_t first = row * (size_t)span->columns, begin = first + columns.begin;
         size_t end = first + columns.end;
-        begin = begin > stretch->begin ? begin : stretch->begin;
-        end = end < stretch->begin + stretch->n ? end : stretch->begin + stretch->n;
+        begin = begin > span->begin ? begin : span->begin;
+        end = end < span->begin + span->n ? end : span->begin + span->n;
         if (begin >= end)
             continue;
-        struct engine sums = add_row(grad_type, args, units, begin - stretch->begin, end - begin, panel,
+        struct engine sums = add_row(grad_type, args, units, begin - span->begin, end - begin, panel,
                                      begin - first - columns.begin);
         if (args->row_sums) {
             args->row_sums[row] += sum_of_lanes(sums.coarse);
@@ -100,7 +100,7 @@ VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args 
 
 static void add_columns(const struct adafactor_sums_args *args, struct cpu_range columns,
                         const struct panel *panel) {
-    size_t n_columns = (size_t)args->stretch.columns;
+    size_t n_columns = (size_t)args->span.columns;
     for (size_t c = columns.begin; c < columns.end; c++) {
         args->column_sums[c] += panel->coarse[c - columns.begin];
         args->column_sums[n_columns + c] += panel->fine[c - columns.begin];
@@ -108,13 +108,13 @@ static void add_columns(const struct adafactor_sums_args *args, struct cpu_range
 }
 
 enum status CPU_OP(adafactor_sums)(struct stream *stream, const struct adafactor_sums_args *args) {
-    const struct adafactor_stretch *stretch = &args->stretch;
-    size_t n_columns = (size_t)stretch->columns, first = stretch->begin / n_columns;
-    size_t n_rows = (stretch->begin + stretch->n + n_columns - 1) / n_columns - first;
-    int longest = args->rows > stretch->columns ? args->rows : stretch->columns;
-    if (stretch->n == 0)
+    const struct adafactor_span *span = &args->span;
+    size_t n_columns = (size_t)span->columns, first = span->begin / n_columns;
+    size_t n_rows = (span->begin + span->n + n_columns - 1) / n_columns - first;
+    int longest = args->rows > span->columns ? args->rows : span->columns;
+    if (span->n == 0)
         return STATUS_OK;
-#pragma omp parallel num_threads(cpu_threads(stream->device, stretch->n))
+#pragma omp parallel num_threads(cpu_threads(stream->device, span->n))
     {
         const struct units units = units_of(args->bound, longest);
         struct cpu_range rows = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
@@ -145,14 +145,14 @@ VF_INLINE vf row_scale_of(const struct adafactor_direction *direction, size_t ro
     return vf_set1(scales ? scales[row] : 1.0f);
 }
 
-// The next stretch of a row in a range of elements, which count from the stretch's begin.
+// The next span of a row in a range of elements, which count from the span's begin.
 struct row_piece {
     size_t row, column; // of its first element
     size_t at, n;
 };
 
-VF_INLINE struct row_piece row_piece_at(const struct adafactor_stretch *stretch, size_t at, size_t end) {
-    size_t element = stretch->begin + at, columns = (size_t)stretch->columns;
+VF_INLINE struct row_piece row_piece_at(const struct adafactor_span *span, size_t at, size_t end) {
+    size_t element = span->begin + at, columns = (size_t)span->columns;
     size_t row = element / columns, column = element - row * columns, left = columns - column;
     return (struct row_piece){row, column, at, end - at < left ? end - at : left};
 }
@@ -184,7 +184,7 @@ VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms
                               struct cpu_range range, struct norms *sums) {
     struct norms norms = *sums; // in registers
     for (size_t at = range.begin; at < range.end;) {
-        struct row_piece piece = row_piece_at(&args->stretch, at, range.end);
+        struct row_piece piece = row_piece_at(&args->span, at, range.end);
         vf row_scale = row_scale_of(&args->direction, piece.row);
         size_t i = 0;
         for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
@@ -198,7 +198,7 @@ VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms
 
 enum status CPU_OP(adafactor_norms)(struct stream *stream, const struct adafactor_norms_args *args) {
     double update_coarse = 0, update_fine = 0, weights_coarse = 0, weights_fine = 0;
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->stretch.n))                               \
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->span.n))                               \
     reduction(+ : update_coarse, update_fine, weights_coarse, weights_fine)
     {
         struct norms norms = {
@@ -208,7 +208,7 @@ enum status CPU_OP(adafactor_norms)(struct stream *stream, const struct adafacto
             .weights = {vd_set1(0), vd_set1(0)},
         };
         struct cpu_range range =
-            cpu_thread_range(args->stretch.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+            cpu_thread_range(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->direction.grad_type, norms_of_range, args, range, &norms);
         update_coarse += sum_of_lanes(norms.update.coarse);
         update_fine += sum_of_lanes(norms.update.fine);
@@ -237,7 +237,7 @@ VF_INLINE void step_vector(enum dtype type, const struct adafactor_step_args *ar
 
 VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args, struct cpu_range range) {
     for (size_t at = range.begin; at < range.end;) {
-        struct row_piece piece = row_piece_at(&args->stretch, at, range.end);
+        struct row_piece piece = row_piece_at(&args->span, at, range.end);
         vf row_scale = row_scale_of(&args->direction, piece.row);
         size_t i = 0;
         for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
@@ -249,10 +249,10 @@ VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *arg
 }
 
 enum status CPU_OP(adafactor_step)(struct stream *stream, const struct adafactor_step_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->stretch.n))
+#pragma omp parallel num_threads(cpu_threads(stream->device, args->span.n))
     {
         struct cpu_range range =
-            cpu_thread_range(args->stretch.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+            cpu_thread_range(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, step_range, args, range);
     }
     return STATUS_OK;
