@@ -49,15 +49,15 @@ enum block_part {
 // rows = B T.
 #define BLOCK_BUFFERS(X)                                                                                     \
     X(ln1, rows *C, type, BLOCK_NORMS, false)                                                                \
-    X(ln1_mean, rows, statistics, BLOCK_ATTENTION, true)                                                     \
-    X(ln1_rstd, rows, statistics, BLOCK_ATTENTION, true)                                                     \
+    X(ln1_mean, rows, accumulation, BLOCK_ATTENTION, true)                                                   \
+    X(ln1_rstd, rows, accumulation, BLOCK_ATTENTION, true)                                                   \
     X(qkv, rows * 3 * C, type, BLOCK_ATTENTION, false)                                                       \
     X(attention, rows *C, type, BLOCK_ATTENTION, false)                                                      \
-    X(lse, rows *H, statistics, BLOCK_ATTENTION, true)                                                       \
+    X(lse, rows *H, accumulation, BLOCK_ATTENTION, true)                                                     \
     X(middle, rows *C, type, BLOCK_MLP, false) /* residual stream between attention and MLP */               \
     X(ln2, rows *C, type, BLOCK_NORMS, false)                                                                \
-    X(ln2_mean, rows, statistics, BLOCK_MLP, true)                                                           \
-    X(ln2_rstd, rows, statistics, BLOCK_MLP, true)                                                           \
+    X(ln2_mean, rows, accumulation, BLOCK_MLP, true)                                                         \
+    X(ln2_rstd, rows, accumulation, BLOCK_MLP, true)                                                         \
     X(fc, rows * 4 * C, type, BLOCK_MLP, true) /* before GELU */                                             \
     X(gelu, rows * 4 * C, type, BLOCK_GELU, false)
 
@@ -143,7 +143,7 @@ static inline void *param_at(const void *span, const struct param *table, int in
 }
 
 // Statistics, losses and gradients are fp32, or double where the oracle computes in double.
-static inline enum dtype statistics_type(enum dtype type) {
+static inline enum dtype accumulation_dtype(enum dtype type) {
     return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
 }
 

@@ -247,17 +247,18 @@ static enum status logits_block(struct pass *pass, const void *wte, int row, int
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
     RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf + offset,
         .weight = wte, .N = n, .IC = config->n_embd, .OC = config->vocab_size,
-        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->statistics);
+        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->accumulation);
     return STATUS_OK;
 }
 
 static enum status losses_block(struct pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
     RUN(&pass->runner, cross_entropy,
-        .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->statistics), .dlogits = dlogits,
-        .logits = gpt->buffers.logits, .targets = (const int32_t *)gpt->buffers.targets + row, .N = n,
-        .V = gpt->params->config.vocab_size, .logits_stride = gpt->logits_stride,
-        .dlogits_stride = gpt->logits_stride, .scale = scale, .type = gpt->options.type);
+        .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->accumulation),
+        .dlogits = dlogits, .logits = gpt->buffers.logits,
+        .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = gpt->params->config.vocab_size,
+        .logits_stride = gpt->logits_stride, .dlogits_stride = gpt->logits_stride, .scale = scale,
+        .type = gpt->options.type);
     return STATUS_OK;
 }
 
@@ -301,7 +302,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     TRY(final_norm_forward(pass, norm.params));
     TRY(acquire(pass, 0, GPT_BACKWARD, backward_next(gpt, config->n_layer - 1), &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
-    void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics);
+    void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation);
     for (int row = 0; row < N; row += rows_from(gpt, row)) {
         int n = rows_from(gpt, row);
         size_t offset = (size_t)row * (size_t)C * dtype_size(type);
@@ -315,8 +316,8 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     TRY(release(pass, 0, GPT_BACKWARD));
     const struct param *table = unit_params(gpt, last);
     RUN(&pass->runner, layernorm_backward, .dx = gpt->buffers.dresidual,
-        .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->statistics),
-        .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->statistics), .dout = gpt->buffers.dbranch,
+        .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->accumulation),
+        .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->accumulation), .dout = gpt->buffers.dbranch,
         .x = residual_at(&gpt->residuals, config->n_layer),
         .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
         .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .type = type);
@@ -332,7 +333,7 @@ static const void *weight_at(const struct pass *pass, const struct unit_view *vi
 }
 
 static void *grad_at(const struct pass *pass, const struct unit_view *view, int index) {
-    return param_at(view->grads, unit_params(pass->gpt, 1), index, pass->gpt->statistics);
+    return param_at(view->grads, unit_params(pass->gpt, 1), index, pass->gpt->accumulation);
 }
 
 // dresidual: from the gradient of the block's output to that of its input, group by group.
@@ -487,8 +488,8 @@ static enum status backward(struct pass *pass) {
     }
     TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, (struct gpt_next){-1, 0}, &view));
     RUN(&pass->runner, embedding_backward,
-        .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->statistics),
-        .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->statistics),
+        .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation),
+        .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->accumulation),
         .dout = gpt->buffers.dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B,
         .T = gpt->options.T, .C = gpt->params->config.n_embd, .V = gpt->params->config.vocab_size,
         .type = gpt->options.type);
@@ -543,12 +544,12 @@ static enum status copy_in(struct gpt *gpt, struct stream *stream, const int32_t
 static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
     size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
     TRY(gpt->device->copy(stream, gpt->buffers.host_losses, gpt->buffers.losses,
-                          n * dtype_size(gpt->statistics)));
+                          n * dtype_size(gpt->accumulation)));
     TRY(gpt->device->synchronize(stream));
     *sum = 0;
     for (size_t i = 0; i < n; i++) {
-        double loss = gpt->statistics == DTYPE_F64 ? ((const double *)gpt->buffers.host_losses)[i]
-                                                   : (double)((const float *)gpt->buffers.host_losses)[i];
+        double loss = gpt->accumulation == DTYPE_F64 ? ((const double *)gpt->buffers.host_losses)[i]
+                                                     : (double)((const float *)gpt->buffers.host_losses)[i];
         *sum += loss;
         if (losses)
             losses[i] = (float)loss;
@@ -580,7 +581,7 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
 
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) {
-    assert(gpt->statistics == DTYPE_F32);
+    assert(gpt->accumulation == DTYPE_F32);
     struct pass pass = pass_on(gpt, stream, hooks);
     TRY(copy_in(gpt, stream, tokens, NULL));
     return run_evaluation(&pass, logits);

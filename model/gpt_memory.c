@@ -14,7 +14,7 @@ enum status block_regions_add(struct region_table *table, struct device *device,
                               const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
                               bool for_backward, const char *label, struct block_regions *out) {
     size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
-    enum dtype statistics = statistics_type(type);
+    enum dtype accumulation = accumulation_dtype(type);
 #define BLOCK_ADD(buffer, elements, buffer_type, part, backward)                                             \
     if (parts & part) {                                                                                      \
         out->buffer = -1;                                                                                    \
@@ -80,20 +80,22 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     struct gpt_regions *regions = &gpt->regions;
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
-    TRY(region_add(table, REGION_DATA, place, gpt->statistics, rows, &regions->losses, "losses"));
-    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->statistics, rows, &regions->host_losses,
+    TRY(region_add(table, REGION_DATA, place, gpt->accumulation, rows, &regions->losses, "losses"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->accumulation, rows, &regions->host_losses,
                    "losses on host"));
     TRY(residuals_init(&gpt->residuals, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
                        residuals_keeping_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
-    TRY(region_add(table, REGION_LOGITS, place, gpt->statistics, logits, &regions->logits, "logits"));
+    TRY(region_add(table, REGION_LOGITS, place, gpt->accumulation, logits, &regions->logits, "logits"));
     if (!gpt->options.training)
         return STATUS_OK;
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_mean, "lnf_mean"));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->statistics, rows, &regions->lnf_rstd, "lnf_rstd"));
-    if (type == gpt->statistics)
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_mean,
+                   "lnf_mean"));
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_rstd,
+                   "lnf_rstd"));
+    if (type == gpt->accumulation)
         regions->dlogits = regions->logits; // cross_entropy may write over its logits
     else
         TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
@@ -163,7 +165,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->params = params;
     gpt->options = *options;
     gpt->device = device;
-    gpt->statistics = statistics_type(options->type);
+    gpt->accumulation = accumulation_dtype(options->type);
     gpt->logits_stride =
         (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
     gpt->logits_rows = choose_logits_rows(gpt);

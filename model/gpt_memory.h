@@ -10,7 +10,7 @@ struct gpt {
     const struct params *params;
     struct gpt_options options;
     struct device *device;
-    enum dtype statistics; // fp32, or double on the oracle
+    enum dtype accumulation; // fp32, or double on the oracle
     size_t workspace_bytes;
     int logits_rows, logits_stride;
 
