@@ -5,54 +5,55 @@
 
 #include "kernels/ops.h"
 
-// Both are multiples of their units, and of very different size.
+// The coarse and the fine sum: multiples of different units, of very different size.
 static double whole_sum(const double *sums, int n, int i) {
     return sums[i] + sums[n + i];
 }
 
-// Moves n factors, each towards the mean of `count` squares. `smallest` is that of those whose squares have a
-// sum above 0; gives the sum of all squares.
-static double update_moments(float *factors, const double *sums, int n, int count, double share,
+// Updates n moments, each towards the mean of its `count` squares, with weight `rate`. *smallest: the minimum
+// over those with a nonzero sum. Returns the sum of all squares.
+static double update_moments(float *moments, const double *sums, int n, int count, double rate,
                              double *smallest) {
     double total = 0;
     *smallest = INFINITY;
     for (int i = 0; i < n; i++) {
-        double sum = whole_sum(sums, n, i), before = (double)factors[i];
-        factors[i] = (float)(before + (sum / count - before) * share);
+        double sum = whole_sum(sums, n, i), before = (double)moments[i];
+        moments[i] = (float)(before + (sum / count - before) * rate);
         total += sum;
-        if (sum > 0 && (double)factors[i] < *smallest)
-            *smallest = (double)factors[i];
+        if (sum > 0 && (double)moments[i] < *smallest)
+            *smallest = (double)moments[i];
     }
     return total;
 }
 
-static double mean_of(const float *factors, int n) {
+static double mean_of(const float *moments, int n) {
     double sum = 0;
     for (int i = 0; i < n; i++)
-        sum += (double)factors[i];
+        sum += (double)moments[i];
     return sum / n;
 }
 
-// A factor is at least the share of the mean that has just joined it, so with n = rows columns
-//     sum of U^2 = sum g^2 M / (R C) <= max(M / R) sum over columns of (sum of g^2) / C <= max(M / R) n /
-//     share
-// with M = max(mean of R, eps1), and likewise with rows and columns exchanged; and U <= g / eps1. Factors
-// were rounded, which four times as much covers; where that loses them (below the normal numbers) U is g /
-// eps1, of squares whose sum is far below 1.
-static double bound_of_update(double total, double elements, double share, double mean, double smallest_row,
+// A moment is at least `rate` times the mean that was just added to it. So with n = rows * columns and M =
+// max(mean of R, eps1):
+//     sum of U^2 = sum of g^2 M / (R C) <= max(M / R) sum over columns of (sum of g^2) / C <= max(M / R) n /
+//     rate
+// Likewise with rows and columns exchanged; and U <= g / eps1. The factor of 4 covers the rounding of the
+// moments to fp32. Where they round to subnormals or zero, U is g / eps1, and the squares' sum is far below
+// 1.
+static double bound_of_update(double total, double elements, double rate, double mean, double smallest_row,
                               double smallest_column) {
     double smallest = smallest_row > smallest_column ? smallest_row : smallest_column;
     double by_epsilon = total / (ADAFACTOR_EPSILON1 * ADAFACTOR_EPSILON1);
-    double by_moments = elements / share * (mean / smallest);
+    double by_moments = elements / rate * (mean / smallest);
     return 4 * (by_moments < by_epsilon ? by_moments : by_epsilon) + 1;
 }
 
 double adafactor_moments_update(const struct adafactor_moments *f, int64_t step, double beta2_decay) {
-    double share = pow((double)step, beta2_decay), mean = 1, smallest_row = 1, smallest_column;
+    double rate = pow((double)step, beta2_decay), mean = 1, smallest_row = 1, smallest_column;
     double total =
-        update_moments(f->column_moments, f->column_sums, f->columns, f->rows, share, &smallest_column);
+        update_moments(f->column_moments, f->column_sums, f->columns, f->rows, rate, &smallest_column);
     if (f->row_moments) {
-        update_moments(f->row_moments, f->row_sums, f->rows, f->columns, share, &smallest_row);
+        update_moments(f->row_moments, f->row_sums, f->rows, f->columns, rate, &smallest_row);
         mean = mean_of(f->row_moments, f->rows);
         mean = mean < ADAFACTOR_EPSILON1 ? ADAFACTOR_EPSILON1 : mean; // NaN stays
         for (int i = 0; i < f->rows; i++)
@@ -60,8 +61,8 @@ double adafactor_moments_update(const struct adafactor_moments *f, int64_t step,
     }
     for (int i = 0; i < f->columns; i++)
         f->column_scales[i] = (float)(1 / sqrt((double)f->column_moments[i]));
-    // U^2 <= g^2 / C alone in one dimension.
-    return bound_of_update(total, (double)f->rows * (double)f->columns, share, mean, smallest_row,
+    // In one dimension U^2 <= g^2 / C.
+    return bound_of_update(total, (double)f->rows * (double)f->columns, rate, mean, smallest_row,
                            f->row_moments ? smallest_column : 1);
 }
 

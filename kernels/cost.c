@@ -1,4 +1,5 @@
-// One function an operation; the list in kernels/ops.h makes the switch, so that none is forgotten.
+// One function per operation. The list in kernels/ops.h generates the switch, so a missing one does not
+// compile.
 #include "kernels/cost.h"
 
 #include "kernels/moments.h"
@@ -7,7 +8,7 @@ static double size_of(enum dtype type) {
     return (double)dtype_size(type);
 }
 
-// Of what is accumulated or kept beside tensors of `type`: fp32, or double where all is.
+// Of the accumulation dtype: fp32, or double where everything is.
 static double wide_size(enum dtype type) {
     return type == DTYPE_F64 ? 8 : 4;
 }
@@ -16,7 +17,7 @@ static struct operation_cost embedding_forward_work(const struct embedding_forwa
     return (struct operation_cost){.bytes = 2.0 * a->B * a->T * a->C * size_of(a->type)};
 }
 
-// Rows of dwte once a token, those of dwpe once.
+// One row of dwte per token; dwpe once.
 static struct operation_cost embedding_backward_work(const struct embedding_backward_args *a) {
     double elements = (double)a->B * a->T * a->C;
     return (struct operation_cost){.bytes = elements * (size_of(a->type) + 2 * wide_size(a->type)) +
@@ -61,12 +62,12 @@ static struct operation_cost gelu_backward_work(const struct gelu_backward_args 
     return (struct operation_cost){.bytes = 3.0 * (double)a->n * size_of(a->type)};
 }
 
-// Pairs of a query and a key that it sees: the last T positions of S.
+// Pairs of a query and a key that it attends to: the queries are the last T of S positions.
 static double causal_pairs(double T, double S) {
     return T * (S - T) + T * (T + 1) / 2;
 }
 
-// Two products: scores, and what they weigh.
+// Two products: q k^T, and the probabilities times v.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
     double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S);
     return (struct operation_cost){.flops = 4 * pairs * a->D,
@@ -74,7 +75,7 @@ static struct operation_cost attention_forward_work(const struct attention_forwa
                                        2.0 * a->B * ((double)a->T + a->S) * a->H * a->D * size_of(a->type)};
 }
 
-// Five: the scores again, and the gradients of v, of the scores, of q and of k.
+// Five products: the recomputed scores, and the gradients of v, of the scores, of q and of k.
 static struct operation_cost attention_backward_work(const struct attention_backward_args *a) {
     double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T);
     return (struct operation_cost){.flops = 10 * pairs * a->D,

@@ -1,7 +1,7 @@
-// What an operation's call does at least, from its arguments: the one place where benchmarks and profiles
-// learn FLOPs and bytes. FLOPs are those of matrix products, a multiplication and an addition being two;
-// operations without products have none. Bytes are those of the tensors of elements, each once ([rw] and [+]
-// twice); what there is one of a row or a column (statistics, biases, tokens) is left out.
+// FLOPs and bytes of an operation's call, from its arguments; benchmarks and profiles share them. FLOPs are
+// those of matrix products, with a multiply and an add counting as two; operations without products have
+// none. Bytes count each large tensor once, [rw] and [+] tensors twice. Tensors with one value per row or
+// column (statistics, biases, tokens) are left out.
 #ifndef ZERO_KERNELS_COST_H
 #define ZERO_KERNELS_COST_H
 
@@ -10,23 +10,24 @@
 struct operation_cost {
     double flops, bytes;
 };
-// args: the operation's own. Only sizes, types and which pointers are NULL are looked at.
+// args: the operation's argument struct. Only sizes, types and which pointers are NULL are read.
 struct operation_cost cost_of_operation(enum operation operation, const void *args);
 
-// Columns in and out of a linear layer, which tell the layers of a model apart; {0, 0} for all else.
+// Input and output columns of a linear layer, which identify the layers of a model; {0, 0} for other
+// operations.
 struct linear_shape {
     int in, out;
 };
 struct linear_shape operation_linear_shape(enum operation operation, const void *args);
 
-// What a machine gives at most: what device_measure_gemm_rate and device_measure_bandwidth say.
+// The peak rates of a machine, from device_measure_gemm_rate and device_measure_bandwidth.
 struct device_peak {
     double flops_per_s, bytes_per_s;
 };
 enum cost_limit { COST_LIMIT_NONE, COST_LIMIT_GEMM, COST_LIMIT_BANDWIDTH };
 const char *cost_limit_name(enum cost_limit limit); // "", "GEMM", "bandwidth"
-// Seconds that the work takes at the limits, computing and moving at the same time (the roofline: Williams et
-// al., CACM 52(4), 2009), and which of them it is that takes longer. 0 and COST_LIMIT_NONE without work.
+// The roofline (Williams et al., CACM 52(4), 2009): the least time in seconds for the work if computing and
+// moving data overlap. *which: the one that takes longer. 0 and COST_LIMIT_NONE for no work.
 double cost_least_seconds(const struct operation_cost *work, const struct device_peak *limits,
                           enum cost_limit *which);
 

@@ -1,4 +1,4 @@
-// What is common to all devices: opening by name. kernels/measure.c times them.
+// Code shared by all devices: opening by name, and the optional functions of struct device.
 #include "kernels/device.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ enum status device_open(const char *name, int n_threads, int index, struct devic
     enum status status = cuda_device_open(index, out);
     if (status != STATUS_UNSUPPORTED)
         return status;
-    status_clear(); // no GPU here: that is what auto asks
+    status_clear(); // no GPU: fall back to the CPU
     return open_cpu(n_threads, index, out);
 }
 
@@ -40,7 +40,7 @@ void device_close(struct device *device) {
         device->close(device);
 }
 
-// ---- what a device on the host has no need of
+// ---- functions that a device on the host leaves NULL
 
 enum status device_memory_available(struct device *device, size_t *bytes) {
     *bytes = 0;

@@ -1,5 +1,5 @@
-// A device: its memory, its copies, its streams and its table of operations. Backends: kernels/ref (the
-// oracle, tests only), kernels/cpu and kernels/cuda. Nothing above this folder knows which one runs.
+// A device: its memory, copies, streams, events and table of operations. Backends: kernels/cpu, kernels/cuda
+// and kernels/ref (the oracle, tests only). Code above this folder does not know which one runs.
 #ifndef ZERO_KERNELS_DEVICE_H
 #define ZERO_KERNELS_DEVICE_H
 
@@ -14,41 +14,44 @@ struct ops;
 struct device;
 struct watched;
 
-// An order of work on a device: operations on one stream happen one after the other, and after the call that
-// asked for them returned (on the CPU: before it returns). The workspace is scratch that any operation may
-// use while it runs and that holds nothing between operations; its size is the largest that
-// ops->workspace_bytes gave for what will run on this stream.
+// A stream: operations run in issue order. On a GPU a call returns before its operation runs; on the CPU,
+// after. `workspace` is scratch shared by all operations of the stream. Nothing survives in it from one
+// operation to the next. Size it with ops->workspace_bytes: the maximum over the operations that will be
+// issued.
 struct stream {
     struct device *device;
-    void *queue; // the device's own, from stream_init; NULL where operations happen at once
+    void *queue; // the backend's handle, from stream_init; NULL where operations are synchronous
     void *workspace;
     size_t workspace_bytes;
 };
 
-// A place in a stream's order, for other streams to wait for.
+// A point in a stream's order, for other streams or the host to wait for.
 struct event {
     struct device *device;
-    void *mark; // the device's own; NULL where operations happen at once
+    void *mark; // the backend's handle; NULL where operations are synchronous
 };
 
 struct device {
     const char *name;      // "cpu", "cuda", "ref"
-    char description[160]; // for people: instruction set, library, threads
+    char description[160]; // for messages: instruction set, library, threads
     const struct ops *ops;
-    enum region_place place; // where its memory is
+    enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
-    // Memory zeroed, aligned to REGION_ALIGNMENT at least. bytes 0 gives NULL.
+    // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
+    // names the allocation in error messages.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
     void (*memory_delete)(struct device *device, void *memory, size_t bytes);
-    // Copies in stream order; either side may be host memory. `copy` may return before the copy happened:
-    // pinned host memory must then stay as it is until synchronize, other host memory is read at once.
+    // Copies in stream order; either side may be host memory. May return before the copy ran: pinned host
+    // memory must then stay unchanged until synchronize. Pageable host memory is read before the call
+    // returns.
     enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
-    // Waits until all work given to the stream has happened, and reports what failed in it.
+    // Blocks until all work issued to the stream is done, and reports its errors.
     enum status (*synchronize)(struct stream *stream);
     void (*close)(struct device *device);
-    struct watched *watched; // kernels/profile.h, which times this device's operations; NULL: nothing does
+    struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
 
-    // NULL where memory is the host's and operations happen at once; called through the functions below.
+    // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
+    // functions below, which handle NULL.
     enum status (*memory_available)(struct device *device, size_t *bytes);
     enum status (*pin)(struct device *device, void *memory, size_t bytes);
     void (*unpin)(struct device *device, void *memory);
@@ -59,73 +62,80 @@ struct device {
     enum status (*event_record)(struct event *event, struct stream *stream);
     enum status (*event_wait)(struct event *event, struct stream *stream);
     enum status (*event_synchronize)(struct event *event);
-    enum status (*timer_open)(struct device *device, void **mark); // as event_open, with the time kept
+    enum status (*timer_open)(struct device *device, void **mark); // as event_open, but records a timestamp
     enum status (*timer_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
 
-// name: "cpu", "cuda", or "auto" for the best that this machine has. n_threads 0: one per core that the
-// process may use. index: which GPU, counted round where there are fewer (ranks of one machine give their
-// number there); of the CPU, which processors, where threads are bound to memory nodes. STATUS_UNSUPPORTED
-// when the device is not in this build or machine. Close with device_close.
+// Opens a device. Close it with device_close.
+//   name       "cpu", "cuda", or "auto": the GPU if this build and machine have one, otherwise the CPU
+//   n_threads  threads of the CPU backend; 0: one per core that the process may use
+//   index      which GPU, modulo their number: ranks pass their number within the machine. With "cpu": which
+//              processors, where threads are bound to NUMA nodes
+// Errors: STATUS_UNSUPPORTED when this build or machine lacks the device.
 enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
 
-// Bytes of memory of its own that the device can still give; 0 where its memory is the host's.
+// Free memory of the device in bytes; 0 where its memory is the host's.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;
-// Makes host memory one that copies reach without a detour and behind the caller's back; bytes 0 does
-// nothing.
+// Page-locks host memory, so that copies use DMA and run asynchronously. No-op when bytes == 0 or where the
+// device's memory is the host's.
 enum status device_pin(struct device *device, void *memory, size_t bytes) MUST_CHECK;
-void device_unpin(struct device *device, void *memory); // before the memory is freed; NULL does nothing
+void device_unpin(struct device *device, void *memory); // call before freeing the memory; NULL is a no-op
 
-enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // without a workspace
-void stream_free(struct stream *stream); // its work must have happened; a zeroed stream is left alone
-// For cleaning up after a failure: waits for what was left on the stream. Why it failed is told elsewhere.
-void stream_drain(struct stream *stream); // a zeroed stream is left alone
+enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // no workspace yet
+void stream_free(struct stream *stream); // its work must be done; no-op for a zeroed stream
+// For cleanup after a failure: waits for the work left on the stream and ignores its errors, which were
+// reported elsewhere. No-op for a zeroed stream.
+void stream_drain(struct stream *stream);
 
 enum status event_init(struct event *event, struct device *device) MUST_CHECK;
-// An event that keeps the time when it happened.
+// As event_init, with a timestamp for event_seconds.
 enum status event_init_timed(struct event *event, struct device *device) MUST_CHECK;
 void event_free(struct event *event);
-// The event becomes the end of the stream's work so far.
+// Records the current end of the stream's work.
 enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
-// Later work on `stream` happens after the event. The host does not wait.
+// Makes later work on `stream` run after the event. Does not block the host.
 enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
-// The host waits for the event; at once where it was never recorded.
+// Blocks the host until the event has happened; returns at once if it was never recorded.
 enum status event_synchronize(struct event *event) MUST_CHECK;
-// From one timed event to another, both of which have happened; 0 where operations happen at once.
+// Seconds between two timed events, both of which have happened; 0 where operations are synchronous.
 enum status event_seconds(const struct event *from, const struct event *to, double *seconds) MUST_CHECK;
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;
-// The CPU backend with a chosen instruction set: "avx512_bf16", "avx512", "avx2", "portable", or NULL for the
-// best: avx512_bf16, whose attention multiplies bf16 as it is, where that measures fast. STATUS_UNSUPPORTED
-// when this processor lacks it.
+// The CPU backend with a given instruction set: "avx512_bf16", "avx512", "avx2", "portable", or NULL for the
+// best one. avx512_bf16, whose attention multiplies bf16 without upcasting, is the best only on processors
+// where that is fast. Errors: STATUS_UNSUPPORTED when this processor lacks the instruction set.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
-// Binds the threads of the CPU backend to memory nodes, where the machine has several and OMP_PROC_BIND,
-// OMP_PLACES and GOMP_CPU_AFFINITY do not say otherwise: neighbours to one node, those of device `index`
-// after those of the devices before it. Memory then stands where the thread that first touches it works.
+// Binds the threads of the CPU backend to NUMA nodes: consecutive threads to one node, and those of device
+// `index` after those of the devices before it. Memory is then local to the thread that first touches it.
+// No-op on a machine with one node, or where OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY or KMP_AFFINITY is
+// set.
 enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK;
-// STATUS_UNSUPPORTED, with what is missing, when there is no GPU, no driver, or no CUDA in this build.
+// Errors: STATUS_UNSUPPORTED when there is no GPU, no driver, or no CUDA in this build; the message says
+// which.
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
-// A GPU for plans, whether or not there is one, or CUDA in this build: it answers ops->workspace_bytes by the
-// CUDA backend's own formulas and refuses all else. Where scratch grows with the GPU, as much as on the
-// largest.
+// A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
+// the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
+// the largest.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
-// FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), run again and again for about `seconds`,
-// at least a few times. On the CPU rows are bounded so that these few fit into the time.
+// Measures the FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), repeated for about `seconds`
+// and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the time.
 struct gemm_rate {
-    double best; // the fastest run's: what utilisation is measured against
-    double mean; // all runs' together: what lasts, on a machine that is shared or that slows down when warm
+    double best; // fastest repetition: the peak for utilization
+    double mean; // all repetitions: the sustained rate, on a machine that is shared or throttles
 };
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, struct gemm_rate *rate) MUST_CHECK;
-// Bytes/s of a += k b in memory, two reads and a write, the best of a few passes over several times what
-// caches hold, or an eighth of the memory that there is where that is less. Takes a part of a second.
+// Measures memory bandwidth: bytes/s of a += k b (two reads and a write), the best of a few passes over
+// arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
+// a second.
 enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) MUST_CHECK;
-// What "auto" precision resolves to: bf16 on a GPU; on the CPU fp32 or bf16, whichever's GEMM measures faster
-// on one fixed shape, so that the answer is the machine's and not the moment's. bf16 rounds more and must win
-// by a quarter. fp16 is never the answer: its range wants scaled losses, so who trains in it asks for it.
+// The compute dtype for precision "auto": bf16 on a GPU. On the CPU, fp32 or bf16, whichever runs one fixed
+// GEMM faster; the shape is fixed so that the answer depends on the machine, not on the model. bf16 rounds
+// more, so it must be faster by a quarter. Never fp16: its range needs loss scaling, so it has to be
+// requested.
 enum status device_measure_compute_type(struct device *device, enum dtype *out) MUST_CHECK;
 
 #endif

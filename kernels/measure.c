@@ -1,5 +1,5 @@
-// Timing a device's matrix products and its memory: what utilisation is measured against, and which compute
-// type is the faster one.
+// Measures the rates of a device: matrix products, the peak for utilization; memory bandwidth; and which
+// compute dtype is faster.
 #include <math.h>
 
 #include "base/clock.h"
@@ -8,18 +8,17 @@
 #include "kernels/cost.h"
 #include "kernels/device.h"
 
-#define MEASURED_CPU_RATE 200e9 // FLOP/s, about: what says how large a product fits into the time
-#define MEASURED_TOGETHER                                                                                    \
-    1e-3                     // seconds that products given to a GPU at once take: their launching then hides
-#define MEASURED_WIDENING 4  // as an MLP's first half
-#define MEASURED_RUNS     12 // at least: the best of them is the machine's, whatever else runs on it
+#define MEASURED_CPU_RATE 200e9 // FLOP/s, an estimate that sizes the product to the available time
+#define MEASURED_TOGETHER 1e-3  // seconds of GPU work per timing, long enough to hide launch overhead
+#define MEASURED_WIDENING 4     // n_embd -> 4 n_embd, the first layer of an MLP
+#define MEASURED_RUNS     12    // at least; the best one is least disturbed by other processes
 #define DECIDING_SECONDS  0.05
 #define MOST_TOGETHER     1024
 #define LEAST_ROWS        64
 #define BF16_MUST_GAIN    1.25
 
-// The shape that decides between types: a whole kernel's worth of work, whatever the model, so that a small
-// model's overheads cannot tip the scales.
+// The shape that decides between dtypes: large enough for the GEMM kernel to dominate, independent of the
+// model, so that the overheads of a small model do not decide.
 #define DECIDING_ROWS   512
 #define DECIDING_N_EMBD 512
 
@@ -28,7 +27,7 @@ struct measured_product {
     size_t x_bytes, weight_bytes, out_bytes;
     void *x, *weight, *out;
     struct stream stream;
-    int n_together; // runs that are timed as one
+    int n_together; // products per timing
 };
 
 static void measured_product_free(struct device *device, struct measured_product *product) {
@@ -47,9 +46,11 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     product->out_bytes = (size_t)(size * rows * n_out);
     product->weight_bytes = (size_t)(size * n_out * n_embd);
     TRY(stream_init(&product->stream, device));
-    TRY(device->memory_new(device, product->x_bytes, "the measured products", &product->x));
-    TRY(device->memory_new(device, product->weight_bytes, "the measured products", &product->weight));
-    TRY(device->memory_new(device, product->out_bytes, "the measured products", &product->out));
+    TRY(device->memory_new(device, product->x_bytes, "matrix products for measuring FLOP/s", &product->x));
+    TRY(device->memory_new(device, product->weight_bytes, "matrix products for measuring FLOP/s",
+                           &product->weight));
+    TRY(device->memory_new(device, product->out_bytes, "matrix products for measuring FLOP/s",
+                           &product->out));
     product->args = (struct linear_forward_args){
         .out = product->out,
         .x = product->x,
@@ -63,7 +64,7 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     };
     TRY(device->ops->workspace_bytes(device, OP_linear_forward, &product->args,
                                      &product->stream.workspace_bytes));
-    return device->memory_new(device, product->stream.workspace_bytes, "the measured products",
+    return device->memory_new(device, product->stream.workspace_bytes, "matrix products for measuring FLOP/s",
                               &product->stream.workspace);
 }
 
@@ -76,11 +77,11 @@ static enum status run_product(struct device *device, struct measured_product *p
     return STATUS_OK;
 }
 
-// The CPU computes when it is told to; a GPU is given so many products at once that telling it takes no time.
+// On a GPU, raises n_together until one timing hides the launch overhead; on the CPU it stays 1.
 static enum status choose_together(struct device *device, struct measured_product *product) {
     double seconds;
     product->n_together = 1;
-    TRY(run_product(device, product, &seconds)); // builds what is built once
+    TRY(run_product(device, product, &seconds)); // warm-up: builds what is cached
     while (device->place == REGION_DEVICE && product->n_together < MOST_TOGETHER) {
         TRY(run_product(device, product, &seconds));
         if (seconds * product->n_together >= MEASURED_TOGETHER)
@@ -90,7 +91,7 @@ static enum status choose_together(struct device *device, struct measured_produc
     return STATUS_OK;
 }
 
-// The products' rates, run in turn; of `flops` each.
+// Times the products in turn, each of `flops`, for at least at_least seconds.
 static enum status time_products(struct device *device, struct measured_product *products, int n,
                                  double flops, double at_least, struct gemm_rate *rates) {
     double seconds, sums[2] = {0};
@@ -112,7 +113,7 @@ static enum status time_products(struct device *device, struct measured_product 
     return STATUS_OK;
 }
 
-// Of each of n types, at most 2, on this many rows.
+// The rates of n <= 2 dtypes on `rows` rows.
 static enum status measure_rates(struct device *device, int rows, int n_embd, const enum dtype *types, int n,
                                  double at_least, struct gemm_rate *rates) {
     struct measured_product products[2] = {0};
@@ -127,7 +128,7 @@ static enum status measure_rates(struct device *device, int rows, int n_embd, co
     return status;
 }
 
-// On the CPU as many rows as fit into the time, and enough for a full kernel.
+// On the CPU, as many rows as fit into the time, and enough to fill the GEMM kernel.
 static int measured_rows(const struct device *device, int rows, int n_embd, double seconds) {
     double flop_per_row = 2.0 * n_embd * MEASURED_WIDENING * n_embd;
     double fitting = MEASURED_CPU_RATE * seconds / MEASURED_RUNS / flop_per_row;
@@ -146,7 +147,7 @@ enum status device_measure_compute_type(struct device *device, enum dtype *out) 
     const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
     struct gemm_rate rates[2];
     *out = DTYPE_BF16;
-    if (device->place == REGION_DEVICE) // every GPU that the kernels run on has tensor cores for it
+    if (device->place == REGION_DEVICE) // every supported GPU has tensor cores for bf16
         return STATUS_OK;
     TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, DECIDING_SECONDS, rates));
     *out = rates[1].best > rates[0].best * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
@@ -155,14 +156,14 @@ enum status device_measure_compute_type(struct device *device, enum dtype *out) 
 
 // ---- memory
 
-#define MEASURED_CACHES       4 // times what caches hold: they then keep next to nothing from pass to pass
+#define MEASURED_CACHES       4 // times the caches, which then retain almost nothing between passes
 #define LEAST_MEASURED        ((size_t)64 << 20)
 #define MOST_MEASURED         ((size_t)2 << 30)
-#define MEASURED_ON_DEVICE    ((size_t)1 << 30) // no GPU caches a tenth of it
-#define MEASURED_OF_AVAILABLE 8                 // at most this part of the memory that there is
+#define MEASURED_ON_DEVICE    ((size_t)1 << 30) // ten times the cache of any GPU
+#define MEASURED_OF_AVAILABLE 8                 // use at most 1/8 of the available memory
 #define MEASURED_PASSES       4
 
-// Bytes of two arrays that a pass goes through.
+// Total bytes of the two arrays.
 static enum status measured_bytes(struct device *device, size_t *bytes) {
     size_t available = memory_available_bytes(), wanted = MEASURED_CACHES * processors_cache_bytes();
     if (device->place == REGION_DEVICE) {
@@ -174,15 +175,16 @@ static enum status measured_bytes(struct device *device, size_t *bytes) {
     return STATUS_OK;
 }
 
-// An array that is there: what was never written is read from one page of zeros, which costs next to nothing.
+// Allocates an array and writes to it: pages that were never written would all be read from one page of
+// zeros.
 static enum status new_array(struct stream *stream, size_t n, void **array) {
     struct device *device = stream->device;
-    TRY(device->memory_new(device, n * sizeof(float), "the measured memory", array));
+    TRY(device->memory_new(device, n * sizeof(float), "arrays for measuring memory bandwidth", array));
     return device->ops->fill(stream, &(struct fill_args){.out = *array, .n = n, .type = DTYPE_F32});
 }
 
-// The best pass after one that warms up. SGD without momentum adds a multiple of the gradients to the
-// weights: two reads and a write, and next to nothing to compute.
+// The fastest pass after a warm-up. SGD without momentum adds a multiple of the gradients to the weights: two
+// reads, a write, and almost no arithmetic.
 static enum status time_passes(struct stream *stream, const struct optimizer_step_args *pass,
                                double *seconds) {
     *seconds = HUGE_VAL;

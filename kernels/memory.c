@@ -1,4 +1,4 @@
-// Host regions are arenas, pinned where a device with memory of its own copies to and from them.
+// Host regions live in arenas, pinned where a device with memory of its own copies to and from them.
 #include "kernels/memory.h"
 
 #include "base/memory.h"
@@ -16,19 +16,19 @@ size_t memory_bytes(const struct memory *memory, enum region_place place) {
     return bytes;
 }
 
-// All kinds together: pages count as used only once they are touched, so asking kind by kind would not
-// notice.
+// Checks the total of all kinds up front: pages count as used only once they are touched, so checking kind by
+// kind would not notice.
 static enum status check_host_memory(const struct memory *memory) {
     uint64_t wanted = memory_bytes(memory, REGION_HOST), available = memory_available_bytes();
     char needed[32], there[32];
     if (wanted <= available)
         return STATUS_OK;
-    return FAIL(STATUS_FAILED, "%s of memory are needed, and %s are available",
+    return FAIL(STATUS_FAILED, "the plan needs %s of host memory, and %s are available",
                 text_bytes(needed, sizeof needed, (double)wanted),
                 text_bytes(there, sizeof there, (double)available));
 }
 
-// What a kind's regions add up to once they have memory.
+// The bytes of a kind's regions that are bound to memory.
 static size_t count_bound(const struct region_table *table, enum region_kind kind) {
     size_t bytes = 0;
     for (int i = 0; i < table->n_regions; i++) {

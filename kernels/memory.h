@@ -1,4 +1,6 @@
-// From the table of regions to memory: exactly what the plan said is taken, one piece a kind and place.
+// Allocates the memory of a region table: exactly the bytes that the plan prints. There is one allocation per
+// kind of region and place (host or device). Host allocations are page-locked where the device has memory of
+// its own. (Free memory of the machine: base/memory.h.)
 #ifndef ZERO_KERNELS_MEMORY_H
 #define ZERO_KERNELS_MEMORY_H
 
@@ -9,18 +11,22 @@
 struct memory {
     struct device *device;
     struct region_table table;
-    void *on_device[N_REGION_KINDS]; // one allocation a kind
+    void *on_device[N_REGION_KINDS]; // one allocation per kind; NULL where it is empty
     struct arena on_host[N_REGION_KINDS];
-    void *pinned[N_REGION_KINDS]; // of on_host, what the device copies reach directly
-    size_t device_measured;       // by which the device's free memory shrank
-    size_t taken[N_REGION_KINDS]; // bytes that were allocated, padding left out
+    void *pinned[N_REGION_KINDS]; // the arenas' memory that was page-locked, for memory_free
+    size_t device_measured;       // decrease of the device's free memory during memory_allocate
+    size_t taken[N_REGION_KINDS]; // bytes of the regions, without padding between them
 };
 
+// An empty table. Add regions to memory->table, then call memory_allocate. `device` must outlive the memory.
 void memory_init(struct memory *memory, struct device *device);
-// Bytes that memory_allocate will take at a place.
+// Bytes that memory_allocate will allocate at a place, padding included.
 size_t memory_bytes(const struct memory *memory, enum region_place place);
-// Allocates what the table says and binds it. STATUS_FAILED names the kind that did not fit.
+// Allocates zeroed memory for all regions and binds them, so that region_data finds them. Errors:
+// STATUS_FAILED when host or device memory does not suffice; the message names the kind that did not fit, or
+// the total when the host is short. memory_free releases what was allocated before the error.
 enum status memory_allocate(struct memory *memory) MUST_CHECK;
+// Frees the allocations and the table. Safe after a failed memory_allocate and on a zeroed struct.
 void memory_free(struct memory *memory);
 
 #endif

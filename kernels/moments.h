@@ -1,33 +1,38 @@
-// How an optimizer's moments are kept in fewer bits than fp32: bf16, and 8-bit codes with a scale for each
-// block. The definitions, one element at a time, for kernels/ref, kernels/cuda, tests, and the conversion of
-// states; kernels/cpu/isa/optimizer.c does the same arithmetic with vectors, bit for bit. Valid in C and in
-// C++; in CUDA, where the includer defines MOMENT_FUNCTION to say so, on the device too.
+// Optimizer moments in fewer bits than fp32: bf16, and int8 codes with one scale per block of MOMENT_BLOCK
+// elements. These are the definitions, one element at a time, used by kernels/ref, kernels/cuda, tests and
+// the conversion of states. kernels/cpu/isa/optimizer.c does the same arithmetic with vectors, bit for bit.
+// Valid in C and C++. CUDA sources define MOMENT_FUNCTION before the include to compile the functions for the
+// device too.
 //
-// Stochastic rounding. An update stores its moments rounded up or down at random, so that the mean is right.
-// To nearest they would stand still: with beta2 = 0.999 a second moment changes by at most a thousandth of
-// itself a step while it shrinks, and half a step of bf16 is a 512th, of the codes below a 32nd to a 16th
-// (Gupta et al., arXiv 1502.02551; for bf16 optimizer states, Zamirai et al., arXiv 2010.06192). The noise is
-// a hash of the element's number and the step, so a step is the same wherever and however often it is taken.
+// Stochastic rounding. An update rounds its new moments up or down at random, so that they are right on
+// average. Rounded to nearest they would stop changing: with beta2 = 0.999 a shrinking second moment changes
+// by at most a thousandth of itself per step, while half a unit in the last place is a 512th in bf16 and a
+// 32nd to a 16th in the int8 codes (Gupta et al., arXiv 1502.02551; for bf16 optimizer states, Zamirai et
+// al., arXiv 2010.06192). The noise is a hash of the element's number and the step, so repeating a step on
+// any device gives the same bits.
 //
-// int8. Blockwise 8-bit states as of Dettmers et al. (arXiv 2110.02861): a block's scale is its largest
-// magnitude, and a code is a value's share of the scale. Where this differs from the paper:
-// - Codes step through octaves, eight to an octave, where the paper's "dynamic tree" steps through decades
-//   with a table of 256 values: a code is then the upper bits of a float, which every device can make without
-//   a table or a search, and the largest relative error is 1/16 throughout.
-// - Rounding is stochastic, for the reason above. The paper rounds to nearest; its coarser steps move because
-//   the error there is up to half of a value.
-// - Blocks are of 128 elements, not 2048: a block's range is then narrower, a warp's registers hold it, and
-//   the scales cost 4 / 128 of a byte.
-// - A second moment never becomes zero beside larger ones, which would divide a first moment by epsilon: the
-//   fault for which the paper keeps embeddings in 32 bits. Its smallest code is 2^-32 of the scale, which for
-//   one that is zero is as good: its first moment is zero too. The first moment's range is the root of the
-//   second's, so that a first moment is zero before its second is at the bottom.
+// int8. Blockwise 8-bit states as in Dettmers et al. (arXiv 2110.02861): a block's scale is its largest
+// magnitude, and a code encodes the ratio value / scale. Differences from the paper:
+// - Codes are spaced by octaves, eight per octave. The paper's "dynamic tree" is spaced by decades and needs
+//   a table of 256 values. Here a code is the upper bits of a float, which every device computes without a
+//   table or a search. The largest relative error is 1/16 throughout.
+// - Rounding is stochastic, for the reason above. The paper rounds to nearest; its coarser steps still move,
+//   since their error reaches half of a value.
+// - Blocks have 128 elements, not 2048. A block then spans fewer orders of magnitude, fits into a warp's
+//   registers, and its scale costs 4 / 128 bytes per element.
+// - A second moment never becomes zero beside larger ones. A zero would divide the first moment by epsilon
+//   alone, which is why the paper keeps embeddings in 32 bits. The smallest code of a second moment is 2^-32
+//   of the scale. That is as good as zero for a second moment that is zero, since its first moment is zero
+//   too. The first moment's range is the square root of the second's, so a first moment reaches zero before
+//   its second reaches the bottom.
 //
-// The codes. Second moments: code c in 0..255 is the float of bits(1.0f) + (c - 255) * 2^20, from 1.125 *
-// 2^-32 to 1. First moments: a sign bit, 0, and codes 1..127 likewise from 1.25 * 2^-16 to 1; below that they
-// become 0 as if the next code down were, which is 1.125 * 2^-16: rounded at random between 0 and code 1, a
-// small one would now and then be many times too large for its second moment. A block of zeros has the scale
-// 0. One that holds an infinity or a NaN has the scale NaN and codes 0, and reads as NaN throughout.
+// The codes:
+// - Second moments: code c in 0..255 is the float of bits(1.0f) + (c - 255) * 2^20, from 1.125 * 2^-32 to 1.
+// - First moments: a sign bit, then 0 or a code 1..127, likewise from 1.25 * 2^-16 to 1. Values below are
+//   rounded to 0 as if 1.125 * 2^-16, the next code down, existed. Rounding at random between 0 and code 1
+//   would now and then make a small first moment many times too large for its second.
+// - A block of zeros has scale 0. A block that contains an infinity or a NaN has scale NaN and codes 0, and
+//   all its elements read as NaN.
 #ifndef ZERO_KERNELS_MOMENTS_H
 #define ZERO_KERNELS_MOMENTS_H
 
@@ -47,29 +52,30 @@ enum moment { FIRST_MOMENT, SECOND_MOMENT }; // m, signed; v, never negative
 
 // ---- noise
 
-#define MOMENT_STRIDE     0x9e3779b1u // what an element's number is multiplied by: odd, so no two meet
+#define MOMENT_STRIDE     0x9e3779b1u // odd: element * MOMENT_STRIDE is distinct for distinct elements
 #define MOMENT_MULTIPLIER 0xd35a2d97u
 
-// Each bit of x in every bit of the result (C. Wellons, "Prospecting for Hash Functions", 2018): it makes an
-// element's noise at one step independent of that at any other.
+// A hash in which every bit of x affects every bit of the result (C. Wellons, "Prospecting for Hash
+// Functions", 2018). It makes an element's noise at one step independent of that at any other.
 MOMENT_FUNCTION uint32_t moment_mix(uint32_t x) {
     x = (x ^ x >> 16) * 0x7feb352du;
     x = (x ^ x >> 15) * 0x846ca68bu;
     return x ^ x >> 16;
 }
 
+// The step's key, for moment_noise and moment_code_noise.
 MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
     return moment_mix((uint32_t)step + moment_mix((uint32_t)((uint64_t)step >> 32) + 0x85ebca6bu));
 }
 
-// 32 bits for an element's step: of bf16, the lower half is for m, the upper for v. Elements 2^32 apart share
-// theirs. The key is well mixed, so that a third of its mixing is enough to tell elements of one step apart.
+// 32 bits of noise for one element at one step. In bf16 the lower half is for m and the upper for v. Elements
+// 2^32 apart get the same noise. The key is well mixed, so a third of moment_mix is enough here.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
     return (x ^ x >> 17) * MOMENT_MULTIPLIER;
 }
 
-// ---- bf16: noise is added to the bits that are cut off
+// ---- bf16: noise is added to the bits that are truncated
 
 MOMENT_FUNCTION uint32_t moment_bits(float value) {
     uint32_t bits;
@@ -83,7 +89,7 @@ MOMENT_FUNCTION float moment_float(uint32_t bits) {
     return value;
 }
 
-// An infinity stays, as its lower bits are zero, and NaN is 0x7fc0.
+// Infinity stays infinity, as its lower bits are zero; NaN becomes 0x7fc0.
 MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_t noise) {
     if (value != value)
         return 0x7fc0;
@@ -92,17 +98,17 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 
 // ---- int8
 
-// A value's share of the scale, as a float's bits, is cut to its upper 12; those of code 0 are subtracted.
+// The bits of value / scale as a float, cut to the upper 12; MOMENT_CODE_ZERO is what code 0 has there.
 #define MOMENT_CODE_SHIFT 20
 #define MOMENT_CODE_ZERO(moment)                                                                             \
     ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))
-#define MOMENT_NEAREST (1u << (MOMENT_CODE_SHIFT - 1)) // in place of noise
-// Of a block that is not all zero: from here on each code has a float of its own.
+#define MOMENT_NEAREST (1u << (MOMENT_CODE_SHIFT - 1)) // used as noise: rounds to nearest
+// The smallest scale of a block that is not all zero: above it every code decodes to a distinct float.
 #define MOMENT_LEAST_SCALE 0x1p-110f
 
-// The noise for a code, below 2^20 by at least 8, and at least 8: a value that a rounding or two put beside a
-// code's own gets that code. Of elements MOMENT_PAIR apart one's m has what the other's v has, so that two
-// need one hash.
+// The noise for a code: at least 8 and at most 2^20 - 8, so that a value one or two roundings away from a
+// code's own value still gets that code. Of two elements MOMENT_PAIR apart, one's m uses the half that the
+// other's v uses, so that a pair needs one hash.
 #define MOMENT_PAIR 16
 MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t key, uint64_t element) {
     uint32_t noise = moment_noise(key, element & ~(uint64_t)MOMENT_PAIR);
@@ -110,9 +116,9 @@ MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t key, uin
     return (upper ? noise >> 16 : noise & 0xffffu) << 4 | 8u;
 }
 
-// A block's scale, from the largest of its elements' bits without their signs (so that NaN counts as more
-// than any number), and what its elements are multiplied by to have their share of it. Scales are never so
-// large or small that this were infinite or zero; zero says that all codes are 0.
+// A block's scale. largest: the maximum of its elements' bits without signs, so that NaN exceeds any number.
+// Scales are limited such that moment_inverse is neither infinite nor zero for a finite block that has a
+// nonzero element.
 MOMENT_FUNCTION float moment_scale(uint32_t largest) {
     if (largest >= 0x7f800000u)
         return moment_float(0x7fc00000u);
@@ -120,38 +126,41 @@ MOMENT_FUNCTION float moment_scale(uint32_t largest) {
     return largest != 0 && scale < MOMENT_LEAST_SCALE ? MOMENT_LEAST_SCALE : scale;
 }
 
+// The factor that turns a value into value / scale; 0 makes all codes 0.
 MOMENT_FUNCTION float moment_inverse(float scale) {
     return scale > 0 ? 1.0f / scale : 0.0f;
 }
 
-// `noise` is moment_code_noise() or MOMENT_NEAREST. No share is above 1 by more than two roundings, so no
-// code is above the top one.
+// noise: moment_code_noise() or MOMENT_NEAREST. value / scale exceeds 1 by at most two roundings, so no code
+// overflows.
 MOMENT_FUNCTION uint8_t moment_encode(float value, enum moment moment, float inverse, uint32_t noise) {
     if (inverse == 0)
         return 0;
-    uint32_t share = (moment_bits(value * inverse) + noise) >> MOMENT_CODE_SHIFT, magnitude = share & 0x7ffu;
+    uint32_t ratio = (moment_bits(value * inverse) + noise) >> MOMENT_CODE_SHIFT, magnitude = ratio & 0x7ffu;
     uint32_t code = magnitude > MOMENT_CODE_ZERO(moment) ? magnitude - MOMENT_CODE_ZERO(moment) : 0;
-    return (uint8_t)(moment == FIRST_MOMENT ? code | (share >> 4 & 0x80u) : code);
+    return (uint8_t)(moment == FIRST_MOMENT ? code | (ratio >> 4 & 0x80u) : code);
 }
 
 MOMENT_FUNCTION float moment_decode(uint8_t code, enum moment moment, float scale) {
     uint32_t magnitude = moment == FIRST_MOMENT ? code & 0x7fu : code;
-    uint32_t share = (magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT;
+    uint32_t ratio = (magnitude + MOMENT_CODE_ZERO(moment)) << MOMENT_CODE_SHIFT;
     if (moment == FIRST_MOMENT)
-        share = (magnitude == 0 ? 0 : share) | (uint32_t)(code & 0x80u) << 24;
-    return moment_float(share) * scale;
+        ratio = (magnitude == 0 ? 0 : ratio) | (uint32_t)(code & 0x80u) << 24;
+    return moment_float(ratio) * scale;
 }
 
-// ---- spans, on the host. `state` holds n elements of fp32, bf16 or int8, with `scales` for int8.
+// ---- spans, on the host. `state` holds n elements of fp32, bf16 or int8; `scales` is read or written for
+// int8.
 
-// To floats; exact but for the rounding of a product by the scale.
+// Decodes to floats; exact except for the rounding of code * scale.
 void moments_load(enum dtype type, enum moment moment, const void *state, const float *scales, size_t n,
                   float *values);
-// To the nearest; what moments_load gave becomes what it came from.
+// Encodes, rounding to nearest. Encoding what moments_load decoded gives the original codes.
 void moments_store(enum dtype type, enum moment moment, const float *values, size_t n, void *state,
                    float *scales);
-// As an optimizer's step stores them: key is moment_noise_key() of the step, first the number of the first
-// element.
+// Encodes with stochastic rounding, as an optimizer step does.
+//   key    moment_noise_key() of the step
+//   first  number of the first element within the model; in int8 a multiple of MOMENT_BLOCK
 void moments_store_step(enum dtype type, enum moment moment, const float *values, size_t n, uint32_t key,
                         uint64_t first, void *state, float *scales);
 

@@ -1,16 +1,23 @@
-// The catalogue of operations. One list makes the argument tables, the backend's struct and the prototypes,
-// so a backend that lacks an operation does not link. Each operation takes a stream and one argument struct.
+// The catalogue of operations. Each takes a stream and one argument struct and returns a status. The list
+// OPERATIONS generates the argument tables, the backend's struct and the prototypes, so a backend that lacks
+// an operation does not link.
 //
-// Types. `type` is the compute type of parameters and activations (fp32, bf16 or fp16). Statistics, losses,
-// gradients of parameters, master weights and optimizer state are fp32. Results are computed in fp32 and
-// rounded to `type` once, to nearest even; what is then beyond the type's range (65504 in fp16) becomes
-// infinite, never the largest number. With type DTYPE_F64 (kernels/ref only) every floating tensor of the
-// call, statistics and gradients included, is double. Tensors are
-// row-major and dense unless a stride says otherwise; strides are in elements. Pointers are aligned to the
-// element only. [r] read, [w] written, [rw] read and written, [+] added to (gradients accumulate). Inputs and
-// outputs must not overlap unless said so. A pointer marked "or NULL" may be left out. Determinism: the same
-// call on the same device with the same thread count gives the same bits. Errors: STATUS_FAILED when a
-// library under it fails. Shapes are the caller's promise (asserted in debug builds).
+// Marks on the fields:
+//   [r] read   [w] written   [rw] read and written   [+] added to (gradients accumulate)
+//   "or NULL"  the pointer may be left out
+// Types:
+//   - `type` is the compute dtype of parameters and activations: fp32, bf16 or fp16. Arithmetic is fp32;
+//     results are rounded to `type` once, to nearest even. Values beyond the type's range (65504 in fp16)
+//     become infinity; they are never clamped to the largest number.
+//   - The accumulation dtype is fp32: normalization statistics, losses, gradients of parameters, master
+//     weights and optimizer states.
+//   - DTYPE_F64 (kernels/ref only): every floating-point tensor of the call is double, those of the
+//     accumulation dtype included.
+// Layout: tensors are row-major and dense unless a stride says otherwise; strides are in elements. Pointers
+// are aligned to the element only. Inputs and outputs must not overlap unless the field says so.
+// Determinism: the same call on the same device with the same number of threads gives the same bits.
+// Errors: STATUS_FAILED when an underlying library fails. Shapes are the caller's responsibility; debug
+// builds assert them.
 #ifndef ZERO_KERNELS_OPS_H
 #define ZERO_KERNELS_OPS_H
 
@@ -44,19 +51,19 @@
     OP(add)                                                                                                  \
     OP(sample)
 
-// out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
+// Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
 struct embedding_forward_args {
     void *out;             // [w] (B, T, C) type
     const void *wte;       // [r] (V, C) type
     const void *wpe;       // [r] (P, C) type, P >= position + T
     const int32_t *tokens; // [r] (B, T), each in [0, V)
     int B, T, C, V;
-    int position; // of the first column: 0 in training, the cache's length in generation
+    int position; // of t = 0: 0 in training, the length of the key-value cache in generation
     enum dtype type;
 };
 
-// dwte[token,:] += dout[b,t,:]; dwpe[t,:] += sum over b of dout[b,t,:]. Each row of dwte is summed in order
-// of (b, t).
+// dwte[tokens[b,t],:] += dout[b,t,:] for every (b, t); dwpe[t,:] += sum over b of dout[b,t,:].
+// Determinism: each row of dwte is summed in order of (b, t).
 struct embedding_backward_args {
     void *dwte;            // [+] (V, C) fp32
     void *dwpe;            // [+] (T, C) fp32
@@ -66,11 +73,11 @@ struct embedding_backward_args {
     enum dtype type;
 };
 
-// Layer normalisation over the last dimension (Ba et al., arXiv 1607.06450):
-// out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + epsilon), var the mean of squares (biased).
+// Layer normalization over the last dimension (Ba et al., arXiv 1607.06450):
+// out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + epsilon), var biased (divided by C).
 struct layernorm_forward_args {
     void *out;          // [w] (N, C) type; may be x itself
-    void *mean, *rstd;  // [w] (N) fp32, or NULL (both) when no backward follows
+    void *mean, *rstd;  // [w] (N) fp32, or both NULL when no backward follows
     const void *x;      // [r] (N, C) type
     const void *weight; // [r] (C) type
     const void *bias;   // [r] (C) type
@@ -79,8 +86,8 @@ struct layernorm_forward_args {
     enum dtype type;
 };
 
-// dx = dresidual + (gradient of layernorm_forward's x). dresidual carries the residual stream's gradient past
-// the normalisation, so that no separate addition is needed.
+// dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the residual stream's gradient,
+// which bypasses the normalization; adding it here saves a separate add.
 struct layernorm_backward_args {
     void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
     void *dweight, *dbias;   // [+] (C) fp32
@@ -93,25 +100,25 @@ struct layernorm_backward_args {
     enum dtype type;
 };
 
-// out = gelu?(x weight^T + bias) + residual. The sum of products is accumulated in fp32. With pre_gelu, GELU
-// is that of what pre_gelu holds, so that gelu_forward gives the same bits again; but not where a GPU's
-// library makes both inside a product.
+// out = x weight^T + bias, then gelu or + residual. Products are summed in fp32.
+// With pre_gelu, GELU is applied to the rounded value stored there, so that gelu_forward on pre_gelu
+// reproduces out to the bit. Exception: on a GPU where cuBLASLt computes both in its epilogue.
 struct linear_forward_args {
     void *out;            // [w] (N, OC) out_type, rows out_stride apart
-    void *pre_gelu;       // [w] (N, OC) type: x weight^T + bias before GELU, or NULL. Only with gelu
+    void *pre_gelu;       // [w] (N, OC) type: x weight^T + bias, or NULL; requires gelu
     const void *x;        // [r] (N, IC) type
     const void *weight;   // [r] (OC, IC) type
     const void *bias;     // [r] (OC) type, or NULL
     const void *residual; // [r] (N, OC) type, or NULL; not with gelu
     int N, IC, OC;
-    int out_stride; // >= OC; equal to OC with residual or gelu
-    bool gelu;      // apply gelu (tanh form, see gelu_forward)
+    int out_stride; // >= OC; == OC with residual or gelu
+    bool gelu;      // apply GELU in its tanh form, as gelu_forward does
     enum dtype type;
     enum dtype out_type; // type, or fp32 (logits)
 };
 
-// dx = dout weight, dweight += dout^T x, dbias += column sums of dout. Each output may be NULL: then it is
-// not made. With pre_gelu, x is gelu(pre_gelu) and dx becomes the gradient of pre_gelu: dx = (dout weight)
+// dx = dout weight; dweight += dout^T x; dbias += column sums of dout. An output that is NULL is not
+// computed. With pre_gelu, x is gelu(pre_gelu) and dx is the gradient of pre_gelu instead: dx = (dout weight)
 // gelu'(pre_gelu), where the product may be rounded to `type` first.
 struct linear_backward_args {
     void *dx;             // [w] (N, IC) type, or NULL
@@ -123,7 +130,7 @@ struct linear_backward_args {
     const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
     int N, IC, OC;
     int dout_stride; // >= OC
-    bool beta_zero;  // dweight holds nothing yet
+    bool beta_zero;  // dweight = dout^T x: its contents are not read (the GEMM's beta is 0, otherwise 1)
     enum dtype type;
 };
 
@@ -145,71 +152,74 @@ struct gelu_backward_args {
     enum dtype type;
 };
 
-// Causal scaled dot-product attention, head h reading columns [h * D, (h + 1) * D) of each row:
+// Causal scaled dot-product attention. Head h reads columns [h * D, (h + 1) * D) of each row:
 // out[b,i,h] = sum over j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
-// Blockwise with an online softmax (FlashAttention, arXiv 2205.14135; 2307.08691): T x S is never stored.
-// q, k and v may be three column ranges of one (B, T, 3C) tensor, or k and v a key-value cache (S > T).
-// Devices of 16-bit products round softmax's numerators to type. Forward and backward give
-// STATUS_UNSUPPORTED, with the widest that can be had, for heads that a device has no kernel for.
+// Tiled with an online softmax (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691), so the
+// (T, S) scores are never stored. q, k and v may be column ranges of one (B, T, 3C) tensor; k and v may be a
+// key-value cache (S > T). Devices that multiply 16-bit numbers round exp(score - max) to `type` before the
+// product with v.
+// Errors, forward and backward: STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for;
+// the message names the largest one it has.
 struct attention_forward_args {
     void *out;              // [w] (B, T, H * D) type, dense
     void *lse;              // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
     const void *q;          // [r] (B, T, H * D) type
     const void *k, *v;      // [r] (B, S, H * D) type
-    size_t q_stride;        // between positions of q; a batch is q_batch_stride apart
-    size_t q_batch_stride;  //
+    size_t q_stride;        // between positions of q
+    size_t q_batch_stride;  // between sequences of q
     size_t kv_stride;       // between positions of k, and of v
-    size_t kv_batch_stride; //
-    int B, T, S, H, D;      // T queries, the last T of S positions; S >= T
+    size_t kv_batch_stride; // between sequences of k, and of v
+    int B, T, S, H, D;      // the T queries are the last T of S positions; S >= T
     enum dtype type;
 };
 
-// Gradient of attention_forward with S == T, from its saved lse: dq, dk and dv are written, laid out as q, k
-// and v.
+// Gradients of attention_forward with S == T, from the lse that it saved. dq, dk and dv have the strides of
+// q, k and v.
 struct attention_backward_args {
     void *dq, *dk, *dv;    // [w] (B, T, H * D) type, strides as below
     const void *dout;      // [r] (B, T, H * D) type, dense
-    const void *out;       // [r] (B, T, H * D) type, dense: what attention_forward gave
+    const void *out;       // [r] (B, T, H * D) type, dense: the output of attention_forward
     const void *lse;       // [r] (B, H, T) fp32
     const void *q, *k, *v; // [r] (B, T, H * D) type, strides as below
-    size_t stride;         // between positions of q, k, v, dq, dk, dv alike
-    size_t batch_stride;   //
+    size_t stride;         // between positions of q, k, v, dq, dk and dv
+    size_t batch_stride;   // between their sequences
     int B, T, H, D;
     enum dtype type;
 };
 
+// Softmax cross-entropy and its gradient, in one pass over the logits:
 // losses[n] = lse(logits[n,:]) - logits[n, targets[n]];
-// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale, in one pass over the block.
+// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale.
 struct cross_entropy_args {
     void *losses;       // [w] (N) fp32
     void *dlogits;      // [w] (N, V) type, rows dlogits_stride apart, or NULL (evaluation)
     const void *logits; // [r] (N, V) fp32, rows logits_stride apart; may be dlogits itself when type is fp32
     const int32_t *targets; // [r] (N), each in [0, V)
     int N, V;
-    int logits_stride, dlogits_stride; // >= V; columns past V are not touched
-    float scale;                       // 1 / (all tokens of the step)
+    int logits_stride, dlogits_stride; // >= V; columns from V on are not touched
+    float scale;                       // 1 / (tokens of the step, over all ranks and micro-batches)
     enum dtype type;
 };
 
-// One step of an elementwise optimizer on a span, in one pass: the gradient is unscaled and clipped, the
-// moments and the master weights are updated, and the parameter is rounded to its type. With g = grad *
-// grad_scale, and with lr, beta1 and the rest as below:
+// One step of an elementwise optimizer on a span of elements, in one pass: unscales and clips the gradient,
+// updates the moments and the master weights, and rounds the parameters to their type.
+// With g = grad * grad_scale:
 //   AdamW (Loshchilov and Hutter, arXiv 1711.05101)
 //       m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; mhat = m / (1 - beta1^step); vhat
 //       likewise; master -= lr (mhat / (sqrt(vhat) + epsilon) + weight_decay master)
-//   Adam (Kingma and Ba, arXiv 1412.6980), as PyTorch has it
+//   Adam (Kingma and Ba, arXiv 1412.6980), as in PyTorch
 //       g += weight_decay master; then as AdamW without decay
-//   SGD with momentum beta1, as PyTorch has it
+//   SGD with momentum beta1, as in PyTorch
 //       g += weight_decay master; m = beta1 m + g (m = g on the first step); master -= lr m
 //   Lion (Chen et al., arXiv 2302.06675), with sign(0) = 0
 //       master -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay master); m = beta2 m + (1 - beta2) g
-// An element's step depends on nothing but the element (in int8, its block), its number and the arguments:
-// how a span is cut into calls changes no bit, nor does the device: CPUs with fused multiply-add and GPUs
-// agree to the bit, but for the payload of a NaN.
+// Determinism: an element's update depends on the element (in int8, on its MOMENT_BLOCK block), its number
+// and the arguments only. Splitting a span over several calls changes no bit. CPUs with fused multiply-add
+// and GPUs agree to the bit, except for the payload of a NaN.
 enum optimizer_rule { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD, OPTIMIZER_LION, N_OPTIMIZER_RULES };
 
-// The state of a span. In int8 the moments are codes, and each block of MOMENT_BLOCK elements has a scale;
-// kernels/moments.h has the encodings and how moments are rounded to them.
+// The optimizer states of a span. In int8 the moments are quantized blockwise: codes, with one scale per
+// block of MOMENT_BLOCK elements. kernels/moments.h defines the encodings and the rounding.
 struct optimizer_state {
     void *master;              // (n) fp32
     void *m, *v;               // (n) state_type; v for Adam and AdamW only; m NULL for SGD without momentum
@@ -218,35 +228,43 @@ struct optimizer_state {
 
 struct optimizer_step_args {
     enum optimizer_rule rule;
-    struct optimizer_state from; // [r] the state before
-    struct optimizer_state to;   // [w] the state after: `from` itself, pointer by pointer, or elsewhere, with
-                                 // no overlap: then the step can be undone exactly by going back to `from`
+    struct optimizer_state from; // [r] the states before the step
+    struct optimizer_state to;   // [w] the states after it: pointers equal to those of `from` (in place), or
+                                 // memory that does not overlap it. Then `from` still holds the states
+                                 // before, and the step can be undone exactly.
     void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute)
     const void *grad;            // [r] (n) grad_type
     size_t n;
-    uint64_t first; // number of the span's first element in the model, for the noise that moments are rounded
-                    // with; in int8 a multiple of MOMENT_BLOCK
+    uint64_t first; // number of the span's first element within the model: it seeds the stochastic rounding
+                    // of moments. In int8 a multiple of MOMENT_BLOCK
     int64_t step;   // from 1
     double lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale;                       // clipping and unscaling folded in
+    float grad_scale;                       // clipping coefficient / loss scale
     enum dtype type, grad_type, state_type; // type, grad_type: fp32, bf16 or fp16; state_type: fp32, bf16 or
                                             // int8. `type` DTYPE_F64 makes all double (ref)
 };
 
-// Adafactor (Shazeer and Stern, arXiv 1804.04235), with PyTorch's choices (torch.optim.Adafactor): three
-// operations, between which kernels/adafactor.h turns sums into factors and scales. Each works on a span,
-// elements [begin, begin + n) of a (rows, columns) tensor, and every pointer to elements is to the first of
-// them; a tensor of one dimension is a single row. Whole tensors are summed over, by spans, devices and
-// ranks in any order, and the bits are always the same: each square is split into a multiple of a coarse unit
-// and one of a fine unit, whose sums are exact (kernels/exact_sum.h). With g = grad * grad_scale in fp32:
+// Adafactor (Shazeer and Stern, arXiv 1804.04235) as in torch.optim.Adafactor, in three operations. Between
+// them, kernels/adafactor.h turns the sums into the row and column second moments and into scales.
+//   1. adafactor_sums   row and column sums of g^2
+//   2. adafactor_norms  sums of squares of the update and of the weights
+//   3. adafactor_step   the update of the weights
+// with g = grad * grad_scale in fp32. Each call handles a span: elements [begin, begin + n) of a (rows,
+// columns) tensor. Pointers to elements point to the span's first one. A one-dimensional tensor is a single
+// row.
+// Determinism: the sums over a whole tensor have the same bits however it is split into spans, over devices
+// and ranks, and in whatever order those are added. Each square is split into a multiple of a coarse unit
+// and a multiple of a fine unit, whose sums are exact (kernels/exact_sum.h).
 struct adafactor_span {
     size_t begin, n;
     int columns;
 };
 
-// Adds the squares of g to the sums of their rows and of their columns, coarse parts and then fine ones. The
-// units follow from `bound`, which no tensor's sum of squares exceeds (more than 2^32 numbers in a sum are
-// not foreseen). With DTYPE_F64 nothing is rounded to units: all goes to the coarse sums.
+// Adds g^2 to the sums of its row and of its column. Both arrays hold the coarse sums first, then the fine
+// ones.
+//   bound  upper bound of the sum of squares over the whole tensor; the units follow from it. A sum has at
+//          most 2^32 terms
+// With DTYPE_F64 nothing is rounded to units: everything is added to the coarse sums.
 struct adafactor_sums_args {
     double *row_sums;    // [+] (2, rows), or NULL where the tensor has one dimension
     double *column_sums; // [+] (2, columns)
@@ -258,8 +276,7 @@ struct adafactor_sums_args {
     enum dtype type, grad_type; // type: fp32 (or F64 in ref)
 };
 
-// What the next two read of each element, to make of it the update u = g min(row_scales[row]
-// column_scales[column], largest_scale).
+// The update of one element: u = g min(row_scales[row] column_scales[column], largest_scale).
 struct adafactor_direction {
     const void *grad;          // [r] (n) grad_type
     const void *row_scales;    // [r] (rows) fp32, or NULL for 1
@@ -268,11 +285,12 @@ struct adafactor_direction {
     enum dtype grad_type;
 };
 
-// Adds to `sums` the squares of u, coarse and fine, in units that follow from the sum's bound `update_bound`
-// and the tensor's size; then those of the master weights likewise, whose sum is taken to be
-// ADAFACTOR_WEIGHTS_BOUND where it is more.
+// Adds to sums[0] and sums[1] the squares of u, coarse and fine; to sums[2] and sums[3] those of the master
+// weights.
+//   update_bound  upper bound of the tensor's sum of u^2: with the tensor's size it determines the units
+// The weights' sum is capped at ADAFACTOR_WEIGHTS_BOUND.
 #define ADAFACTOR_WEIGHTS_BOUND  0x1p40
-#define ADAFACTOR_LARGEST_WEIGHT 0x1p20f // whose square that is
+#define ADAFACTOR_LARGEST_WEIGHT 0x1p20f // sqrt(ADAFACTOR_WEIGHTS_BOUND)
 struct adafactor_norms_args {
     double *sums;       // [+] (4)
     const void *master; // [r] (n) fp32
@@ -283,7 +301,7 @@ struct adafactor_norms_args {
     enum dtype type; // fp32 (or F64 in ref)
 };
 
-// master -= step_size u + decay master; param = rounded master.
+// master -= step_size u + decay master; param = master, rounded to `type`.
 struct adafactor_step_args {
     void *param;  // [w] (n) type, or NULL when master is the parameter (fp32 compute)
     void *master; // [rw] (n) fp32
@@ -293,14 +311,14 @@ struct adafactor_step_args {
     enum dtype type;
 };
 
-// partial[i] = sum of squares of x[i * SUM_SQUARES_BLOCK ...], in double and in a fixed order, so that the
-// global norm depends neither on threads or shards nor on the device: element k of a block is added to
-// running sum k mod SUM_SQUARES_LANES, in order of k, and the running sums are folded by halves, the upper
-// onto the lower (a square of a float is exact in double). partial has ceil(n / SUM_SQUARES_BLOCK) elements.
+// Sums of squares for the global gradient norm: partial[i] is that of x[i * SUM_SQUARES_BLOCK ...], in
+// double. Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added
+// to partial sum k mod SUM_SQUARES_LANES in order of k; those are then folded by halves, the upper onto the
+// lower. The square of a float is exact in double.
 #define SUM_SQUARES_BLOCK 65536
 #define SUM_SQUARES_LANES 1024
 struct sum_squares_args {
-    double *partial; // [w]
+    double *partial; // [w] (ceil(n / SUM_SQUARES_BLOCK))
     const void *x;   // [r] (n) type
     size_t n;
     enum dtype type; // fp32 (or F64 in ref)
@@ -314,16 +332,15 @@ struct fill_args {
     enum dtype type;
 };
 
-// out[i] = x[i], rounded to nearest even where out_type is narrower.
+// out[i] = x[i], rounded to nearest even where out_type has fewer bits.
 struct cast_args {
     void *out;     // [w] (n) out_type
     const void *x; // [r] (n) type
     size_t n;
-    enum dtype type, out_type; // fp32, bf16 or fp16, in any pairing
+    enum dtype type, out_type; // fp32, bf16 or fp16, in any combination
 };
 
-// out[i] = x[i] + y[i], the sum taken and kept in fp32: how ranks' gradients come together, one rank at a
-// time.
+// out[i] = x[i] + y[i] in fp32. Reduces gradients over ranks, one pair of buffers at a time.
 struct add_args {
     void *out;     // [w] (n) fp32; may be x, and y where type is fp32
     const void *x; // [r] (n) fp32
@@ -332,29 +349,33 @@ struct add_args {
     enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
-// tokens[n] is drawn from softmax(logits[n,:] / temperature), cut to the top_k likeliest and, of those, to
-// the fewest that together reach the probability top_p, one at least (nucleus sampling, Holtzman et al.,
-// arXiv 1904.09751). The likelier comes first, of equals the lower token; at temperature 0 the first is
-// taken. A token's weight is exp((logit - the row's largest) / temperature) in double, in whole units of
-// SAMPLE_WEIGHT_UNIT: sums of weights are exact, in any order, and every device draws the same. It draws the
-// first token whose running sum exceeds uniform * total, rounded down and below total; the sum runs in order
-// of likelihood where top_k or top_p cuts, else in order of the tokens. Reached is top_p * total, rounded up.
-// V at most 2^23.
+// Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to the top_k most likely tokens and,
+// among those, to the smallest set whose probability reaches top_p, at least one token (nucleus sampling,
+// Holtzman et al., arXiv 1904.09751). Tokens are ranked by likelihood, ties by the lower token. Temperature 0
+// takes the first of that order.
+// Determinism: every device draws the same token. A token's weight is exp((logit - maximum of the row) /
+// temperature), computed in double and rounded to whole units of SAMPLE_WEIGHT_UNIT, so that sums of weights
+// are exact in any order.
+//   - The drawn token is the first whose cumulative weight exceeds uniform * total, rounded down and less
+//     than total. The cumulative sum runs in order of likelihood with top_k or top_p, otherwise in order of
+//     the tokens.
+//   - top_p is reached at top_p * total, rounded up.
 #define SAMPLE_WEIGHT_UNIT 0x1p-40
 struct sample_args {
     int32_t *tokens;        // [w] (N)
     const void *logits;     // [r] (N, V) type, rows logits_stride apart
     const double *uniforms; // [r] (N), each in [0, 1); not read at temperature 0
-    int N, V;
-    int logits_stride; // >= V
+    int N, V;               // V <= 2^23
+    int logits_stride;      // >= V
     double temperature;
-    int top_k;       // 0: all
-    double top_p;    // 1: all
+    int top_k;       // 0: no limit
+    double top_p;    // 1: no limit
     enum dtype type; // fp32 (or F64 in ref)
 };
 
-// One pointer an operation, and the question how much workspace a call will need (only sizes, types, strides
-// and which pointers are NULL are looked at: any non-NULL pointer will do).
+// A backend: one function per operation, and workspace_bytes, which gives the size of the workspace that a
+// call needs. It reads only sizes, types, strides and which pointers are NULL; the others are not
+// dereferenced.
 #define OPERATION_ENUM(name) OP_##name,
 enum operation { OPERATIONS(OPERATION_ENUM) N_OPERATIONS };
 #undef OPERATION_ENUM

@@ -1,6 +1,5 @@
-// What of an optimizer step does not depend on the element: computed once a call, in double, and rounded to
-// the float that every element then uses. One place for all backends, whose steps agree to the bit. Valid in
-// C and in C++.
+// The constants of an optimizer step that do not depend on the element: computed once per call, in double,
+// and rounded to float. All backends share this file, since their steps agree to the bit. Valid in C and C++.
 #ifndef ZERO_KERNELS_OPTIMIZER_CONSTANTS_H
 #define ZERO_KERNELS_OPTIMIZER_CONSTANTS_H
 
@@ -9,16 +8,16 @@
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
-// The moments move towards their targets, m += (1 - beta) (g - m): beta itself, rounded to float, would move
-// the small factor 1 - beta by far more than a rounding.
+// Moments are updated as m += (1 - beta) (g - m) with 1 - beta rounded to float. Rounding beta itself to
+// float would change the small 1 - beta by far more than one rounding.
 struct optimizer_constants {
     float take1, take2;   // 1 - beta1, 1 - beta2
     float momentum;       // beta1, as SGD uses it
     float lr;             //
     float step_size;      // lr / (1 - beta1^step)
     float root_scale;     // 1 / sqrt(1 - beta2^step)
-    float epsilon, decay; // decay: lr * weight_decay, of the weight itself (AdamW, Lion)
-    float coupled_decay;  // weight_decay, joining the gradient (Adam, SGD)
+    float epsilon, decay; // decay: lr * weight_decay, decoupled (AdamW, Lion)
+    float coupled_decay;  // weight_decay, added to the gradient (Adam, SGD)
     uint32_t noise_key;
 };
 
@@ -38,7 +37,7 @@ static inline struct optimizer_constants optimizer_constants_of(const struct opt
     return constants;
 }
 
-// Whether the moments hold something: SGD's first step finds nothing in them.
+// False on SGD's first step, which has no previous moments, and for SGD without momentum.
 static inline bool optimizer_reads_moments(const struct optimizer_step_args *args) {
     return args->rule != OPTIMIZER_SGD || (args->from.m && args->step > 1);
 }

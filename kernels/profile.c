@@ -1,6 +1,6 @@
-// Spans of the host are kept on a stack a thread until they end; operations on a stream stand in the stream's
-// queue between two events of the device until it is known that they happened. What has ended is recorded
-// under one lock: that is a few hundred times a step.
+// Spans of host threads are kept on one stack per thread until they end. An operation on a stream waits in
+// its stream's queue, between two events of the device, until those are known to have happened. Finished
+// spans are recorded under one lock, a few hundred times per step.
 #include "kernels/profile.h"
 
 #include <assert.h>
@@ -11,12 +11,12 @@
 
 #include "base/clock.h"
 
-#define MOST_PENDING 2048 // operations on a device's streams whose events were not read yet
+#define MOST_PENDING 2048 // operations per device whose events have not been read yet
 #define NONE         (-1)
 
 struct open_span {
     struct profile_label label;
-    double begin, inside; // seconds of the spans inside it
+    double begin, inside; // inside: seconds spent in nested spans
 };
 struct profile_thread {
     struct profile_place place;
@@ -29,22 +29,22 @@ struct pending {
     struct event begin, end;
     struct profile_label label;
     struct operation_cost work;
-    int next; // in its stream's queue, or of those that are free
+    int next; // next in the stream's queue or in the free list
 };
 struct profile_lane {
-    void *queue; // the stream's, which tells streams apart
+    void *queue; // stream.queue, which identifies the stream
     struct watched *watched;
-    int first, last; // of its operations that are pending
+    int first, last; // of its pending operations
 };
 
 struct watched {
     struct profile *profile;
     struct device *device;
     char name[24];
-    const struct ops *ops; // the device's own
+    const struct ops *ops; // the device's original functions
     enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
     enum status (*synchronize)(struct stream *stream);
-    struct pending *pending; // (MOST_PENDING); NULL where operations happen at once
+    struct pending *pending; // (MOST_PENDING); NULL where operations are synchronous
     int free;
 };
 
@@ -143,7 +143,7 @@ void profile_begin(struct profile *profile, enum profile_kind kind, const char *
         begin_span(profile, &(struct profile_label){.name = name, .kind = kind});
 }
 
-// Gives the time at which it ended.
+// Returns the time at which the span ended.
 static double end_span(struct profile *profile, struct operation_cost work) {
     double now = clock_monotonic_s();
     int track = own_track(profile);
@@ -185,7 +185,7 @@ static struct profile_lane *lane_of(struct watched *watched, const struct stream
     return lane;
 }
 
-// Records what is pending on a lane, once all of it has happened, and frees its events for others.
+// Records a lane's pending operations, all of which have happened, and returns their events to the free list.
 static enum status drain(struct profile_lane *lane) {
     struct watched *watched = lane->watched;
     struct profile *profile = watched->profile;
@@ -232,7 +232,7 @@ static void leave_out(struct profile *profile) {
     pthread_mutex_unlock(&profile->lock);
 }
 
-// *out: NULL where all events are other streams', which is told in the timeline.
+// *out: NULL when all events are in use by other streams; the timeline counts the operation as left out.
 static enum status begin_on_stream(struct watched *watched, struct stream *stream,
                                    const struct profile_label *label, struct pending **out) {
     struct profile_lane *lane = lane_of(watched, stream);
@@ -259,9 +259,9 @@ static enum status begin_on_stream(struct watched *watched, struct stream *strea
     return event_record(&pending->begin, stream);
 }
 
-// ---- what a watched device does instead
+// ---- the functions of a watched device
 
-// Before and after the device's own call.
+// State between the code before and after the device's own function.
 struct call {
     struct watched *watched;
     struct stream *stream;
@@ -326,7 +326,7 @@ static enum status watched_copy(struct stream *stream, void *to, const void *fro
 
 static enum status watched_synchronize(struct stream *stream) {
     struct watched *watched = stream->device->watched;
-    if (!watched->pending) // nothing to wait for
+    if (!watched->pending) // synchronous: nothing to wait for
         return watched->synchronize(stream);
     profile_begin(watched->profile, PROFILE_SPAN, "wait for the device");
     enum status status = watched->synchronize(stream);
@@ -429,7 +429,7 @@ enum status profile_step_end(struct profile *profile) {
     return STATUS_OK;
 }
 
-// ---- from beginning to end
+// ---- creation and deletion
 
 size_t profile_bytes(int most_events, int most_steps) {
     return (size_t)most_events * sizeof(struct profile_event) +

@@ -1,11 +1,12 @@
-// Where time goes: a device that is watched tells a profile when each of its operations began and ended, and
-// other code brackets what else takes time. Spans nest, a thread each; a span's own time is its length less
-// that of the spans inside it, so that own times add up to the whole. Operations that happen at once are
-// timed by the host's clock; those of a device with streams by its events, which are read when the stream is
-// waited for. A device that nobody watches has its own table of operations, and its calls cost nothing more.
+// A profile: where time goes. Watching a device (profile_watch) times each of its operations; other code is
+// bracketed by profile_begin and profile_end. Spans of time nest, on one track per host thread and one per
+// stream. A span's own time is its length minus that of the spans inside it, so that own times add up to the
+// total. Synchronous operations are timed by the host's clock; those on a stream by the device's events,
+// which are read when the host waits for the stream. An unwatched device uses its own table of operations, at
+// no extra cost.
 //
-// All memory is taken before the first step. The timeline (events) is bounded, and counts what had no more
-// room; figures by row and step (samples) are kept for most_steps steps.
+// All memory is allocated before the first step. The timeline (events) is bounded and counts the events that
+// did not fit. Figures per row and step (samples) are kept for most_steps steps.
 #ifndef ZERO_KERNELS_PROFILE_H
 #define ZERO_KERNELS_PROFILE_H
 
@@ -15,17 +16,17 @@
 #include "kernels/cost.h"
 #include "kernels/device.h"
 
-// OPERATION: of a device. SPAN: something else that takes time. FRAME: what holds others, such as a unit of
-// the model; its own time is nobody's.
+// OPERATION: an operation of a device. SPAN: other work. FRAME: a container, such as a unit of the model; its
+// own time is not attributed to anything.
 enum profile_kind { PROFILE_OPERATION, PROFILE_SPAN, PROFILE_FRAME };
 
-// What the calling thread works on; numbers are the caller's, -1 for none.
+// What the calling thread is working on. The numbers are defined by the caller; -1 means none.
 struct profile_place {
     int phase, unit;
 };
 
 struct profile_label {
-    const char *name; // lives as long as the program
+    const char *name; // a string literal or other static storage
     enum profile_kind kind;
     struct profile_place place;
     struct linear_shape shape; // of linear layers
@@ -39,9 +40,9 @@ struct profile_event {
     struct operation_cost work;
 };
 
-// All spans of the same name, phase, shape and track. Frames have no rows.
+// All spans with the same name, phase, shape and track. Frames have no rows.
 struct profile_row {
-    struct profile_label label; // its unit is -1
+    struct profile_label label; // with unit -1
     int track;
 };
 struct profile_sample {
@@ -53,7 +54,7 @@ struct profile_step {
     double begin, end;
 };
 
-// A thread of the host, or a stream of a device.
+// A host thread, or a stream of a device.
 struct profile_track {
     char name[48];
     bool is_stream;
@@ -71,52 +72,53 @@ struct watched;
 struct profile {
     int most_events, most_steps;
     struct profile_event *events;
-    int64_t n_events, n_left_out; // of events beyond the timeline's room
+    int64_t n_events, n_left_out; // n_left_out: events that did not fit
     struct profile_row rows[PROFILE_MOST_ROWS];
-    int n_rows;                     // the last row, once all are taken, stands for all others too
+    int n_rows;                     // when all rows are used, the last one collects all further spans
     struct profile_sample *samples; // (PROFILE_MOST_ROWS, most_steps)
     struct profile_step *steps;
-    int n_steps;  // finished
-    bool in_step; // a step is under way: n_steps is its number
-    int account;  // the track whose own times a step is made of
+    int n_steps;  // completed
+    bool in_step; // inside a step, whose number is n_steps
+    int account;  // the track whose own times add up to a step's
     struct profile_track tracks[PROFILE_MOST_TRACKS];
     int n_tracks;
 
-    // Inside.
-    uint64_t number; // tells profiles of one process apart
+    // Private.
+    uint64_t number; // unique within the process
     pthread_mutex_t lock;
-    struct profile_thread *threads; // (PROFILE_MOST_TRACKS), of the tracks that are threads
+    struct profile_thread *threads; // (PROFILE_MOST_TRACKS) of the tracks that are threads
     struct profile_lane *lanes;     // (PROFILE_MOST_TRACKS), of those that are streams
     struct watched *watched[PROFILE_MOST_DEVICES];
     int n_watched;
-    struct event base; // where the step began on the device, and when that was
+    struct event base; // the start of the step on the device; base_s: the host's clock then
     double base_s;
 };
 
-// Bytes of memory that profile_new works in.
+// Bytes of memory that profile_new needs.
 size_t profile_bytes(int most_events, int most_steps);
-// memory: zeroed, profile_bytes of it, and the caller's. The calling thread's track is "main".
+// memory: zeroed, profile_bytes() large; it stays the caller's. The calling thread's track is called "main".
 enum status profile_new(void *memory, int most_events, int most_steps, struct profile **out) MUST_CHECK;
-// Leaves its devices first (profile_unwatch). NULL does nothing.
+// Unwatches its devices first (profile_unwatch). NULL is a no-op.
 void profile_delete(struct profile *profile);
 
-// Times the device's operations, copies and waits from now on; no thread may be using it meanwhile. Its
-// streams' tracks are called by `name`. profile_unwatch makes all devices what they were.
+// Times the device's operations, copies and waits from now on. No thread may be using the device during the
+// call. `name` is the name of its streams' tracks. profile_unwatch restores all devices.
 enum status profile_watch(struct profile *profile, struct device *device, const char *name) MUST_CHECK;
 void profile_unwatch(struct profile *profile);
 
-// ---- for the thread that calls. With a profile that is NULL none of them does anything.
+// ---- for the calling thread. All are no-ops when `profile` is NULL.
 
-// For a thread that has no track yet. One that has none when it does something watched is called by the
-// device.
+// Names the track of a thread that has none yet. A thread without a track that uses a watched device gets one
+// named after the device.
 void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
-// Spans end in the opposite order of their beginning.
+// Spans must be ended in the reverse order of their beginning.
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
 void profile_end(struct profile *profile, struct operation_cost work);
 
-// A step of the calling thread, whose work goes to this stream. Its spans are counted to the step; between
-// steps there is only the timeline. All streams' work has happened at its end. Not more than most_steps.
+// A step of the calling thread, whose work goes to `stream`. Spans inside it are attributed to the step;
+// those between steps appear in the timeline only. profile_step_end waits for all streams. At most most_steps
+// steps.
 enum status profile_step_begin(struct profile *profile, struct stream *stream) MUST_CHECK;
 enum status profile_step_end(struct profile *profile) MUST_CHECK;
 

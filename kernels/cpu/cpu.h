@@ -1,6 +1,5 @@
-// The inside of the CPU backend: its device, the names of the operations that are compiled once per
-// instruction set (kernels/cpu/isa, with -DISA=portable|avx2|avx512|avx512_bf16), and how work is divided
-// among threads.
+// Internals of the CPU backend: its device, the operations that are compiled once per instruction set
+// (kernels/cpu/isa, with -DISA=portable|avx2|avx512|avx512_bf16), and the division of work among threads.
 #ifndef ZERO_KERNELS_CPU_CPU_H
 #define ZERO_KERNELS_CPU_CPU_H
 
@@ -12,7 +11,7 @@
 
 struct product_cache;
 
-// to = from, in fp32: a block of what a linear layer multiplies.
+// Upcasts a tile of a linear layer's operand: to = from, in fp32.
 struct linear_upcast_args {
     const void *from; // [r] type, rows from_stride apart
     float *to;        // [w] rows to_stride apart
@@ -20,12 +19,15 @@ struct linear_upcast_args {
     enum dtype type;
 };
 
-// What is left to do to a block of a linear layer's product, c (rows, columns) in fp32, in one pass: v = c +
-// bias + residual; with gelu, v = gelu(v), where v is rounded first if pre_gelu gets it; with gelu_input, v =
-// v gelu'(gelu_input); out = v. All but c and out may be NULL.
+// The epilogue of a linear layer's GEMM on one tile c (rows, columns) in fp32, in one pass. All pointers but
+// c and out may be NULL; those terms are left out.
+//   v = c + bias + residual
+//   with gelu: v is stored to pre_gelu, if that is not NULL, and v = gelu(the stored, rounded v)
+//   with gelu_input: v = v gelu'(gelu_input)
+//   out = v
 struct linear_epilogue_args {
     const float *c;         // [r] rows c_stride apart; may be pre_gelu or out where those are fp32
-    void *out;              // [w] out_type, rows out_stride apart, like all that follow
+    void *out;              // [w] out_type, rows out_stride apart, as are those of the next three
     void *pre_gelu;         // [w] type
     const void *residual;   // [r] type
     const void *gelu_input; // [r] type
@@ -35,17 +37,17 @@ struct linear_epilogue_args {
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
-// What one instruction set brings: the table of operations, and helpers that linear.c needs in it.
+// The table of operations of one instruction set, and helpers for linear.c compiled for it.
 struct cpu_isa {
     const char *name;
     struct ops ops;
-    // sums[c] += the sum over rows of x[row, c], in an order fixed by the shape alone.
+    // sums[c] += the sum over rows of x[row, c], in an order that depends on the shape only.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, enum dtype type);
-    void (*linear_upcast)(const struct linear_upcast_args *args); // both on the calling thread
+    void (*linear_upcast)(const struct linear_upcast_args *args); // both run on the calling thread
     void (*linear_epilogue)(const struct linear_epilogue_args *args);
-    // linear_forward on at most CPU_SKINNY_ROWS rows: a row's bits depend on neither the number of rows nor
-    // that of threads.
+    // linear_forward on at most CPU_SKINNY_ROWS rows. The bits of a row depend neither on the number of rows
+    // nor on the number of threads.
     enum status (*skinny_gemm_forward)(struct stream *stream,
                                        const struct linear_forward_args *args) MUST_CHECK;
     size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
@@ -56,32 +58,34 @@ struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
     const struct cpu_isa *isa;
     struct product_cache **products; // (n_threads)
-    // Vector instructions multiply bf16 at least as fast as fp32 (matrix units, which the library of products
-    // uses by itself, are another matter): by the processor's name, or what the instruction set that was
-    // asked for says. No clock decides: ranks that decided differently would not give the same bits.
+    // True if vector instructions multiply bf16 at least as fast as fp32. (Matrix units are separate; oneDNN
+    // uses them by itself.) Decided by the processor model or by the instruction set requested, never by
+    // timing: ranks that decided differently would compute different bits.
     bool fast_bf16_products;
 };
 
 // ---- division among threads. Every parallel region of the backend is
 //     #pragma omp parallel num_threads(cpu_threads(device, work))
-// with one cpu_thread_range in it. The share of a thread depends on (n, grain, threads) only.
+// with one cpu_thread_span inside. A thread's span depends on (n, grain, number of threads) only.
 
-// All of the device's threads for work that is worth waking them (about 10^4 elements), otherwise one. Never
-// a number between: OpenMP would end and restart threads as the team's size changes.
+// The number of threads for a call: one below about 10^4 elements, which do not repay waking the others,
+// otherwise all of the device's. Never a number between: OpenMP would end and restart threads whenever the
+// team's size changes.
 static inline int cpu_threads(const struct device *device, size_t work_elements) {
     return work_elements < 16384 ? 1 : device->n_threads;
 }
 
-struct cpu_range {
+// Elements (or rows, ...) [begin, end).
+struct cpu_span {
     size_t begin, end;
 };
 
-// The share of `thread` of [0, n) among n_threads, in whole pieces of `grain` (but for the last).
-static inline struct cpu_range cpu_thread_range(size_t n, size_t grain, int thread, int n_threads) {
-    size_t pieces = (n + grain - 1) / grain;
-    size_t begin = pieces * (size_t)thread / (size_t)n_threads * grain;
-    size_t end = pieces * ((size_t)thread + 1) / (size_t)n_threads * grain;
-    return (struct cpu_range){begin < n ? begin : n, end < n ? end : n};
+// A thread's span of [0, n), in whole multiples of `grain` except for the last one.
+static inline struct cpu_span cpu_thread_span(size_t n, size_t grain, int thread, int n_threads) {
+    size_t grains = (n + grain - 1) / grain;
+    size_t begin = grains * (size_t)thread / (size_t)n_threads * grain;
+    size_t end = grains * ((size_t)thread + 1) / (size_t)n_threads * grain;
+    return (struct cpu_span){begin < n ? begin : n, end < n ? end : n};
 }
 
 // ---- once for all instruction sets (linear.c, sample.c)
@@ -108,7 +112,7 @@ extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_
 OPERATIONS(CPU_OPERATION_PROTOTYPE)
 #    undef CPU_OPERATION_PROTOTYPE
 
-// Scratch that a call takes from the stream's workspace, in bytes (0: none).
+// Scratch that a call needs from the stream's workspace, in bytes.
 size_t CPU_OP(attention_forward_workspace)(const struct device *device,
                                            const struct attention_forward_args *args);
 size_t CPU_OP(attention_backward_workspace)(const struct device *device,

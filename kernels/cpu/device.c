@@ -1,6 +1,6 @@
-// The CPU as a device: picks the instruction set and the number of threads at run time, and owns its memory.
-// Large pieces are arenas (huge pages), small ones come from the heap, where the address sanitizer guards
-// their ends.
+// The CPU backend's device: chooses the instruction set and the number of threads at run time, and allocates
+// memory. Large allocations are arenas (huge pages); small ones come from the heap, where the address
+// sanitizer guards them.
 #include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 
 // ---- instruction sets
 
-// Best first; the build says which of them it compiled.
+// Best first. The Makefile defines HAVE_ISA_* for those that it compiled.
 static const struct cpu_isa *const instruction_sets[] = {
 #ifdef HAVE_ISA_avx512_bf16
     &cpu_avx512_bf16_isa,
@@ -37,7 +37,7 @@ static const struct cpu_isa *const instruction_sets[] = {
 #define N_INSTRUCTION_SETS (sizeof instruction_sets / sizeof *instruction_sets)
 
 #if defined(__x86_64__)
-// fp16 conversions, which compilers' own question does not know everywhere.
+// F16C (fp16 conversions). Not every compiler's __builtin_cpu_supports knows it.
 static bool processor_has_f16c(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
@@ -62,11 +62,11 @@ static bool multiplies_bf16(const char *name) {
     return strcmp(name, "avx512_bf16") == 0;
 }
 
-// Whether vectors multiply bf16 at least as fast as fp32. AMD's do (twice as fast) and so do Intel's first
-// with such instructions; Intel's later ones, which have fp16 arithmetic too, leave such products to their
-// matrix units and take four times as long an instruction (measured: 0.25 of the multiply-adds' rate). It is
-// asked of the processor's name and not of a clock, as ranks and runs that answer differently would not be
-// the same to the bit.
+// True if vector instructions multiply bf16 at least as fast as fp32: on AMD (twice as fast) and on the first
+// Intel processors with AVX512-BF16. Later Intel processors, recognizable by AVX512-FP16, leave bf16 to their
+// matrix units; their vector instruction takes four times as long (measured: 0.25 of the multiply-adds of
+// fp32). Decided by the processor model rather than by timing, since ranks and runs that decided differently
+// would compute different bits.
 static bool processor_has_fast_bf16(void) {
 #if defined(__x86_64__)
     enum { LEAF_FEATURES = 7, EDX_AVX512_FP16 = 1 << 23 };
@@ -78,8 +78,8 @@ static bool processor_has_fast_bf16(void) {
 #endif
 }
 
-// NULL when there is none of that name (or, for a NULL name, never: portable runs everywhere). Without a
-// name, the products of bf16 are those that are fast.
+// Returns NULL when `name` is not available. With name NULL: the best one, with bf16 products only where they
+// are fast; never NULL, as portable runs everywhere.
 static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_bf16_products) {
     for (size_t i = 0; i < N_INSTRUCTION_SETS; i++) {
         const struct cpu_isa *isa = instruction_sets[i];
@@ -92,8 +92,8 @@ static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_
 
 // ---- memory, copies, waiting
 
-// In front of each piece, so that memory_delete finds what to free: padded to keep the piece's alignment.
-union block_header {
+// In front of each allocation, for memory_delete; padded to keep the alignment.
+union allocation_header {
     struct arena arena;
     char padding[REGION_ALIGNMENT];
 };
@@ -103,12 +103,12 @@ static enum status memory_new(struct device *device, size_t bytes, const char *p
     *out = NULL;
     if (bytes == 0)
         return STATUS_OK;
-    if (bytes > SIZE_MAX - 2 * sizeof(union block_header))
+    if (bytes > SIZE_MAX - 2 * sizeof(union allocation_header))
         return FAIL(STATUS_FAILED, "%s need %zu bytes of memory: more than can be addressed", purpose, bytes);
     if (bytes >= ARENA_FROM_BYTES) {
         struct arena arena;
-        TRY(arena_init(&arena, bytes + sizeof(union block_header), purpose));
-        union block_header *header = arena.data;
+        TRY(arena_init(&arena, bytes + sizeof(union allocation_header), purpose));
+        union allocation_header *header = arena.data;
         header->arena = arena;
         *out = header + 1;
         return STATUS_OK;
@@ -129,7 +129,7 @@ static void memory_delete(struct device *device, void *memory, size_t bytes) {
         free(memory);
         return;
     }
-    struct arena arena = ((union block_header *)memory - 1)->arena;
+    struct arena arena = ((union allocation_header *)memory - 1)->arena;
     arena_free(&arena);
 }
 
@@ -141,11 +141,11 @@ static enum status copy(struct stream *stream, void *to, const void *from, size_
 }
 
 static enum status synchronize(struct stream *stream) {
-    (void)stream; // every operation has happened when it returns
+    (void)stream; // operations are synchronous
     return STATUS_OK;
 }
 
-// ---- memory nodes
+// ---- NUMA nodes
 
 static bool affinity_is_given(void) {
     static const char *const names[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"};
@@ -180,7 +180,8 @@ static void close_device(struct device *device) {
 static enum status open_products(struct cpu_device *cpu) {
     cpu->products = calloc((size_t)cpu->device.n_threads, sizeof(struct product_cache *));
     if (!cpu->products)
-        return FAIL(STATUS_FAILED, "out of memory for the products of %d threads", cpu->device.n_threads);
+        return FAIL(STATUS_FAILED, "out of memory for the matrix product caches of %d threads",
+                    cpu->device.n_threads);
     for (int i = 0; i < cpu->device.n_threads; i++)
         TRY(product_cache_new(&cpu->products[i]));
     return STATUS_OK;

@@ -1,5 +1,5 @@
-// The one place that knows which oneDNN this is: 2.x passes memory descriptors by value and builds primitive
-// descriptors in two steps, 3.x has opaque handles and one step. Everything else is the same in both.
+// Hides the difference between oneDNN 2.x and 3.x: 2.x passes memory descriptors by value and builds
+// primitive descriptors in two steps; 3.x has opaque handles and one step. Other calls are the same in both.
 #ifndef ZERO_KERNELS_CPU_DNNL_API_H
 #define ZERO_KERNELS_CPU_DNNL_API_H
 
@@ -7,15 +7,15 @@
 #include <stdbool.h>
 #include <string.h>
 
-// Whether the implementation that a description stands for has a name that starts like this ("gemm", "brg").
+// True if the name of the implementation behind a primitive descriptor starts with `start` ("gemm", "brg").
 static inline bool dnnl_is_named(const_dnnl_primitive_desc_t description, const char *start) {
     const char *name = NULL;
     dnnl_status_t status = dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
     return status == dnnl_success && name && strncmp(name, start, strlen(start)) == 0;
 }
 
-// dnnl_layout_*: the description of a tensor in memory.
-// dnnl_matmul_new: the description of c = a b + bias. dnnl_finish_*: what happens to c before it is stored.
+// dnnl_layout_*: memory descriptors. dnnl_matmul_new: the primitive descriptor of c = a b + bias.
+// dnnl_post_op_*: post-ops, applied to c before it is stored.
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -48,7 +48,7 @@ static inline dnnl_status_t dnnl_matmul_new(dnnl_primitive_desc_t *out, dnnl_eng
                                              attributes);
 }
 
-static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {
+static inline dnnl_status_t dnnl_post_op_with_sum(dnnl_post_ops_t post_ops) {
     return dnnl_post_ops_append_sum(post_ops, 1.0f, 0, dnnl_data_type_undef);
 }
 
@@ -84,7 +84,7 @@ static inline dnnl_status_t dnnl_matmul_new(dnnl_primitive_desc_t *out, dnnl_eng
                                   : status;
 }
 
-static inline dnnl_status_t dnnl_finish_with_sum(dnnl_post_ops_t post_ops) {
+static inline dnnl_status_t dnnl_post_op_with_sum(dnnl_post_ops_t post_ops) {
     return dnnl_post_ops_append_sum(post_ops, 1.0f);
 }
 

@@ -1,5 +1,5 @@
-// GELU in its tanh form, written with the logistic function: 0.5 (1 + tanh(u)) = sigmoid(2 u), which keeps
-// its relative accuracy where 1 + tanh(u) would cancel. For kernels/cpu/isa.
+// GELU in its tanh form for kernels/cpu/isa, written with the logistic function: 0.5 (1 + tanh(u)) =
+// sigmoid(2 u). That keeps its relative accuracy where 1 + tanh(u) would cancel.
 #ifndef ZERO_KERNELS_CPU_GELU_H
 #define ZERO_KERNELS_CPU_GELU_H
 
@@ -9,14 +9,14 @@
 #define CUBIC              0.044715f
 #define LOG2_E             1.4426950408889634f
 
-// sigmoid(u) and its factors, from u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q
-// by the sign of u, and its derivative is e q^2: nothing cancels, nothing overflows.
-struct vf_logistic {
+// sigmoid(u) and its factors, given u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q
+// by the sign of u, and its derivative is e q^2: no cancellation, no overflow.
+struct logistic_terms {
     vf e, q, sigmoid;
 };
 
-VF_INLINE struct vf_logistic vf_logistic(vf u) {
-    struct vf_logistic s = {.e = vf_exp2(vf_min(u, -u))};
+VF_INLINE struct logistic_terms vf_logistic(vf u) {
+    struct logistic_terms s = {.e = vf_exp2(vf_min(u, -u))};
     s.q = vf_reciprocal(s.e + 1.0f);
     s.sigmoid = vf_select(u < vf_zero(), s.e * s.q, s.q);
     return s;
@@ -35,7 +35,7 @@ VF_INLINE vf vf_gelu(vf x) {
 // d(x sigmoid(2 u))/dx = sigmoid + x 2 u' e q^2
 VF_INLINE vf vf_gelu_derivative(vf x) {
     vf square = x * x;
-    struct vf_logistic s = vf_logistic(vf_gelu_argument(x, square));
+    struct logistic_terms s = vf_logistic(vf_gelu_argument(x, square));
     vf slope = vf_fma(square, vf_set1(3.0f * TWO_SQRT_2_OVER_PI * CUBIC), vf_set1(TWO_SQRT_2_OVER_PI));
     return vf_fma(x * slope, s.e * s.q * s.q, s.sigmoid);
 }

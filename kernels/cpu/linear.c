@@ -1,5 +1,5 @@
-// Fully connected layers: what each operation asks of the matrix products (matmul.h), and the bias's
-// gradient. Few rows have a kernel of their own (isa/skinny_gemm.c).
+// Linear layers: how each operation maps to matrix products (matmul.h), and the gradient of the bias. Few
+// rows use a kernel of their own (isa/skinny_gemm.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -84,7 +84,7 @@ enum status cpu_linear_backward_workspace(struct device *device, const struct li
     *bytes = 0;
     if (args->dx)
         TRY(matmul_workspace(device, &dx, bytes));
-    // A layer's gradient begins in one call and goes on in others.
+    // The caller sizes the workspace once, for calls with and without beta_zero.
     for (int accumulate = 0; accumulate < 2 && args->dweight; accumulate++) {
         dweight.accumulate = accumulate;
         TRY(matmul_workspace(device, &dweight, bytes));

@@ -1,6 +1,6 @@
-// Matrix products through oneDNN's C API. The primitives live in a hash table keyed by the whole shape; their
-// scratch is the caller's. oneDNN builds and runs for as many OpenMP threads as omp_get_max_threads says, so
-// each call sets that.
+// Matrix products through oneDNN's C API. Primitives are cached in a hash table keyed by the whole shape; the
+// caller provides scratch. oneDNN builds and runs primitives for omp_get_max_threads() threads, so each call
+// sets that to one.
 #include "kernels/cpu/product.h"
 
 #include <omp.h>
@@ -12,7 +12,7 @@
 
 #define N_BUCKETS 256
 
-// The tensors of a product, in the order in which they are given to the primitive.
+// The tensors of a product, in the order of the primitive's arguments.
 enum tensor { TENSOR_A, TENSOR_B, TENSOR_C, TENSOR_BIAS, TENSOR_RESIDUAL, TENSOR_SCRATCH, N_TENSORS };
 
 struct product {
@@ -99,14 +99,14 @@ void product_cache_delete(struct product_cache *cache) {
     free(cache);
 }
 
-// As many as before are returned.
+// Returns the previous number of threads.
 static int use_one_thread(void) {
     int n = omp_get_max_threads();
     omp_set_num_threads(1);
     return n;
 }
 
-// ---- building one
+// ---- building a primitive
 
 struct layouts {
     struct dnnl_layout of[N_TENSORS];
@@ -132,7 +132,7 @@ static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_
         error = layout_matrix(&of[TENSOR_C], s->m, s->n, s->c_row, 1, DTYPE_F32);
     if (error == dnnl_success && s->has_bias)
         error = layout_matrix(&of[TENSOR_BIAS], 1, s->n, s->n, 1, DTYPE_F32);
-    if (error == dnnl_success && s->finish == PRODUCT_RESIDUAL)
+    if (error == dnnl_success && s->epilogue == PRODUCT_RESIDUAL)
         error = layout_matrix(&of[TENSOR_RESIDUAL], s->m, s->n, s->c_row, 1, DTYPE_F32);
     return error;
 }
@@ -140,14 +140,14 @@ static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_
 static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_ops_t post_ops,
                                     const struct product_shape *shape, const struct layouts *layouts) {
     dnnl_status_t error = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    // Whatever the environment's default is: fp32 means fp32.
+    // Overrides the environment's default: fp32 products must not be rounded to bf16 or tf32.
     if (error == dnnl_success)
         error = dnnl_primitive_attr_set_fpmath_mode(attributes, dnnl_fpmath_mode_strict);
-    if (error == dnnl_success && shape->finish == PRODUCT_RESIDUAL)
+    if (error == dnnl_success && shape->epilogue == PRODUCT_RESIDUAL)
         error = dnnl_post_ops_append_binary(post_ops, dnnl_binary_add,
                                             dnnl_layout_get(&layouts->of[TENSOR_RESIDUAL]));
-    if (error == dnnl_success && shape->finish == PRODUCT_ACCUMULATE)
-        error = dnnl_finish_with_sum(post_ops);
+    if (error == dnnl_success && shape->epilogue == PRODUCT_ACCUMULATE)
+        error = dnnl_post_op_with_sum(post_ops);
     if (error == dnnl_success)
         error = dnnl_primitive_attr_set_post_ops(attributes, post_ops);
     return error;
@@ -159,7 +159,7 @@ static dnnl_status_t memories_new(struct product *product, const struct product_
     dnnl_status_t error = dnnl_success;
     for (int i = 0; i < N_TENSORS && error == dnnl_success; i++) {
         if ((i == TENSOR_BIAS && !shape->has_bias) ||
-            (i == TENSOR_RESIDUAL && shape->finish != PRODUCT_RESIDUAL))
+            (i == TENSOR_RESIDUAL && shape->epilogue != PRODUCT_RESIDUAL))
             continue;
         dnnl_layout_view layout = dnnl_layout_get(&layouts->of[i]);
         if (i == TENSOR_SCRATCH) {
@@ -189,7 +189,8 @@ static dnnl_status_t product_build(struct product *product, const struct product
     if (error == dnnl_success)
         error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
                                 &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
-    // Its reference implementation is plain loops: fp32 is hundreds of times faster, upcasting included.
+    // oneDNN's reference implementation is plain loops; upcasting and multiplying in fp32 is hundreds of
+    // times faster.
     if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;
     if (error == dnnl_success)

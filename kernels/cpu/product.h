@@ -1,6 +1,6 @@
-// Matrix products by oneDNN on the calling thread: c = finish(a b + bias), each shape's primitives built once
-// and kept. Sums of products are accumulated in fp32, and fp32 products are never rounded down to a narrower
-// type. For matmul.c alone, which cuts large products to these.
+// Matrix products by oneDNN on the calling thread: c = epilogue(a b + bias). The primitives of each shape are
+// built once and cached. Sums are fp32, and fp32 operands are never rounded to a type with fewer bits. Used
+// only by matmul.c, which splits large products into these.
 #ifndef ZERO_KERNELS_CPU_PRODUCT_H
 #define ZERO_KERNELS_CPU_PRODUCT_H
 
@@ -11,13 +11,13 @@
 #include "base/dtype.h"
 #include "base/status.h"
 
-enum product_finish {
+enum product_epilogue {
     PRODUCT_PLAIN,
     PRODUCT_RESIDUAL,   // c = a b + bias + residual
     PRODUCT_ACCUMULATE, // c = c + a b
 };
 
-// Every field is 64 bits wide so that shapes compare as bytes.
+// Every field has 64 bits, so that shapes can be compared and hashed as bytes.
 struct product_shape {
     int64_t m, n, k;
     int64_t a_row, a_column; // strides of a (m, k) and b (k, n) in elements; one of each pair is 1
@@ -25,39 +25,39 @@ struct product_shape {
     int64_t c_row;    // stride between rows of c (m, n), which is fp32
     int64_t type;     // enum dtype, of a and b
     int64_t has_bias; // bias (n) is fp32
-    int64_t finish;   // enum product_finish; residual has c's layout
+    int64_t epilogue; // enum product_epilogue; residual has c's strides
 };
 
-// For one thread at a time.
+// One cache per thread: it must not be used by two threads at once.
 struct product_cache;
 struct product;
 
 enum status product_cache_new(struct product_cache **out) MUST_CHECK;
-void product_cache_delete(struct product_cache *cache); // NULL is fine
+void product_cache_delete(struct product_cache *cache); // no-op for NULL
 
-// The product of this shape, from the cache or new.
+// Returns the product of this shape, cached or new. The cache owns it.
 enum status product_find(struct product_cache *cache, const struct product_shape *shape,
                          struct product **out) MUST_CHECK;
-// Whether oneDNN has it on this processor: bf16 is missing before AVX-512, fp16 before AVX-512-FP16.
+// False if oneDNN lacks the type on this processor: bf16 before AVX-512, fp16 before AVX-512-FP16.
 bool product_is_supported(const struct product *product);
 
 struct product_operands {
     const void *a, *b;
-    const float *bias, *residual; // read if the shape has them
+    const float *bias, *residual; // read if the shape includes them
     float *c;
 };
 size_t product_workspace_bytes(const struct product *product);
-// workspace: product_workspace_bytes, aligned to 64.
+// workspace: product_workspace_bytes(product) bytes, aligned to 64.
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) MUST_CHECK;
 
-// The stride that rows of n fp32 elements are best given: rows a multiple of 4 KiB apart would fall on the
-// same few sets of the cache.
+// A row stride for n fp32 elements. Padding avoids multiples of 4 KiB, which map rows to the same few cache
+// sets.
 static inline int64_t product_row(int64_t n) {
     return (n + 15) / 16 * 16 + 16;
 }
 
-// Whether bf16 products run on matrix units (AMX).
+// True if bf16 products run on matrix units (AMX).
 bool product_has_matrix_units(void);
 // "oneDNN 2.6.3"
 const char *product_library(char *buffer, size_t size);

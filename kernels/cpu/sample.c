@@ -1,6 +1,6 @@
-// Drawing tokens from logits (kernels/ops.h: sample): threads share the rows, or the one that there is. Where
-// top_k or top_p cuts, the tokens are first brought into order of likelihood by a radix sort: three stable
-// passes over pairs of the logit's bits and the token, so that equals stay in order of the tokens.
+// Sampling tokens from logits (kernels/ops.h: sample). Threads share the rows, or the single row. With top_k
+// or top_p the tokens are first sorted by likelihood with a radix sort: three stable passes over pairs of the
+// logit's bits and the token, so that ties stay in order of the tokens.
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -12,14 +12,14 @@
 #define N_PASSES   3 // 32 bits
 
 struct candidate {
-    uint32_t key; // smaller for the likelier
+    uint32_t key; // ascending = descending logits
     int32_t token;
 };
 
-// What the workspace holds for the row that a thread draws from.
+// The workspace of one row.
 struct scratch {
-    struct candidate *candidates, *sorted; // (V) each, used where something is cut
-    uint64_t *weights;                     // (V), in order of the draw
+    struct candidate *candidates, *sorted; // (V) each, used with top_k or top_p
+    uint64_t *weights;                     // (V), in the order of the cumulative sum
 };
 
 static bool cuts(const struct sample_args *args) {
@@ -38,7 +38,7 @@ size_t cpu_sample_workspace(const struct device *device, const struct sample_arg
     return scratch_bytes(args) * (size_t)(args->N > 1 ? threads_of(device, args) : 1);
 }
 
-// The float's bits, turned so that they grow as it falls; zeros of both signs are one.
+// Maps the float's bits such that keys ascend as logits descend; -0 and +0 map to the same key.
 static uint32_t key_of(float logit) {
     uint32_t bits;
     logit += 0.0f;
@@ -73,8 +73,8 @@ static int32_t likeliest(const float *logits, int V) {
     return best;
 }
 
-// The place, of n, at which the running sum of the weights first exceeds the threshold; *sum: up to and with
-// it.
+// The first index of n at which the cumulative weight exceeds the threshold; *sum: the cumulative weight up
+// to and including it.
 static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t *sum) {
     *sum = 0;
     for (int i = 0; i < n; i++) {
@@ -82,17 +82,18 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
         if (*sum > threshold)
             return i;
     }
-    return 0; // of logits that are no numbers
+    return 0; // only with NaN logits
 }
 
-// Of the n likeliest tokens, or of all; gives their sum, which is exact and has no order.
+// Computes the weights of the n most likely tokens, or of all. Returns their sum, which is exact in any
+// order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
                       struct scratch *scratch, int n_threads) {
     const struct candidate *ordered = cuts(args) ? scratch->sorted : NULL;
     uint64_t *weights = scratch->weights, total = 0;
 #pragma omp parallel num_threads(n_threads) reduction(+ : total)
     {
-        struct cpu_range range = cpu_thread_range((size_t)n, 64, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span((size_t)n, 64, omp_get_thread_num(), omp_get_num_threads());
         for (size_t i = range.begin; i < range.end; i++) {
             double logit = (double)logits[ordered ? (size_t)ordered[i].token : i];
             double e = exp((logit - largest) / args->temperature);
@@ -118,7 +119,7 @@ static int32_t draw(const struct sample_args *args, const float *logits, double 
         place_of(scratch->weights, n, wanted > 0 ? wanted - 1 : 0, &total);
     }
     uint64_t threshold = (uint64_t)(uniform * (double)total), sum;
-    threshold = threshold < total ? threshold : total - 1; // where the total was rounded up
+    threshold = threshold < total ? threshold : total - 1; // (double)total may have been rounded up
     int place = place_of(scratch->weights, n, threshold, &sum);
     return ordered ? scratch->sorted[place].token : place;
 }
@@ -141,7 +142,7 @@ enum status cpu_sample(struct stream *stream, const struct sample_args *args) {
 #pragma omp parallel num_threads(n_threads)
     {
         int thread = omp_get_thread_num();
-        struct cpu_range rows = cpu_thread_range((size_t)args->N, 1, thread, omp_get_num_threads());
+        struct cpu_span rows = cpu_thread_span((size_t)args->N, 1, thread, omp_get_num_threads());
         for (size_t row = rows.begin; row < rows.end; row++)
             sample_row(args, (int)row, (char *)stream->workspace + (size_t)thread * scratch_bytes(args), 1);
     }

@@ -1,10 +1,11 @@
-// Vectors of floats for the CPU kernels in kernels/cpu/isa, each file of which is compiled once per
-// instruction set. A `vf` holds VF_WIDTH floats; + - * / and unary minus work on it, with a float on either
-// side too. AVX-512 and AVX2 builds use their instructions where they matter, every other build GCC's vector
-// extensions (gcc and clang, any machine). bf16 and fp16 are upcast on load and rounded to nearest even on
-// store: bf16 with integer arithmetic, so that no instruction set needs bf16 of its own, fp16 by the
-// conversions that AVX2 and AVX-512 machines have, elsewhere with integer arithmetic too. Nothing here
-// depends on floating-point contraction: a fused operation is asked for.
+// SIMD vectors of floats for kernels/cpu/isa, whose files are compiled once per instruction set. A `vf` holds
+// VF_WIDTH floats. + - * / and unary minus work on it, also with a float on one side.
+// - AVX-512 and AVX2 builds use intrinsics where they matter; all other builds use GCC's vector extensions
+//   (gcc and clang, any machine).
+// - bf16 and fp16 are upcast on load and rounded to nearest even on store. bf16 uses integer arithmetic, so
+//   that no instruction set needs bf16 instructions. fp16 uses the conversions of AVX2 and AVX-512 machines,
+//   elsewhere integer arithmetic.
+// - Nothing relies on floating-point contraction: fused operations are explicit.
 #ifndef ZERO_KERNELS_CPU_SIMD_H
 #define ZERO_KERNELS_CPU_SIMD_H
 
@@ -29,8 +30,8 @@
 
 #define VF_INLINE static inline __attribute__((always_inline, unused))
 
-// A loop of a few constant rounds, always with braces, that the compiler must lay out flat: what it indexes
-// then lives in registers.
+// A loop of a small constant number of iterations that must be unrolled fully, so that the arrays it indexes
+// live in registers. Always with braces.
 #ifdef __clang__
 #    define FLAT_LOOP(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
@@ -44,9 +45,9 @@ typedef uint16_t vh __attribute__((vector_size(VF_WIDTH * 2))); // the bits of a
 typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many doubles
 #define VD_WIDTH (VF_WIDTH / 2)
 
-// Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) by the run-time `type`: the callee is VF_INLINE and
-// its first parameter becomes a constant, so that one source serves every type. Call it inside a parallel
-// region, not around one: a constant does not survive into the function that OpenMP makes of a region.
+// Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) for the run-time `type`. The callee is VF_INLINE,
+// so its first parameter becomes a constant and one source serves all types. Call it inside a parallel
+// region, not around one: constants are not propagated into the function that OpenMP outlines for a region.
 #define VF_DISPATCH(type, function, ...)                                                                     \
     do {                                                                                                     \
         if ((type) == DTYPE_BF16)                                                                            \
@@ -79,12 +80,12 @@ VF_INLINE vi vi_iota(void) {
     return lanes;
 }
 
-// mask's lanes are all ones or all zeros: what a comparison of two vf gives.
+// Per lane, mask ? yes : no. The lanes of mask are all ones or all zeros, as a comparison of two vf returns.
 VF_INLINE vf vf_select(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
-// The larger and the smaller; where a is NaN or b is NaN the result is b.
+// Maximum and minimum. Where a or b is NaN the result is b.
 VF_INLINE vf vf_max(vf a, vf b) {
 #if defined(VF_AVX512)
     return _mm512_max_ps(a, b);
@@ -105,7 +106,7 @@ VF_INLINE vf vf_min(vf a, vf b) {
 #endif
 }
 
-// a * b + c, rounded once where the machine can
+// a * b + c, rounded once where the machine has FMA.
 VF_INLINE vf vf_fma(vf a, vf b, vf c) {
 #if defined(VF_AVX512)
     return _mm512_fmadd_ps(a, b, c);
@@ -139,12 +140,12 @@ VF_INLINE vf vf_sqrt(vf x) {
 #endif
 }
 
-// The first n lanes of x, the others of `other`; any n, also below 0 and above VF_WIDTH.
+// The first n lanes of x, the remaining ones of `other`. Any n, also below 0 or above VF_WIDTH.
 VF_INLINE vf vf_first(vf x, int n, vf other) {
     return vf_select(vi_iota() < vi_set1(n), x, other);
 }
 
-// Sums and maxima over the lanes, by halves: upper half onto lower half until one is left.
+// Reductions over the lanes by halves: the upper half onto the lower until one lane is left.
 VF_INLINE float vf_reduce_add(vf x) {
 #if defined(VF_AVX512) || defined(VF_AVX2)
 #    if defined(VF_AVX512)
@@ -176,17 +177,17 @@ VF_INLINE float vf_reduce_max(vf x) {
 #endif
 }
 
-// e^x within 2 units in the last place; inf above 88.73, NaN stays NaN, and 0 where the result would be
-// subnormal (below -87.34, -inf too): processors take a hundred times as long over those, and masked scores
-// would make many. x = n ln 2 + r with |r| <= ln 2 / 2; e^r by the polynomial of degree 6 with the smallest
-// relative error there, 2^-26 after its coefficients' rounding; then 2^n.
+// e^x within 2 ulp. Infinity above 88.73; NaN stays NaN; 0 where the result would be subnormal (below -87.34,
+// including -inf), since processors take a hundred times as long over subnormals and masked scores would
+// produce many. Method: x = n ln 2 + r with |r| <= ln 2 / 2; e^r by the minimax polynomial of degree 6
+// (relative error 2^-26 with rounded coefficients); times 2^n.
 VF_INLINE vf vf_exp(vf x) {
     const vf lowest = vf_set1(-87.33654f);
     vf clamped = vf_min(vf_set1(89.0f), x);
 #if !defined(VF_AVX512)
     clamped = vf_max(lowest, clamped);
 #endif
-    const vf shift = vf_set1(0x1.8p23f); // adding it rounds to an integer, held in the low bits
+    const vf shift = vf_set1(0x1.8p23f); // x + shift rounds x to an integer, in the low bits
     vf shifted = vf_fma(clamped, vf_set1(0x1.715476p0f), shift);
     vf n = shifted - shift;
     vf r = vf_fnma(n, vf_set1(0x1.62e4p-1f), clamped);
@@ -201,16 +202,16 @@ VF_INLINE vf vf_exp(vf x) {
 #if defined(VF_AVX512)
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 #else
-    // In two halves, as 2^n itself may be beyond what a float holds.
+    // In two factors, as 2^n itself may exceed the range of a float.
     vi exponent = (vi)shifted - (vi)shift;
     vi half = exponent >> 1, rest = exponent - half;
     return vf_select(x < lowest, vf_zero(), p * (vf)((half + 127) << 23) * (vf)((rest + 127) << 23));
 #endif
 }
 
-// 2^x within 2 units in the last place; inf from 128 (in some builds from 127.5), NaN stays NaN, 0 below
-// -126. Cheaper than vf_exp, for where a factor of x exists that log2 e can be multiplied into. The
-// polynomial is the one of degree 6 with the smallest relative error on [-1/2, 1/2], 2^-29.
+// 2^x within 2 ulp. Infinity from 128 (in some builds from 127.5); NaN stays NaN; 0 below -126. Cheaper than
+// vf_exp where log2 e can be folded into a factor of x. The minimax polynomial of degree 6 on [-1/2, 1/2] has
+// a relative error of 2^-29.
 VF_INLINE vf vf_exp2(vf x) {
     const vf lowest = vf_set1(-126.0f), shift = vf_set1(0x1.8p23f);
 #if !defined(VF_AVX512)
@@ -234,8 +235,8 @@ VF_INLINE vf vf_exp2(vf x) {
 #endif
 }
 
-// 1 / x within a unit in the last place, for x in [1, 2]: a division takes AVX-512 machines as long as a
-// dozen multiplications.
+// 1 / x within 1 ulp, for x in [1, 2]. On AVX-512 machines a division costs as much as a dozen
+// multiplications.
 VF_INLINE vf vf_reciprocal(vf x) {
 #if defined(VF_AVX512)
     vf guess = _mm512_rcp14_ps(x);
@@ -251,7 +252,7 @@ VF_INLINE vd vd_set1(double x) {
     return x - (vd){0};
 }
 
-// The lower or (half 1) upper lanes, exactly.
+// Converts the lower (half 0) or upper (half 1) lanes to double, exactly.
 VF_INLINE vd vd_upcast(vf x, int half) {
 #if defined(VF_AVX512)
     return _mm512_cvtps_pd(half ? _mm512_extractf32x8_ps(x, 1) : _mm512_castps512_ps256(x));
@@ -265,7 +266,7 @@ VF_INLINE vd vd_upcast(vf x, int half) {
 #endif
 }
 
-// a * b + c. Rounded once where the machine can; elsewhere twice, unless a * b is exact.
+// a * b + c, rounded once where the machine has FMA; elsewhere twice, unless a * b is exact.
 VF_INLINE vd vd_fma(vd a, vd b, vd c) {
 #if defined(VF_AVX512)
     return _mm512_fmadd_pd(a, b, c);
@@ -286,8 +287,8 @@ VF_INLINE void vd_store(double *to, vd x) {
     memcpy(to, &x, sizeof x);
 }
 
-// ---- memory, fp32: any alignment. The _part forms touch the first n elements only (0 <= n <= VF_WIDTH);
-// the other lanes read as 0.
+// ---- memory, fp32: any alignment. The _part forms access the first n elements only (0 <= n <= VF_WIDTH);
+// loads set the other lanes to 0.
 
 VF_INLINE vf vf_load(const float *from) {
     vf x;
@@ -299,7 +300,8 @@ VF_INLINE void vf_store(float *to, vf x) {
     memcpy(to, &x, sizeof x);
 }
 
-// Past the caches, to memory: `to` is aligned to a vector. Other threads see it after stream_fence().
+// A non-temporal store that bypasses the caches: `to` is aligned to a vector. Other threads see it after
+// stream_fence().
 VF_INLINE void vf_stream(float *to, vf x) {
 #if defined(VF_AVX512)
     _mm512_stream_ps(to, x);
@@ -342,7 +344,7 @@ VF_INLINE void vf_store_part(float *to, vf x, int n) {
 
 // ---- bf16 and fp16
 
-// The lower halves, where the upper ones are 0.
+// The lower 16 bits of each lane; the upper 16 are 0.
 VF_INLINE vh vh_from_vu(vu x) {
 #if defined(VF_AVX512)
     return (vh)_mm512_cvtepi32_epi16((__m512i)x);
@@ -394,7 +396,7 @@ VF_INLINE vf vf_upcast_f16(vh half) {
 #endif
 }
 
-// As f16_from_float, which says why.
+// Rounds to nearest even, by the method that f16_from_float explains.
 VF_INLINE vh vf_downcast_f16(vf x) {
 #if defined(VF_AVX512)
     return (vh)_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -421,7 +423,7 @@ VF_INLINE vh vf_downcast(enum dtype type, vf x) {
 }
 
 // ---- pairs: a vu of VF_WIDTH pairs of bf16, the first number of each in the lower half. Where the processor
-// multiplies them (VF_PAIRS), subnormal numbers count as 0.
+// multiplies pairs (VF_PAIRS), subnormal numbers count as 0.
 
 #if defined(VF_AVX512) && defined(__AVX512BF16__)
 #    define VF_PAIRS 1
@@ -429,7 +431,7 @@ VF_INLINE vh vf_downcast(enum dtype type, vf x) {
 #    define VF_PAIRS 0
 #endif
 
-// Whether numbers of a type are multiplied in pairs.
+// True if numbers of this type are multiplied in pairs.
 VF_INLINE bool multiplies_pairs(enum dtype type) {
     return VF_PAIRS && type == DTYPE_BF16;
 }
@@ -444,7 +446,7 @@ VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
 #endif
 }
 
-// Pairs of neighbours in the order a, b: what lies in memory when both are stored as bf16.
+// Pairs of neighbours in the order a, b: the memory layout of a and b stored as bf16.
 VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 #if VF_PAIRS
     return (vu)_mm512_cvtne2ps_pbh(b, a);
@@ -456,7 +458,7 @@ VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 #endif
 }
 
-// Pairs of a lane of each.
+// Pairs of lane i of a and lane i of b.
 VF_INLINE vu vu_from_two(vf a, vf b) {
 #if VF_PAIRS
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
@@ -516,8 +518,8 @@ VF_INLINE void vf_put(enum dtype type, void *tensor, size_t index, vf x) {
     }
 }
 
-// With n == VF_WIDTH known when compiling these are vf_get and vf_put, so that one inline function written
-// with n serves a loop's body and its tail.
+// With a constant n == VF_WIDTH these compile to vf_get and vf_put, so that one inline function with a
+// parameter n serves both the body of a loop and its tail.
 VF_INLINE vf vf_get_part(enum dtype type, const void *tensor, size_t index, int n) {
     if (n == VF_WIDTH)
         return vf_get(type, tensor, index);
@@ -534,7 +536,7 @@ VF_INLINE void vf_put_part(enum dtype type, void *tensor, size_t index, vf x, in
         vh_store_part((uint16_t *)tensor + index, vf_downcast(type, x), n);
 }
 
-// One element
+// Stores one element.
 VF_INLINE void vf_put_one(enum dtype type, void *tensor, size_t index, float x) {
     if (type == DTYPE_F32)
         ((float *)tensor)[index] = x;
@@ -546,9 +548,9 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
     return (char *)tensor + index * dtype_size(type);
 }
 
-// for (VF_LOOP(i, lanes, n)) visits [0, n) in steps of VF_WIDTH, `lanes` being how many are left, at most
-// VF_WIDTH. For loops that are not hot: hot ones write the body as a VF_INLINE function and call it for the
-// tail apart.
+// for (VF_LOOP(i, lanes, n)) visits [0, n) in steps of VF_WIDTH; `lanes` is the number of elements left, at
+// most VF_WIDTH. For loops that are not hot. Hot loops write the body as a VF_INLINE function and call it
+// separately for the tail.
 #define VF_LOOP(i, lanes, n)                                                                                 \
     size_t i = 0, lanes = (n) < VF_WIDTH ? (n) : VF_WIDTH;                                                   \
     i < (n);                                                                                                 \

@@ -1,6 +1,6 @@
-// Integers of 8 and 16 bits beside the vectors of kernels/cpu/simd.h: bytes are read as a vu, and four vu of
-// small numbers are downcast together, through two vectors of 16-bit numbers (vw), on which half as many
-// instructions do the rest of the work.
+// 8- and 16-bit integers for the vectors of kernels/cpu/simd.h. Bytes are loaded as a vu. Four vu of small
+// numbers are packed together, through two vectors of 16-bit numbers (vw), on which half as many instructions
+// do the rest.
 #ifndef ZERO_KERNELS_CPU_SIMD_BYTES_H
 #define ZERO_KERNELS_CPU_SIMD_BYTES_H
 
@@ -20,7 +20,7 @@ VF_INLINE vu vu_load_bytes(const uint8_t *from) {
 #endif
 }
 
-// With the sign extended
+// Sign-extends.
 VF_INLINE vu vu_load_signed_bytes(const uint8_t *from) {
 #if defined(VF_AVX512)
     return (vu)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
@@ -33,7 +33,7 @@ VF_INLINE vu vu_load_signed_bytes(const uint8_t *from) {
 #endif
 }
 
-// a + b in the lanes where test has a bit of mask, `other` in the rest.
+// Per lane: test & mask ? a + b : other.
 VF_INLINE vu vu_add_where(vu test, uint32_t mask, vu a, vu b, vu other) {
 #if defined(VF_AVX512)
     __mmask16 lanes = _mm512_test_epi32_mask((__m512i)test, _mm512_set1_epi32((int)mask));
@@ -66,7 +66,7 @@ VF_INLINE uint32_t vu_reduce_max(vu x) {
 #endif
 }
 
-// Two vu of numbers below 2^15, in an order that only vw_store_bytes knows.
+// Packs two vu of numbers below 2^15, in an order that vw_store_bytes undoes.
 VF_INLINE vw vw_pack(vu a, vu b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_packus_epi32((__m512i)a, (__m512i)b);
@@ -82,7 +82,7 @@ VF_INLINE vw vw_pack(vu a, vu b) {
 #endif
 }
 
-// The 4 VF_WIDTH numbers below 2^8 that vw_pack(a, b) and vw_pack(c, d) hold, in the order of a, b, c, d.
+// Stores the 4 VF_WIDTH numbers below 2^8 of vw_pack(a, b) and vw_pack(c, d) in the order a, b, c, d.
 VF_INLINE void vw_store_bytes(uint8_t *to, vw ab, vw cd) {
 #if defined(VF_AVX512)
     __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -104,7 +104,7 @@ VF_INLINE vw vw_set1(uint16_t x) {
     return x + (vw){0};
 }
 
-// a - b, or 0 where that would be negative
+// Saturating: a - b, or 0 where that would be negative.
 VF_INLINE vw vw_subtract(vw a, vw b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_subs_epu16((__m512i)a, (__m512i)b);

@@ -5,17 +5,17 @@
 #include "kernels/exact_sum.h"
 #include "kernels/ref/ref.h"
 
-struct engine {
+struct exact_sum {
     double coarse, fine;
 };
 
-static struct engine split(double square, const struct exact_units *units, enum dtype type) {
+static struct exact_sum split(double square, const struct exact_units *units, enum dtype type) {
     if (type == DTYPE_F64)
-        return (struct engine){square, 0};
-    struct engine parts;
-    parts.coarse = (square + units->coarse) - units->coarse;
-    parts.fine = (square - parts.coarse + units->fine) - units->fine;
-    return parts;
+        return (struct exact_sum){square, 0};
+    struct exact_sum term;
+    term.coarse = (square + units->coarse) - units->coarse;
+    term.fine = (square - term.coarse + units->fine) - units->fine;
+    return term;
 }
 
 // Where fp32 is summed exactly, it is fp32 that is summed.
@@ -27,9 +27,9 @@ static double gradient(const void *grad, enum dtype grad_type, enum dtype type, 
     return rounded(ref_load(grad, type == DTYPE_F64 ? type : grad_type, i) * (double)grad_scale, type);
 }
 
-static void add(double *sums, size_t n, size_t i, struct engine parts) {
-    sums[i] += parts.coarse;
-    sums[n + i] += parts.fine;
+static void add(double *sums, size_t n, size_t i, struct exact_sum term) {
+    sums[i] += term.coarse;
+    sums[n + i] += term.fine;
 }
 
 enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *a) {
@@ -38,11 +38,11 @@ enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sum
     (void)stream;
     for (size_t i = 0; i < a->span.n; i++) {
         double g = gradient(a->grad, a->grad_type, a->type, i, a->grad_scale);
-        struct engine parts = split(g * g, &units, a->type);
+        struct exact_sum term = split(g * g, &units, a->type);
         size_t element = a->span.begin + i;
         if (a->row_sums)
-            add(a->row_sums, rows, element / columns, parts);
-        add(a->column_sums, columns, element % columns, parts);
+            add(a->row_sums, rows, element / columns, term);
+        add(a->column_sums, columns, element % columns, term);
     }
     return STATUS_OK;
 }

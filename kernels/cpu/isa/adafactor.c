@@ -1,5 +1,6 @@
-// Adafactor's sums and step. All that is summed is a multiple of a unit (kernels/exact_sum.h), so threads
-// share the work as suits them: rows are each thread's own, columns are summed by each and then together.
+// Adafactor's sums and step. All sums are exact multiples of a unit (kernels/exact_sum.h), so threads may
+// divide the work in any way: each thread owns its rows, sums columns privately, and adds them to the total
+// under a lock.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
@@ -15,22 +16,22 @@ VF_INLINE struct units units_of(double bound, double n) {
     return (struct units){vd_set1(units.coarse), vd_set1(units.fine)};
 }
 
-// What is summed of half a vector's squares.
-struct engine {
+// The coarse and fine parts of a sum of squares, for half a vector's lanes.
+struct exact_sum {
     vd coarse, fine;
 };
 
-// x comes from floats, so that its square is exact: fused or not, the bits are the same.
-VF_INLINE struct engine split_square(vd x, const struct units *units) {
-    struct engine parts;
-    parts.coarse = vd_fma(x, x, units->coarse) - units->coarse;
-    parts.fine = (vd_fma(x, x, -parts.coarse) + units->fine) - units->fine;
-    return parts;
+// x was converted from float, so x * x is exact and fused or unfused arithmetic gives the same bits.
+VF_INLINE struct exact_sum split_square(vd x, const struct units *units) {
+    struct exact_sum term;
+    term.coarse = vd_fma(x, x, units->coarse) - units->coarse;
+    term.fine = (vd_fma(x, x, -term.coarse) + units->fine) - units->fine;
+    return term;
 }
 
-VF_INLINE void add_parts(struct engine *sums, struct engine parts) {
-    sums->coarse += parts.coarse;
-    sums->fine += parts.fine;
+VF_INLINE void add_exact(struct exact_sum *sums, struct exact_sum term) {
+    sums->coarse += term.coarse;
+    sums->fine += term.fine;
 }
 
 VF_INLINE double sum_of_lanes(vd x) {
@@ -42,33 +43,33 @@ VF_INLINE double sum_of_lanes(vd x) {
 
 // ---- sums by row and by column
 
-// Columns that a thread sums at a time: they stay in the first cache while it goes down its rows.
-#define PANEL 512
+// Columns that a thread sums at a time: they stay in the first-level cache while it walks down its rows.
+#define COLUMN_TILE 512
 
-// Room after the last column, as whole vectors are added.
-struct panel {
-    double coarse[PANEL + VF_WIDTH], fine[PANEL + VF_WIDTH];
+// With padding after the last column, as whole vectors are added.
+struct column_tile {
+    double coarse[COLUMN_TILE + VF_WIDTH], fine[COLUMN_TILE + VF_WIDTH];
 };
 
 VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args *args,
                           const struct units *units, size_t at, int lanes, double *coarse, double *fine,
-                          struct engine *row) {
+                          struct exact_sum *row) {
     vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
     for (int half = 0; half < 2; half++) {
-        struct engine parts = split_square(vd_upcast(g, half), units);
-        vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + parts.coarse);
-        vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + parts.fine);
-        add_parts(row, parts);
+        struct exact_sum term = split_square(vd_upcast(g, half), units);
+        vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + term.coarse);
+        vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + term.fine);
+        add_exact(row, term);
     }
 }
 
-// n elements of a row, from element `at` of the span on, whose columns are those of the panel from
-// `column` on.
-VF_INLINE struct engine add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
-                                const struct units *units, size_t at, size_t n, struct panel *panel,
-                                size_t column) {
-    struct engine row = {vd_set1(0), vd_set1(0)};
-    double *coarse = panel->coarse + column, *fine = panel->fine + column;
+// Adds n elements of a row, starting at element `at` of the span and at `column` of the tile. Returns the
+// row's sums.
+VF_INLINE struct exact_sum add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
+                                   const struct units *units, size_t at, size_t n, struct column_tile *tile,
+                                   size_t column) {
+    struct exact_sum row = {vd_set1(0), vd_set1(0)};
+    double *coarse = tile->coarse + column, *fine = tile->fine + column;
     size_t i = 0;
     for (; i + VF_WIDTH <= n; i += VF_WIDTH)
         add_vector(grad_type, args, units, at + i, VF_WIDTH, coarse + i, fine + i, &row);
@@ -77,10 +78,10 @@ VF_INLINE struct engine add_row(enum dtype grad_type, const struct adafactor_sum
     return row;
 }
 
-// The panel's columns of some rows, which no other thread has.
-VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args *args,
-                         const struct units *units, struct cpu_range rows, struct cpu_range columns,
-                         struct panel *panel) {
+// Adds the tile's columns of this thread's rows.
+VF_INLINE void add_tile(enum dtype grad_type, const struct adafactor_sums_args *args,
+                        const struct units *units, struct cpu_span rows, struct cpu_span columns,
+                        struct column_tile *tile) {
     const struct adafactor_span *span = &args->span;
     for (size_t row = rows.begin; row < rows.end; row++) {
         size_t first = row * (size_t)span->columns, begin = first + columns.begin;
@@ -89,8 +90,8 @@ VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args 
         end = end < span->begin + span->n ? end : span->begin + span->n;
         if (begin >= end)
             continue;
-        struct engine sums = add_row(grad_type, args, units, begin - span->begin, end - begin, panel,
-                                     begin - first - columns.begin);
+        struct exact_sum sums = add_row(grad_type, args, units, begin - span->begin, end - begin, tile,
+                                        begin - first - columns.begin);
         if (args->row_sums) {
             args->row_sums[row] += sum_of_lanes(sums.coarse);
             args->row_sums[(size_t)args->rows + row] += sum_of_lanes(sums.fine);
@@ -98,12 +99,12 @@ VF_INLINE void add_panel(enum dtype grad_type, const struct adafactor_sums_args 
     }
 }
 
-static void add_columns(const struct adafactor_sums_args *args, struct cpu_range columns,
-                        const struct panel *panel) {
+static void add_columns(const struct adafactor_sums_args *args, struct cpu_span columns,
+                        const struct column_tile *tile) {
     size_t n_columns = (size_t)args->span.columns;
     for (size_t c = columns.begin; c < columns.end; c++) {
-        args->column_sums[c] += panel->coarse[c - columns.begin];
-        args->column_sums[n_columns + c] += panel->fine[c - columns.begin];
+        args->column_sums[c] += tile->coarse[c - columns.begin];
+        args->column_sums[n_columns + c] += tile->fine[c - columns.begin];
     }
 }
 
@@ -117,15 +118,15 @@ enum status CPU_OP(adafactor_sums)(struct stream *stream, const struct adafactor
 #pragma omp parallel num_threads(cpu_threads(stream->device, span->n))
     {
         const struct units units = units_of(args->bound, longest);
-        struct cpu_range rows = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
-        rows = (struct cpu_range){first + rows.begin, first + rows.end};
-        for (size_t c = 0; c < n_columns && rows.begin < rows.end; c += PANEL) {
-            struct cpu_range columns = {c, n_columns - c < PANEL ? n_columns : c + PANEL};
-            struct panel panel;
-            memset(&panel, 0, sizeof panel);
-            VF_DISPATCH(args->grad_type, add_panel, args, &units, rows, columns, &panel);
+        struct cpu_span rows = cpu_thread_span(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
+        rows = (struct cpu_span){first + rows.begin, first + rows.end};
+        for (size_t c = 0; c < n_columns && rows.begin < rows.end; c += COLUMN_TILE) {
+            struct cpu_span columns = {c, n_columns - c < COLUMN_TILE ? n_columns : c + COLUMN_TILE};
+            struct column_tile tile;
+            memset(&tile, 0, sizeof tile);
+            VF_DISPATCH(args->grad_type, add_tile, args, &units, rows, columns, &tile);
 #pragma omp critical(adafactor_columns)
-            add_columns(args, columns, &panel);
+            add_columns(args, columns, &tile);
         }
     }
     return STATUS_OK;
@@ -137,7 +138,7 @@ VF_INLINE vf update(enum dtype grad_type, const struct adafactor_direction *dire
                     size_t column, vf row_scale, int lanes) {
     vf scale = vf_get_part(DTYPE_F32, direction->column_scales, column, lanes) * row_scale;
     vf g = vf_get_part(grad_type, direction->grad, at, lanes) * direction->grad_scale;
-    return g * vf_min(vf_set1(direction->largest_scale), scale); // NaN stays
+    return g * vf_min(vf_set1(direction->largest_scale), scale); // NaN stays NaN
 }
 
 VF_INLINE vf row_scale_of(const struct adafactor_direction *direction, size_t row) {
@@ -145,53 +146,53 @@ VF_INLINE vf row_scale_of(const struct adafactor_direction *direction, size_t ro
     return vf_set1(scales ? scales[row] : 1.0f);
 }
 
-// The next span of a row in a range of elements, which count from the span's begin.
-struct row_piece {
+// Part of one row of the tensor: elements [at, at + n) of the span.
+struct row_span {
     size_t row, column; // of its first element
     size_t at, n;
 };
 
-VF_INLINE struct row_piece row_piece_at(const struct adafactor_span *span, size_t at, size_t end) {
+VF_INLINE struct row_span row_span_at(const struct adafactor_span *span, size_t at, size_t end) {
     size_t element = span->begin + at, columns = (size_t)span->columns;
     size_t row = element / columns, column = element - row * columns, left = columns - column;
-    return (struct row_piece){row, column, at, end - at < left ? end - at : left};
+    return (struct row_span){row, column, at, end - at < left ? end - at : left};
 }
 
-// ---- its norm, and the weights'
+// ---- norms of the update and of the weights
 
 struct norms {
     struct units update_units, weight_units;
-    struct engine update, weights;
+    struct exact_sum update, weights;
 };
 
-VF_INLINE void add_squares(vf x, const struct units *units, struct engine *sums) {
+VF_INLINE void add_squares(vf x, const struct units *units, struct exact_sum *sums) {
     for (int half = 0; half < 2; half++)
-        add_parts(sums, split_square(vd_upcast(x, half), units));
+        add_exact(sums, split_square(vd_upcast(x, half), units));
 }
 
 VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norms_args *args, size_t at,
                                size_t column, vf row_scale, int lanes, struct norms *norms) {
     vf u = update(grad_type, &args->direction, at, column, row_scale, lanes);
     if (lanes < VF_WIDTH)
-        u = vf_first(u, lanes, vf_zero()); // an infinite scale makes NaN where nothing was loaded
+        u = vf_first(u, lanes, vf_zero()); // infinite scale * 0 is NaN in the lanes past the end
     vf size = (vf)((vu)vf_get_part(DTYPE_F32, args->master, at, lanes) & 0x7fffffffu);
-    size = vf_min(vf_set1(ADAFACTOR_LARGEST_WEIGHT), size); // NaN stays
+    size = vf_min(vf_set1(ADAFACTOR_LARGEST_WEIGHT), size); // NaN stays NaN
     add_squares(u, &norms->update_units, &norms->update);
     add_squares(size, &norms->weight_units, &norms->weights);
 }
 
 VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms_args *args,
-                              struct cpu_range range, struct norms *sums) {
-    struct norms norms = *sums; // in registers
+                              struct cpu_span range, struct norms *sums) {
+    struct norms norms = *sums; // a copy that the compiler keeps in registers
     for (size_t at = range.begin; at < range.end;) {
-        struct row_piece piece = row_piece_at(&args->span, at, range.end);
-        vf row_scale = row_scale_of(&args->direction, piece.row);
+        struct row_span now = row_span_at(&args->span, at, range.end);
+        vf row_scale = row_scale_of(&args->direction, now.row);
         size_t i = 0;
-        for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
-            norms_of_vector(grad_type, args, at + i, piece.column + i, row_scale, VF_WIDTH, &norms);
-        if (i < piece.n)
-            norms_of_vector(grad_type, args, at + i, piece.column + i, row_scale, (int)(piece.n - i), &norms);
-        at += piece.n;
+        for (; i + VF_WIDTH <= now.n; i += VF_WIDTH)
+            norms_of_vector(grad_type, args, at + i, now.column + i, row_scale, VF_WIDTH, &norms);
+        if (i < now.n)
+            norms_of_vector(grad_type, args, at + i, now.column + i, row_scale, (int)(now.n - i), &norms);
+        at += now.n;
     }
     *sums = norms;
 }
@@ -207,8 +208,8 @@ enum status CPU_OP(adafactor_norms)(struct stream *stream, const struct adafacto
             .update = {vd_set1(0), vd_set1(0)},
             .weights = {vd_set1(0), vd_set1(0)},
         };
-        struct cpu_range range =
-            cpu_thread_range(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range =
+            cpu_thread_span(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->direction.grad_type, norms_of_range, args, range, &norms);
         update_coarse += sum_of_lanes(norms.update.coarse);
         update_fine += sum_of_lanes(norms.update.fine);
@@ -235,24 +236,24 @@ VF_INLINE void step_vector(enum dtype type, const struct adafactor_step_args *ar
         vf_put_part(type, args->param, at, weight, lanes);
 }
 
-VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args, struct cpu_range range) {
+VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args, struct cpu_span range) {
     for (size_t at = range.begin; at < range.end;) {
-        struct row_piece piece = row_piece_at(&args->span, at, range.end);
-        vf row_scale = row_scale_of(&args->direction, piece.row);
+        struct row_span now = row_span_at(&args->span, at, range.end);
+        vf row_scale = row_scale_of(&args->direction, now.row);
         size_t i = 0;
-        for (; i + VF_WIDTH <= piece.n; i += VF_WIDTH)
-            step_vector(type, args, at + i, piece.column + i, row_scale, VF_WIDTH);
-        if (i < piece.n)
-            step_vector(type, args, at + i, piece.column + i, row_scale, (int)(piece.n - i));
-        at += piece.n;
+        for (; i + VF_WIDTH <= now.n; i += VF_WIDTH)
+            step_vector(type, args, at + i, now.column + i, row_scale, VF_WIDTH);
+        if (i < now.n)
+            step_vector(type, args, at + i, now.column + i, row_scale, (int)(now.n - i));
+        at += now.n;
     }
 }
 
 enum status CPU_OP(adafactor_step)(struct stream *stream, const struct adafactor_step_args *args) {
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->span.n))
     {
-        struct cpu_range range =
-            cpu_thread_range(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range =
+            cpu_thread_span(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, step_range, args, range);
     }
     return STATUS_OK;

@@ -1,10 +1,12 @@
-// What attention's forward and backward share: a register-blocked product of small matrices, and the packing
-// of rows of any type into the layouts it reads. Its factors are matrices of units, packed and zero-padded to
-// whole vectors, so that the arithmetic is one piece of code for every type, head size and length. A unit is
-// a float; for bf16 on processors that multiply bf16 fast (VF_PAIRS), it is a pair of bf16 that are
-// neighbours in the product's inner dimension, which then has half as many units. Sums are floats always.
-// Each element of a product is one chain of fused multiply-adds in the order of the inner dimension, whatever
-// tile it falls in: which thread works on which block never changes a bit of the result.
+// Shared by attention's forward and backward: a register-tiled product of small matrices, and the packing of
+// rows of any type into the layouts that it reads.
+// - Operands are matrices of units, packed and zero-padded to whole vectors, so that one piece of code serves
+//   every type, head dimension and length.
+// - A unit is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
+//   neighbours in the inner dimension, which then has half as many units. Sums are always floats.
+// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension, in
+//   whatever tile it lies. So the bits do not depend on which thread computes which block.
+// "Block" here is a block of queries or keys, as in FlashAttention; a tile is what is summed in registers.
 #ifndef ZERO_KERNELS_CPU_ISA_ATTENTION_H
 #define ZERO_KERNELS_CPU_ISA_ATTENTION_H
 
@@ -13,8 +15,8 @@
 
 #include "kernels/cpu/simd.h"
 
-// A tile of TILE_ROWS x TILE_VECTORS vectors is summed in registers: 24 of AVX-512's 32, 12 of the
-// others' 16.
+// A tile is TILE_ROWS x TILE_VECTORS vectors, summed in registers: 24 of AVX-512's 32 registers, 12 of the
+// other instruction sets' 16.
 #define TILE_ROWS    6
 #define TILE_VECTORS (VF_WIDTH == 16 ? 4 : 2)
 
@@ -26,14 +28,14 @@ static inline int clamp_to(int n, int low, int high) {
     return n < low ? low : n > high ? high : n;
 }
 
-// The unit at an address, in every lane.
+// Broadcasts the unit at an address to every lane.
 VF_INLINE vu vu_set1_from(const float *unit) {
     int32_t bits;
     memcpy(&bits, unit, sizeof bits);
     return (vu)vi_set1(bits);
 }
 
-// The units of n numbers.
+// The number of units that hold n numbers.
 VF_INLINE int units_of(bool pairs, int n) {
     return pairs ? (n + 1) / 2 : n;
 }
@@ -82,8 +84,7 @@ VF_INLINE void multiply_tiles(const bool pairs, const bool transposed, float *c,
                               size_t a_row, const float *b, size_t b_row, int n_vectors, int depth,
                               bool add) {
     while (n_vectors > 0) {
-        // Tiles of nearly equal width: five vectors are 3 + 2, since 4 + 1 would leave the multipliers
-        // waiting.
+        // Tiles of nearly equal width: five vectors are 3 + 2, as 4 + 1 would leave the FMA units idle.
         int n_tiles = (n_vectors + TILE_VECTORS - 1) / TILE_VECTORS;
         int width = (n_vectors + n_tiles - 1) / n_tiles;
         switch (width) {
@@ -118,7 +119,7 @@ DEFINE_PRODUCT(multiply_float_columns, false, true)
 DEFINE_PRODUCT(multiply_pair_rows, true, false)
 DEFINE_PRODUCT(multiply_pair_columns, true, true)
 
-// TILE_ROWS rows of c (+)= a b, with a's rows a_row apart
+// TILE_ROWS rows of c (+)= a b. The rows of a are a_row apart.
 VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a, size_t a_row, const float *b,
                              size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -127,7 +128,7 @@ VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a,
         multiply_float_rows(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
-// TILE_ROWS rows of c (+)= a^T b: columns 0 .. TILE_ROWS - 1 of a, whose rows are a_row apart
+// TILE_ROWS rows of c (+)= a^T b: columns 0 .. TILE_ROWS - 1 of a, whose rows are a_row apart.
 VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float *a, size_t a_row,
                                 const float *b, size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -158,7 +159,7 @@ VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float 
         }
 #endif
 
-// Transposes VF_WIDTH vectors: each pass interleaves the first half of the rows with the second, which
+// Transposes VF_WIDTH vectors. Each pass interleaves the first half of the rows with the second, which
 // rotates the bits of (row, lane) by one.
 VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
     for (int pass = 1; pass < VF_WIDTH; pass *= 2) {
@@ -174,14 +175,14 @@ VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
     }
 }
 
-// Rows of one head lie kilobytes apart, which the processor's own prefetching does not follow.
+// The rows of one head are kilobytes apart, which hardware prefetching does not follow.
 VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t index, int n_columns) {
     const char *begin = vf_offset(type, from, index);
     for (size_t byte = 0; byte < (size_t)n_columns * dtype_size(type); byte += 64)
         __builtin_prefetch(begin + byte);
 }
 
-// Units [unit, unit + VF_WIDTH) of a row of n_columns numbers at `index`, zeros past its end.
+// Loads units [unit, unit + VF_WIDTH) of the row of n_columns numbers at `index`; zeros past its end.
 VF_INLINE vf load_units(const bool pairs, const enum dtype type, const void *from, size_t index, int unit,
                         int n_columns) {
     if (!pairs)
@@ -196,8 +197,8 @@ VF_INLINE vf load_units(const bool pairs, const enum dtype type, const void *fro
     return units;
 }
 
-// A left factor, whose inner dimension is columns: to (padded_rows, padded_columns) units = from (n_rows,
-// n_columns), zeros around it.
+// A left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) units = from
+// (n_rows, n_columns), zero-padded.
 VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int padded_columns,
                          const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);
@@ -214,8 +215,8 @@ VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int 
     }
 }
 
-// A right factor, whose inner dimension is rows: to (units of padded_rows, padded_columns) = from (n_rows,
-// n_columns), zeros around it; padded_rows is even.
+// A right operand, whose inner dimension is the rows: to (units of padded_rows, padded_columns) = from
+// (n_rows, n_columns), zero-padded; padded_rows is even.
 VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int padded_columns,
                           const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     if (!multiplies_pairs(type)) {
@@ -239,8 +240,8 @@ VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int
     }
 }
 
-// A right factor, whose inner dimension is columns: to (units of n_columns, padded_rows) = the transpose of
-// from (n_rows, n_columns), zeros after it; padded_rows is a multiple of VF_WIDTH.
+// A right operand, whose inner dimension is the columns: to (units of n_columns, padded_rows) = the transpose
+// of from (n_rows, n_columns), zero-padded; padded_rows is a multiple of VF_WIDTH.
 VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
                                size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);

@@ -1,41 +1,41 @@
-// Causal attention, backward (kernels/ops.h: attention_backward), blockwise: the probabilities of one block
-// of queries and one block of keys are made again from the saved lse, then five small products (see
-// attention.h) give
-//   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k,  with delta = the row sums of
-//   dout * out.
-// A thread takes whole heads. With fewer heads than threads, blocks of dk and dv and blocks of dq become
-// separate tasks, which makes scores twice (seven products for five) but needs no sum over threads. Both
-// ways, and any number of threads, give the same bits: every sum runs over blocks in ascending order.
+// Causal attention, backward (kernels/ops.h: attention_backward). The probabilities of one block of queries
+// and one block of keys are recomputed from the saved lse; then small products (see attention.h) give
+//   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k,  with delta = row sums of dout
+//   * out.
+// Each thread takes whole heads. With fewer heads than threads, blocks of dk and dv and blocks of dq are
+// separate tasks: scores are computed twice (seven products instead of five), but no sum over threads is
+// needed. Determinism: both ways and any number of threads give the same bits, as every sum runs over blocks
+// in ascending order.
 #include <math.h>
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 
-// Queries and keys alike: a multiple of TILE_ROWS and of VF_WIDTH, and even.
+// Block size of queries and of keys: a multiple of TILE_ROWS and of VF_WIDTH, and even.
 #define BLOCK 96
 
 #define LOG2_E 1.4426950408889634
 
-// One head, packed for products and padded to whole blocks and vectors. Of floats, the right factors are the
-// left ones.
+// One head, packed for products and padded to whole blocks and vectors. With float units, left and right
+// operands of q and dout share memory.
 struct packed_head {
-    float *q, *dout;                       // left factors: (blocks * BLOCK, padded D) units
-    float *q_right, *dout_right, *k_right; // right ones: (units of blocks * BLOCK, padded D)
-    float *k_columns, *v_columns;          // right ones, transposed: a block at a time (units of D, BLOCK)
-    float *dq;                             // (blocks * BLOCK, padded D), before its factor 1 / sqrt(D)
-    float *delta;                          // (blocks * BLOCK)
-    const float *lse;                      // (T)
-    size_t index, out_index;               // where the head begins in q, k, v and in out
+    float *q, *dout;                       // left operands: (blocks * BLOCK, padded D) units
+    float *q_right, *dout_right, *k_right; // right operands: (units of blocks * BLOCK, padded D)
+    float *k_columns, *v_columns; // right operands, transposed, one block after another (units of D, BLOCK)
+    float *dq;                    // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
+    float *delta;                 // (blocks * BLOCK)
+    const float *lse;             // (T)
+    size_t index, out_index;      // of the head's first element in q, k, v; and in out
 };
 
-// Scores and dscores are floats, and then units of p and of dscores: of floats in place; of pairs, those of
-// two queries together in the place of the first (left factors, transposed), and those of two keys, which dq
-// needs, apart.
+// probabilities and dscores first hold float scores, then units of p and of ds. Float units replace them in
+// place. Pairs of two queries replace the first query's (left operands, transposed); dq needs pairs of two
+// keys, which are stored separately in dscores_left.
 struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
-    float *dscores_left;  // (BLOCK queries, units of BLOCK keys); of floats, dscores
+    float *dscores_left;  // (BLOCK queries, units of BLOCK keys); == dscores with float units
     float *dk, *dv;       // (BLOCK, padded D)
 };
 
@@ -45,7 +45,7 @@ struct backward_plan {
     bool pairs; // see attention.h
     int n_blocks, padded_D;
     float score_scale;                  // log2 e / sqrt(D)
-    size_t head_floats, n_heads_packed; // n_heads_packed: one a thread, or all
+    size_t head_floats, n_heads_packed; // n_heads_packed: one per thread, or all
     size_t scratch_floats;
 };
 
@@ -116,7 +116,7 @@ static struct block_scratch block_scratch(const struct stream *stream, const str
     return scratch;
 }
 
-// Where block i begins in left factors, in right ones and in transposed ones.
+// Offsets of block i in left, right and transposed operands.
 static size_t left_at(const struct backward_plan *plan, int i) {
     return (size_t)i * BLOCK * (size_t)plan->padded_D;
 }
@@ -141,7 +141,7 @@ VF_INLINE float row_product(const enum dtype type, const void *a, const void *b,
     return vf_reduce_add(sum);
 }
 
-// Packs one block of a head, sets its delta, and its dq to zero.
+// Packs one block of a head, computes its delta, and clears its dq.
 VF_INLINE void pack_block(const enum dtype type, const struct attention_backward_args *args,
                           const struct backward_plan *plan, struct packed_head to, int block) {
     int D = args->D, padded_D = plan->padded_D, n = rows_of_block(args, block);
@@ -166,15 +166,15 @@ VF_INLINE void pack_block(const enum dtype type, const struct attention_backward
     }
 }
 
-// What softening needs of one query; n_visible: of the keys of the block.
+// One query's row during soften_tile. n_visible: the number of keys of the block that it sees.
 struct query_row {
     float *scores, *dscores;
-    vf lse, delta; // lse in powers of two, negative
+    vf lse, delta; // lse: negated and multiplied by log2 e
     int n_visible;
 };
 
-// One vector of one row: from scores p = 2^(score - lse), and from dp = dout v^T in dscores p * (dp - delta);
-// zeros beyond the first n_visible.
+// One vector of one row: p = 2^(score - lse), and ds = p * (dp - delta), where dscores holds dp = dout v^T.
+// Zeros beyond the first n_visible.
 VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
     *p = vf_exp2(vf_fma(vf_load(row.scores + v * VF_WIDTH), scale, row.lse));
     *ds = *p * (vf_load(row.dscores + v * VF_WIDTH) - row.delta);
@@ -193,7 +193,7 @@ VF_INLINE void soften_row(const bool masked, struct query_row row, int n_vectors
     }
 }
 
-// Two rows, whose pairs go to the place of the first, and whose dscores also to `left`.
+// Two rows. Their pairs replace the first row; those of ds are also stored to `left`.
 VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2], float *left, int n_vectors,
                                vf scale) {
     for (int v = 0; v < n_vectors; v++) {
@@ -208,7 +208,7 @@ VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2]
     }
 }
 
-// Rows row .. row + TILE_ROWS of query block i, as long as there are such.
+// Rows row .. row + TILE_ROWS of query block i, as far as they exist.
 VF_INLINE void soften_tile(const bool pairs, const bool diagonal, const struct backward_plan *plan,
                            struct packed_head head, struct block_scratch scratch, int i, int n, int row,
                            int n_vectors) {
@@ -216,7 +216,7 @@ VF_INLINE void soften_tile(const bool pairs, const bool diagonal, const struct b
     for (int t = row; t < row + TILE_ROWS && t < n; t += pairs ? 2 : 1) {
         struct query_row rows[2];
         for (int r = 0; r < (pairs ? 2 : 1); r++) {
-            int at = t + r < n ? t + r : t; // the row after the last gives zeros
+            int at = t + r < n ? t + r : t; // a row past the last one yields zeros
             rows[r] = (struct query_row){
                 scratch.probabilities + (t + r) * BLOCK, scratch.dscores + (t + r) * BLOCK,
                 vf_set1(head.lse[i * BLOCK + at] * (float)-LOG2_E), vf_set1(head.delta[i * BLOCK + at]),
@@ -233,8 +233,8 @@ VF_INLINE void soften_tile(const bool pairs, const bool diagonal, const struct b
     }
 }
 
-// Probabilities and dscores of query block i and key block j <= i. On the diagonal a tile of rows makes only
-// the columns that its last row sees (rounded up to whole vectors).
+// Computes p and ds of query block i and key block j <= i. On the diagonal, a tile of rows computes only the
+// columns that its last row sees, rounded up to whole vectors.
 static void make_scores(const struct attention_backward_args *args, const struct backward_plan *plan,
                         struct packed_head head, struct block_scratch scratch, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
@@ -257,8 +257,8 @@ static void make_scores(const struct attention_backward_args *args, const struct
     }
 }
 
-// dk or dv of one block of keys += the transpose of p or of dscores times dout or q of query block i. On the
-// diagonal no earlier query sees a key.
+// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i. On the diagonal, a key is
+// not seen by earlier queries.
 static void add_key_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                              float *gradient, const float *weights, const float *right, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
@@ -272,7 +272,7 @@ static void add_key_gradient(const struct attention_backward_args *args, const s
     }
 }
 
-// dq of query block i += what key block j gives it.
+// dq of query block i += ds k of key block j.
 static void add_query_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                                struct packed_head head, struct block_scratch scratch, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
@@ -295,12 +295,12 @@ VF_INLINE void store_query_gradient(const enum dtype type, const struct attentio
                 (float)(1.0 / sqrt(args->D)));
 }
 
-// All of dk and dv of key block j, and with with_dq its part of every dq.
+// Computes dk and dv of key block j; with with_dq also its contribution to every dq.
 VF_INLINE void backward_key_block(const enum dtype type, const struct attention_backward_args *args,
                                   const struct backward_plan *plan, struct packed_head head,
                                   struct block_scratch scratch, int j, bool with_dq) {
     size_t index = head.index + (size_t)j * BLOCK * args->stride;
-    memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv lies behind it
+    memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv follows it
     for (int i = j; i < plan->n_blocks; i++) {
         make_scores(args, plan, head, scratch, i, j);
         add_key_gradient(args, plan, scratch.dv, scratch.probabilities, head.dout_right + right_at(plan, i),
@@ -344,7 +344,7 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
         int thread = omp_get_thread_num();
         struct block_scratch scratch = block_scratch(stream, &plan, thread);
         if (plan.whole_heads) {
-            struct cpu_range range = cpu_thread_range(n_heads, 1, thread, omp_get_num_threads());
+            struct cpu_span range = cpu_thread_span(n_heads, 1, thread, omp_get_num_threads());
             for (size_t head = range.begin; head < range.end; head++) {
                 struct packed_head packed = packed_head(stream, &plan, args, (size_t)thread, head);
                 VF_DISPATCH(args->type, backward_head, args, &plan, packed, scratch);
@@ -356,8 +356,8 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
                 struct packed_head packed = packed_head(stream, &plan, args, head, head);
                 VF_DISPATCH(args->type, pack_block, args, &plan, packed, (int)(task % n_blocks));
             }
-            // Largest first, so that the threads end together: the first keys are seen by most queries, the
-            // last queries see most keys.
+            // Largest tasks first, so that the threads finish together: the first keys are seen by the most
+            // queries, the last queries see the most keys.
 #pragma omp for schedule(dynamic, 1)
             for (size_t task = 0; task < 2 * n_heads * n_blocks; task++) {
                 size_t head = task / 2 % n_heads;

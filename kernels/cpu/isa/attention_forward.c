@@ -1,29 +1,30 @@
-// Causal attention, forward (kernels/ops.h: attention_forward), blockwise with an online softmax: a block of
-// queries meets one block of keys after another, keeping for each row a maximum and the sum so far, so that
-// the scores of a whole row are never stored. Keys and values are packed once per head; see attention.h for
-// the arithmetic. Softmax works in powers of two, whose factor log2 e is part of the scores' scale. A few
-// queries against a cache skip the packing and read each key and value where it lies.
+// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax: a block of queries
+// visits one block of keys after another and keeps each row's maximum and running sum, so that a whole row of
+// scores is never stored. Keys and values are packed once per head; attention.h has the arithmetic. Softmax
+// uses powers of two, with log2 e folded into the scale of the scores. A few queries against a key-value
+// cache skip the packing and read keys and values in place.
 #include <math.h>
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 
-// A block of keys and of values stays in the first caches while the queries of a block pass.
+// A block of keys and values stays in the first cache levels while the queries of a block pass over it.
 #define QUERY_BLOCK   (16 * TILE_ROWS)
 #define KEY_BLOCK     64
 #define FEW_QUERIES   4
-#define MAXIMUM_SLACK 11.0f // a power of two that is far from overflow in any sum
+#define MAXIMUM_SLACK 11.0f // exponent of 2; sums stay far from overflow
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
-// One head's keys, KEY_BLOCK at a time as (units of D, KEY_BLOCK), and its values as (units of S, padded D).
+// One head's keys, one block after another, each (units of D, KEY_BLOCK); and its values, (units of S, padded
+// D).
 struct packed_head {
     float *keys, *values;
 };
 
-// What one thread needs for one block of queries.
+// Scratch of one thread for one block of queries.
 struct query_scratch {
     float *queries; // (QUERY_BLOCK, padded D) units
     float *out;     // (QUERY_BLOCK, padded D): the sum of 2^(score - maximum) * value
@@ -32,8 +33,8 @@ struct query_scratch {
     float *scores;  // (TILE_ROWS, KEY_BLOCK)
 };
 
-// How a call is cut. Whole heads, one thread each, where they divide well enough; otherwise all heads are
-// packed first and the threads share the blocks of queries.
+// How a call is divided. Each thread takes whole heads where those divide evenly enough. Otherwise all heads
+// are packed first, and the threads share the blocks of queries.
 struct forward_plan {
     int n_threads;
     bool whole_heads;
@@ -41,11 +42,11 @@ struct forward_plan {
     int n_key_blocks, n_query_blocks;
     int padded_D;
     float score_scale;                  // log2 e / sqrt(D)
-    size_t head_floats, n_heads_packed; // n_heads_packed: one a thread, or all
+    size_t head_floats, n_heads_packed; // n_heads_packed: one per thread, or all
     size_t scratch_floats;
 };
 
-// Where a block's keys and values begin in their head's.
+// Offset of a block of keys within its head.
 static size_t key_at(const struct forward_plan *plan, int block, int D) {
     return (size_t)block * KEY_BLOCK * (size_t)units_of(plan->pairs, D);
 }
@@ -109,10 +110,10 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                args->kv_stride, n_keys, args->D);
 }
 
-// Turns one row's scores, which are yet to be scaled, into 2^(score - maximum), the first n_visible of them,
-// zeros after; with pairs, in half the room. The maximum is an earlier block's as long as it is no more than
-// MAXIMUM_SLACK too low: then nothing has to be rescaled and, as the processor predicts that, nothing waits
-// for this block's maximum. Otherwise what the row has summed moves to the new maximum.
+// Turns one row's unscaled scores into 2^(score - maximum), for the first n_visible; zeros after those. With
+// pairs, into half the space. The previous blocks' maximum is kept as long as it is at most MAXIMUM_SLACK too
+// low: then nothing is rescaled, and thanks to branch prediction nothing waits for this block's maximum.
+// Otherwise the row's sums are rescaled to the new maximum.
 VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
                           float *scores, int n_vectors, int n_visible, float *maximum, float *sum,
                           float *out) {
@@ -161,8 +162,8 @@ VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, cons
                    scratch.out + (row + i) * plan->padded_D);
 }
 
-// TILE_ROWS queries from `row` of the block against one block of keys (the first of all, or a later one); the
-// first query sees n_visible of them (which may be 0 or less), each further one a key more.
+// TILE_ROWS queries from `row` of the block, against one block of keys (`first`: the first one). The first
+// query sees n_visible of the keys (possibly 0 or negative), each further query one more.
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
                         const float *keys, const float *values, int n_visible, bool first) {
     bool pairs = VF_PAIRS && plan->pairs;
@@ -244,7 +245,7 @@ VF_INLINE void add_values(const enum dtype type, float *out, const float *weight
     vf_store(out, even + odd);
 }
 
-// One query against its keys and values where they lie; memory: two padded rows and KEY_BLOCK scores.
+// One query, with its keys and values read in place. memory: two padded rows and KEY_BLOCK scores.
 VF_INLINE void attend_single_query(const enum dtype type, const struct attention_forward_args *args,
                                    const struct forward_plan *plan, float *memory, size_t head, int t) {
     int D = args->D, padded_D = plan->padded_D, n_visible = args->S - args->T + t + 1;
@@ -295,7 +296,7 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
     {
         int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
         float *scratch = thread_scratch(stream, &plan, thread);
-        struct cpu_range range = cpu_thread_range(n_heads, 1, thread, n_threads);
+        struct cpu_span range = cpu_thread_span(n_heads, 1, thread, n_threads);
         if (args->T <= FEW_QUERIES) {
             for (size_t head = range.begin; head < range.end; head++)
                 for (int t = 0; t < args->T; t++)
@@ -316,7 +317,8 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
                 VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head,
                             (int)(task % (size_t)plan.n_key_blocks));
             }
-            // The last blocks of queries see the most keys: largest first, so that the threads end together.
+            // The last blocks of queries see the most keys. Largest first, so that the threads finish
+            // together.
 #pragma omp for schedule(dynamic, 1)
             for (size_t task = 0; task < n_heads * (size_t)plan.n_query_blocks; task++) {
                 size_t head = task % n_heads;

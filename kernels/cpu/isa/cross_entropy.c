@@ -1,7 +1,7 @@
-// Cross-entropy of rows of logits with its gradient (kernels/ops.h: cross_entropy), a row at a time while it
-// lies in the cache: the maximum, the sum of exp(logit - maximum), then the gradient. The target's term is
-// kept apart from the sum of the others, and the target's own gradient comes from the loss by expm1, so that
-// a loss near 0 and its gradient keep their relative accuracy.
+// Cross-entropy of rows of logits, with its gradient (kernels/ops.h: cross_entropy). Three passes over a row
+// while it is in the cache: the maximum, the sum of exp(logit - maximum), the gradient. The target's term is
+// kept apart from the sum of the others, and the target's gradient is computed from the loss by expm1, so
+// that a loss near 0 and its gradient keep their relative accuracy.
 #include <math.h>
 #include <omp.h>
 
@@ -29,16 +29,16 @@ static float row_maximum(const float *logits, int V) {
     return vf_reduce_max(vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3])));
 }
 
-// The sum of exp(logit - maximum), in stretches short enough for floats.
-#define N_SUMS        4
-#define STRETCH_STEPS 16
+// The sum of exp(logit - maximum): float sums over spans of SPAN_STEPS steps, added up in double.
+#define N_SUMS     4
+#define SPAN_STEPS 16
 
 static double sum_exponentials(const float *logits, int n, float maximum) {
     double sum = 0.0;
     int c = 0;
     while (c + N_SUMS * VF_WIDTH <= n) {
         vf sums[N_SUMS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-        for (int step = 0; step < STRETCH_STEPS && c + N_SUMS * VF_WIDTH <= n; step++, c += N_SUMS * VF_WIDTH)
+        for (int step = 0; step < SPAN_STEPS && c + N_SUMS * VF_WIDTH <= n; step++, c += N_SUMS * VF_WIDTH)
             for (int i = 0; i < N_SUMS; i++)
                 sums[i] += vf_exp(vf_load(logits + c + i * VF_WIDTH) - maximum);
         sum += (double)vf_reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
@@ -81,7 +81,7 @@ enum status CPU_OP(cross_entropy)(struct stream *stream, const struct cross_entr
     size_t n_rows = (size_t)args->N;
 #pragma omp parallel num_threads(cpu_threads(stream->device, n_rows *(size_t)args->V))
     {
-        struct cpu_range range = cpu_thread_range(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
         for (size_t row = range.begin; row < range.end; row++)
             VF_DISPATCH(args->type, one_row, args, row);
     }

@@ -1,5 +1,5 @@
-// Operations on flat spans and the column sums that linear_backward needs: all bound by memory, all in an
-// order that does not depend on the number of threads.
+// Operations on flat spans, and the column sums of linear_backward. All are bound by memory bandwidth, and
+// all sum in an order that does not depend on the number of threads.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
@@ -7,24 +7,25 @@
 
 // ---- sum_squares
 
-// Memory is asked for two rows of lanes ahead, a group of lanes at a time, into the second cache (the first
-// is full of sums and rows): as fast as a plain read, where the processor alone reaches two thirds of it.
+// Prefetches two rows of lanes ahead, a group of lanes at a time, into the second-level cache (the first is
+// full of sums and rows). That reaches the speed of a plain read; hardware prefetching alone reaches two
+// thirds of it.
 #define ROWS        2
 #define GROUP_LANES 64
 
-VF_INLINE void ask_for_next(const float *x) {
+VF_INLINE void prefetch_next(const float *x) {
     for (size_t row = 0; row < ROWS; row++)
         for (size_t lane = 0; lane < GROUP_LANES; lane += 16)
             __builtin_prefetch(x + (ROWS + row) * SUM_SQUARES_LANES + lane, 0, 2);
 }
 
-// The order is the contract's, so every build and every device gives the same bits.
+// Sums in the order that kernels/ops.h prescribes, so every build and device gives the same bits.
 static double block_sum_squares(const float *x, size_t n) {
     double sums[SUM_SQUARES_LANES] = {0};
     size_t i = 0;
     for (; i + ROWS * SUM_SQUARES_LANES <= n; i += ROWS * SUM_SQUARES_LANES)
         for (size_t group = 0; group < SUM_SQUARES_LANES; group += GROUP_LANES) {
-            ask_for_next(x + i + group);
+            prefetch_next(x + i + group);
             for (size_t lane = group; lane < group + GROUP_LANES; lane++) {
                 double first = x[i + lane], second = x[i + SUM_SQUARES_LANES + lane];
                 sums[lane] = (sums[lane] + first * first) + second * second;
@@ -52,10 +53,10 @@ enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_
 
 // ---- fill and cast
 
-// What is larger goes past the caches, which are not asked for what is there: 14 -> 42 GB/s.
+// Larger outputs use non-temporal stores, which do not read the old contents into the caches: 14 -> 42 GB/s.
 #define STREAMED_BYTES ((size_t)4 << 20)
 
-VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct cpu_range range) {
+VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct cpu_span range) {
     vf value = vf_set1(args->value);
     size_t i = range.begin;
     if (type == DTYPE_F32 && args->n * sizeof(float) > STREAMED_BYTES &&
@@ -73,14 +74,14 @@ VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct 
 enum status CPU_OP(fill)(struct stream *stream, const struct fill_args *args) {
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     {
-        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, fill_range, args, range);
     }
     return STATUS_OK;
 }
 
 VF_INLINE void cast_range(enum dtype out_type, enum dtype type, const struct cast_args *args,
-                          struct cpu_range range) {
+                          struct cpu_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
         vf_put(out_type, args->out, i, vf_get(type, args->x, i));
@@ -90,14 +91,14 @@ VF_INLINE void cast_range(enum dtype out_type, enum dtype type, const struct cas
     }
 }
 
-VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct cpu_range range) {
+VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct cpu_span range) {
     VF_DISPATCH(args->out_type, cast_range, type, args, range);
 }
 
 enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     {
-        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, cast_from, args, range);
     }
     return STATUS_OK;
@@ -105,7 +106,7 @@ enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
 
 // ---- add
 
-VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cpu_range range) {
+VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cpu_span range) {
     float *out = args->out;
     const float *x = args->x;
     size_t i = range.begin;
@@ -120,7 +121,7 @@ VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cp
 enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     {
-        struct cpu_range range = cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, add_range, args, range);
     }
     return STATUS_OK;
@@ -128,17 +129,16 @@ enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
 
 // ---- column sums: the bias's gradient
 
-#define ROWS_PER_BLOCK                                                                                       \
-    64          // a block of rows stays in the cache while its columns are summed, a few vectors at a time
-#define PANEL 4 // vectors of columns that are summed at once
+#define TILE_ROWS    64 // rows that stay in the cache while their columns are summed
+#define TILE_VECTORS 4  // vectors of columns that are summed at a time
 
-VF_INLINE void add_panel(enum dtype type, float *sums, const void *x, size_t first, size_t stride,
-                         size_t n_rows) {
-    vf total[PANEL] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+VF_INLINE void add_tile(enum dtype type, float *sums, const void *x, size_t first, size_t stride,
+                        size_t n_rows) {
+    vf total[TILE_VECTORS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     for (size_t row = 0; row < n_rows; row++)
-        for (size_t j = 0; j < PANEL; j++)
+        for (size_t j = 0; j < TILE_VECTORS; j++)
             total[j] += vf_get(type, x, first + row * stride + j * VF_WIDTH);
-    for (size_t j = 0; j < PANEL; j++)
+    for (size_t j = 0; j < TILE_VECTORS; j++)
         vf_store(sums + j * VF_WIDTH, vf_load(sums + j * VF_WIDTH) + total[j]);
 }
 
@@ -151,11 +151,11 @@ VF_INLINE void add_vector(enum dtype type, float *sums, const void *x, size_t fi
 }
 
 VF_INLINE void add_columns(enum dtype type, float *sums, const void *x, size_t n_rows, size_t stride,
-                           struct cpu_range columns) {
-    for (size_t row = 0; row < n_rows; row += ROWS_PER_BLOCK) {
-        size_t n = n_rows - row < ROWS_PER_BLOCK ? n_rows - row : ROWS_PER_BLOCK, c = columns.begin;
-        for (; c + PANEL * VF_WIDTH <= columns.end; c += PANEL * VF_WIDTH)
-            add_panel(type, sums + c, x, row * stride + c, stride, n);
+                           struct cpu_span columns) {
+    for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
+        size_t n = n_rows - row < TILE_ROWS ? n_rows - row : TILE_ROWS, c = columns.begin;
+        for (; c + TILE_VECTORS * VF_WIDTH <= columns.end; c += TILE_VECTORS * VF_WIDTH)
+            add_tile(type, sums + c, x, row * stride + c, stride, n);
         for (; c < columns.end; c += VF_WIDTH)
             add_vector(type, sums + c, x, row * stride + c, stride, n,
                        columns.end - c < VF_WIDTH ? (int)(columns.end - c) : VF_WIDTH);
@@ -166,8 +166,8 @@ void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, 
                              int stride, enum dtype type) {
 #pragma omp parallel num_threads(cpu_threads(stream->device, (size_t)n_rows *(size_t)n_columns))
     {
-        struct cpu_range columns =
-            cpu_thread_range((size_t)n_columns, 16, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span columns =
+            cpu_thread_span((size_t)n_columns, 16, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(type, add_columns, sums, x, (size_t)n_rows, (size_t)stride, columns);
     }
 }

@@ -1,7 +1,7 @@
-// Layer normalisation, a row at a time: statistics in two passes over a row that the first has brought into
-// the cache (never E[x^2] - E[x]^2, which cancels). The weight's and bias's gradients are summed in two
-// levels, blocks of rows into a thread's total and the totals in thread order, so that rounding grows slowly
-// and the order is fixed.
+// Layer normalization, a row at a time. Statistics take two passes over a row, the second from the cache;
+// never E[x^2] - E[x]^2, which cancels. The gradients of weight and bias are summed on two levels, blocks of
+// rows into a thread's total and the totals in thread order, so that rounding errors grow slowly and the
+// order is fixed.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
@@ -47,7 +47,7 @@ VF_INLINE void normalise(enum dtype type, const struct layernorm_forward_args *a
 }
 
 VF_INLINE void forward_rows(enum dtype type, const struct layernorm_forward_args *args,
-                            struct cpu_range rows) {
+                            struct cpu_span rows) {
     size_t C = (size_t)args->C;
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t row = n * C, i = 0;
@@ -68,7 +68,7 @@ enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layern
     size_t N = (size_t)args->N;
 #pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
     {
-        struct cpu_range rows = cpu_thread_range(N, 1, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span rows = cpu_thread_span(N, 1, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, forward_rows, args, rows);
     }
     return STATUS_OK;
@@ -76,12 +76,13 @@ enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layern
 
 // ---- backward
 
-// The sums of dout (for the bias) and of dout * normalised x (for the weight), `padded` floats each.
-struct partial {
+// Sums of dout * xhat (dweight) and of dout (dbias) over a block of rows, `padded` floats each. xhat is the
+// normalized x.
+struct param_sums {
     float *dweight, *dbias;
 };
 
-// dot[0] += dout * weight, dot[1] += dout * weight * normalised x
+// dot[0] += dout * weight, dot[1] += dout * weight * xhat
 VF_INLINE void add_dots(enum dtype type, const struct layernorm_backward_args *args, size_t row, size_t i,
                         int lanes, float mean, float rstd, vf dot[2]) {
     vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;
@@ -90,7 +91,7 @@ VF_INLINE void add_dots(enum dtype type, const struct layernorm_backward_args *a
     dot[1] = vf_fma(dnormal, x, dot[1]);
 }
 
-VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *args, struct partial block,
+VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *args, struct param_sums block,
                         size_t row, size_t i, int lanes, float mean, float rstd, const float dot_mean[2]) {
     vf x = (vf_get_part(type, args->x, row + i, lanes) - mean) * rstd;
     vf dout = vf_get_part(type, args->dout, row + i, lanes);
@@ -102,8 +103,8 @@ VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *a
     vf_store(block.dbias + i, dout + vf_load(block.dbias + i));
 }
 
-VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_args *args, struct partial block,
-                            size_t n) {
+VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_args *args,
+                            struct param_sums block, size_t n) {
     size_t C = (size_t)args->C, row = n * C, i = 0;
     float mean = ((const float *)args->mean)[n], rstd = ((const float *)args->rstd)[n];
     vf dot[2] = {vf_zero(), vf_zero()}, other[2] = {vf_zero(), vf_zero()};
@@ -122,31 +123,31 @@ VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_arg
 }
 
 static size_t padded_channels(int C) {
-    return ((size_t)C + 63) / 64 * 64; // whole cache lines, and room for a last whole vector
+    return ((size_t)C + 63) / 64 * 64; // whole cache lines; room for the last whole vector
 }
 
-static void move_into(float *total, float *block, size_t n) {
+static void flush_block(float *total, float *block, size_t n) {
     for (size_t i = 0; i < n; i += VF_WIDTH) {
         vf_store(total + i, vf_load(total + i) + vf_load(block + i));
         vf_store(block + i, vf_zero());
     }
 }
 
-// The workspace of each thread: total of dweight, of dbias, block of dweight, of dbias.
+// The workspace of each thread: its totals of dweight and dbias, then those of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
-                             struct cpu_range rows, float *workspace) {
+                             struct cpu_span rows, float *workspace) {
     size_t padded = padded_channels(args->C);
-    struct partial block = {workspace + 2 * padded, workspace + 3 * padded};
+    struct param_sums block = {workspace + 2 * padded, workspace + 3 * padded};
     memset(workspace, 0, 4 * padded * sizeof(float));
     for (size_t n = rows.begin; n < rows.end; n++) {
         backward_row(type, args, block, n);
         if ((n - rows.begin) % ROWS_PER_BLOCK == ROWS_PER_BLOCK - 1 || n + 1 == rows.end)
-            move_into(workspace, block.dweight, 2 * padded);
+            flush_block(workspace, block.dweight, 2 * padded);
     }
 }
 
 static void add_totals(float *gradient, const float *totals, size_t stride, int n_threads,
-                       struct cpu_range channels) {
+                       struct cpu_span channels) {
     for (size_t c = channels.begin; c < channels.end; c++) {
         float sum = totals[c];
         for (int thread = 1; thread < n_threads; thread++)
@@ -166,10 +167,10 @@ enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layer
 #pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
     {
         int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
-        struct cpu_range rows = cpu_thread_range(N, 1, thread, n_threads);
+        struct cpu_span rows = cpu_thread_span(N, 1, thread, n_threads);
         VF_DISPATCH(args->type, backward_rows, args, rows, workspace + (size_t)thread * 4 * padded);
 #pragma omp barrier
-        struct cpu_range channels = cpu_thread_range((size_t)args->C, 16, thread, n_threads);
+        struct cpu_span channels = cpu_thread_span((size_t)args->C, 16, thread, n_threads);
         add_totals(args->dweight, workspace, 4 * padded, n_threads, channels);
         add_totals(args->dbias, workspace + padded, 4 * padded, n_threads, channels);
     }

@@ -1,6 +1,5 @@
-// What precedes and what follows a linear layer's product, a block at a time that stays in the cache:
-// upcasting of what is multiplied in fp32; bias, residual, GELU or its gradient, and rounding. Bound by the
-// cache.
+// What happens to a tile before and after a linear layer's GEMM, while the tile is in the cache: upcasting of
+// operands that are multiplied in fp32; the epilogue with bias, residual, GELU or its gradient, and rounding.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
 
@@ -18,11 +17,12 @@ VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast_args *arg
 }
 
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args) {
-    const struct linear_upcast_args copy = *args; // no store through a pointer can be thought to change it
+    const struct linear_upcast_args copy = *args; // a local copy: stores through pointers cannot alias it
     VF_DISPATCH(copy.type, upcast_rows, &copy);
 }
 
-// Elements [i, i + lanes) of a row that begins at `row` in the tensors that lie like out.
+// Elements [i, i + lanes) of a row. `row`: index of its first element in out and in the tensors with its
+// stride.
 VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_args *args, const float *c,
                                size_t row, size_t i, int lanes) {
     vf v = vf_get_part(DTYPE_F32, c, i, lanes);
@@ -31,7 +31,7 @@ VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_arg
     if (args->residual)
         v += vf_get_part(type, args->residual, row + i, lanes);
     if (args->gelu) {
-        if (args->pre_gelu) { // which backward will see
+        if (args->pre_gelu) { // rounded, as backward will see it
             if (type != DTYPE_F32)
                 v = vf_upcast(type, vf_downcast(type, v));
             vf_put_part(type, args->pre_gelu, row + i, v, lanes);

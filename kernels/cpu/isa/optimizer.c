@@ -1,16 +1,15 @@
-// An optimizer's step in one pass: each element's state is read once, updated in float and written once, the
-// gradient upcast and the parameter rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
-// rounding for rounding. The rule and the moments' type are known when a loop is compiled; the types of
-// gradients and parameters are asked for again at each vector, which memory leaves time for (but with int8
-// moments, whose loop waits for arithmetic as much as for memory: it is compiled twice).
+// An optimizer step in one pass: each element's states are read once, updated in float and written once;
+// gradients are upcast and parameters rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
+// rounding for rounding. Loops are compiled for each rule and moment type. The types of gradients and
+// parameters are tested per vector, for which bandwidth leaves time. With int8 moments it does not, as
+// arithmetic is as slow as memory: those loops are compiled twice.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_bytes.h"
 #include "kernels/optimizer_constants.h"
 
-// One call, as its loops see it. Each thread copies it, so that no store through a pointer can be thought to
-// change it.
+// One call, as its loops see it. Each thread copies it, so that the compiler knows that no store aliases it.
 struct call {
     struct optimizer_step_args args;
     struct optimizer_constants constants;
@@ -23,12 +22,12 @@ struct moments {
     vf m, v;
 };
 
-// Only SGD's depend on the call.
+// Depends on the call for SGD only.
 VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct call *call) {
     return rule != OPTIMIZER_SGD || call->reads_moments;
 }
 
-// Updates the moments, by the unscaled gradients, and begins the new weights': what finish_weights gets.
+// Updates the moments with the unscaled gradients. Returns the input of finish_weights.
 VF_INLINE vf update_moments(enum optimizer_rule rule, const struct call *call, vf g, vf weight,
                             struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
@@ -40,7 +39,7 @@ VF_INLINE vf update_moments(enum optimizer_rule rule, const struct call *call, v
     if (rule == OPTIMIZER_LION) {
         vf mixed = vf_fma(towards, vf_set1(c->take1), at->m), lr = vf_set1(c->lr);
         at->m = vf_fma(towards, vf_set1(c->take2), at->m);
-        return vf_select(mixed > 0, lr, vf_select(mixed < 0, -lr, mixed)); // NaN stays
+        return vf_select(mixed > 0, lr, vf_select(mixed < 0, -lr, mixed)); // NaN stays NaN
     }
     at->m = vf_fma(towards, vf_set1(c->take1), at->m);
     at->v = vf_fma(vf_fma(g, g, -at->v), vf_set1(c->take2), at->v);
@@ -57,7 +56,7 @@ VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct call *call, v
     return weight - (rule == OPTIMIZER_ADAM ? direction : vf_fma(weight, vf_set1(c->decay), direction));
 }
 
-// Both, with the gradients and weights in memory.
+// update_moments, with gradients and weights loaded from memory.
 VF_INLINE vf begin_step(enum optimizer_rule rule, const struct call *call, size_t i, int lanes,
                         struct moments *at) {
     const struct optimizer_step_args *args = &call->args;
@@ -77,12 +76,12 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct call *call, si
 
 // ---- memory
 
-// How far ahead of the arithmetic memory is asked for. The processor sees streams coming by itself, but
-// between square roots and divisions it looks too short a way ahead to keep memory busy.
-#define AHEAD_BYTES 2048
+// Prefetch distance. Hardware prefetching follows the streams by itself, but between square roots and
+// divisions it does not look far enough ahead to keep memory busy.
+#define PREFETCH_BYTES 2048
 
 VF_INLINE void fetch(const void *array, size_t byte) {
-    __builtin_prefetch((const char *)array + byte + AHEAD_BYTES);
+    __builtin_prefetch((const char *)array + byte + PREFETCH_BYTES);
 }
 
 VF_INLINE void fetch_weights(const struct optimizer_step_args *args, size_t i) {
@@ -100,7 +99,7 @@ VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimi
         fetch(args->from.v, i * dtype_size(type));
 }
 
-// The processor does not see these coming: they are read too seldom.
+// Hardware prefetching does not detect these: they are read too rarely.
 VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *args, size_t i) {
     enum { AHEAD_BLOCKS = 32 };
     size_t byte = (i / MOMENT_BLOCK + AHEAD_BLOCKS) * sizeof(float);
@@ -109,9 +108,9 @@ VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *arg
         __builtin_prefetch((const char *)args->from.v_scales + byte);
 }
 
-// ---- moments as kernels/moments.h defines them, with its noise
+// ---- moment encodings of kernels/moments.h, with their noise
 
-// What the elements' hashes are made of: consecutive vectors' differ by VF_WIDTH * MOMENT_STRIDE.
+// The inputs of the elements' hashes; those of consecutive vectors differ by VF_WIDTH * MOMENT_STRIDE.
 VF_INLINE vu numbers_of(const struct call *call, size_t i) {
     return (vu)vi_iota() * MOMENT_STRIDE +
            ((uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key);
@@ -131,20 +130,20 @@ VF_INLINE vf decode(const uint8_t *codes, enum moment moment, float scale) {
     vu zero = (vu){0} + (MOMENT_CODE_ZERO(moment) << MOMENT_CODE_SHIFT);
     if (moment == SECOND_MOMENT)
         return (vf)((vu_load_bytes(codes) << MOMENT_CODE_SHIFT) + zero) * scale;
-    vu code = vu_load_signed_bytes(codes), share = code << MOMENT_CODE_SHIFT & 0x87ffffffu;
-    return (vf)vu_add_where(code, 0x7fu, share, zero, share) * scale;
+    vu code = vu_load_signed_bytes(codes), ratio = code << MOMENT_CODE_SHIFT & 0x87ffffffu;
+    return (vf)vu_add_where(code, 0x7fu, ratio, zero, ratio) * scale;
 }
 
-// The upper 12 bits of a value's share of the scale, rounded. A second moment has no sign.
-VF_INLINE vu rounded_share(vf value, float inverse, vu noise) {
+// The upper 12 bits of value / scale, rounded. A second moment has no sign.
+VF_INLINE vu rounded_ratio(vf value, float inverse, vu noise) {
     return ((vu)(value * inverse) + noise) >> MOMENT_CODE_SHIFT;
 }
 
-VF_INLINE vw code_of(vw share, enum moment moment) {
+VF_INLINE vw code_of(vw ratio, enum moment moment) {
     vw zero = vw_set1(MOMENT_CODE_ZERO(moment));
     if (moment == SECOND_MOMENT)
-        return vw_subtract(share, zero);
-    return vw_subtract(share & 0x7ff, zero) | (share >> 4 & 0x80);
+        return vw_subtract(ratio, zero);
+    return vw_subtract(ratio & 0x7ff, zero) | (ratio >> 4 & 0x80);
 }
 
 // ---- spans of fp32 and bf16 moments
@@ -175,7 +174,7 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
 }
 
 VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type, const struct call *call,
-                         struct cpu_range range) {
+                         struct cpu_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH) {
         fetch_weights(&call->args, i);
@@ -186,11 +185,11 @@ VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype typ
         step_vector(rule, n_moments, type, call, i, (int)(range.end - i));
 }
 
-// ---- blocks of int8 moments: the new ones are all known before the first is stored
+// ---- blocks of int8 moments: all new moments of a block are known before the first is stored
 
-enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are put together
+enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are encoded together
 
-// Where the codes of a block are, all MOMENT_BLOCK of them.
+// Pointers to the codes of a block, all MOMENT_BLOCK of them.
 struct codes {
     const uint8_t *m_from, *v_from;
     uint8_t *m_to, *v_to;
@@ -205,7 +204,7 @@ VF_INLINE struct codes codes_at(int n_moments, const struct optimizer_step_args 
     return codes;
 }
 
-// A block's scales while it is updated, and the largest bits of its new moments.
+// A block's scales during its update, and the largest bits of its new moments.
 struct scales {
     float m, v;
     vu m_largest, v_largest;
@@ -218,7 +217,7 @@ VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const
     return (struct scales){.m = reads_moments(rule, call) ? m[block] : 0, .v = n_moments > 1 ? v[block] : 0};
 }
 
-// The new moments of the vector from element k of the block that begins at `begin`.
+// Computes the new moments of the vector at element k of the block that begins at `begin`.
 VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct call *call,
                         const struct codes *codes, size_t begin, size_t k, int lanes, struct scales *scales,
                         struct moments *new) {
@@ -235,7 +234,7 @@ VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct ca
     return begun;
 }
 
-// What a block's new moments are multiplied by to have their share of its new scales.
+// moment_inverse of a block's new scales.
 struct inverses {
     float m, v;
 };
@@ -253,14 +252,14 @@ VF_INLINE struct inverses put_scales(int n_moments, const struct call *call, siz
                              .v = n_moments > 1 ? put_scale(to->v_scales, begin, scales->v_largest) : 0};
 }
 
-// The noise of a group's vectors, halves of hashes: of two vectors MOMENT_PAIR elements apart, the first has
-// the lower halves for m and the upper for v, and the second has them the other way round.
+// The noise of a group's vectors, halves of hashes. Of two vectors MOMENT_PAIR elements apart, the first uses
+// the lower halves for m and the upper for v, the second the other way round.
 struct noise {
     vu m[4], v[4];
 };
 
 VF_INLINE struct noise noise_of_group(const struct call *call, size_t begin, size_t k) {
-    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; pairs may lie in one group, or in two
+    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; a pair may span two groups
     struct noise noise;
     bool second_group = APART == 4 && (k & MOMENT_PAIR);
     vu numbers = numbers_of(call, begin + (second_group ? k - MOMENT_PAIR : k));
@@ -283,8 +282,8 @@ VF_INLINE void put_group(int n_moments, const struct call *call, const struct co
     vu m[4], v[4];
     struct noise noise = noise_of_group(call, begin, k);
     for (size_t j = 0; j < 4; j++) {
-        m[j] = rounded_share(new[k / VF_WIDTH + j].m, inverses.m, noise.m[j]);
-        v[j] = rounded_share(new[k / VF_WIDTH + j].v, inverses.v, noise.v[j]);
+        m[j] = rounded_ratio(new[k / VF_WIDTH + j].m, inverses.m, noise.m[j]);
+        v[j] = rounded_ratio(new[k / VF_WIDTH + j].v, inverses.v, noise.v[j]);
     }
     vw_store_bytes(codes->m_to + k, code_of(vw_pack(m[0], m[1]), FIRST_MOMENT),
                    code_of(vw_pack(m[2], m[3]), FIRST_MOMENT));
@@ -293,7 +292,7 @@ VF_INLINE void put_group(int n_moments, const struct call *call, const struct co
                        code_of(vw_pack(v[2], v[3]), SECOND_MOMENT));
 }
 
-// After its groups were put: where an inverse is zero, all codes are.
+// Called after the groups were encoded: where an inverse is zero, all codes are.
 VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inverses inverses) {
     if (inverses.m == 0)
         memset(codes->m_to, 0, MOMENT_BLOCK);
@@ -301,7 +300,7 @@ VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inve
         memset(codes->v_to, 0, MOMENT_BLOCK);
 }
 
-// The last block of a span, of n < MOMENT_BLOCK elements, by way of copies of its codes that are whole.
+// The last block of a span, of n < MOMENT_BLOCK elements, by way of full-size copies of its codes.
 VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct call *call,
                                 size_t begin, size_t n) {
     uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
@@ -326,10 +325,11 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
         memcpy(there.v_to, v_copy, n);
 }
 
-// A block is put while the next one is updated, and a group's square roots are all under way before the first
-// is divided by: the processor looks only some hundred instructions ahead, no further than one vector's.
+// Software pipelining: a block is encoded while the next one is updated, and all square roots of a group are
+// issued before the first division by one. The processor's own window of some hundred instructions covers
+// only one vector.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct call *call,
-                           struct cpu_range range) {
+                           struct cpu_span range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
     struct codes last_codes = {0};
     struct inverses inverses = {0};
@@ -372,17 +372,17 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
 
 // ---- the operation
 
-// A function for each rule and type of moments: each has the registers to itself.
+// One function per rule and moment type, so that each gets its own register allocation.
 #define STEP(name, rule, n_moments)                                                                          \
-    static __attribute__((noinline)) void name##_fp32(const struct call *shared, struct cpu_range range) {   \
+    static __attribute__((noinline)) void name##_fp32(const struct call *shared, struct cpu_span range) {    \
         const struct call call = *shared;                                                                    \
         step_span(rule, n_moments, DTYPE_F32, &call, range);                                                 \
     }                                                                                                        \
-    static __attribute__((noinline)) void name##_bf16(const struct call *shared, struct cpu_range range) {   \
+    static __attribute__((noinline)) void name##_bf16(const struct call *shared, struct cpu_span range) {    \
         const struct call call = *shared;                                                                    \
         step_span(rule, n_moments, DTYPE_BF16, &call, range);                                                \
     }                                                                                                        \
-    static __attribute__((noinline)) void name##_int8(const struct call *shared, struct cpu_range range) {   \
+    static __attribute__((noinline)) void name##_int8(const struct call *shared, struct cpu_span range) {    \
         struct call call = *shared;                                                                          \
         if (call.args.grad_type == DTYPE_F32 && !call.args.param) {                                          \
             call.args.grad_type = DTYPE_F32; /* as constants, these leave no branches in the loop */         \
@@ -398,12 +398,12 @@ STEP(adam, OPTIMIZER_ADAM, 2)
 STEP(momentum, OPTIMIZER_SGD, 1)
 STEP(lion, OPTIMIZER_LION, 1)
 
-static __attribute__((noinline)) void sgd(const struct call *shared, struct cpu_range range) {
+static __attribute__((noinline)) void sgd(const struct call *shared, struct cpu_span range) {
     const struct call call = *shared;
     step_span(OPTIMIZER_SGD, 0, DTYPE_F32, &call, range);
 }
 
-typedef void step_function(const struct call *shared, struct cpu_range range);
+typedef void step_function(const struct call *shared, struct cpu_span range);
 
 static step_function *step_of(const struct optimizer_step_args *args) {
     static step_function *const steps[N_OPTIMIZER_RULES][3] = {
@@ -423,6 +423,6 @@ enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer
                               .reads_moments = optimizer_reads_moments(args)};
     step_function *step = step_of(args);
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    step(&call, cpu_thread_range(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
+    step(&call, cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
     return STATUS_OK;
 }

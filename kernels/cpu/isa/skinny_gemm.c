@@ -1,28 +1,29 @@
-// Fully connected layers on few rows, as generation has them: each weight is read once for all rows, and
-// memory is what they wait for. bf16 is multiplied as it is where the processor has such products; otherwise
-// weights are upcast in registers, and x before. Sums are kept in fp32, in an order that follows from IC
-// alone: a row's result is the same whatever the other rows, their number and the threads are.
+// Skinny GEMM: linear layers on few rows of input, as in generation. Each weight is read once for all rows;
+// the product is bandwidth-bound. bf16 is multiplied without upcasting where the processor has bf16 dot
+// products. Otherwise weights are upcast in registers, and x beforehand. Determinism: sums are fp32 in an
+// order that depends on IC only. A row's result does not depend on the other rows, their number or the number
+// of threads.
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
-// Rows of the weight that are read side by side: one after the other where memory is what is waited for,
-// which it then gives at a plain read's rate (0.8 to 0.85 of it side by side).
-#define WEIGHT_TILE  4
-#define READ_IN_TURN 2 // up to so many rows of x
+// Weight rows per tile. With one or two inputs the product is bandwidth-bound, so rows are streamed one at a
+// time: that reads at full memory bandwidth, tiles at 0.80 to 0.85 of it.
+#define WEIGHT_TILE 4
+#define STREAM_ROWS 2 // up to this many rows of x, one weight row at a time
 
-#define ROW_TILE (VF_WIDTH == 16 ? 6 : 2) // rows of x at most that share them in registers
-#define BLOCK    32                       // outputs that are finished together
-#define GRAIN    16                       // of a thread's share
-#define AHEAD    12288                    // bytes that are asked for ahead, into the second cache
+#define ROW_TILE       (VF_WIDTH == 16 ? 6 : 2) // rows of x per register tile
+#define OUTPUT_TILE    32                       // outputs per call of the epilogue
+#define GRAIN          16                       // a thread's outputs are a multiple of this
+#define PREFETCH_BYTES 12288                    // prefetch distance in bytes, into the second-level cache
 
 struct skinny_gemm {
     const struct linear_forward_args *args;
-    const void *x; // (N, IC) as multiplied
+    const void *x; // (N, IC) in fp32, or bf16 where that is multiplied directly
 };
 
-// ---- what is multiplied: vectors of fp32, or of pairs of bf16
+// ---- operands: vectors of fp32, or of pairs of bf16
 
 VF_INLINE size_t step_of(enum dtype type) {
     return multiplies_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
@@ -34,7 +35,7 @@ VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
     return pairs;
 }
 
-// n of step_of elements, those after them zero.
+// Loads n <= step_of(type) elements; the remaining lanes are zero.
 VF_INLINE vu load_weight(enum dtype type, const void *weight, size_t i, size_t n) {
     return multiplies_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
 }
@@ -47,14 +48,15 @@ VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
     return multiplies_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
 }
 
-// total += products of n terms from the k-th; the weight's row w begins at `index` + w IC, x's row r at r IC.
+// total += products of n terms from the k-th. Row w of the weight begins at `index` + w IC, row r of x at r
+// IC.
 VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_rows,
                              vf total[ROW_TILE][WEIGHT_TILE], const void *x, const void *weight, size_t index,
                              size_t IC, size_t k, const size_t n) {
     vu weights[WEIGHT_TILE];
     FLAT_LOOP(w, n_weights) {
         size_t at = index + (size_t)w * IC + k;
-        __builtin_prefetch((const char *)vf_offset(type, weight, at) + AHEAD, 0, 2);
+        __builtin_prefetch((const char *)vf_offset(type, weight, at) + PREFETCH_BYTES, 0, 2);
         weights[w] = load_weight(type, weight, at, n);
     }
     FLAT_LOOP(r, n_rows) {
@@ -65,7 +67,7 @@ VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_r
     }
 }
 
-// sums[r * BLOCK + w] = the product of row r of x and row w of the weight.
+// sums[r * OUTPUT_TILE + w] = the dot product of row r of x and row w of the weight.
 VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_rows, float *sums,
                              const void *x, const void *weight, size_t index, size_t IC) {
     vf total[ROW_TILE][WEIGHT_TILE];
@@ -82,12 +84,12 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
         multiply_step(type, n_weights, n_rows, total, x, weight, index, IC, k, IC - k);
     FLAT_LOOP(r, n_rows) {
         FLAT_LOOP(w, n_weights) {
-            sums[r * BLOCK + w] = vf_reduce_add(total[r][w]);
+            sums[r * OUTPUT_TILE + w] = vf_reduce_add(total[r][w]);
         }
     }
 }
 
-// All rows of x, in tiles of about the same height.
+// All rows of x, in tiles of nearly equal height.
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
                              const struct skinny_gemm *gemm, size_t index) {
     size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
@@ -97,7 +99,7 @@ VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
         const void *x = (const char *)gemm->x + r * IC * x_size;
 #define TILE(n)                                                                                              \
     if ((n) <= ROW_TILE && n_rows == (n))                                                                    \
-    multiply_tile(type, n_weights, (n), sums + r * BLOCK, x, gemm->args->weight, index, IC)
+    multiply_tile(type, n_weights, (n), sums + r * OUTPUT_TILE, x, gemm->args->weight, index, IC)
         TILE(1);
         TILE(2);
         TILE(3);
@@ -108,7 +110,7 @@ VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
     }
 }
 
-// Of outputs [first, first + n).
+// Applies the epilogue to outputs [first, first + n).
 static void finish_outputs(const struct linear_forward_args *args, const float *sums, size_t first,
                            size_t n) {
     size_t out_size = dtype_size(args->out_type), size = dtype_size(args->type);
@@ -120,7 +122,7 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
         .bias = args->bias ? (const char *)args->bias + first * size : NULL,
         .rows = args->N,
         .columns = (int64_t)n,
-        .c_stride = BLOCK,
+        .c_stride = OUTPUT_TILE,
         .out_stride = args->out_stride,
         .gelu = args->gelu,
         .type = args->type,
@@ -129,12 +131,12 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
     CPU_OP(linear_epilogue)(&epilogue);
 }
 
-VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct cpu_range range) {
-    float sums[CPU_SKINNY_ROWS * BLOCK];
+VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct cpu_span range) {
+    float sums[CPU_SKINNY_ROWS * OUTPUT_TILE];
     size_t IC = (size_t)gemm->args->IC;
-    for (size_t first = range.begin; first < range.end; first += BLOCK) {
-        size_t n = range.end - first < BLOCK ? range.end - first : BLOCK, w = 0;
-        for (; gemm->args->N > READ_IN_TURN && w + WEIGHT_TILE <= n; w += WEIGHT_TILE)
+    for (size_t first = range.begin; first < range.end; first += OUTPUT_TILE) {
+        size_t n = range.end - first < OUTPUT_TILE ? range.end - first : OUTPUT_TILE, w = 0;
+        for (; gemm->args->N > STREAM_ROWS && w + WEIGHT_TILE <= n; w += WEIGHT_TILE)
             multiply_rows(type, WEIGHT_TILE, sums + w, gemm, (first + w) * IC);
         for (; w < n; w++)
             multiply_rows(type, 1, sums + w, gemm, (first + w) * IC);
@@ -163,7 +165,7 @@ enum status CPU_OP(skinny_gemm_forward)(struct stream *stream, const struct line
     }
 #pragma omp parallel num_threads(cpu_threads(stream->device, n_inputs *OC))
     {
-        struct cpu_range range = cpu_thread_range(OC, GRAIN, omp_get_thread_num(), omp_get_num_threads());
+        struct cpu_span range = cpu_thread_span(OC, GRAIN, omp_get_thread_num(), omp_get_num_threads());
         VF_DISPATCH(args->type, multiply_range, &gemm, range);
     }
     return STATUS_OK;

@@ -1,5 +1,5 @@
-// One instruction set's table of operations. Matrix products are oneDNN's, which chooses instructions itself,
-// and drawing tokens gains nothing from vectors: those entries hand over to linear.c and sample.c.
+// The table of operations of one instruction set. Matrix products are oneDNN's, which selects instructions
+// itself, and sampling gains nothing from vectors: those entries forward to linear.c and sample.c.
 #include "kernels/cpu/cpu.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
@@ -38,7 +38,7 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         *bytes = cpu_sample_workspace(device, args);
         return STATUS_OK;
     default:
-        return STATUS_OK; // the others work in place
+        return STATUS_OK; // the others need no workspace
     }
 }
 
