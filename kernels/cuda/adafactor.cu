@@ -1,5 +1,5 @@
 // Adafactor's sums and step (kernels/ops.h). Blocks add what they have to the sums in memory, in whatever
-// order they come: all parts are multiples of a unit, so every order gives the same bits, those of
+// order they come: all exact_sum are multiples of a unit, so every order gives the same bits, those of
 // kernels/cpu/isa/adafactor.c.
 #include "kernels/cuda/span.cuh"
 #include "kernels/exact_sum.h"
@@ -10,26 +10,26 @@ constexpr int WIDEST = widest_access<float>();
 
 // ---- exact sums
 
-struct engine {
+struct exact_sum {
     double coarse, fine;
 };
 
 // A float's square is exact in double, fused or not. The other operations are named so that no compiler fuses
 // what must be rounded.
-__device__ parts split_square(float x, const exact_units &units) {
+__device__ exact_sum split_square(float x, const exact_units &units) {
     double wide = static_cast<double>(x);
-    parts parts;
-    parts.coarse = __dsub_rn(__fma_rn(wide, wide, units.coarse), units.coarse);
-    parts.fine = __dsub_rn(__dadd_rn(__fma_rn(wide, wide, -parts.coarse), units.fine), units.fine);
-    return parts;
+    exact_sum sum;
+    sum.coarse = __dsub_rn(__fma_rn(wide, wide, units.coarse), units.coarse);
+    sum.fine = __dsub_rn(__dadd_rn(__fma_rn(wide, wide, -sum.coarse), units.fine), units.fine);
+    return sum;
 }
 
-__device__ void add(parts &sums, const parts &more) {
+__device__ void add(exact_sum &sums, const exact_sum &more) {
     sums.coarse = __dadd_rn(sums.coarse, more.coarse);
     sums.fine = __dadd_rn(sums.fine, more.fine);
 }
 
-__device__ void add_to_memory(double *sums, size_t n, size_t i, const parts &more) {
+__device__ void add_to_memory(double *sums, size_t n, size_t i, const exact_sum &more) {
     if (more.coarse != 0) // NaN too
         atomicAdd(sums + i, more.coarse);
     if (more.fine != 0)
@@ -132,16 +132,16 @@ __global__ void __launch_bounds__(TILE_WARPS *WARP) adafactor_sums(const sums_ca
     int warp = static_cast<int>(threadIdx.x) / WARP;
     size_t first_column = static_cast<size_t>(blockIdx.x) * TILE_COLUMNS;
     for (size_t tile = blockIdx.y; tile * TILE_ROWS < call.rows.n_rows; tile += gridDim.y) {
-        parts columns[LANE_COLUMNS] = {};
+        exact_sum columns[LANE_COLUMNS] = {};
         for (int r = warp; r < TILE_ROWS; r += TILE_WARPS) {
             size_t k = tile * TILE_ROWS + static_cast<size_t>(r), row = call.rows.first_row + k;
             if (k >= call.rows.n_rows)
                 break;
             float values[LANE_COLUMNS];
             load_lane<WIDTH>(call, row, first_column, values);
-            parts of_row = {0, 0};
+            exact_sum of_row = {0, 0};
             for (int j = 0; j < LANE_COLUMNS; j++) {
-                parts of_element = split_square(values[j], call.units);
+                exact_sum of_element = split_square(values[j], call.units);
                 add(columns[j], of_element);
                 add(of_row, of_element);
             }
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(TILE_WARPS *WARP) adafactor_sums(const sums_ca
         __syncthreads();
         for (size_t c = threadIdx.x; c < TILE_COLUMNS && first_column + c < call.rows.columns;
              c += TILE_WARPS * WARP) {
-            parts sums = {0, 0};
+            exact_sum sums = {0, 0};
             for (int w = 0; w < TILE_WARPS; w++)
                 add(sums, {shared[0][w][c], shared[1][w][c]});
             add_to_memory(call.column_sums, call.rows.columns, first_column + c, sums);
@@ -204,7 +204,7 @@ struct norms_step {
     direction of;
     const float *master;
     exact_units update_units, weight_units;
-    parts update, weights;
+    exact_sum update, weights;
 
     template <int WIDTH> __device__ void at(size_t i, size_t row, size_t column) {
         floats<WIDTH> u = of.update<WIDTH>(i, row, column), weight = load<WIDTH>(master + i);
@@ -223,10 +223,10 @@ __global__ void __launch_bounds__(WALK_THREADS)
     __shared__ double scratch[WALK_THREADS / WARP];
     norms_step step = call;
     walk_rows<WIDTH>(rows, step);
-    parts update = {block_sum<WALK_THREADS>(step.update.coarse, scratch),
-                    block_sum<WALK_THREADS>(step.update.fine, scratch)};
-    parts weights = {block_sum<WALK_THREADS>(step.weights.coarse, scratch),
-                     block_sum<WALK_THREADS>(step.weights.fine, scratch)};
+    exact_sum update = {block_sum<WALK_THREADS>(step.update.coarse, scratch),
+                        block_sum<WALK_THREADS>(step.update.fine, scratch)};
+    exact_sum weights = {block_sum<WALK_THREADS>(step.weights.coarse, scratch),
+                         block_sum<WALK_THREADS>(step.weights.fine, scratch)};
     if (threadIdx.x == 0) {
         add_to_memory(sums, 1, 0, update);
         add_to_memory(sums + 2, 1, 0, weights);
