@@ -1,6 +1,6 @@
-// Operations on flat spans: GELU and its gradient, fills, casts, sums, and sums of squares by block. All are
-// bound by memory.
-#include "kernels/cuda/gelu.cuh"
+// Operations on flat spans: GELU and its gradient, fill, cast, add, and sums of squares by block. All are
+// bandwidth-bound.
+#include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -70,10 +70,10 @@ template <class T> struct add_step {
 // ---- sums of squares
 
 constexpr int SQUARES_THREADS = 256;
-constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // a thread's lanes: one access
-static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes lie side by side");
+constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // lanes per thread: one access
+static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes are contiguous");
 
-// One block of elements by a thread block, in the order that kernels/ops.h fixes.
+// One thread block sums one block of SUM_SQUARES_BLOCK elements, in the order that kernels/ops.h fixes.
 template <int WIDTH>
 __global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, const float *x, size_t n) {
     __shared__ double sums[SUM_SQUARES_LANES];

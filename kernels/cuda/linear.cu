@@ -1,8 +1,8 @@
-// Fully connected layers. The products are cuBLASLt's (matmul.cuh), with bias, GELU, residual and the bias's
-// gradient fused into them where it has that fusion; where it has not, the product alone is followed by one
-// pass here that does the rest. Row-major (rows, columns) is column-major (columns, rows), so each product is
-// asked for with its operands exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
-#include "kernels/cuda/gelu.cuh"
+// Fully connected layers. Products run in cuBLASLt (matmul.cuh), with bias, GELU, residual and the bias's
+// gradient fused into the epilogue where cuBLASLt offers that fusion. Where it does not, a kernel of this
+// file applies the epilogue after the product. Row-major (rows, columns) is column-major (columns, rows), so
+// operands are exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
+#include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/matmul.cuh"
 #include "kernels/cuda/span.cuh"
 
@@ -14,7 +14,7 @@ size_t times(int rows, int columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns);
 }
 
-// A problem without an epilogue, and with no alignment lost yet.
+// A problem without an epilogue and with full alignment, which align() then lowers.
 matmul product_of(int m, int n, int k, enum dtype type, enum dtype d_type) {
     matmul problem = {};
     problem.m = m;
@@ -31,34 +31,36 @@ void align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
     problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
-// The fused problem where it may be and cuBLASLt has it, else the plain one. In both cases one is prepared.
+// Gives the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one, and makes its
+// plan.
 enum status choose(struct device *device, const matmul &plain, const matmul &fused, bool may_fuse,
                    bool measure, matmul *problem, bool *is_fused) {
     *is_fused = false;
     if (may_fuse)
         TRY(matmul_find(device, fused, measure, is_fused));
     *problem = *is_fused ? fused : plain;
-    bool supported; // if not, running it will say so
+    bool supported; // if not, matmul_run reports it
     return *is_fused ? STATUS_OK : matmul_find(device, plain, measure, &supported);
 }
 
-// cuBLASLt is not told how the epilogue's tensors are aligned, and its kernels read 16 bytes of them at once.
+// cuBLASLt takes no alignment for the epilogue's tensors, and its kernels access 16 bytes of them at once.
 bool suits_epilogue(const void *bias, const void *aux) {
     return is_aligned(bias) && is_aligned(aux);
 }
 
-// How good GELU is inside a product is not documented; a result of 16 bits hides it, one of fp32 would not.
+// The accuracy of cuBLASLt's GELU is not documented. A 16-bit result hides its error, an fp32 result would
+// not.
 bool gelu_fuses(enum dtype type) {
     return type != DTYPE_F32;
 }
 
 // ---- forward
 
-// All that follows the sums of products: out = gelu?(sums + bias) + residual.
-template <class T, class Out> struct finish_step {
-    Out *out;          // rows out_stride apart; may be `sums`
-    const float *sums; // rows sums_stride apart
-    T *pre_gelu;       // dense as residual; NULL as in the call
+// The epilogue: out = gelu?(sums + bias) + residual.
+template <class T, class Out> struct epilogue_step {
+    Out *out;          // rows out_stride apart; may alias `sums`
+    const float *sums; // the product; rows sums_stride apart
+    T *pre_gelu;       // dense, as residual; NULL where the call's is
     const T *bias, *residual;
     size_t columns, sums_stride, out_stride;
     bool applies_gelu;
@@ -83,9 +85,9 @@ template <class T, class Out> struct finish_step {
     }
 };
 
-// Rows [row, row + rows) of the output from their sums.
-enum status finish(struct stream *stream, const struct linear_forward_args *args, const float *sums,
-                   size_t sums_stride, int row, int rows) {
+// Computes rows [row, row + rows) of the output from their sums.
+enum status apply_epilogue(struct stream *stream, const struct linear_forward_args *args, const float *sums,
+                           size_t sums_stride, int row, int rows) {
     return with_type(args->type, [&](auto element) {
         return with_type(args->out_type, [&](auto out_element) {
             using T = decltype(element);
@@ -94,7 +96,7 @@ enum status finish(struct stream *stream, const struct linear_forward_args *args
             size_t columns = static_cast<size_t>(args->OC),
                    out_stride = static_cast<size_t>(args->out_stride);
             size_t dense = times(row, args->OC);
-            finish_step<T, Out> step = {};
+            epilogue_step<T, Out> step = {};
             step.out = static_cast<Out *>(args->out) + static_cast<size_t>(row) * out_stride;
             step.sums = sums;
             step.pre_gelu = args->pre_gelu ? static_cast<T *>(args->pre_gelu) + dense : nullptr;
@@ -107,12 +109,12 @@ enum status finish(struct stream *stream, const struct linear_forward_args *args
             bool aligned = is_aligned(step.out) && is_aligned(sums) && is_aligned(step.pre_gelu) &&
                            is_aligned(step.bias) && is_aligned(step.residual) &&
                            (columns | out_stride | sums_stride) % width == 0;
-            return over_span<width>("finish", stream, step, times(rows, args->OC), aligned);
+            return over_span<width>("linear_epilogue", stream, step, times(rows, args->OC), aligned);
         });
     });
 }
 
-// x weight^T by itself, `rows` rows of it, in fp32.
+// `rows` rows of x weight^T alone, in fp32.
 matmul sums_product(const struct linear_forward_args *args, int rows, const void *sums) {
     matmul problem = product_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
     problem.transpose_a = 1;
@@ -152,9 +154,9 @@ matmul forward_product(const struct linear_forward_args *args) {
 }
 
 struct forward_scratch {
-    pieces taken;
+    scratch_layout taken;
     void *workspace;
-    float *sums; // NULL where they lie in the output
+    float *sums; // NULL where `out` itself holds them
 };
 
 forward_scratch take_forward(struct device *device, const struct linear_forward_args *args, void *base) {
@@ -174,9 +176,9 @@ enum status choose_forward(struct device *device, const struct linear_forward_ar
                   may_fuse, measure, problem, is_fused);
 }
 
-// The product and then its pass, so many rows at a time.
-enum status forward_in_parts(struct stream *stream, const struct linear_forward_args *args,
-                             const forward_scratch &scratch) {
+// Product, then epilogue, for linear_rows_at_a_time rows at a time.
+enum status forward_unfused(struct stream *stream, const struct linear_forward_args *args,
+                            const forward_scratch &scratch) {
     int step = linear_rows_at_a_time(args);
     for (int row = 0; row < args->N; row += step) {
         int rows = args->N - row < step ? args->N - row : step;
@@ -187,7 +189,7 @@ enum status forward_in_parts(struct stream *stream, const struct linear_forward_
         operands.b = static_cast<const char *>(args->x) + times(row, args->IC) * dtype_size(args->type);
         operands.d = sums;
         TRY(matmul_run(stream, problem, operands, scratch.workspace));
-        TRY(finish(stream, args, sums, static_cast<size_t>(problem.d_stride), row, rows));
+        TRY(apply_epilogue(stream, args, sums, static_cast<size_t>(problem.d_stride), row, rows));
     }
     return STATUS_OK;
 }
@@ -214,7 +216,7 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
     TRY(choose_forward(stream->device, args, scratch.sums ? scratch.sums : static_cast<float *>(args->out),
                        false, &problem, &is_fused));
     if (!is_fused)
-        return forward_in_parts(stream, args, scratch);
+        return forward_unfused(stream, args, scratch);
     matmul_operands operands = {};
     operands.a = args->weight;
     operands.b = args->x;
@@ -229,15 +231,16 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
 
 namespace {
 
-// Sums of columns: a block takes so many rows of 32 accesses, its warps one row each in turn, and leaves
-// their sums; a second kernel adds those up. The order is a function of the sizes.
+// Column sums, in two kernels. A block takes a tile of LINEAR_SUMMED_ROWS rows and 32 accesses of columns;
+// its warps take rows in turn, and the block writes partial sums. A second kernel adds the partial sums. The
+// order of summation depends on the sizes only.
 constexpr int SUMMING_WARPS = 8;
 
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(WARP *SUMMING_WARPS)
     column_sums(float *partial, const T *x, int rows, int columns, size_t stride) {
     constexpr int block_columns = WARP * WIDTH;
-    static_assert(block_columns <= WARP * SUMMING_WARPS, "a thread for each column in the end");
+    static_assert(block_columns <= WARP * SUMMING_WARPS, "one thread per column for the last sum");
     __shared__ float sums[SUMMING_WARPS][block_columns];
     int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
     int first = static_cast<int>(blockIdx.x) * block_columns, column = first + lane * WIDTH;
@@ -337,9 +340,9 @@ enum status choose_dweight(struct device *device, const struct linear_backward_a
 }
 
 struct backward_scratch {
-    pieces taken;
+    scratch_layout taken;
     void *workspace;
-    float *partial; // sums of columns: one, from a product, or linear_partial_sums
+    float *partial; // column sums of dout: one set from a fused product, or linear_partial_sums sets
 };
 
 backward_scratch take_backward(struct device *device, const struct linear_backward_args *args, void *base) {
@@ -373,7 +376,7 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
     return cuda_gelu_backward(stream, &gelu);
 }
 
-// *has_dbias: whether the bias's gradient came with it.
+// *has_dbias: whether the product was fused with the bias's gradient.
 enum status backward_dweight(struct stream *stream, const struct linear_backward_args *args,
                              const backward_scratch &scratch, bool *has_dbias) {
     matmul problem;
@@ -395,7 +398,7 @@ extern "C" enum status cuda_linear_backward_prepare(struct device *device,
     bool is_fused;
     if (args->dx)
         TRY(choose_dx(device, args, true, &problem, &is_fused));
-    // A layer's gradient begins in one call and goes on in others.
+    // The first micro-batch's call has beta = 0, those after it accumulate: both plans are needed.
     linear_backward_args other = *args;
     other.beta_zero = !args->beta_zero;
     if (args->dweight)

@@ -1,41 +1,45 @@
-// Matrix products by cuBLASLt: plans found once for each problem and kept as long as the device, and their
-// running. In cuBLASLt's own words (column-major, D = op(A) op(B) + C, then an epilogue); linear.cu maps
-// row-major tensors to them. matmul.cu says how an algorithm is chosen, and why that changes no bit.
+// Matrix products by cuBLASLt. A plan is found once per problem and kept as long as the device.
+// The terms are cuBLASLt's (column-major, D = op(A) op(B) + C, then an epilogue); linear.cu maps row-major
+// tensors to them. matmul.cu explains how an algorithm is chosen, and why the choice changes no bit.
+//
+//   matmul.cu           plans: find or make one, run it
+//   matmul_measure.cu   times the candidates of a new plan
+//   matmul_call.cu      descriptors, candidates and issuing: what the other two build on
 #ifndef ZERO_KERNELS_CUDA_MATMUL_CUH
 #define ZERO_KERNELS_CUDA_MATMUL_CUH
 
 #include "kernels/cuda/cublaslt.cuh"
 
 enum matmul_addend {
-    MATMUL_ADDS_NOTHING,
-    MATMUL_ADDS_C, // a matrix of its own
-    MATMUL_ADDS_D, // what D holds already
+    MATMUL_ADDS_NOTHING, // beta = 0
+    MATMUL_ADDS_C,       // beta = 1, C is a separate matrix
+    MATMUL_ADDS_D,       // beta = 1, C is D: the product accumulates
 };
 
-// A problem: whatever the choice of an algorithm may depend on. Compared as bytes, so all of it must be set:
-// begin with {}. Strides are cuBLASLt's leading dimensions, in elements.
+// A problem: everything that the choice of an algorithm may depend on. Compared as bytes, so every byte must
+// be set: initialize with {}. Strides are cuBLASLt's leading dimensions, in elements.
 struct matmul {
     int64_t m, n, k; // D is m x n
     int64_t a_stride, b_stride, c_stride, d_stride;
-    int64_t aux_stride;               // of what GELU is applied to, with an epilogue that has it
-    int32_t transpose_a, transpose_b; // whether A is stored k x m, B n x k
+    int64_t aux_stride;               // of GELU's argument, with an epilogue that has one
+    int32_t transpose_a, transpose_b; // A is stored k x m, B n x k
     int32_t type;                     // of A and B: enum dtype
-    int32_t c_type, d_type;           // C as D where there is none
-    int32_t bias_type, aux_type;      // as D where there is none
+    int32_t c_type, d_type;           // c_type = d_type without MATMUL_ADDS_C
+    int32_t bias_type, aux_type;      // = d_type where the epilogue has none
     int32_t epilogue;                 // cublasLtEpilogue_t
     int32_t addend;                   // enum matmul_addend
-    int32_t alignment;                // bytes: of A, B, C and D and their strides; matmul_alignment
+    int32_t alignment;                // bytes: of A, B, C, D and their strides; see matmul_alignment
 };
 static_assert(sizeof(matmul) == 8 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
 
 struct matmul_operands {
-    const void *a, *b, *c; // c: with MATMUL_ADDS_C
+    const void *a, *b, *c; // c: with MATMUL_ADDS_C only
     void *d;
-    void *bias; // read or, with BGRADB, written
-    void *aux;  // likewise with DGELU and GELU_AUX
+    void *bias; // read; written with BGRADB
+    void *aux;  // read with DGELU, written with GELU_AUX
 };
 
-// What an epilogue reads or writes beside D.
+// What an epilogue reads or writes besides D.
 static inline bool matmul_has_bias(const matmul &problem) {
     return problem.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
@@ -50,8 +54,9 @@ static inline bool matmul_writes_aux(const matmul &problem) {
     return matmul_has_aux(problem) && problem.epilogue != CUBLASLT_EPILOGUE_DGELU;
 }
 
-// The alignment in bytes that pointers and strides have in common. `alignment` begins at MATMUL_ALIGNMENT.
-constexpr int MATMUL_ALIGNMENT = 16; // more gains nothing, and could differ from one ZeRO stage to another
+// Lowers `alignment` (bytes, a power of two; start with MATMUL_ALIGNMENT) to what the pointer and the stride
+// have as well.
+constexpr int MATMUL_ALIGNMENT = 16; // more gains nothing, and could differ between ZeRO stages
 static inline int matmul_alignment(int alignment, const void *pointer, int64_t stride, enum dtype type) {
     uintptr_t bits = reinterpret_cast<uintptr_t>(pointer) | static_cast<uintptr_t>(stride) * dtype_size(type);
     while (bits % static_cast<uintptr_t>(alignment))
@@ -59,19 +64,20 @@ static inline int matmul_alignment(int alignment, const void *pointer, int64_t s
     return alignment;
 }
 
-// Whether cuBLASLt has this product with this epilogue. The answer and the algorithm are kept. With
-// `measure`, algorithms of a large problem are measured, in memory taken for that long and given back: before
-// the first step. Without, or when there is no memory for it, the algorithm that cuBLASLt names first is
-// taken; its bits are the same.
+// Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue.
+//   measure   time the candidates of a large problem, in memory that is freed before the call returns. Only
+//             before the first step. Without it, or when that memory cannot be had, the first candidate of
+//             cuBLASLt's heuristic is taken; its bits are the same.
 enum status matmul_find(struct device *device, const matmul &problem, bool measure,
                         bool *supported) MUST_CHECK;
 
-// Asks cuBLASLt for the product, in stream order. workspace: cuda_product_workspace, aligned to 256 bytes.
-// STATUS_UNSUPPORTED when cuBLASLt does not have it.
+// Issues the product, in stream order.
+//   workspace   cuda_product_workspace bytes, aligned to 256
+// STATUS_UNSUPPORTED when cuBLASLt does not offer it.
 enum status matmul_run(struct stream *stream, const matmul &problem, const matmul_operands &operands,
                        void *workspace) MUST_CHECK;
 
-// ---- within matmul*.cu
+// ---- internal to matmul*.cu
 
 struct matmul_plan {
     matmul problem;
@@ -79,7 +85,7 @@ struct matmul_plan {
     bool supported;
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t a, b, c, d;
-    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulAlgo_t algorithm; // where supported
 };
 
 struct matmuls {
@@ -88,25 +94,36 @@ struct matmuls {
     matmul_plan *plans;
 };
 
-// Asks for the product with an algorithm of the caller's.
+constexpr int MATMUL_CANDIDATES = 8;
+
+// Makes the descriptors of plan->problem. matmul_plan_free destroys them, also those of a failed call.
+enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) MUST_CHECK;
+void matmul_plan_free(const cublaslt &lt, matmul_plan *plan);
+
+// The algorithms that cuBLASLt offers for a described plan, in the order of its heuristic (fastest expected
+// first). *n_candidates is 0 where it offers none.
+enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *plan, uint64_t workspace_bytes,
+                                   cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES],
+                                   int *n_candidates) MUST_CHECK;
+
+// Issues a described plan's product with the given algorithm, in stream order.
 enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
                            const matmul_operands &operands, void *workspace) MUST_CHECK;
 
-constexpr int MATMUL_CANDIDATES = 8;
-
-// *chosen: the fastest of the candidates, at most MATMUL_CANDIDATES, that give the same bits as the first.
+// *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that give the
+// same bits as the first.
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) MUST_CHECK;
 
-// Pieces of scratch, one after the other, each aligned. With base NULL they are only counted.
-struct pieces {
+// Lays out scratch: each take() gives the next aligned bytes. With base NULL it only counts them.
+struct scratch_layout {
     char *base;
     size_t used;
 
     void *take(size_t bytes) {
-        void *piece = base ? base + used : nullptr;
+        void *at = base ? base + used : nullptr;
         used += (bytes + CUDA_WORKSPACE_ALIGNMENT - 1) / CUDA_WORKSPACE_ALIGNMENT * CUDA_WORKSPACE_ALIGNMENT;
-        return piece;
+        return at;
     }
 };
 

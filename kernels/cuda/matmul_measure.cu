@@ -1,22 +1,22 @@
-// Measuring algorithms for one matrix product against each other, on scratch memory that is given back. Only
-// algorithms that give the same bits as the first may win: matmul.cu says why.
+// Times the candidate algorithms of one matrix product against each other, in scratch memory that is freed
+// afterwards. Only algorithms that give the same bits as the first may win; matmul.cu explains why.
 //
-// The data are made to tell algorithms apart. The terms of every sum come in pairs that cancel, far apart in
-// the sum and spread over a wide range of magnitudes: what comes out is the rounding error alone, and that is
-// different for another tree of additions (or accumulators of another width), in its leading digits, whatever
-// type it is rounded to. Half of the rows of D get a bias, an addend and an argument of GELU's derivative
-// that are not zero, which does the same for the epilogue's arithmetic.
+// The data are chosen to tell algorithms apart. The terms of every sum come in pairs that cancel, far apart
+// in the sum and spread over a wide range of magnitudes. What remains is the rounding error alone. It differs
+// in its leading digits for another tree of additions or another width of accumulators, in any output type.
+// Half of the rows of D get a nonzero bias, addend and argument of GELU's derivative, which does the same for
+// the epilogue's arithmetic.
 #include "kernels/cuda/matmul.cuh"
 
 namespace {
 
-constexpr int ROUNDS = 3, RUNS_A_ROUND = 4;
-constexpr float MUST_GAIN = 0.98f; // of the time so far: less is the clock's noise
+constexpr int ROUNDS = 3, RUNS_PER_ROUND = 4;
+constexpr float MUST_GAIN = 0.98f; // of the best time so far: a smaller gain is noise
 constexpr int THREADS = 256, BLOCKS = 512;
 
 // ---- the data
 
-// Uniform bits from a place.
+// Uniform bits for element (i, j).
 __device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
     uint32_t x = seed ^ (i * 0x9e3779b9u) ^ (j * 0x85ebca6bu + 0x7f4a7c15u);
     x = (x ^ (x >> 16)) * 0x21f0aaadu;
@@ -24,23 +24,23 @@ __device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
     return x ^ (x >> 15);
 }
 
-// Where an element lies along the sum, and along the other dimension, of a factor of k terms.
-struct factor {
+// How to fill A or B: each has one dimension of k terms that the product sums over.
+struct operand_pattern {
     int64_t rows, columns, stride;
-    bool sums_over_rows; // else over its columns
-    bool has_signs;      // one factor's elements change sign within a pair, the other's do not
+    bool sums_over_rows; // else over columns
+    bool has_signs;      // in one of A and B, the two elements of a pair have opposite signs
     uint32_t seed;
-    uint64_t k, step; // step: prime to k, about 0.6 k
+    uint64_t k, step; // step: coprime to k, about 0.6 k; it separates the elements of a pair
 };
 
-template <class T> __global__ void __launch_bounds__(THREADS) fill_factor(T *x, const factor f) {
+template <class T> __global__ void __launch_bounds__(THREADS) fill_operand(T *x, const operand_pattern f) {
     int64_t n = f.rows * f.columns;
     for (int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; at < n;
          at += static_cast<int64_t>(gridDim.x) * THREADS) {
         int64_t column = at / f.rows, row = at - column * f.rows;
         uint64_t term = static_cast<uint64_t>(f.sums_over_rows ? row : column);
         uint32_t other = static_cast<uint32_t>(f.sums_over_rows ? column : row);
-        uint64_t place = term * f.step % f.k; // places 2 i and 2 i + 1 are a pair
+        uint64_t place = term * f.step % f.k; // 2 i and 2 i + 1 are a pair
         uint32_t bits = bits_at(f.seed, other, static_cast<uint32_t>(place / 2));
         float value = ldexpf(1.0f + static_cast<float>(bits & 0xffff) / 65536.0f,
                              static_cast<int>((bits >> 16) % 20) - 14);
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(THREADS) fill_addend(T *x, int64_t rows, int64
     }
 }
 
-// *different = 1 if x and y differ. Every type's size is a multiple of two bytes.
+// Sets *different to 1 if x and y differ. The size of every type is a multiple of two bytes.
 __global__ void __launch_bounds__(THREADS)
     compare(int *different, const uint16_t *x, const uint16_t *y, size_t n) {
     for (size_t i = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
          i += static_cast<size_t>(gridDim.x) * THREADS)
         if (x[i] != y[i])
-            *different = 1; // whoever comes last writes the same
+            *different = 1; // every writer writes the same value
 }
 
 uint64_t step_for(uint64_t k) {
@@ -86,14 +86,14 @@ uint64_t step_for(uint64_t k) {
     }
 }
 
-// ---- the course
+// ---- the measurement's buffers
 
 struct output {
-    void *now, *first; // of the algorithm under test, and of the first one
+    void *now, *first; // of the algorithm under test, and of the first candidate
     size_t bytes;
 };
 
-struct course {
+struct measurement {
     struct stream stream;
     cudaEvent_t begin, end;
     void *memory;
@@ -101,7 +101,7 @@ struct course {
     matmul_operands operands;
     void *workspace;
     int *different;
-    output outputs[3]; // D, and what the epilogue writes
+    output outputs[3]; // D, and the outputs of the epilogue
     int n_outputs;
 };
 
@@ -109,16 +109,16 @@ size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type) {
     return static_cast<size_t>((columns - 1) * stride + rows) * dtype_size(static_cast<enum dtype>(type));
 }
 
-void *take_output(course *c, pieces *scratch, size_t bytes) {
+void *take_output(measurement *c, scratch_layout *scratch, size_t bytes) {
     output *out = &c->outputs[c->n_outputs++];
     *out = {scratch->take(bytes), scratch->take(bytes), bytes};
     return out->now;
 }
 
-// All that a run touches, from one piece of memory. Returns its size.
-size_t lay_out(struct device *device, course *c, char *base) {
+// Places every buffer of a run in one allocation at `base` and returns its size. base NULL: only the size.
+size_t lay_out(struct device *device, measurement *c, char *base) {
     const matmul &p = c->plan->problem;
-    pieces scratch = {base, 0};
+    scratch_layout scratch = {base, 0};
     c->n_outputs = 0;
     c->operands = {};
     c->operands.a =
@@ -141,10 +141,11 @@ size_t lay_out(struct device *device, course *c, char *base) {
     return scratch.used;
 }
 
-enum status fill(struct stream *stream, const void *x, int32_t type, const factor &f) {
+enum status fill(struct stream *stream, const void *x, int32_t type, const operand_pattern &f) {
     return with_type(static_cast<enum dtype>(type), [&](auto element) {
         using T = decltype(element);
-        return LAUNCH(stream, fill_factor<T>, BLOCKS, THREADS, 0, static_cast<T *>(const_cast<void *>(x)), f);
+        return LAUNCH(stream, fill_operand<T>, BLOCKS, THREADS, 0, static_cast<T *>(const_cast<void *>(x)),
+                      f);
     });
 }
 
@@ -157,12 +158,12 @@ enum status fill(struct stream *stream, const void *x, int32_t type, int64_t row
     });
 }
 
-enum status fill_inputs(course *c) {
+enum status fill_inputs(measurement *c) {
     const matmul &p = c->plan->problem;
-    factor f = {};
+    operand_pattern f = {};
     f.k = static_cast<uint64_t>(p.k);
     f.step = step_for(f.k);
-    factor a = f, b = f;
+    operand_pattern a = f, b = f;
     a.rows = p.transpose_a ? p.k : p.m;
     a.columns = p.transpose_a ? p.m : p.k;
     a.stride = p.a_stride;
@@ -185,12 +186,12 @@ enum status fill_inputs(course *c) {
     return STATUS_OK;
 }
 
-enum status run(course *c, const cublasLtMatmulAlgo_t &algorithm) {
+enum status run(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
     return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
 }
 
-// One run on outputs that are as they were before the first one's.
-enum status run_afresh(course *c, const cublasLtMatmulAlgo_t &algorithm) {
+// One run whose outputs start from the same contents as the first candidate's.
+enum status run_from_start(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
     const matmul &p = c->plan->problem;
     for (int i = 0; i < c->n_outputs; i++)
         TRY_CUDA(cudaMemsetAsync(c->outputs[i].now, 0, c->outputs[i].bytes, queue_of(&c->stream)));
@@ -199,14 +200,14 @@ enum status run_afresh(course *c, const cublasLtMatmulAlgo_t &algorithm) {
     return run(c, algorithm);
 }
 
-enum status keep_as_first(course *c) {
+enum status keep_as_first(measurement *c) {
     for (int i = 0; i < c->n_outputs; i++)
         TRY_CUDA(cudaMemcpyAsync(c->outputs[i].first, c->outputs[i].now, c->outputs[i].bytes,
                                  cudaMemcpyDeviceToDevice, queue_of(&c->stream)));
     return STATUS_OK;
 }
 
-enum status equals_first(course *c, bool *equal) {
+enum status equals_first(measurement *c, bool *equal) {
     int different = 0;
     TRY_CUDA(cudaMemsetAsync(c->different, 0, sizeof *c->different, queue_of(&c->stream)));
     for (int i = 0; i < c->n_outputs; i++)
@@ -220,9 +221,9 @@ enum status equals_first(course *c, bool *equal) {
     return STATUS_OK;
 }
 
-enum status time_of(course *c, const cublasLtMatmulAlgo_t &algorithm, float *ms) {
+enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, float *ms) {
     TRY_CUDA(cudaEventRecord(c->begin, queue_of(&c->stream)));
-    for (int i = 0; i < RUNS_A_ROUND; i++)
+    for (int i = 0; i < RUNS_PER_ROUND; i++)
         TRY(run(c, algorithm));
     TRY_CUDA(cudaEventRecord(c->end, queue_of(&c->stream)));
     TRY_CUDA(cudaEventSynchronize(c->end));
@@ -230,21 +231,22 @@ enum status time_of(course *c, const cublasLtMatmulAlgo_t &algorithm, float *ms)
     return STATUS_OK;
 }
 
-enum status race(course *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates, int *chosen) {
+enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates,
+                               int *chosen) {
     bool equal[MATMUL_CANDIDATES] = {true};
     float best[MATMUL_CANDIDATES];
     TRY(fill_inputs(c));
-    TRY(run_afresh(c, candidates[0]));
+    TRY(run_from_start(c, candidates[0]));
     TRY(keep_as_first(c));
     for (int i = 1; i < n_candidates; i++) {
-        TRY(run_afresh(c, candidates[i]));
+        TRY(run_from_start(c, candidates[i]));
         TRY(equals_first(c, &equal[i]));
     }
-    for (int round = 0; round < ROUNDS; round++) // in turn, so that what else goes on slows all alike
+    for (int round = 0; round < ROUNDS; round++) // in turn, so that other load slows all candidates alike
         for (int i = 0; i < n_candidates; i++) {
             float ms = 0;
             if (equal[i])
-                TRY(time_of(c, candidates[i], &ms));
+                TRY(time_round(c, candidates[i], &ms));
             if (round == 0 || ms < best[i])
                 best[i] = ms;
         }
@@ -255,13 +257,14 @@ enum status race(course *c, const cublasLtMatmulAlgo_t *candidates, int n_candid
     return STATUS_OK;
 }
 
-enum status course_init(course *c, struct device *device, size_t bytes) {
+// Leaves c->memory NULL where the GPU has not enough memory: then nothing is measured.
+enum status measurement_init(measurement *c, struct device *device, size_t bytes) {
     TRY(stream_init(&c->stream, device));
     TRY_CUDA(cudaEventCreate(&c->begin));
     TRY_CUDA(cudaEventCreate(&c->end));
     cudaError_t error = cudaMalloc(&c->memory, bytes);
     if (error == cudaErrorMemoryAllocation) {
-        (void)cudaGetLastError(); // then nothing is measured
+        (void)cudaGetLastError(); // clears it
         c->memory = nullptr;
         return STATUS_OK;
     }
@@ -269,7 +272,7 @@ enum status course_init(course *c, struct device *device, size_t bytes) {
     return STATUS_OK;
 }
 
-void course_free(course *c) {
+void measurement_free(measurement *c) {
     if (c->begin)
         (void)cudaEventDestroy(c->begin);
     if (c->end)
@@ -282,14 +285,14 @@ void course_free(course *c) {
 
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) {
-    course c = {};
+    measurement c = {};
     c.plan = plan;
     *chosen = 0;
-    enum status status = course_init(&c, device, lay_out(device, &c, nullptr));
+    enum status status = measurement_init(&c, device, lay_out(device, &c, nullptr));
     if (status == STATUS_OK && c.memory) {
         lay_out(device, &c, static_cast<char *>(c.memory));
-        status = race(&c, candidates, n_candidates, chosen);
+        status = compare_candidates(&c, candidates, n_candidates, chosen);
     }
-    course_free(&c);
+    measurement_free(&c);
     return status;
 }

@@ -1,7 +1,7 @@
-// GELU in its tanh form and its derivative, in float, for whoever applies them: written with the logistic
-// function as kernels/cpu/isa/gelu.c has it, 0.5 (1 + tanh(u)) = sigmoid(2 u).
-#ifndef ZERO_KERNELS_CUDA_GELU_CUH
-#define ZERO_KERNELS_CUDA_GELU_CUH
+// Functions of one element that several kernels apply: GELU in its tanh form and its derivative, in float.
+// Written with the logistic function, as in kernels/cpu/isa/gelu.c: 0.5 (1 + tanh(u)) = sigmoid(2 u).
+#ifndef ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
+#define ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
 
 #include "kernels/cuda/common.cuh"
 
