@@ -1,24 +1,29 @@
-// What attention's kernels share: which rows a block works on, and the entry points of the kernels for CUDA
-// cores and for tensor cores, between which attention_forward.cu and attention_backward.cu choose. Grids are
-// (tiles, H, B): a head's blocks run close together in time and find its keys and values in the cache. Tiles
-// count down from the last, whose rows see (forward) the most keys: a grid's end is then made of small work.
+// What attention's kernels share: the rows a block works on, loading them into tiles, the online softmax, and
+// the entry points of the kernels for CUDA cores, between which and those for tensor cores
+// attention_forward.cu and attention_backward.cu choose.
+//
+// Grids are (tiles, H, B): blocks of one head run close together in time and find its keys and values in the
+// cache. Tiles count down from the last, whose rows see (forward) the most keys, so the smallest blocks run
+// last.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/common.cuh"
 
-// The widest heads of the kernels for tensor cores, and of those for CUDA cores.
+// The widest heads, in elements, of the kernels for tensor cores and of those for CUDA cores.
 constexpr int ATTENTION_TENSOR_WIDTH = 128;
 constexpr int ATTENTION_WIDTH = 256;
 
-// One head's rows of a tensor, from some position on: n rows of D elements, `stride` apart.
+// ---- rows
+
+// Rows of one head of a tensor, from some position on: n rows of D elements, `stride` elements apart.
 template <class T> struct attention_rows {
     T *x;
     size_t stride;
     int n;
 };
 
-// The rows of block's head and batch from `position` on, of n_positions, in q, k, v or their gradients.
+// The rows of the block's head and batch in q, k, v or their gradients, from `position` on, of n_positions.
 // Pointer is void * or const void *.
 template <class T, class Pointer>
 __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_stride, size_t stride, int D,
@@ -28,15 +33,15 @@ __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_st
             stride, n_positions - position};
 }
 
-// Likewise in out or dout: (B, T, H * D), dense.
+// The same for out or dout: (B, T, H * D), dense.
 template <class T, class Pointer>
 __device__ inline attention_rows<T> dense_rows(Pointer tensor, int D, int position, int T_positions) {
     size_t stride = static_cast<size_t>(gridDim.y) * D;
     return strided_rows<T>(tensor, T_positions * stride, stride, D, position, T_positions);
 }
 
-// Where the block's head begins in lse and delta, (B, H, T).
-__device__ inline size_t statistics_at(int T_positions) {
+// Offset of the block's head in lse and delta: (B, H, T).
+__device__ inline size_t head_offset(int T_positions) {
     return (static_cast<size_t>(blockIdx.z) * gridDim.y + blockIdx.y) * T_positions;
 }
 
@@ -44,10 +49,102 @@ __device__ inline int tile_counted_down() {
     return static_cast<int>(gridDim.x - 1 - blockIdx.x);
 }
 
+// ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart
+
+// How copy_to_tile moves elements; what is not valid becomes 0. UNROLL: of its loop over packs.
+// Asynchronously, in the tensor's own type. The caller commits and waits (ptx.cuh: cp_async_16).
+struct copy_async {
+    static constexpr int UNROLL = 64; // whole
+    template <class T> static __device__ __forceinline__ void copy_pack(T *to, const T *from, bool valid) {
+        cp_async_16(to, from, valid);
+    }
+    template <class T> static __device__ __forceinline__ T element(T x) {
+        return x;
+    }
+};
+
+// At once, upcast to float.
+struct copy_upcast {
+    static constexpr int UNROLL = 2;
+    template <class T>
+    static __device__ __forceinline__ void copy_pack(float *to, const T *from, bool valid) {
+        pack<T> values = {};
+        if (valid)
+            values = load_pack(from);
+        for (int k = 0; k < pack<T>::size; k++)
+            to[k] = upcast(values.x[k]);
+    }
+    template <class T> static __device__ __forceinline__ float element(T x) {
+        return upcast(x);
+    }
+};
+
+// Copies columns [column, column + WIDTH) of a head's rows to a tile, by THREADS threads; zeros past the last
+// row and past column D. `packed`: 16-byte accesses are possible in the tensor; without it, every copy is
+// synchronous. Either way the tile must be free when the call begins, and a barrier must follow before other
+// threads read it.
+template <class Copy, int ROWS, int WIDTH, int STRIDE, int THREADS, class To, class T>
+__device__ __forceinline__ void copy_to_tile(To *tile, const attention_rows<const T> &from, int column, int D,
+                                             bool packed) {
+    constexpr int PACKS = WIDTH / pack<T>::size; // per row
+    constexpr int STEP = THREADS / PACKS;        // rows at a time; the threads left over do nothing
+    int thread = static_cast<int>(threadIdx.x);
+    if (packed) {
+        int row = thread / PACKS, at = thread % PACKS * pack<T>::size;
+        const T *x = from.x + row * from.stride + column + at;
+#pragma unroll(Copy::UNROLL)
+        for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, row += STEP, x += STEP * from.stride) {
+            if (thread >= STEP * PACKS || row >= ROWS)
+                break;
+            bool valid = row < from.n && column + at < D;
+            Copy::copy_pack(tile + row * STRIDE + at, valid ? x : from.x, valid);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = thread; i < ROWS * WIDTH; i += THREADS) {
+        int row = i / WIDTH, at = i % WIDTH;
+        bool valid = row < from.n && column + at < D;
+        tile[row * STRIDE + at] =
+            valid ? Copy::element(from.x[row * from.stride + column + at]) : downcast<To>(0);
+    }
+}
+
+// ---- online softmax (FlashAttention-2, arXiv 2307.08691)
+
+// Of one row: the highest scaled score so far, and this thread's part of the sum of exp(score - shift).
+struct online_softmax {
+    float shift, sum;
+};
+
+// Takes N more scores of a row from each of the LANES neighbouring threads that share it. `score(i)` is a
+// reference to the thread's i-th; it becomes exponential(score * scale - shift). Returns the factor that sums
+// made under the previous shift must be multiplied with. Every row must see a finite score in its first tile,
+// so that the shift is finite from then on.
+template <int N, int LANES, class Scores, class Exponential>
+__device__ __forceinline__ float add_scores(online_softmax &row, Scores score, float scale,
+                                            Exponential exponential) {
+    float highest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        highest = fmaxf(highest, score(i));
+    float shift = fmaxf(row.shift, lanes_max<LANES>(highest) * scale);
+    float factor = exponential(row.shift - shift);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        score(i) = exponential(fmaf(score(i), scale, -shift));
+        sum += score(i);
+    }
+    row = {shift, row.sum * factor + sum};
+    return factor;
+}
+
+// ---- launching
+
 static inline enum status attention_check_width(int D) {
     if (D > ATTENTION_WIDTH)
         return FAIL(STATUS_UNSUPPORTED,
-                    "device \"cuda\": attention heads of %d elements are too wide, at most %d can be had; "
+                    "device \"cuda\": attention heads of %d elements are too wide, at most %d are supported; "
                     "use more heads (n_head) or device=cpu",
                     D, ATTENTION_WIDTH);
     return STATUS_OK;
@@ -57,14 +154,15 @@ static inline float attention_scale(int D) {
     return static_cast<float>(1 / sqrt(static_cast<double>(D)));
 }
 
-// Whether rows of D elements, strides apart, can be read and written 16 bytes at a time.
+// Whether rows of D elements with these strides can be read and written 16 bytes at a time.
 static inline bool attention_is_packed(int D, size_t stride, size_t batch_stride, enum dtype type) {
     size_t pack = 16 / dtype_size(type);
     return D % pack == 0 && stride % pack == 0 && batch_stride % pack == 0;
 }
 
-// The same contracts as cuda_attention_forward and _backward. `packed`: 16-byte accesses are possible in
-// every tensor. delta: (B, H, T), the dot product of each row of dout with its row of out.
+// The contracts of cuda_attention_forward and _backward, on CUDA cores.
+//   packed   16-byte accesses are possible in every tensor
+//   delta    (B, H, T) fp32: the dot product of each row of dout with its row of out
 enum status attention_forward_on_cores(struct stream *stream, const struct attention_forward_args *args,
                                        bool packed) MUST_CHECK;
 enum status attention_backward_on_cores(struct stream *stream, const struct attention_backward_args *args,

@@ -1,44 +1,46 @@
 // Attention, backward (kernels/ops.h: attention_backward), in bf16 and fp16 on tensor cores
-// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Three kernels: delta = the rows' dot
-// products of dout and out; dq, a block for each tile of queries; dk and dv, a block for each tile of keys.
-// The two make the scores twice, seven products in place of five. In exchange each block owns the rows that
-// it sums, whose order is then fixed; p and ds go from one product into the next in registers, where a kernel
-// that makes all three gradients must pass them through shared memory, and keep the sums of dq in global
-// memory besides.
+// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Three kernels:
+// - delta: the dot product of each row of dout with its row of out
+// - dq: one block per tile of queries
+// - dk and dv: one block per tile of keys
+// The last two each compute the scores, so there are seven products instead of five. In exchange each block
+// owns the rows it sums, so the order of summation is fixed. p and ds pass from one product to the next in
+// registers; a kernel for all three gradients would pass them through shared memory and keep the sums of dq
+// in global memory.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
 
-// A block keeps its own rows (of q and dout, or of k and v), and STEP rows of the two others pass, the next
-// STEP copied while these are multiplied. M: fragments of 16 own rows a warp; wider heads' sums leave
-// registers to one only.
+// A block keeps its own rows (of q and dout, or of k and v) and loops over the two other tensors, STEP rows
+// at a time, double-buffered: the next STEP rows are copied while these are multiplied. M: fragments of 16
+// own rows per warp; sums of wide heads leave registers for one only.
 constexpr int STEP = 32;
 
-template <int WIDTH> struct cut {
+template <int WIDTH> struct tile_shape {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     static constexpr int STRIDE = TILE_STRIDE<WIDTH>;
     static constexpr int SHARED_ELEMENTS = (2 * ROWS + 4 * STEP) * STRIDE;
 };
 
-// What is kept and what passes: tiles in shared memory.
+// The tiles in shared memory: of the block's own rows, and of the other tensors' rows.
 template <class T, int WIDTH> struct tiles {
-    T *own[2], *passing;
+    T *own[2], *others;
 
     __device__ static tiles in_shared_memory() {
         T *start = dynamic_shared<T>();
-        constexpr int OWN = cut<WIDTH>::ROWS * cut<WIDTH>::STRIDE;
+        constexpr int OWN = tile_shape<WIDTH>::ROWS * tile_shape<WIDTH>::STRIDE;
         return {{start, start + OWN}, start + 2 * OWN};
     }
 
-    // Of the two others: tile `which` of the even or odd step.
+    // The tile of the other tensor `which` (0 or 1), in an even or odd step.
     __device__ T *step(int odd, int which) const {
-        return passing + (2 * odd + which) * STEP * cut<WIDTH>::STRIDE;
+        return others + (2 * odd + which) * STEP * tile_shape<WIDTH>::STRIDE;
     }
 };
 
 // ---- delta
 
-constexpr int DELTA_LANES = 8; // threads a row
+constexpr int DELTA_LANES = 8; // threads per row
 constexpr int DELTA_THREADS = 256;
 
 template <class T>
@@ -60,8 +62,7 @@ __global__ void __launch_bounds__(DELTA_THREADS)
     else if (valid)
         for (int d = lane; d < D; d += DELTA_LANES)
             sum = fmaf(upcast(dout[d]), upcast(out[d]), sum);
-    for (int distance = DELTA_LANES / 2; distance > 0; distance /= 2)
-        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    sum = lanes_sum<DELTA_LANES>(sum);
     size_t b = row / (T_positions * H), t = row / H % T_positions, h = row % H;
     if (valid && lane == 0)
         delta[(b * H + h) * T_positions + t] = sum;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(DELTA_THREADS)
 
 // ---- dq
 
-// ds, which holds dp = dout v^T, becomes p (dp - delta), with p = 2^(scaled score - lse).
+// ds holds dp = dout v^T and becomes p (dp - delta), with p = 2^(scaled score - lse).
 template <int M>
 __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mma_c (&scores)[M][STEP / 8],
                                               float log2_scale, const float (&lse)[M][2],
@@ -85,13 +86,13 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
             }
 }
 
-// Rows of a tile of scores are queries, columns are keys.
+// In a tile of scores, rows are queries and columns are keys.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     queries_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                      bool packed) {
-    constexpr int M = cut<WIDTH>::M, STRIDE = cut<WIDTH>::STRIDE, WARP_ROWS = cut<WIDTH>::WARP_ROWS;
-    constexpr int ROWS = cut<WIDTH>::ROWS;
+    using shape = tile_shape<WIDTH>;
+    constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int D = args.D, first = tile_counted_down() * ROWS;
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_ROWS; // the warp's first row in the tile
@@ -113,14 +114,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     for (int m = 0; m < M; m++)
         for (int h = 0; h < 2; h++) {
             int row = first + own + 16 * m + fragment_row(h);
-            size_t at = statistics_at(args.T) + row;
+            size_t at = head_offset(args.T) + row;
             lse[m][h] = row < args.T ? static_cast<const float *>(args.lse)[at] * LOG2_E : 0.0f;
             deltas[m][h] = row < args.T ? delta[at] : 0.0f;
         }
     mma_c dq[M][WIDTH / 8] = {};
     for (int key = 0, odd = 0; key < n_keys; key += STEP, odd ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); // this step is there, and all have read the one before
+        __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
         if (key + STEP < n_keys)
             load_step(key + STEP, odd ^ 1);
         if (key >= n_own_keys)
@@ -128,9 +129,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         mma_c scores[M][STEP / 8], ds[M][STEP / 8];
         multiply_rows<WIDTH, M, STEP>(scores, tile.own[0] + own * STRIDE, tile.step(odd, 0));
         multiply_rows<WIDTH, M, STEP>(ds, tile.own[1] + own * STRIDE, tile.step(odd, 1));
-        int n_visible = first + own + 1 - key; // by the warp's first row
+        int n_visible = first + own + 1 - key; // keys that the warp's first row sees
         if (n_visible < STEP)
-            hide_after(scores, n_visible);
+            mask_after(scores, n_visible);
         differentiate(ds, scores, log2_scale, lse, deltas);
         add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
     }
@@ -142,19 +143,21 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 
 // ---- dk and dv
 
-// lse (in units of log2), then delta, of a step's queries: the calling thread's one of them.
-__device__ __forceinline__ float query_statistic(const attention_backward_args &args, const float *delta,
-                                                 int query) {
+// Of the STEP queries from `query` on, lse (as base-2 logarithms) and then delta: the calling thread's one of
+// these 2 STEP values.
+__device__ __forceinline__ float lse_or_delta(const attention_backward_args &args, const float *delta,
+                                              int query) {
     int thread = static_cast<int>(threadIdx.x), row = query + thread % STEP;
     if (thread >= 2 * STEP || row >= args.T)
         return 0;
-    size_t at = statistics_at(args.T) + row;
+    size_t at = head_offset(args.T) + row;
     return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
 }
 
 // Scores become p = 2^(scaled score - lse). lse: of the queries from the thread's first column on.
 template <int M>
-__device__ __forceinline__ void weigh(mma_c (&scores)[M][STEP / 8], float log2_scale, const float *lse) {
+__device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][STEP / 8], float log2_scale,
+                                              const float *lse) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -165,7 +168,7 @@ __device__ __forceinline__ void weigh(mma_c (&scores)[M][STEP / 8], float log2_s
                     exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -lse[8 * n + i % 2]));
 }
 
-// ds, which holds dp^T of 16 queries, becomes p (dp - delta). Theirs are p's fragments from `first` on.
+// ds holds dp^T of 16 queries, whose fragments in p begin at `first`. It becomes p (dp - delta).
 template <int M>
 __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p)[M][STEP / 8], int first,
                                               const float *deltas) {
@@ -178,14 +181,14 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
                 ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
-// Rows of a tile of scores are keys, columns are queries.
+// In a tile of scores, rows are keys and columns are queries.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
-    constexpr int M = cut<WIDTH>::M, STRIDE = cut<WIDTH>::STRIDE, WARP_ROWS = cut<WIDTH>::WARP_ROWS;
-    constexpr int ROWS = cut<WIDTH>::ROWS;
-    __shared__ float statistics[2][2 * STEP]; // of the even and the odd step
+    using shape = tile_shape<WIDTH>;
+    constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
+    __shared__ float lse_and_delta[2][2 * STEP]; // of the even and the odd step
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
@@ -203,36 +206,35 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     load_tile<ROWS, WIDTH>(tile.own[1], rows(args.v, first), D, packed);
     load_step(first, 0);
     if (thread < 2 * STEP)
-        statistics[0][thread] = query_statistic(args, delta, first);
+        lse_and_delta[0][thread] = lse_or_delta(args, delta, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
     for (int query = first, odd = 0; query < args.T; query += STEP, odd ^= 1) {
         cp_async_wait<0>();
-        __syncthreads(); // this step is there, and all have read the one before
+        __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
         bool more = query + STEP < args.T;
         if (more)
             load_step(query + STEP, odd ^ 1);
-        float next_statistic = more ? query_statistic(args, delta, query + STEP) : 0;
-        int n_hidden = first + own - query; // of the step's queries, from the warp's first row
+        float next = more ? lse_or_delta(args, delta, query + STEP) : 0;
+        int n_hidden = first + own - query; // queries of the step before the warp's first key
         if (n_hidden < STEP && first + own < args.T) {
-            const float *lse = statistics[odd] + fragment_column(), *deltas = lse + STEP;
+            const float *lse = lse_and_delta[odd] + fragment_column(), *deltas = lse + STEP;
             mma_c p[M][STEP / 8];
             multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
             if (n_hidden + WARP_ROWS > 1)
-                hide_before(p, n_hidden);
-            weigh(p, log2_scale, lse);
+                mask_before(p, n_hidden);
+            apply_softmax(p, log2_scale, lse);
             add_rows<WIDTH, M, STEP>(dv, p, tile.step(odd, 1));
-            // 16 queries at a time: registers are short
+            // 16 queries at a time, to save registers
 #pragma unroll
-            for (int part = 0; part < STEP; part += 16) {
+            for (int i = 0; i < STEP; i += 16) {
                 mma_c ds[M][2];
-                multiply_rows<WIDTH, M, 16>(ds, tile.own[1] + own * STRIDE,
-                                            tile.step(odd, 1) + part * STRIDE);
-                differentiate(ds, p, part / 8, deltas + part);
-                add_rows<WIDTH, M, 16>(dk, ds, tile.step(odd, 0) + part * STRIDE);
+                multiply_rows<WIDTH, M, 16>(ds, tile.own[1] + own * STRIDE, tile.step(odd, 1) + i * STRIDE);
+                differentiate(ds, p, i / 8, deltas + i);
+                add_rows<WIDTH, M, 16>(dk, ds, tile.step(odd, 0) + i * STRIDE);
             }
         }
         if (more && thread < 2 * STEP)
-            statistics[odd ^ 1][thread] = next_statistic;
+            lse_and_delta[odd ^ 1][thread] = next;
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
@@ -267,8 +269,9 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
-        dim3 grid(ceil_divide(args->T, cut<WIDTH>::ROWS), args->H, args->B), block(ATTENTION_THREADS);
-        size_t shared_bytes = cut<WIDTH>::SHARED_ELEMENTS * sizeof(T);
+        using shape = tile_shape<WIDTH>;
+        dim3 grid(ceil_divide(args->T, shape::ROWS), args->H, args->B), block(ATTENTION_THREADS);
+        size_t shared_bytes = shape::SHARED_ELEMENTS * sizeof(T);
         TRY(LAUNCH(stream, (queries_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,
                    attention_log2_scale(D), packed));
         return LAUNCH(stream, (keys_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,

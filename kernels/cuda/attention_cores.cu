@@ -1,40 +1,43 @@
-// Attention on the CUDA cores, forward and backward: fp32 in true fp32 and, in every type, heads that are too
-// wide for the tensor-core kernels. A block of threads multiplies tiles of 64 queries and 64 keys in float,
-// the head's width in pieces that pass through shared memory, so that any width up to the accumulators' does.
-// Backward makes keys' and queries' gradients in two kernels, each block its own rows alone: no sum depends
-// on which block comes first.
+// Attention on CUDA cores, forward and backward: fp32 in true fp32, and heads of any type that are too wide
+// for the tensor-core kernels. A block multiplies tiles of 64 queries and 64 keys in float and walks the
+// head's width in tiles of columns, so every width up to ATTENTION_WIDTH fits in shared memory. Backward
+// computes dq in one kernel and dk, dv in another; each block owns the rows it sums, so no sum depends on the
+// order of blocks.
+//
+// Loading tiles and the online softmax are those of attention.cuh. The products are not: here a thread
+// multiplies floats from shared memory, there (attention_tensor.cuh) a warp multiplies fragments by mma.
 #include "kernels/cuda/attention.cuh"
 
 namespace {
 
-// 16 x 16 threads. Of a tile, thread (y, x) has the rows y + 16 r and, of scores, the columns x + 16 c: rows
-// of shared memory that are DEPTH + 4 floats apart are then read 16 bytes at a time from different banks.
+// 16 x 16 threads. Of a tile of scores, thread (y, x) owns the rows y + 16 r and the columns x + 16 c. With
+// rows DEPTH + 4 floats apart in shared memory, its 16-byte reads then hit different banks.
 constexpr int TILE = 64;
 constexpr int SIDE = 16;
 constexpr int THREADS = SIDE * SIDE;
 constexpr int OWN = TILE / SIDE;
 
-constexpr int DEPTH = 32; // of the head, at once, in scores
+constexpr int DEPTH = 32; // columns of the head in shared memory at a time, for scores
 constexpr int DEPTH_STRIDE = DEPTH + 4;
-constexpr int GROUP = 64; // columns of the head, at once, in sums of rows
+constexpr int GROUP = 64; // the same, for sums of rows
 constexpr int WEIGHTS_STRIDE = TILE + 4;
 
 struct alignas(16) shared_tiles {
     union {
         struct {
             float a[TILE * DEPTH_STRIDE], b[TILE * DEPTH_STRIDE];
-        } factors;
+        } operands;
         float rows[TILE * GROUP];
     };
     float weights[TILE * WEIGHTS_STRIDE];
 };
 
-// A thread's part of a tile of scores.
+// A thread's own scores of a tile.
 struct scores {
     float x[OWN][OWN];
 };
 
-// A thread's part of TILE rows of a head: columns 64 g + 4 x ... + 3.
+// A thread's own elements of TILE rows of a head: columns 64 g + 4 x ... + 3.
 template <int GROUPS> struct row_sums { float x[OWN][GROUPS][4]; };
 
 __device__ inline int own_row(int r) {
@@ -49,47 +52,28 @@ __device__ inline float4 load_four(const float *from) {
     return *reinterpret_cast<const float4 *>(from);
 }
 
-// TILE rows, their columns from `column` on, to shared memory; zeros past the last row and past column D.
+// Copies TILE rows to shared memory, their columns from `column` on.
 template <int COLUMNS, int STRIDE, class T>
 __device__ void load_tile(float *tile, const attention_rows<const T> &from, int column, int D, bool packed) {
-    int thread = static_cast<int>(threadIdx.x);
-    if (packed) {
-        constexpr int size = pack<T>::size;
-#pragma unroll 2
-        for (int i = thread * size; i < TILE * COLUMNS; i += THREADS * size) {
-            int row = i / COLUMNS, at = i % COLUMNS;
-            pack<T> piece = {};
-            if (row < from.n && column + at < D)
-                piece = load_pack(from.x + row * from.stride + column + at);
-            for (int k = 0; k < size; k++)
-                tile[row * STRIDE + at + k] = upcast(piece.x[k]);
-        }
-        return;
-    }
-#pragma unroll 1
-    for (int i = thread; i < TILE * COLUMNS; i += THREADS) {
-        int row = i / COLUMNS, at = i % COLUMNS;
-        bool valid = row < from.n && column + at < D;
-        tile[row * STRIDE + at] = valid ? upcast(from.x[row * from.stride + column + at]) : 0.0f;
-    }
+    copy_to_tile<copy_upcast, TILE, COLUMNS, STRIDE, THREADS>(tile, from, column, D, packed);
 }
 
-// The products of every row of a with every row of b.
+// a b^T: the products of every row of a with every row of b.
 template <class T>
 __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const T> &a,
                                 const attention_rows<const T> &b, int D, bool packed) {
     scores sums = {};
     for (int column = 0; column < D; column += DEPTH) {
-        __syncthreads(); // what shared.factors held was read
-        load_tile<DEPTH, DEPTH_STRIDE>(shared.factors.a, a, column, D, packed);
-        load_tile<DEPTH, DEPTH_STRIDE>(shared.factors.b, b, column, D, packed);
+        __syncthreads(); // all threads have read shared.operands
+        load_tile<DEPTH, DEPTH_STRIDE>(shared.operands.a, a, column, D, packed);
+        load_tile<DEPTH, DEPTH_STRIDE>(shared.operands.b, b, column, D, packed);
         __syncthreads();
 #pragma unroll 1
         for (int k = 0; k < DEPTH && column + k < D; k += 4) {
             float4 left[OWN], right[OWN];
             for (int i = 0; i < OWN; i++) {
-                left[i] = load_four(shared.factors.a + own_row(i) * DEPTH_STRIDE + k);
-                right[i] = load_four(shared.factors.b + own_column(i) * DEPTH_STRIDE + k);
+                left[i] = load_four(shared.operands.a + own_row(i) * DEPTH_STRIDE + k);
+                right[i] = load_four(shared.operands.b + own_column(i) * DEPTH_STRIDE + k);
             }
             for (int r = 0; r < OWN; r++)
                 for (int c = 0; c < OWN; c++) {
@@ -104,7 +88,7 @@ __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const
     return sums;
 }
 
-// Columns of group g: what shared.weights and the n rows in shared.rows hold, multiplied.
+// Adds the product of shared.weights and the n rows in shared.rows to the columns of group g.
 template <int GROUPS>
 __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g, int n, int D) {
     int column = static_cast<int>(threadIdx.x) % SIDE * 4;
@@ -135,14 +119,14 @@ __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &s
 template <int GROUPS, class T>
 __device__ void add_rows(shared_tiles &shared, row_sums<GROUPS> &sums, const scores &weights,
                          const attention_rows<const T> &rows, int D, bool packed) {
-    __syncthreads(); // what shared.weights held was read
+    __syncthreads(); // all threads have read shared.weights
     for (int r = 0; r < OWN; r++)
         for (int c = 0; c < OWN; c++)
             shared.weights[own_row(r) * WEIGHTS_STRIDE + own_column(c)] = weights.x[r][c];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         if (g * GROUP < D) {
-            __syncthreads(); // what shared.rows held was read
+            __syncthreads(); // all threads have read shared.rows
             load_tile<GROUP, GROUP>(shared.rows, rows, g * GROUP, D, packed);
             __syncthreads();
             add_group(shared, sums, g, rows.n, D);
@@ -178,44 +162,18 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 
 // ---- forward
 
-// Sum or maximum over the 16 threads of a row, which are neighbours in a warp.
-__device__ inline float row_sum(float x) {
-    for (int distance = SIDE / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(0xffffffff, x, distance);
-    return x;
-}
-
-__device__ inline float row_max(float x) {
-    for (int distance = SIDE / 2; distance > 0; distance /= 2)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
-    return x;
-}
-
-// Of a row: the highest score so far, and the sum of exp(score - maximum).
-struct online_softmax {
-    float maximum, sum;
-};
-
-// Scores become exp(scaled score - maximum), and what was summed under a lower maximum is rescaled. Row r of
-// the thread sees the tile's first n_visible[r] columns. The first tile shows a key to every row, so that the
-// maximum is finite from then on.
+// Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
+// of the thread sees the tile's first n_visible[r] columns. The SIDE threads that share a row are neighbours
+// in a warp.
 template <int GROUPS>
-__device__ void soften(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
-                       const int (&n_visible)[OWN]) {
+__device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
+                              const int (&n_visible)[OWN]) {
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
-        float highest = rows[r].maximum, sum = 0;
-        for (int c = 0; c < OWN; c++) {
+        for (int c = 0; c < OWN; c++)
             tile.x[r][c] = own_column(c) < n_visible[r] ? tile.x[r][c] * scale : -INFINITY;
-            highest = fmaxf(highest, tile.x[r][c]);
-        }
-        highest = row_max(highest);
-        for (int c = 0; c < OWN; c++) {
-            tile.x[r][c] = expf(tile.x[r][c] - highest);
-            sum += tile.x[r][c];
-        }
-        float factor = expf(rows[r].maximum - highest);
-        rows[r] = {highest, rows[r].sum * factor + sum};
+        auto score = [&](int c) -> float & { return tile.x[r][c]; };
+        float factor = add_scores<OWN, SIDE>(rows[r], score, 1.0f, [](float x) { return expf(x); });
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
             for (int k = 0; k < 4; k++)
@@ -243,35 +201,35 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
         for (int r = 0; r < OWN; r++)
             n_visible[r] = cached + first + own_row(r) + 1 - key;
         scores tile = multiply_rows(shared, q, k, D, packed);
-        soften(tile, rows, out, scale, n_visible);
+        apply_softmax(tile, rows, out, scale, n_visible);
         add_rows(shared, out, tile, v, D, packed);
     }
     float factors[OWN];
     for (int r = 0; r < OWN; r++) {
-        float sum = row_sum(rows[r].sum);
+        float sum = lanes_sum<SIDE>(rows[r].sum);
         factors[r] = 1 / sum;
         if (args.lse && own_column(0) == 0 && first + own_row(r) < args.T)
-            static_cast<float *>(args.lse)[statistics_at(args.T) + first + own_row(r)] =
-                rows[r].maximum + logf(sum);
+            static_cast<float *>(args.lse)[head_offset(args.T) + first + own_row(r)] =
+                rows[r].shift + logf(sum);
     }
     store_rows(dense_rows<T>(args.out, D, first, args.T), out, factors, D, packed);
 }
 
 // ---- backward
 
-// Scores become p = exp(scaled score - lse), and dscores, which hold dp = dout v^T, become p (dp - delta).
+// A score becomes p = exp(scaled score - lse); dscore holds dp = dout v^T and becomes p (dp - delta).
 __device__ inline void differentiate(float &score, float &dscore, float scale, float lse, float delta,
                                      bool visible) {
     score = visible ? expf(fmaf(score, scale, -lse)) : 0.0f;
     dscore = score * (dscore - delta);
 }
 
-__device__ inline attention_rows<const float> tile_statistics(const void *values, int T_positions,
-                                                              int first) {
-    return {static_cast<const float *>(values) + statistics_at(T_positions) + first, 1, T_positions - first};
+// lse or delta of the rows from `first` on, and its value in a row (0 past the last).
+__device__ inline attention_rows<const float> row_values(const void *values, int T_positions, int first) {
+    return {static_cast<const float *>(values) + head_offset(T_positions) + first, 1, T_positions - first};
 }
 
-__device__ inline float statistic(const attention_rows<const float> &values, int row) {
+__device__ inline float row_value(const attention_rows<const float> &values, int row) {
     return row < values.n ? values.x[row] : 0.0f;
 }
 
@@ -284,23 +242,23 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
     };
     attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
-    attention_rows<const float> lse = tile_statistics(args.lse, n, first);
-    attention_rows<const float> deltas = tile_statistics(delta, n, first);
+    attention_rows<const float> lse = row_values(args.lse, n, first);
+    attention_rows<const float> deltas = row_values(delta, n, first);
     row_sums<GROUPS> dq = {};
     for (int key = 0; key <= first; key += TILE) {
         scores p = multiply_rows(shared, rows(args.q, first), rows(args.k, key), D, packed);
         scores ds = multiply_rows(shared, dout, rows(args.v, key), D, packed);
         for (int r = 0; r < OWN; r++)
             for (int c = 0; c < OWN; c++)
-                differentiate(p.x[r][c], ds.x[r][c], scale, statistic(lse, own_row(r)),
-                              statistic(deltas, own_row(r)), key + own_column(c) <= first + own_row(r));
+                differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_row(r)),
+                              row_value(deltas, own_row(r)), key + own_column(c) <= first + own_row(r));
         add_rows(shared, dq, ds, rows(args.k, key), D, packed);
     }
     const float factors[OWN] = {scale, scale, scale, scale};
     store_rows(strided_rows<T>(args.dq, args.batch_stride, args.stride, D, first, n), dq, factors, D, packed);
 }
 
-// The tiles are transposed: rows are keys, columns are queries.
+// Here tiles are transposed: rows are keys, columns are queries.
 template <class T, int GROUPS>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     keys_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
@@ -312,14 +270,14 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     row_sums<GROUPS> dk = {}, dv = {};
     for (int query = first; query < n; query += TILE) {
         attention_rows<const T> dout = dense_rows<const T>(args.dout, D, query, n);
-        attention_rows<const float> lse = tile_statistics(args.lse, n, query);
-        attention_rows<const float> deltas = tile_statistics(delta, n, query);
+        attention_rows<const float> lse = row_values(args.lse, n, query);
+        attention_rows<const float> deltas = row_values(delta, n, query);
         scores p = multiply_rows(shared, rows(args.k, first), rows(args.q, query), D, packed);
         scores ds = multiply_rows(shared, rows(args.v, first), dout, D, packed);
         for (int r = 0; r < OWN; r++)
             for (int c = 0; c < OWN; c++)
-                differentiate(p.x[r][c], ds.x[r][c], scale, statistic(lse, own_column(c)),
-                              statistic(deltas, own_column(c)), first + own_row(r) <= query + own_column(c));
+                differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_column(c)),
+                              row_value(deltas, own_column(c)), first + own_row(r) <= query + own_column(c));
         add_rows(shared, dv, p, dout, D, packed);
         add_rows(shared, dk, ds, rows(args.q, query), D, packed);
     }
@@ -332,7 +290,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
 
 template <int GROUPS> struct head_groups { static constexpr int value = GROUPS; };
 
-// Calls f(T(), head_groups<GROUPS>()) for what a call needs. In 16 bits only wide heads come here.
+// Calls f(T(), head_groups<GROUPS>()) for the narrowest kernel that supports the heads. Of 16-bit types only
+// wide heads come here.
 template <class F> enum status with_type_and_groups(enum dtype type, int D, F f) {
     switch (type) {
     case DTYPE_BF16:

@@ -1,50 +1,32 @@
 // Attention, forward (kernels/ops.h: attention_forward): flash attention (arXiv 2205.14135; 2307.08691) in
-// bf16 and fp16 on tensor cores. A block keeps its queries and meets one tile of keys and values after
-// another. One barrier's wait is for keys, the next for values: while one of the two is multiplied, the other
-// one's next tile is copied, so that a single tile of each is enough. Scores and their softmax stay in
-// registers, in units of log2.
+// bf16 and fp16 on tensor cores. A block keeps its queries and loops over tiles of keys and values. Keys and
+// values alternate: while the tile of one is multiplied, the next tile of the other is copied, so one tile of
+// each is enough. Scores and their softmax stay in registers, in base-2 logarithms.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
 
 constexpr int KEYS = 64;
 
-// How a block is cut: M fragments of 16 queries a warp. Wider heads' sums leave registers to one only.
-template <int WIDTH> struct cut {
+// The tiles of a block: M fragments of 16 queries per warp. Sums of wide heads leave registers for one only.
+template <int WIDTH> struct tile_shape {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_QUERIES = 16 * M;
     static constexpr int QUERIES = ATTENTION_WARPS * WARP_QUERIES;
     static constexpr int SHARED_ELEMENTS = (QUERIES + 2 * KEYS) * TILE_STRIDE<WIDTH>;
 };
 
-// Of a thread's row: `shift`, the highest scaled score so far, and its part of the sum of 2^(score - shift).
-struct online_softmax {
-    float shift, sum;
-};
-
-// Scores become 2^(scaled score - shift), and what was summed under a lower shift is rescaled. Each row sees
-// the first key, so that its shift is finite from the first tile on.
+// Scores become weights, 2^(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Every
+// row sees the first key, so its shift is finite from the first tile on.
 template <int WIDTH, int M>
-__device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
-                                       mma_c (&out)[M][WIDTH / 8], float log2_scale) {
+__device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
+                                              mma_c (&out)[M][WIDTH / 8], float log2_scale) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            online_softmax &row = rows[m][h];
-            float highest = -INFINITY, sum = 0;
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-                highest = fmaxf(highest, fmaxf(scores[m][n].x[2 * h], scores[m][n].x[2 * h + 1]));
-            float shift = fmaxf(row.shift, fragment_row_max(highest) * log2_scale);
-            float factor = exp2_approximate(row.shift - shift);
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-                for (int i = 2 * h; i < 2 * h + 2; i++) {
-                    scores[m][n].x[i] = exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -shift));
-                    sum += scores[m][n].x[i];
-                }
-            row = {shift, row.sum * factor + sum};
+            auto score = [&](int i) -> float & { return scores[m][i / 2].x[2 * h + i % 2]; };
+            float factor = add_scores<KEYS / 4, FRAGMENT_ROW_LANES>(
+                rows[m][h], score, log2_scale, [](float x) { return exp2_approximate(x); });
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++) {
                 out[m][n].x[2 * h] *= factor;
@@ -53,7 +35,7 @@ __device__ __forceinline__ void soften(mma_c (&scores)[M][KEYS / 8], online_soft
         }
 }
 
-// Divides the sums of the warp's rows, from position `first` on, and gives their lse.
+// Divides the sums of the warp's rows, from position `first` on, and writes their lse.
 template <int WIDTH, int M>
 __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_softmax (&rows)[M][2],
                                        const attention_forward_args &args, int first) {
@@ -64,7 +46,7 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
             float sum = fragment_row_sum(rows[m][h].sum), factor = 1 / sum;
             int row = first + 16 * m + fragment_row(h);
             if (args.lse && fragment_column() == 0 && row < args.T)
-                static_cast<float *>(args.lse)[statistics_at(args.T) + row] =
+                static_cast<float *>(args.lse)[head_offset(args.T) + row] =
                     (rows[m][h].shift + log2f(sum)) * LN_2;
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++) {
@@ -77,12 +59,13 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward(attention_forward_args args, float log2_scale, bool packed) {
-    constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = cut<WIDTH>::M;
-    constexpr int QUERIES = cut<WIDTH>::QUERIES, WARP_QUERIES = cut<WIDTH>::WARP_QUERIES;
+    using shape = tile_shape<WIDTH>;
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = shape::M;
+    constexpr int QUERIES = shape::QUERIES, WARP_QUERIES = shape::WARP_QUERIES;
     T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
     int D = args.D, first = tile_counted_down() * QUERIES;
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
-    // Where the block's and the warp's rows end, and the keys that the last of each sees.
+    // The number of keys that the last row of the block, and of the warp, sees.
     int cached = args.S - args.T;
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
@@ -102,21 +85,21 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     for (int key = 0; key < n_keys; key += KEYS) {
         mma_c scores[M][KEYS / 8];
         cp_async_wait<0>();
-        __syncthreads(); // the keys are there, and all have read the values before
+        __syncthreads(); // the keys have arrived, and all threads have read the previous values
         load_tile<KEYS, WIDTH>(values, kv_rows(args.v, key), D, packed);
         cp_async_commit();
         if (key < n_own_keys)
             multiply_rows<WIDTH, M, KEYS>(scores, queries + own * STRIDE, keys);
         cp_async_wait<0>();
-        __syncthreads(); // the values are there, and all have read the keys
+        __syncthreads(); // the values have arrived, and all threads have read the keys
         if (key + KEYS < n_keys)
             load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, key + KEYS), D, packed);
         cp_async_commit();
         if (key < n_own_keys) {
             int n_visible = cached + first + own + 1 - key;
             if (n_visible < KEYS)
-                hide_after(scores, n_visible);
-            soften<WIDTH>(scores, rows, out, log2_scale);
+                mask_after(scores, n_visible);
+            apply_softmax<WIDTH>(scores, rows, out, log2_scale);
             add_rows<WIDTH, M, KEYS>(out, scores, values);
         }
     }
@@ -143,8 +126,8 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
         return LAUNCH(stream, (forward<T, WIDTH>),
-                      dim3(ceil_divide(args->T, cut<WIDTH>::QUERIES), args->H, args->B),
-                      dim3(ATTENTION_THREADS), cut<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
+                      dim3(ceil_divide(args->T, tile_shape<WIDTH>::QUERIES), args->H, args->B),
+                      dim3(ATTENTION_THREADS), tile_shape<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
                       attention_log2_scale(D), packed);
     });
 }

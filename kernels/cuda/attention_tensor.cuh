@@ -1,7 +1,7 @@
 // What attention's tensor-core kernels, forward and backward, share: tiles of rows in shared memory, and the
-// products of a warp. A warp has the rows of 16 x M: M fragments of mma's A, so that each fragment of B that
-// it loads is used M times. What one product leaves in registers is, rounded to 16 bits, the next one's A:
-// weights never pass through shared memory.
+// products of a warp. A warp owns 16 M rows, M fragments of mma's A, so each fragment of B that it loads is
+// used M times. The result of one product, rounded to 16 bits, is the A of the next: attention weights stay
+// in registers.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 
@@ -11,53 +11,32 @@ constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// What makes a product of a query and a key the logarithm to base 2 of its weight.
+// Scales the product of a query and a key to the base-2 logarithm of its softmax weight.
 static inline float attention_log2_scale(int D) {
     return static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(D)));
 }
 
-// Rows of shared memory are this many elements apart: an odd number of 16-byte pieces, so that the eight rows
-// of a matrix that ldmatrix loads are in different banks.
+// Elements between rows in shared memory: an odd multiple of 16 bytes, so that the eight rows of a matrix
+// that ldmatrix loads are in different banks.
 template <int WIDTH> constexpr int TILE_STRIDE = WIDTH + 8;
 
 // ---- tiles: ROWS x WIDTH elements, stride TILE_STRIDE<WIDTH>
 
-// Begins to copy a head's rows to a tile; zeros past the last row and past column D. Where 16-byte copies are
-// not possible, the copy happens at once: the destination must be free, and a barrier follows, either way.
+// Starts the copy of a head's rows to a tile; complete after cp_async_commit, cp_async_wait and a barrier.
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void load_tile(T *tile, const attention_rows<const T> &from, int D, bool packed) {
-    constexpr int STRIDE = TILE_STRIDE<WIDTH>, PIECES = WIDTH / pack<T>::size;
-    constexpr int STEP = ATTENTION_THREADS / PIECES; // rows at once; the threads that are left over rest
-    int thread = static_cast<int>(threadIdx.x);
-    if (packed) {
-        int row = thread / PIECES, column = thread % PIECES * pack<T>::size;
-        const T *x = from.x + row * from.stride + column;
-#pragma unroll
-        for (int i = 0; i < (ROWS + STEP - 1) / STEP; i++, row += STEP, x += STEP * from.stride) {
-            if (thread >= STEP * PIECES || row >= ROWS)
-                break;
-            bool valid = row < from.n && column < D;
-            cp_async_16(tile + row * STRIDE + column, valid ? x : from.x, valid);
-        }
-        return;
-    }
-#pragma unroll 1
-    for (int i = thread; i < ROWS * WIDTH; i += ATTENTION_THREADS) {
-        int row = i / WIDTH, column = i % WIDTH;
-        bool valid = row < from.n && column < D;
-        tile[row * STRIDE + column] = valid ? from.x[row * from.stride + column] : downcast<T>(0);
-    }
+    copy_to_tile<copy_async, ROWS, WIDTH, TILE_STRIDE<WIDTH>, ATTENTION_THREADS>(tile, from, 0, D, packed);
 }
 
-// Writes a warp's ROWS rows of a tile, which this warp alone wrote, to a head's rows.
+// Writes ROWS rows of a tile to a head's rows. The calling warp must have written them itself.
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T *tile, int D, bool packed) {
-    constexpr int STRIDE = TILE_STRIDE<WIDTH>, PIECES = WIDTH / pack<T>::size;
+    constexpr int STRIDE = TILE_STRIDE<WIDTH>, PACKS = WIDTH / pack<T>::size;
     int lane = static_cast<int>(threadIdx.x) % WARP;
     if (packed) {
 #pragma unroll
-        for (int i = lane; i < ROWS * PIECES; i += WARP) {
-            int row = i / PIECES, column = i % PIECES * pack<T>::size;
+        for (int i = lane; i < ROWS * PACKS; i += WARP) {
+            int row = i / PACKS, column = i % PACKS * pack<T>::size;
             if (row < to.n && column < D)
                 store_pack(to.x + row * to.stride + column, load_pack(tile + row * STRIDE + column));
         }
@@ -71,14 +50,14 @@ __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T 
     }
 }
 
-// ---- fragments, from their first element in a tile
+// ---- fragments, loaded from their first element in a tile
 
 template <int WIDTH, class T> __device__ __forceinline__ void load_a(mma_a &a, const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     ldmatrix_x4(a.x, tile + lane % 16 * TILE_STRIDE<WIDTH> + lane / 16 * 8);
 }
 
-// Two fragments of B side by side, 16 x 16, whose columns are the tile's rows.
+// Two neighbouring fragments of B, 16 x 16, whose columns are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -87,7 +66,7 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma
     b[1] = {{x[2], x[3]}};
 }
 
-// Likewise, whose rows are the tile's rows.
+// The same, whose rows are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -96,9 +75,10 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[
     b[1] = {{x[2], x[3]}};
 }
 
-// ---- a warp's products. A thread has, of each 16 x 8 fragment, two rows and in each two neighbouring
-// columns.
+// ---- products of a warp
 
+// Of each 16 x 8 fragment of results a thread holds two rows (h = 0, 1), and two neighbouring columns in
+// each.
 __device__ __forceinline__ int fragment_row(int h) {
     return static_cast<int>(threadIdx.x) % WARP / 4 + 8 * h;
 }
@@ -107,7 +87,7 @@ __device__ __forceinline__ int fragment_column() {
     return static_cast<int>(threadIdx.x) % 4 * 2;
 }
 
-// Each of the 16 M rows of a with each of N rows of b.
+// c = a b^T: the products of each of a's 16 M rows with each of b's N rows.
 template <int WIDTH, int M, int N, class T>
 __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, const T *b) {
     constexpr int STRIDE = TILE_STRIDE<WIDTH>;
@@ -135,9 +115,10 @@ __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, 
     }
 }
 
-// Causal masks of a warp's scores: row r sees the columns below n_visible + r, or those from n_hidden + r on.
+// Causal masks of a warp's scores. mask_after: row r sees the columns below n_visible + r; mask_before: those
+// from n_hidden + r on.
 template <int M, int TILES>
-__device__ __forceinline__ void hide_after(mma_c (&scores)[M][TILES], int n_visible) {
+__device__ __forceinline__ void mask_after(mma_c (&scores)[M][TILES], int n_visible) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -149,7 +130,7 @@ __device__ __forceinline__ void hide_after(mma_c (&scores)[M][TILES], int n_visi
 }
 
 template <int M, int TILES>
-__device__ __forceinline__ void hide_before(mma_c (&scores)[M][TILES], int n_hidden) {
+__device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hidden) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -174,7 +155,7 @@ template <> __device__ __forceinline__ uint32_t pair<half>(float low, float high
     return bits;
 }
 
-// sums[row] += weights[row][j] * b[j] over the N rows of b, the weights rounded to T.
+// sums[row] += weights[row][j] * b[j], over the N rows of b. The weights are rounded to T.
 template <int WIDTH, int M, int N, class T>
 __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_c (&weights)[M][N / 8],
                                          const T *b) {
@@ -202,10 +183,10 @@ __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_
 
 template <class T> struct alignas(2 * sizeof(T)) two { T x[2]; };
 
-// A warp's sums times factor, rounded, to its rows of a tile that no other warp touches.
+// Writes a warp's sums times `factor`, rounded to T, to its rows of a tile, which no other warp accesses.
 template <int WIDTH, int M, class T>
 __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8], float factor) {
-    __syncwarp(); // the warp has read what the tile held
+    __syncwarp(); // the warp has finished reading the tile
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -220,22 +201,18 @@ __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH /
     __syncwarp();
 }
 
-// Sum or maximum over the four threads that share a row.
+// The threads that share a row, and the sum over them: neighbours first, unlike lanes_sum.
+constexpr int FRAGMENT_ROW_LANES = 4;
 __device__ __forceinline__ float fragment_row_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
-
-__device__ __forceinline__ float fragment_row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
 
 // ---- launching
 
 template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
 
-// Calls f(T(), head_width<WIDTH>()) for the narrowest kernel that takes heads of D elements.
+// Calls f(T(), head_width<WIDTH>()) for the narrowest kernel that supports heads of D elements.
 template <class F> enum status with_type_and_width(enum dtype type, int D, F f) {
     auto with_width = [=](auto element) {
         return D <= 32   ? f(element, head_width<32>())

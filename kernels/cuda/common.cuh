@@ -142,22 +142,31 @@ static inline bool is_aligned(const void *pointer) {
     return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
-// ---- sums in an order that is fixed by the block's size
+// ---- sums, in an order fixed by the number of threads
 
-template <class S> __device__ inline S warp_sum(S x) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2)
+// The sum or maximum over groups of LANES neighbouring lanes (a power of two), to each lane of the group.
+template <int LANES, class S> __device__ inline S lanes_sum(S x) {
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
         x += __shfl_xor_sync(0xffffffff, x, distance);
     return x;
 }
 
-__device__ inline float warp_max(float x) {
-    for (int distance = WARP / 2; distance > 0; distance /= 2)
+template <int LANES> __device__ inline float lanes_max(float x) {
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
     return x;
 }
 
-// The sum over the block's THREADS (a multiple of 32, one dimension), to every thread. `scratch` is shared,
-// one a warp, and free again when the call returns.
+template <class S> __device__ inline S warp_sum(S x) {
+    return lanes_sum<WARP>(x);
+}
+
+__device__ inline float warp_max(float x) {
+    return lanes_max<WARP>(x);
+}
+
+// The sum over the block's THREADS (a multiple of 32, one dimension), to every thread. `scratch` is shared
+// memory, one element per warp; it may be reused when the call returns.
 template <int THREADS, class S> __device__ inline S block_sum(S x, S *scratch) {
     constexpr int n_warps = THREADS / WARP;
     x = warp_sum(x);
