@@ -77,21 +77,6 @@ __device__ __forceinline__ void ldmatrix_x4_transposed(uint32_t (&r)[4], const v
                  : "memory");
 }
 
-// Likewise two matrices; the addresses are those of lanes 0-15, the others' are not used but must be valid.
-__device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
-__device__ __forceinline__ void ldmatrix_x2_transposed(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-
 // Begins to copy 16 bytes from global to shared memory, both 16-byte aligned; zeros when !valid: `global` is
 // then not read, but stays aligned. The bytes are there, for this thread alone, after a cp_async_wait that
 // covers their group; for the block's others, after a barrier that follows that wait. Until then the

@@ -276,7 +276,7 @@ void give_up_block() {
     abort();
 }
 
-int block_barrier(barrier_kind kind, int predicate, const char *file, int line) {
+void block_barrier(const char *file, int line) {
     block_runner &r = runner();
     unsigned warp = r.running / threads_per_warp, lane = r.running % threads_per_warp;
     if (r.n_exited) {
@@ -286,46 +286,29 @@ int block_barrier(barrier_kind kind, int predicate, const char *file, int line) 
                  file, line, r.n_exited));
         give_up_block();
     }
-    if (r.n_at_barrier && (line != r.barrier_line || kind != r.barrier_kind ||
-                           (file != r.barrier_file && strcmp(file, r.barrier_file)))) {
+    if (r.n_at_barrier &&
+        (line != r.barrier_line || (file != r.barrier_file && strcmp(file, r.barrier_file)))) {
         kernel_finding("divergent barrier",
                        text("waits at %s:%d while %s", file, line, who_waits(r).c_str()));
         give_up_block();
     }
     r.barrier_file = file;
     r.barrier_line = line;
-    r.barrier_kind = kind;
-    unsigned round = r.barrier_round;
-    if (!r.n_at_barrier)
-        r.barrier_sum[round] = 0;
-    r.barrier_sum[round] += predicate != 0;
     r.at_barrier[warp] |= 1u << lane;
     if (++r.n_at_barrier < r.n_threads) {
         wait_until_ready();
-    } else {
-        r.n_at_barrier = 0;
-        r.barrier_round ^= 1;
-        race_block_barrier(r);
-        r.at_barrier[warp] &= ~(1u << lane);
-        for (unsigned i = 0; i < r.n_warps; i++) {
-            make_ready(r, i, r.at_barrier[i]);
-            r.at_barrier[i] = 0;
-        }
-        if (r.random) {
-            make_ready(r, warp, 1u << lane);
-            wait_until_ready();
-        }
+        return;
     }
-    unsigned sum = r.barrier_sum[round];
-    switch (kind) {
-    case BARRIER_OR:
-        return sum != 0;
-    case BARRIER_AND:
-        return sum == r.n_threads;
-    case BARRIER_COUNT:
-        return int(sum);
-    default:
-        return 0;
+    r.n_at_barrier = 0;
+    race_block_barrier(r);
+    r.at_barrier[warp] &= ~(1u << lane);
+    for (unsigned i = 0; i < r.n_warps; i++) {
+        make_ready(r, i, r.at_barrier[i]);
+        r.at_barrier[i] = 0;
+    }
+    if (r.random) {
+        make_ready(r, warp, 1u << lane);
+        wait_until_ready();
     }
 }
 

@@ -67,17 +67,14 @@ struct block_runner {
     uint3 block = {};
     dim3 shape = dim3(0); // of the threads' indices below
     unsigned n_threads = 0, n_warps = 0, n_exited = 0;
-    unsigned running = 0;     // the thread that runs
-    bool in_kernel = false;   // a thread of the block runs, not the simulator's own code around it
-    uint32_t ready_warps = 0; // warps with a lane that is ready
-    uint64_t random = 0;      // state of the order's generator, 0: in order
-    // The barrier: two rounds' predicates, since a thread may come to the next one before all have read this
-    // one's.
-    unsigned n_at_barrier = 0, barrier_round = 0;
-    unsigned barrier_sum[2] = {};
+    unsigned running = 0;      // the thread that runs
+    bool in_kernel = false;    // a thread of the block runs, not the simulator's own code around it
+    uint32_t ready_warps = 0;  // warps with a lane that is ready
+    uint64_t random = 0;       // state of the order's generator, 0: in order
+    unsigned n_at_barrier = 0; // threads that wait at the barrier
     const char *barrier_file = nullptr;
-    int barrier_line = 0, barrier_kind = 0;
-    uint32_t at_barrier[max_warps] = {};
+    int barrier_line = 0;
+    uint32_t at_barrier[max_warps] = {}; // their lanes
     fiber main;
     fiber *crash_reporter = nullptr;   // crash.cpp
     struct race_state *race = nullptr; // race.cpp

@@ -109,10 +109,6 @@ cudaError_t cudaGetDevice(int *device) {
     return remember(device_error());
 }
 
-cudaError_t cudaSetDeviceFlags(unsigned) {
-    return remember(device_error());
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (absence() != cudaSuccess)
         return remember(absence());
@@ -192,10 +188,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
         return remember(cudaErrorInvalidValue);
     }
     return remember(cudaSuccess);
-}
-
-cudaError_t cudaDeviceReset(void) {
-    return refuse("cudaDeviceReset", cudaErrorNotSupported, "not simulated: free what was allocated instead");
 }
 
 } // extern "C"

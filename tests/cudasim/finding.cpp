@@ -237,10 +237,6 @@ cudaError_t cudaGetLastError(void) {
     return error;
 }
 
-cudaError_t cudaPeekAtLastError(void) {
-    return sticky != cudaSuccess ? sticky.load() : last_error;
-}
-
 const char *cudaGetErrorName(cudaError_t error) {
     switch (error) {
 #define CUDASIM_NAME(constant, value, text)                                                                  \

@@ -332,10 +332,6 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
     return remember(error != cudaSuccess ? error : allocate(pointer, bytes, MEMORY_PINNED));
 }
 
-cudaError_t cudaMallocHost(void **pointer, size_t bytes) {
-    return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
-}
-
 cudaError_t cudaFreeHost(void *pointer) {
     return release("cudaFreeHost", pointer, MEMORY_PINNED);
 }

@@ -75,9 +75,8 @@ struct ldmatrix_operands {
     uint32_t *r;
 };
 
-template <unsigned n_matrices, bool transposed>
-void load_matrices(void *const records[warp_size], unsigned, void *) {
-    for (unsigned i = 0; i < n_matrices; i++) {
+template <bool transposed> void load_matrices(void *const records[warp_size], unsigned, void *) {
+    for (unsigned i = 0; i < 4; i++) {
         uint16_t matrix[8][8];
         for (unsigned row = 0; row < 8; row++)
             std::memcpy(matrix[row], static_cast<const ldmatrix_operands *>(records[i * 8 + row])->row, 16);
@@ -95,16 +94,14 @@ void check_alignment(const char *what, const char *side, const void *address) {
         cudasim::fault("%s: the %s %p is not aligned to 16 bytes", what, side, address);
 }
 
-// Each lane answers for the row that it names, before it waits for the others: only what was ordered before
-// this lane's arrival may be read through its address.
-template <unsigned n_matrices, bool transposed>
-void ldmatrix(const char *what, uint32_t (&r)[n_matrices], const void *row, const void *place) {
-    if (cudasim::lane() < n_matrices * 8) {
-        check_alignment(what, "row's address", row);
-        cudasim::shared_read(row, 16, place);
-    }
+// Each lane's read of the row it names counts as its own, before it waits for the others: only writes ordered
+// before this lane's arrival may be read through its address.
+template <bool transposed>
+void ldmatrix(const char *what, uint32_t (&r)[4], const void *row, const void *place) {
+    check_alignment(what, "row's address", row);
+    cudasim::shared_read(row, 16, place);
     ldmatrix_operands operands = {row, r};
-    cudasim::warp_collective(all_lanes, what, &operands, load_matrices<n_matrices, transposed>, nullptr);
+    cudasim::warp_collective(all_lanes, what, &operands, load_matrices<transposed>, nullptr);
 }
 
 // ---- cp.async
@@ -179,19 +176,11 @@ template <> void mma_m16n8k16<__half>(mma_c &d, const mma_a &a, const mma_b &b) 
 }
 
 void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
-    ldmatrix<4, false>("ldmatrix.x4", r, row, __builtin_return_address(0));
+    ldmatrix<false>("ldmatrix.x4", r, row, __builtin_return_address(0));
 }
 
 void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row) {
-    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, __builtin_return_address(0));
-}
-
-void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
-    ldmatrix<2, false>("ldmatrix.x2", r, row, __builtin_return_address(0));
-}
-
-void ldmatrix_x2_transposed(uint32_t (&r)[2], const void *row) {
-    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, __builtin_return_address(0));
+    ldmatrix<true>("ldmatrix.x4.trans", r, row, __builtin_return_address(0));
 }
 
 void cp_async_16(void *shared, const void *global, bool valid) {

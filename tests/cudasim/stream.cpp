@@ -256,10 +256,6 @@ void cudasim_reorder(unsigned seed) {
     streams().start(seed);
 }
 
-cudaError_t cudaStreamCreate(cudaStream_t *stream) {
-    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
-}
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     if (device_error() != cudaSuccess)
         return remember(device_error());
@@ -271,16 +267,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     *stream = new CUstream_st;
     s.streams.insert(*stream);
     return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
-    return cudaStreamCreateWithFlags(stream, flags);
-}
-
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
-    *least = 0;
-    *greatest = -5;
-    return remember(device_error());
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

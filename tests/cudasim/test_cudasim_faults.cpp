@@ -56,9 +56,10 @@ __global__ void wait_at_two_barriers(int *out, bool faulty) {
     if (faulty && threadIdx.x < 32)
         __syncthreads();
     else
-        out[threadIdx.x] = __syncthreads_or(0);
+        __syncthreads();
     if (faulty && threadIdx.x >= 32)
         __syncthreads();
+    out[threadIdx.x] = 1;
 }
 
 __global__ void lanes_at_two_places(int *out, bool faulty) {
@@ -76,13 +77,13 @@ __global__ void leave_out_the_caller(int *out, bool faulty) {
 __global__ void name_a_lane_that_left(int *out, bool faulty) {
     if (threadIdx.x == 5)
         return;
-    out[threadIdx.x] = __any_sync(faulty ? ALL : ALL & ~32u, 1);
+    out[threadIdx.x] = __ballot_sync(faulty ? ALL : ALL & ~32u, 1);
 }
 
 __global__ void leave_while_named(int *out, bool faulty) {
     if (threadIdx.x == 31)
         return;
-    out[threadIdx.x] = __any_sync(faulty ? ALL : ALL >> 1, 1);
+    out[threadIdx.x] = __ballot_sync(faulty ? ALL : ALL >> 1, 1);
 }
 
 __global__ void masks_that_never_meet(int *out, bool faulty) {
@@ -93,7 +94,7 @@ __global__ void masks_that_never_meet(int *out, bool faulty) {
 
 __global__ void two_instructions(int *out, bool faulty) {
     if (faulty && threadIdx.x < 16)
-        out[threadIdx.x] = __any_sync(ALL, 1);
+        out[threadIdx.x] = __ballot_sync(ALL, 1);
     else
         out[threadIdx.x] = __shfl_sync(ALL, 1, 0);
     if (!faulty)
@@ -326,7 +327,7 @@ __global__ void lanes_without_a_barrier(int *out, bool faulty) {
     __shared__ int values[64];
     values[threadIdx.x] = int(threadIdx.x);
     if (faulty)
-        __any_sync(ALL, 1); // the lanes meet, but their memory is not ordered
+        __ballot_sync(ALL, 1); // the lanes meet, but their memory is not ordered
     else
         __syncwarp();
     out[threadIdx.x] = values[threadIdx.x ^ 1];
@@ -464,12 +465,12 @@ const fault faults[] = {
      launched<lanes_at_two_places>},
     {"leave_out_the_caller", EVERY, "which leaves out the calling lane 0", nullptr,
      launched<leave_out_the_caller, 32>},
-    {"name_a_lane_that_left", EVERY, "__any_sync", nullptr, launched<name_a_lane_that_left, 32>},
+    {"name_a_lane_that_left", EVERY, "__ballot_sync", nullptr, launched<name_a_lane_that_left, 32>},
     {"leave_while_named", EVERY, "waits for its lane 31", nullptr, launched<leave_while_named, 32>},
     {"masks_that_never_meet", EVERY,
      "deadlock: threads 0-15 wait in __syncwarp with mask 0001ffff; threads 16-31 wait", nullptr,
      launched<masks_that_never_meet, 32>},
-    {"two_instructions", EVERY, "__shfl_sync meets __any_sync", nullptr, launched<two_instructions, 32>},
+    {"two_instructions", EVERY, "__shfl_sync meets __ballot_sync", nullptr, launched<two_instructions, 32>},
     {"odd_width", EVERY, "width 12", nullptr, launched<odd_width, 32>},
     {"write_past_the_end", EVERY, "0 bytes past the end of allocation 1 (cudaMalloc, 256 bytes)",
      "write_from, block (0,0,0), thread (63,0,0)", write_past_the_end},

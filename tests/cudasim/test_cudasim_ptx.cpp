@@ -239,50 +239,39 @@ __device__ void fill_shared(uint16_t *shared, unsigned n) {
 }
 
 // Element e of shared memory is e. Matrix m's row r is the row 5 (8 m + r) mod 32 of the tile: rows that
-// belong together need not lie together. Lanes beyond the matrices' rows name a row of another tile.
-__device__ const uint16_t *row_of_lane(const uint16_t *shared, unsigned n_rows) {
-    const unsigned lane = threadIdx.x;
-    return shared + (lane < n_rows ? 5 * lane % 32 : 32 + lane) * row_stride + 8;
-}
-
-template <unsigned n> __global__ void load_matrices(uint32_t *out, bool transposed) {
+// belong together need not be neighbours.
+__global__ void load_matrices(uint32_t *out, bool transposed) {
     uint16_t *shared = dynamic_shared<uint16_t>();
-    fill_shared(shared, 64 * row_stride);
-    const uint16_t *row = row_of_lane(shared, n * 8);
-    uint32_t r[n] = {};
-    if constexpr (n == 4)
-        transposed ? ldmatrix_x4_transposed(r, row) : ldmatrix_x4(r, row);
-    else
-        transposed ? ldmatrix_x2_transposed(r, row) : ldmatrix_x2(r, row);
-    for (unsigned i = 0; i < n; i++)
-        out[threadIdx.x * n + i] = r[i];
+    fill_shared(shared, 32 * row_stride);
+    const uint16_t *row = shared + 5 * threadIdx.x % 32 * row_stride + 8;
+    uint32_t r[4] = {};
+    transposed ? ldmatrix_x4_transposed(r, row) : ldmatrix_x4(r, row);
+    for (unsigned i = 0; i < 4; i++)
+        out[threadIdx.x * 4 + i] = r[i];
 }
 
 unsigned element(unsigned matrix, unsigned row, unsigned column) {
     return 5 * (8 * matrix + row) % 32 * row_stride + 8 + column;
 }
 
-// "Each thread in a warp holds a fragment of a row, with thread 0 holding the first": four threads a row,
+// "Each thread in a warp holds a fragment of a row, with thread 0 holding the first": four threads per row,
 // two elements each; with .trans the matrix is loaded in column-major format.
 void test_ldmatrix(void **) {
-    for (unsigned n_matrices = 2; n_matrices <= 4; n_matrices += 2)
-        for (int transposed = 0; transposed < 2; transposed++) {
-            const device_array<uint32_t> out(32 * n_matrices);
-            assert_int_equal(run(n_matrices == 4 ? load_matrices<4> : load_matrices<2>, 1, 32,
-                                 64 * row_stride * 2 + 16, out, transposed != 0),
-                             cudaSuccess);
-            const std::vector<uint32_t> r = out.read();
-            for (unsigned lane = 0; lane < 32; lane++)
-                for (unsigned matrix = 0; matrix < n_matrices; matrix++) {
-                    const unsigned row = lane / 4, first = lane % 4 * 2;
-                    const unsigned low =
-                        transposed ? element(matrix, first, row) : element(matrix, row, first);
-                    const unsigned high =
-                        transposed ? element(matrix, first + 1, row) : element(matrix, row, first + 1);
-                    assert_int_equal(r[lane * n_matrices + matrix] & 0xffff, low);
-                    assert_int_equal(r[lane * n_matrices + matrix] >> 16, high);
-                }
-        }
+    for (int transposed = 0; transposed < 2; transposed++) {
+        const device_array<uint32_t> out(32 * 4);
+        assert_int_equal(run(load_matrices, 1, 32, 32 * row_stride * 2 + 16, out, transposed != 0),
+                         cudaSuccess);
+        const std::vector<uint32_t> r = out.read();
+        for (unsigned lane = 0; lane < 32; lane++)
+            for (unsigned matrix = 0; matrix < 4; matrix++) {
+                const unsigned row = lane / 4, first = lane % 4 * 2;
+                const unsigned low = transposed ? element(matrix, first, row) : element(matrix, row, first);
+                const unsigned high =
+                    transposed ? element(matrix, first + 1, row) : element(matrix, row, first + 1);
+                assert_int_equal(r[lane * 4 + matrix] & 0xffff, low);
+                assert_int_equal(r[lane * 4 + matrix] >> 16, high);
+            }
+    }
 }
 
 // As kernels use it: A and B by rows in shared memory (and B by columns), d = A B.
@@ -303,10 +292,12 @@ template <class T, bool b_by_columns> __global__ void multiply_shared(const T *a
     mma_b of_b;
     mma_c of_c = {};
     ldmatrix_x4(of_a.x, &shared_a[lane % 16][lane / 16 * 8]);
+    uint32_t twice[4]; // B, and B again
     if (b_by_columns)
-        ldmatrix_x2(of_b.x, &shared_b[lane % 8][lane / 8 % 2 * 8]);
+        ldmatrix_x4(twice, &shared_b[lane % 8][lane / 8 % 2 * 8]);
     else
-        ldmatrix_x2_transposed(of_b.x, &shared_b[lane % 16][0]);
+        ldmatrix_x4_transposed(twice, &shared_b[lane % 16][0]);
+    of_b = {{twice[2], twice[3]}};
     mma_m16n8k16<T>(of_c, of_a, of_b);
     for (unsigned i = 0; i < 4; i++)
         d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = of_c.x[i];
@@ -546,7 +537,7 @@ enum absence { lane_left, lane_elsewhere, lane_with_another, warp_too_small };
 __global__ void without_a_lane(absence how) {
     const char *row = dynamic_shared<char>() + threadIdx.x * 16;
     fill_shared(dynamic_shared<uint16_t>(), 256);
-    uint32_t r[4], two[2];
+    uint32_t r[4];
     if (threadIdx.x == 5 && how == lane_left)
         return;
     if (threadIdx.x == 5 && how == lane_elsewhere) {
@@ -554,7 +545,7 @@ __global__ void without_a_lane(absence how) {
         return;
     }
     if (threadIdx.x == 5 && how == lane_with_another)
-        ldmatrix_x2(two, row);
+        ldmatrix_x4_transposed(r, row);
     else
         ldmatrix_x4(r, row);
     mma_c d = {};

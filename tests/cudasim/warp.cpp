@@ -1,5 +1,6 @@
 // Instructions of a warp: lanes arrive one by one, the last one does the work for all. Semantics as in the
 // PTX manual (shfl.sync, vote.sync, redux.sync, match.sync, bar.warp.sync).
+#include <algorithm>
 #include <cstring>
 
 #include "cudasim.h"
@@ -96,9 +97,7 @@ void apply_shuffle(void *const records[32], unsigned mask, void *context) {
         case SHUFFLE_UP:
             source = lane - (mine->operand & 31) >= first ? lane - (mine->operand & 31) : lane;
             break;
-        case SHUFFLE_DOWN:
-            source = lane + (mine->operand & 31) <= last ? lane + (mine->operand & 31) : lane;
-            break;
+
         case SHUFFLE_XOR:
             source = (lane ^ (mine->operand & 31)) <= last ? lane ^ (mine->operand & 31) : lane;
             break;
@@ -113,59 +112,23 @@ struct vote_record {
     unsigned result;
 };
 
-void apply_vote(void *const records[32], unsigned mask, void *context) {
+void apply_vote(void *const records[32], unsigned mask, void *) {
     unsigned ballot = 0;
     for (uint32_t lanes = mask; lanes; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
         ballot |= unsigned(static_cast<vote_record *>(records[lane])->predicate) << lane;
     }
-    switch (vote_kind(reinterpret_cast<intptr_t>(context))) {
-    case VOTE_ANY:
-        ballot = ballot != 0;
-        break;
-    case VOTE_ALL:
-        ballot = ballot == mask;
-        break;
-    case VOTE_BALLOT:
-        break;
-    }
+
     for (uint32_t lanes = mask; lanes; lanes &= lanes - 1)
         static_cast<vote_record *>(records[__builtin_ctz(lanes)])->result = ballot;
 }
 
-void apply_reduction(void *const records[32], unsigned mask, void *context) {
-    bool first = true;
-    int64_t result = 0;
-    for (uint32_t lanes = mask; lanes; lanes &= lanes - 1) {
-        int64_t value = *static_cast<int64_t *>(records[__builtin_ctz(lanes)]);
-        if (first) {
-            result = value;
-            first = false;
-            continue;
-        }
-        switch (reduction_kind(reinterpret_cast<intptr_t>(context))) {
-        case REDUCE_ADD:
-            result += value;
-            break;
-        case REDUCE_MIN:
-            result = value < result ? value : result;
-            break;
-        case REDUCE_MAX:
-            result = value > result ? value : result;
-            break;
-        case REDUCE_AND:
-            result &= value;
-            break;
-        case REDUCE_OR:
-            result |= value;
-            break;
-        case REDUCE_XOR:
-            result ^= value;
-            break;
-        }
-    }
+void apply_maximum(void *const records[32], unsigned mask, void *) {
+    unsigned result = 0;
     for (uint32_t lanes = mask; lanes; lanes &= lanes - 1)
-        *static_cast<int64_t *>(records[__builtin_ctz(lanes)]) = result;
+        result = std::max(result, *static_cast<unsigned *>(records[__builtin_ctz(lanes)]));
+    for (uint32_t lanes = mask; lanes; lanes &= lanes - 1)
+        *static_cast<unsigned *>(records[__builtin_ctz(lanes)]) = result;
 }
 
 struct match_record {
@@ -185,10 +148,6 @@ void apply_match(void *const records[32], unsigned mask, void *) {
     }
 }
 
-void *kind_context(int kind) {
-    return reinterpret_cast<void *>(intptr_t(kind));
-}
-
 } // namespace
 
 void warp_barrier(unsigned mask) {
@@ -196,29 +155,25 @@ void warp_barrier(unsigned mask) {
 }
 
 uint64_t shuffle(shuffle_kind kind, unsigned mask, uint64_t bits, int operand, int width) {
-    static const char *const names[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
-                                        "__shfl_xor_sync"};
+    static const char *const names[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_xor_sync"};
     if (width < 1 || width > 32 || (width & (width - 1))) {
         kernel_finding("instruction",
                        text("%s with width %d, which must be a power of two up to 32", names[kind], width));
         give_up_block();
     }
     shuffle_record record = {bits, 0, operand, width};
-    warp_collective(mask, names[kind], &record, apply_shuffle, kind_context(kind));
+    warp_collective(mask, names[kind], &record, apply_shuffle, reinterpret_cast<void *>(intptr_t(kind)));
     return record.result;
 }
 
-unsigned vote(vote_kind kind, unsigned mask, bool predicate) {
-    static const char *const names[] = {"__ballot_sync", "__any_sync", "__all_sync"};
+unsigned ballot(unsigned mask, bool predicate) {
     vote_record record = {predicate, 0};
-    warp_collective(mask, names[kind], &record, apply_vote, kind_context(kind));
+    warp_collective(mask, "__ballot_sync", &record, apply_vote, nullptr);
     return record.result;
 }
 
-int64_t warp_reduce(reduction_kind kind, unsigned mask, int64_t value) {
-    static const char *const names[] = {"__reduce_add_sync", "__reduce_min_sync", "__reduce_max_sync",
-                                        "__reduce_and_sync", "__reduce_or_sync",  "__reduce_xor_sync"};
-    warp_collective(mask, names[kind], &value, apply_reduction, kind_context(kind));
+unsigned warp_maximum(unsigned mask, unsigned value) {
+    warp_collective(mask, "__reduce_max_sync", &value, apply_maximum, nullptr);
     return value;
 }
 
@@ -226,11 +181,6 @@ unsigned warp_match(unsigned mask, uint64_t bits) {
     match_record record = {bits, 0};
     warp_collective(mask, "__match_any_sync", &record, apply_match, nullptr);
     return record.result;
-}
-
-unsigned active_lanes() {
-    block_runner &r = runner();
-    return r.warps[r.running / threads_per_warp].live;
 }
 
 } // namespace cudasim

@@ -56,39 +56,12 @@ inline uint16_t half_encode(float value) {
     return static_cast<uint16_t>(magnitude > 0x7f800000u ? 0x7fffu : rounded);
 }
 
-// A double as a float whose last bit says whether anything was cut off: rounding that again to fewer bits
-// gives what rounding the double at once would give.
-inline float round_to_odd(double value) {
-    float nearest = static_cast<float>(value);
-    if (static_cast<double>(nearest) == value || value != value)
-        return nearest;
-    uint32_t bits = bits_as<uint32_t>(nearest);
-    if (std::fabs(static_cast<double>(nearest)) > std::fabs(value))
-        bits--;
-    return bits_as<float>(bits | 1u);
-}
-
-// The sum, its last bit as above: a product may lie on a tie that a far smaller addend decides.
-inline double sum_to_odd(double a, double b) {
-    double sum = a + b, b_in_sum = sum - a;
-    double error = (a - (sum - b_in_sum)) + (b - b_in_sum);
-    uint64_t bits = bits_as<uint64_t>(sum);
-    if (error == 0 || error != error || bits % 2 == 1)
-        return sum;
-    return bits_as<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
-}
-
 template <class Format> struct alignas(2) float16 {
     using raw = typename Format::raw;
 
     float16() = default;
     float16(const raw &other) : bits(other.x) {}
     float16(float value) : bits(Format::encode(value)) {}
-    float16(double value) : bits(Format::encode(round_to_odd(value))) {}
-    float16(short value) : float16(static_cast<double>(value)) {}
-    float16(unsigned short value) : float16(static_cast<double>(value)) {}
-    float16(int value) : float16(static_cast<double>(value)) {}
-    float16(unsigned value) : float16(static_cast<double>(value)) {}
     operator raw() const {
         return raw{bits};
     }
@@ -96,100 +69,7 @@ template <class Format> struct alignas(2) float16 {
         return Format::decode(bits);
     }
 
-    // Friends defined here are plain functions, found through their arguments: overloads resolve as CUDA's
-    // do.
-    friend float16 operator+(const float16 &a) {
-        return a;
-    }
-    friend float16 operator-(const float16 &a) {
-        return raw{static_cast<unsigned short>(a.bits ^ 0x8000u)};
-    }
-    friend float16 operator+(const float16 &a, const float16 &b) {
-        return a.wide() + b.wide();
-    }
-    friend float16 operator-(const float16 &a, const float16 &b) {
-        return a.wide() - b.wide();
-    }
-    friend float16 operator*(const float16 &a, const float16 &b) {
-        return a.wide() * b.wide();
-    }
-    friend float16 operator/(const float16 &a, const float16 &b) {
-        return a.wide() / b.wide();
-    }
-    friend float16 &operator+=(float16 &a, const float16 &b) {
-        return a = a + b;
-    }
-    friend float16 &operator-=(float16 &a, const float16 &b) {
-        return a = a - b;
-    }
-    friend float16 &operator*=(float16 &a, const float16 &b) {
-        return a = a * b;
-    }
-    friend float16 &operator/=(float16 &a, const float16 &b) {
-        return a = a / b;
-    }
-    friend bool operator==(const float16 &a, const float16 &b) {
-        return a.wide() == b.wide();
-    }
-    friend bool operator!=(const float16 &a, const float16 &b) {
-        return a.wide() != b.wide();
-    }
-    friend bool operator<(const float16 &a, const float16 &b) {
-        return a.wide() < b.wide();
-    }
-    friend bool operator<=(const float16 &a, const float16 &b) {
-        return a.wide() <= b.wide();
-    }
-    friend bool operator>(const float16 &a, const float16 &b) {
-        return a.wide() > b.wide();
-    }
-    friend bool operator>=(const float16 &a, const float16 &b) {
-        return a.wide() >= b.wide();
-    }
-    friend float16 __hadd(const float16 a, const float16 b) {
-        return a + b;
-    }
-    friend float16 __hsub(const float16 a, const float16 b) {
-        return a - b;
-    }
-    friend float16 __hmul(const float16 a, const float16 b) {
-        return a * b;
-    }
-    friend float16 __hdiv(const float16 a, const float16 b) {
-        return a / b;
-    }
-    friend float16 __hfma(const float16 a, const float16 b, const float16 c) {
-        return sum_to_odd(a.wide() * b.wide(), c.wide());
-    }
-    friend float16 __hneg(const float16 a) {
-        return -a;
-    }
-    friend float16 __habs(const float16 a) {
-        return raw{static_cast<unsigned short>(a.bits & 0x7fffu)};
-    }
-    friend bool __hisnan(const float16 a) {
-        return (a.bits & 0x7fffu) > Format::infinity;
-    }
-    friend int __hisinf(const float16 a) {
-        return (a.bits & 0x7fffu) != Format::infinity ? 0 : a.bits >> 15 ? -1 : 1;
-    }
-    // The number where only one is; of two zeros, +0 is the greater.
-    friend float16 __hmax(const float16 a, const float16 b) {
-        if (__hisnan(a) || __hisnan(b))
-            return __hisnan(a) ? __hisnan(b) ? float16(raw{0x7fff}) : b : a;
-        return a > b || (a == b && b.bits >> 15) ? a : b;
-    }
-    friend float16 __hmin(const float16 a, const float16 b) {
-        if (__hisnan(a) || __hisnan(b))
-            return __hisnan(a) ? __hisnan(b) ? float16(raw{0x7fff}) : b : a;
-        return a < b || (a == b && a.bits >> 15) ? a : b;
-    }
-
   private:
-    double wide() const {
-        return static_cast<double>(Format::decode(bits));
-    }
-
     uint16_t bits;
 };
 
@@ -200,34 +80,6 @@ template <class Format> struct alignas(4) float16_pair {
 
     float16_pair() = default;
     float16_pair(const element &low, const element &high) : x(low), y(high) {}
-
-    friend float16_pair operator+(const float16_pair &a, const float16_pair &b) {
-        return {a.x + b.x, a.y + b.y};
-    }
-    friend float16_pair operator-(const float16_pair &a, const float16_pair &b) {
-        return {a.x - b.x, a.y - b.y};
-    }
-    friend float16_pair operator*(const float16_pair &a, const float16_pair &b) {
-        return {a.x * b.x, a.y * b.y};
-    }
-    friend float16_pair __hadd2(const float16_pair a, const float16_pair b) {
-        return a + b;
-    }
-    friend float16_pair __hsub2(const float16_pair a, const float16_pair b) {
-        return a - b;
-    }
-    friend float16_pair __hmul2(const float16_pair a, const float16_pair b) {
-        return a * b;
-    }
-    friend float16_pair __hfma2(const float16_pair a, const float16_pair b, const float16_pair c) {
-        return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
-    }
-    friend float __low2float(const float16_pair a) {
-        return a.x;
-    }
-    friend float __high2float(const float16_pair a) {
-        return a.y;
-    }
 };
 
 } // namespace cudasim

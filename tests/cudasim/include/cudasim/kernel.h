@@ -35,33 +35,13 @@ template <class T> T from_bits(uint64_t bits) {
 
 } // namespace cudasim
 
-// ---- barriers and fences
+// ---- barriers
 
 inline void __syncthreads(const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
-    cudasim::block_barrier(cudasim::BARRIER_PLAIN, 0, file, line);
-}
-inline int __syncthreads_or(int predicate, const char *file = __builtin_FILE(), int line = __builtin_LINE()) {
-    return cudasim::block_barrier(cudasim::BARRIER_OR, predicate, file, line);
-}
-inline int __syncthreads_and(int predicate, const char *file = __builtin_FILE(),
-                             int line = __builtin_LINE()) {
-    return cudasim::block_barrier(cudasim::BARRIER_AND, predicate, file, line);
-}
-inline int __syncthreads_count(int predicate, const char *file = __builtin_FILE(),
-                               int line = __builtin_LINE()) {
-    return cudasim::block_barrier(cudasim::BARRIER_COUNT, predicate, file, line);
+    cudasim::block_barrier(file, line);
 }
 inline void __syncwarp(unsigned mask = 0xffffffff) {
     cudasim::warp_barrier(mask);
-}
-inline void __threadfence() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-inline void __threadfence_block() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-inline void __threadfence_system() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 // ---- within a warp
@@ -74,44 +54,20 @@ template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned delta, int 
     return cudasim::from_bits<T>(
         cudasim::shuffle(cudasim::SHUFFLE_UP, mask, cudasim::to_bits(value), int(delta), width));
 }
-template <class T> T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-    return cudasim::from_bits<T>(
-        cudasim::shuffle(cudasim::SHUFFLE_DOWN, mask, cudasim::to_bits(value), int(delta), width));
-}
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
     return cudasim::from_bits<T>(
         cudasim::shuffle(cudasim::SHUFFLE_XOR, mask, cudasim::to_bits(value), lane_mask, width));
 }
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
-    return cudasim::vote(cudasim::VOTE_BALLOT, mask, predicate != 0);
-}
-inline int __any_sync(unsigned mask, int predicate) {
-    return int(cudasim::vote(cudasim::VOTE_ANY, mask, predicate != 0));
-}
-inline int __all_sync(unsigned mask, int predicate) {
-    return int(cudasim::vote(cudasim::VOTE_ALL, mask, predicate != 0));
-}
-inline unsigned __activemask() {
-    return cudasim::active_lanes();
+    return cudasim::ballot(mask, predicate != 0);
 }
 template <class T> unsigned __match_any_sync(unsigned mask, T value) {
     return cudasim::warp_match(mask, cudasim::to_bits(value));
 }
 
-#define CUDASIM_REDUCE(name, kind, type)                                                                     \
-    inline type name(unsigned mask, type value) {                                                            \
-        return type(cudasim::warp_reduce(cudasim::kind, mask, int64_t(value)));                              \
-    }
-CUDASIM_REDUCE(__reduce_add_sync, REDUCE_ADD, int)
-CUDASIM_REDUCE(__reduce_add_sync, REDUCE_ADD, unsigned)
-CUDASIM_REDUCE(__reduce_min_sync, REDUCE_MIN, int)
-CUDASIM_REDUCE(__reduce_min_sync, REDUCE_MIN, unsigned)
-CUDASIM_REDUCE(__reduce_max_sync, REDUCE_MAX, int)
-CUDASIM_REDUCE(__reduce_max_sync, REDUCE_MAX, unsigned)
-CUDASIM_REDUCE(__reduce_and_sync, REDUCE_AND, unsigned)
-CUDASIM_REDUCE(__reduce_or_sync, REDUCE_OR, unsigned)
-CUDASIM_REDUCE(__reduce_xor_sync, REDUCE_XOR, unsigned)
-#undef CUDASIM_REDUCE
+inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+    return cudasim::warp_maximum(mask, value);
+}
 
 // ---- atomics: relaxed, as a device's are
 
@@ -139,60 +95,9 @@ template <class T> T atomicAdd(T *address, cudasim::given<T> value) {
     else
         return cudasim::atomic_update(address, [=](T old) { return old + value; });
 }
-template <class T> T atomicSub(T *address, cudasim::given<T> value) {
-    static_assert(sizeof(T) == 4 && std::is_integral<T>::value, "int or unsigned");
-    return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
-}
-template <class T> T atomicExch(T *address, cudasim::given<T> value) {
-    return cudasim::atomic_update(address, [=](T) { return value; });
-}
-template <class T> T atomicMin(T *address, cudasim::given<T> value) {
-    static_assert(std::is_integral<T>::value, "an integer");
-    return cudasim::atomic_update(address, [=](T old) { return old < value ? old : value; });
-}
 template <class T> T atomicMax(T *address, cudasim::given<T> value) {
     static_assert(std::is_integral<T>::value, "an integer");
     return cudasim::atomic_update(address, [=](T old) { return old > value ? old : value; });
 }
-template <class T> T atomicAnd(T *address, cudasim::given<T> value) {
-    return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
-}
-template <class T> T atomicOr(T *address, cudasim::given<T> value) {
-    return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
-}
-template <class T> T atomicXor(T *address, cudasim::given<T> value) {
-    return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
-}
-template <class T> T atomicCAS(T *address, cudasim::given<T> compare, cudasim::given<T> value) {
-    static_assert(std::is_integral<T>::value, "an integer");
-    __atomic_compare_exchange_n(address, &compare, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return compare;
-}
-inline unsigned atomicInc(unsigned *address, unsigned limit) {
-    return cudasim::atomic_update(address, [=](unsigned old) { return old >= limit ? 0u : old + 1; });
-}
-
-// ---- loads and stores with a cache hint, which is only a hint
-
-#define CUDASIM_LOAD(name)                                                                                   \
-    template <class T> T name(const T *address) {                                                            \
-        return *address;                                                                                     \
-    }
-#define CUDASIM_STORE(name)                                                                                  \
-    template <class T> void name(T *address, cudasim::given<T> value) {                                      \
-        *address = value;                                                                                    \
-    }
-CUDASIM_LOAD(__ldg)
-CUDASIM_LOAD(__ldcg)
-CUDASIM_LOAD(__ldca)
-CUDASIM_LOAD(__ldcs)
-CUDASIM_LOAD(__ldlu)
-CUDASIM_LOAD(__ldcv)
-CUDASIM_STORE(__stwb)
-CUDASIM_STORE(__stcg)
-CUDASIM_STORE(__stcs)
-CUDASIM_STORE(__stwt)
-#undef CUDASIM_LOAD
-#undef CUDASIM_STORE
 
 #endif
