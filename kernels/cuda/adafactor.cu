@@ -1,5 +1,5 @@
-// Adafactor's sums and step (kernels/ops.h). Blocks add what they have to the sums in memory, in whatever
-// order they come: all exact_sum are multiples of a unit, so every order gives the same bits, those of
+// Adafactor's sums and step (kernels/ops.h). Blocks add to the sums in memory by atomics, in any order. All
+// terms are multiples of a unit (kernels/exact_sum.h), so every order gives the same bits, which are those of
 // kernels/cpu/isa/adafactor.c.
 #include "kernels/cuda/span.cuh"
 #include "kernels/exact_sum.h"
@@ -14,8 +14,8 @@ struct exact_sum {
     double coarse, fine;
 };
 
-// A float's square is exact in double, fused or not. The other operations are named so that no compiler fuses
-// what must be rounded.
+// The square of a float is exact in double, fused or not. The other operations are intrinsics, so that the
+// compiler fuses nothing that must be rounded.
 __device__ exact_sum split_square(float x, const exact_units &units) {
     double wide = static_cast<double>(x);
     exact_sum sum;
@@ -36,23 +36,24 @@ __device__ void add_to_memory(double *sums, size_t n, size_t i, const exact_sum 
         atomicAdd(sums + n + i, more.fine);
 }
 
-// ---- walking a span
+// ---- walking a span row by row
 
-// Blocks stand side by side over a row's columns (x), and go through the rows (y), each element once.
-struct rows_of {
+// A span of a matrix: elements [begin, begin + n), which lie in n_rows rows from first_row on. The grid's x
+// covers the columns and its y strides over the rows; each element is visited once.
+struct span_rows {
     size_t begin, n, columns, first_row, n_rows;
 };
 
-rows_of rows_of_span(const struct adafactor_span &span) {
+span_rows rows_of_span(const struct adafactor_span &span) {
     size_t columns = static_cast<size_t>(span.columns), first = span.begin / columns;
     return {span.begin, span.n, columns, first, (span.begin + span.n + columns - 1) / columns - first};
 }
 
 constexpr int WALK_THREADS = 256;
 
-// WIDTH elements at a time: columns and begin are multiples of it, so that they are of one row, and only the
-// span's end may cut them.
-template <int WIDTH, class Step> __device__ void walk_rows(const rows_of &rows, Step &step) {
+// Calls step.at<WIDTH>(element of the span, row, column). columns and begin are multiples of WIDTH, so the
+// elements of an access are in one row, and only the end of the span can split an access.
+template <int WIDTH, class Step> __device__ void walk_rows(const span_rows &rows, Step &step) {
     size_t column = (static_cast<size_t>(blockIdx.x) * WALK_THREADS + threadIdx.x) * WIDTH;
     if (column >= rows.columns)
         return;
@@ -69,15 +70,15 @@ template <int WIDTH, class Step> __device__ void walk_rows(const rows_of &rows, 
     }
 }
 
-dim3 walk_grid(const struct stream *stream, const rows_of &rows, int width) {
+dim3 walk_grid(const struct stream *stream, const span_rows &rows, int width) {
     unsigned across =
         static_cast<unsigned>(ceil_divide(rows.columns, static_cast<size_t>(WALK_THREADS) * width));
     size_t most = static_cast<size_t>(SPAN_BLOCKS_PER_PROCESSOR) * processors_of(stream) / across + 1;
-    most = most < 65535 ? most : 65535; // of a grid's second dimension
+    most = most < 65535 ? most : 65535; // the limit of a grid's second dimension
     return dim3(across, static_cast<unsigned>(rows.n_rows < most ? rows.n_rows : most));
 }
 
-bool walks_by_packs(const struct adafactor_span &span) {
+bool can_walk_packs(const struct adafactor_span &span) {
     return span.begin % WIDEST == 0 && span.columns % WIDEST == 0;
 }
 
@@ -91,21 +92,21 @@ struct sums_call {
     const void *grad;
     enum dtype grad_type;
     float grad_scale;
-    rows_of rows;
+    span_rows rows;
     size_t n_rows; // of the tensor
     exact_units units;
 };
 
-// Where a lane's k-th column is in a tile: those that one access reads lie side by side.
+// The tile's column that is a lane's k-th: the columns of one access are contiguous.
 template <int WIDTH> __device__ size_t tile_column(int k) {
     size_t lane = threadIdx.x % WARP;
     return WIDTH == 1 ? lane + static_cast<size_t>(k) * WARP : lane * LANE_COLUMNS + static_cast<size_t>(k);
 }
 
-// A lane's elements of one row; those outside the span or the row are 0.
+// Loads a lane's elements of one row; those outside the span or the row are 0.
 template <int WIDTH>
 __device__ void load_lane(const sums_call &call, size_t row, size_t first_column, float *values) {
-    const rows_of &rows = call.rows;
+    const span_rows &rows = call.rows;
     for (int k = 0; k < LANE_COLUMNS; k += WIDTH) {
         size_t column = first_column + tile_column<WIDTH>(k), element = row * rows.columns + column;
         bool inside = column < rows.columns && element >= rows.begin;
@@ -124,8 +125,8 @@ __device__ void load_lane(const sums_call &call, size_t row, size_t first_column
     }
 }
 
-// A tile of rows and columns by each block: its columns are summed over the rows in registers, over the warps
-// in shared memory; its rows by each warp.
+// Each block sums tiles of rows and columns. Column sums run over the rows in registers, then over the warps
+// in shared memory; row sums run over the lanes of a warp.
 template <int WIDTH>
 __global__ void __launch_bounds__(TILE_WARPS *WARP) adafactor_sums(const sums_call call) {
     __shared__ double shared[2][TILE_WARPS][TILE_COLUMNS];
@@ -219,7 +220,7 @@ struct norms_step {
 
 template <int WIDTH>
 __global__ void __launch_bounds__(WALK_THREADS)
-    adafactor_norms(double *sums, const norms_step call, const rows_of rows) {
+    adafactor_norms(double *sums, const norms_step call, const span_rows rows) {
     __shared__ double scratch[WALK_THREADS / WARP];
     norms_step step = call;
     walk_rows<WIDTH>(rows, step);
@@ -253,7 +254,7 @@ template <class T> struct weights_step {
 
 template <int WIDTH, class T>
 __global__ void __launch_bounds__(WALK_THREADS)
-    adafactor_step(const weights_step<T> step, const rows_of rows) {
+    adafactor_step(const weights_step<T> step, const span_rows rows) {
     walk_rows<WIDTH>(rows, step);
 }
 
@@ -262,7 +263,7 @@ __global__ void __launch_bounds__(WALK_THREADS)
 extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct adafactor_sums_args *args) {
     if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_span(args->span);
+    span_rows rows = rows_of_span(args->span);
     int longest = args->rows > args->span.columns ? args->rows : args->span.columns;
     sums_call call = {args->row_sums,
                       args->column_sums,
@@ -272,7 +273,7 @@ extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct a
                       rows,
                       static_cast<size_t>(args->rows),
                       exact_units_of(args->bound, longest)};
-    bool packs = walks_by_packs(args->span) && is_aligned(args->grad);
+    bool packs = can_walk_packs(args->span) && is_aligned(args->grad);
     int tiles = ceil_divide(rows.n_rows, TILE_ROWS);
     dim3 grid(static_cast<unsigned>(ceil_divide(rows.columns, TILE_COLUMNS)),
               static_cast<unsigned>(tiles < 65535 ? tiles : 65535));
@@ -283,7 +284,7 @@ extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct a
 extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct adafactor_norms_args *args) {
     if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_span(args->span);
+    span_rows rows = rows_of_span(args->span);
     double n = static_cast<double>(args->elements);
     norms_step step = {direction_of(args->direction),
                        static_cast<const float *>(args->master),
@@ -292,7 +293,7 @@ extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct 
                        {0, 0},
                        {0, 0}};
     bool packs =
-        walks_by_packs(args->span) && direction_is_aligned(args->direction) && is_aligned(args->master);
+        can_walk_packs(args->span) && direction_is_aligned(args->direction) && is_aligned(args->master);
     return LAUNCH(stream, (packs ? adafactor_norms<WIDEST> : adafactor_norms<1>),
                   walk_grid(stream, rows, packs ? WIDEST : 1), WALK_THREADS, 0, args->sums, step, rows);
 }
@@ -300,8 +301,8 @@ extern "C" enum status cuda_adafactor_norms(struct stream *stream, const struct 
 extern "C" enum status cuda_adafactor_step(struct stream *stream, const struct adafactor_step_args *args) {
     if (args->span.n == 0)
         return STATUS_OK;
-    rows_of rows = rows_of_span(args->span);
-    bool packs = walks_by_packs(args->span) && direction_is_aligned(args->direction) &&
+    span_rows rows = rows_of_span(args->span);
+    bool packs = can_walk_packs(args->span) && direction_is_aligned(args->direction) &&
                  is_aligned(args->master) && is_aligned(args->param);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);

@@ -1,5 +1,5 @@
-// What every .cu file starts from: the element types, 16-byte accesses, sums over a block in a fixed order,
-// the choice of a template by dtype, and launching. Relies on the CUDA runtime alone (or tests/cudasim in its
+// Included by every .cu file: launching, element types, choosing a template by dtype, 16-byte accesses, and
+// sums over a warp or block in a fixed order. Relies on the CUDA runtime only (or on tests/cudasim in its
 // place), and on kernels/cuda/ptx.cuh for instructions that have no C++ name.
 #ifndef ZERO_KERNELS_CUDA_COMMON_CUH
 #define ZERO_KERNELS_CUDA_COMMON_CUH
@@ -26,7 +26,7 @@ constexpr int WARP = CUDA_WARP;
 
 // ---- errors
 
-// Leaves the current function with STATUS_FAILED unless the CUDA call succeeds.
+// Returns STATUS_FAILED from the current function unless the CUDA call succeeds.
 #define TRY_CUDA(call)                                                                                       \
     do {                                                                                                     \
         cudaError_t error_ = (call);                                                                         \
@@ -52,19 +52,19 @@ static inline cudaStream_t queue_of(const struct stream *stream) {
     return static_cast<cudaStream_t>(stream->queue);
 }
 
-// Makes the device's GPU the calling thread's.
+// Makes the device's GPU the current one of the calling thread.
 static inline enum status cuda_enter(const struct device *device) {
     TRY_CUDA(cudaSetDevice(cuda_of(device)->index));
     return STATUS_OK;
 }
 
-constexpr size_t SHARED_BYTES_WITHOUT_ASKING = 48 << 10;
+constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch with more must opt in
 
 template <class... Parameters, class... Arguments>
 enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
                    dim3 block, size_t shared_bytes, const Arguments &...arguments) {
     TRY(cuda_enter(stream->device));
-    if (shared_bytes > SHARED_BYTES_WITHOUT_ASKING)
+    if (shared_bytes > DEFAULT_SHARED_BYTES)
         TRY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(shared_bytes)));
     cudaLaunchConfig_t config = {};
@@ -78,15 +78,15 @@ enum status launch(const char *name, const struct stream *stream, void (*kernel)
     return STATUS_OK;
 }
 
-// LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...) gives a status. The kernel may be a
-// template in parentheses.
+// LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...) launches a kernel and gives a status. A
+// template with several arguments must be in parentheses.
 #define LAUNCH(stream, kernel, ...) launch(#kernel, stream, kernel, __VA_ARGS__)
 
 static inline int ceil_divide(size_t n, size_t by) {
     return static_cast<int>((n + by - 1) / by);
 }
 
-// ---- element types: arithmetic is in float
+// ---- element types; arithmetic is in float
 
 __device__ inline float upcast(float x) {
     return x;
@@ -98,7 +98,7 @@ __device__ inline float upcast(half x) {
     return __half2float(x);
 }
 
-// Rounded to nearest even.
+// Rounds to nearest, ties to even.
 template <class T> __device__ inline T downcast(float x);
 template <> __device__ inline float downcast<float>(float x) {
     return x;
@@ -110,7 +110,7 @@ template <> __device__ inline half downcast<half>(float x) {
     return __float2half_rn(x);
 }
 
-// Calls f(T()) with the C++ type of a compute type.
+// Calls f(T()) with the C++ type of a dtype.
 template <class F> enum status with_type(enum dtype type, F f) {
     switch (type) {
     case DTYPE_BF16:
@@ -122,7 +122,7 @@ template <class F> enum status with_type(enum dtype type, F f) {
     }
 }
 
-// ---- 16 bytes at a time
+// ---- accesses of 16 bytes
 
 template <class T> struct alignas(16) pack {
     static constexpr int size = 16 / sizeof(T);
@@ -137,7 +137,7 @@ template <class T> __device__ inline void store_pack(T *to, const pack<T> &value
     *reinterpret_cast<pack<T> *>(to) = value;
 }
 
-// Whether a pointer (NULL counts) can be accessed by packs.
+// Whether a pointer is aligned for packs (NULL is).
 static inline bool is_aligned(const void *pointer) {
     return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }

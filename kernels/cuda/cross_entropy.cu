@@ -1,18 +1,18 @@
-// Cross-entropy of rows of logits with its gradient, a row a block (a warp, where the vocabulary is small).
-// One pass reads the row, keeping each thread's maximum and its sum of exp(logit - maximum); the second goes
-// back from the row's end, where the cache still has it, and writes the gradient. The target's own gradient
-// comes from the loss by expm1, so that both keep their digits near 0.
+// Cross-entropy of rows of logits with its gradient: one block per row, or one warp where the vocabulary is
+// small. The first pass reads the row and keeps each thread's maximum and its sum of exp(logit - maximum).
+// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. The
+// target's own gradient is computed from the loss by expm1, so that both stay accurate near 0.
 #include <float.h>
 
 #include "kernels/cuda/span.cuh"
 
 namespace {
 
-constexpr int ROW_THREADS = 512;           // of a block that has a row to itself
-constexpr int WARPS_THREADS = 256;         // of a block whose warps have a row each
-constexpr int WARP_VOCABULARY = 32 * WARP; // up to this a row is a warp's
+constexpr int ROW_THREADS = 512;           // of a block with one row
+constexpr int WARPS_THREADS = 256;         // of a block with one row per warp
+constexpr int WARP_VOCABULARY = 32 * WARP; // the largest vocabulary with one row per warp
 
-// exp of the logits so far, relative to the largest of them. The start is finite, so that logits of -inf add
+// The sum of exp(logit - maximum) of the logits so far. The maximum starts finite, so that logits of -inf add
 // 0.
 struct partial_sum {
     float maximum, sum;
@@ -32,8 +32,8 @@ template <int WIDTH> __device__ inline void add_logits(partial_sum &partial, con
 }
 
 struct row_gradient {
-    float maximum, factor; // dlogit = exp(logit - maximum) * factor
-    float of_target;       // but for the target
+    float maximum, factor; // dlogit = exp(logit - maximum) * factor, except for the target
+    float of_target;       // dlogit of the target
 };
 
 template <int WIDTH, class T>
@@ -45,7 +45,7 @@ __device__ inline void write_gradient(T *dlogits, const float *logits, int c, in
     store(dlogits + c, value);
 }
 
-// GROUP threads a row; one of them (`leads`) finishes it in double. Every thread gets the row's gradient.
+// GROUP threads share a row; the first finishes it in double. Every thread gets the row's gradient.
 template <int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
                                           float scale) {
@@ -95,7 +95,7 @@ template <class T, int WIDTH, int GROUP, int THREADS>
 __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T> all, int N, int V, float scale) {
     int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (n >= N)
-        return; // whole warps: a block of one row is never beyond the last
+        return; // whole warps only: a block with one row always has a valid row
     const float *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
     int target = all.targets[n], n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;

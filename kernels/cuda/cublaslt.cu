@@ -1,5 +1,5 @@
-// See cublaslt.cuh. What the process already has comes first: that is how a simulated device, or a library
-// that something else has loaded, takes the place of the one on disk.
+// Loads cuBLASLt (cublaslt.cuh). Symbols already in the process come first, so the simulator, or a library
+// that another component loaded, replaces the one on disk.
 #include "kernels/cuda/cublaslt.cuh"
 
 #include <dlfcn.h>
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int TOOLKIT_MAJOR = CUDART_VERSION / 1000;
 
-// The structs of its header are the library's own: only the major version that the program was built with
-// will do. The last name is where the toolkit puts it when no ld.so.conf knows.
+// The library's structs may change between major versions, so only the one the program was built with is
+// loaded. The second path is where the toolkit installs it when ld.so is not configured to find it.
 void *open_library() {
     char name[64];
     const char *const formats[] = {"libcublasLt.so.%d", "/usr/local/cuda/lib64/libcublasLt.so.%d"};

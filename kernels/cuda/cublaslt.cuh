@@ -1,5 +1,5 @@
-// cuBLASLt, found when the program runs and not when it is linked: so the program starts on a machine without
-// it, and says what is missing once a GPU is asked for. Types and values are those of the library's header.
+// cuBLASLt, loaded at run time instead of linked: the program starts on machines without it, and reports what
+// is missing only when a GPU is requested. Types and values are those of the library's header.
 #ifndef ZERO_KERNELS_CUDA_CUBLASLT_CUH
 #define ZERO_KERNELS_CUDA_CUBLASLT_CUH
 
@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/common.cuh"
 
-// The functions that are used, without the prefix cublasLt.
+// The functions used, without the prefix cublasLt.
 #define CUBLASLT_FUNCTIONS(F)                                                                                \
     F(Create)                                                                                                \
     F(Destroy)                                                                                               \
@@ -29,11 +29,11 @@ struct cublaslt {
 #undef CUBLASLT_FIELD
 };
 
-// STATUS_UNSUPPORTED, with what to install, when the library or one of the functions is not there. What was
-// loaded stays until the process ends, as libraries of CUDA are made to.
+// Loads the library and finds its functions. STATUS_UNSUPPORTED, naming what to install, when the library or
+// a function is missing. The library is never unloaded; CUDA's libraries do not support that.
 enum status cublaslt_load(struct cublaslt *lt) MUST_CHECK;
 
-// Leaves the current function with STATUS_FAILED unless the call of the library `lt` succeeds.
+// Returns STATUS_FAILED from the current function unless the call of the library `lt` succeeds.
 #define TRY_CUBLASLT(lt, call)                                                                               \
     do {                                                                                                     \
         cublasStatus_t error_ = (lt).call;                                                                   \

@@ -1,4 +1,4 @@
-// The inside of the CUDA backend: its device, and the launchers of its operations, one for each in
+// Internal to the CUDA backend: its device, and the launchers of its operations, one for each in
 // kernels/ops.h.
 #ifndef ZERO_KERNELS_CUDA_CUDA_H
 #define ZERO_KERNELS_CUDA_CUDA_H
@@ -7,10 +7,10 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
-struct matmuls; // matmul.cu: cuBLASLt and the algorithms that were chosen
+struct matmuls; // matmul.cuh: cuBLASLt and the plans of products
 
 struct cuda_device {
-    struct device device; // first: a struct device * of this backend is one of these
+    struct device device; // first: this backend's struct device * points to a cuda_device
     int index;            // of the GPU
     struct cuda_properties properties;
     struct matmuls *matmuls;
@@ -21,13 +21,14 @@ struct cuda_device {
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-// What operations with matrix products have to choose before the first step: asked for with the workspace.
+// Plan (and, for large products, measure) the matrix products of a call. ops->workspace_bytes calls them, so
+// plans exist before the first step.
 enum status cuda_linear_forward_prepare(struct device *device,
                                         const struct linear_forward_args *args) MUST_CHECK;
 enum status cuda_linear_backward_prepare(struct device *device,
                                          const struct linear_backward_args *args) MUST_CHECK;
 
-enum status matmuls_new(struct matmuls **out) MUST_CHECK; // on the current GPU
+enum status matmuls_new(struct matmuls **out) MUST_CHECK; // for the current GPU
 void matmuls_delete(struct matmuls *matmuls);
 
 #endif

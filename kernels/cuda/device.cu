@@ -1,5 +1,5 @@
-// A GPU as a device: its memory, copies, streams and events, and its table of operations. One process uses
-// one GPU; every call that reaches the CUDA runtime first makes that GPU the calling thread's.
+// A GPU as a device (kernels/device.h): its memory, copies, streams, events and table of operations. A
+// process uses one GPU. Every call into the CUDA runtime first makes that GPU current for the calling thread.
 #include "kernels/cuda/common.cuh"
 
 #include <new>
@@ -11,7 +11,7 @@ extern "C" {
 
 namespace {
 
-// Mixed-precision products need mma.sync on bf16 and cp.async.
+// Compute capability 8.0: kernels use mma.sync on bf16, and cp.async.
 constexpr int LOWEST_CAPABILITY = 80;
 
 // ---- memory
@@ -25,7 +25,7 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
     if (error == cudaErrorMemoryAllocation) {
         size_t available = 0, total = 0;
         char wanted[32], there[32];
-        (void)cudaGetLastError(); // told below; nothing else failed
+        (void)cudaGetLastError(); // clears it; the message below reports it
         TRY_CUDA(cudaMemGetInfo(&available, &total));
         return FAIL(STATUS_FAILED,
                     "%s need %s of GPU memory, and %s are free; use a smaller micro-batch, "
@@ -34,7 +34,7 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
                     text_bytes(there, sizeof there, static_cast<double>(available)));
     }
     TRY_CUDA(error);
-    // On the legacy stream nothing else runs; a stream of its own keeps that so.
+    // A stream of its own, because the legacy default stream would synchronize with all others.
     cudaStream_t stream;
     TRY_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     TRY_CUDA(cudaMemsetAsync(*out, 0, bytes, stream));
@@ -46,7 +46,7 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
 void memory_delete(struct device *device, void *memory, size_t bytes) {
     (void)bytes;
     if (memory && cuda_enter(device) == STATUS_OK)
-        (void)cudaFree(memory); // nothing to be done about a failure, and the run's own was told
+        (void)cudaFree(memory); // a failure here has no remedy; an earlier one was reported
 }
 
 enum status memory_available(struct device *device, size_t *bytes) {
@@ -213,7 +213,7 @@ enum status open_gpu(cuda_device *cuda) {
             "use device=cpu",
             properties.name, properties.major, properties.minor);
     cuda->properties.n_processors = properties.multiProcessorCount;
-    cuda->properties.most_product_workspace = cuda_most_product_workspace(properties.major);
+    cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));

@@ -1,7 +1,7 @@
-// Token and position embeddings. Backward sums each row of dwte in order of (b, t) without atomics on floats:
-// the tokens are counted first, so that rows which do not occur cost nothing, and then a block takes a row
-// that does, looks for it among the tokens between its first and last place, and adds what it finds, in
-// order.
+// Token and position embeddings. Backward sums each row of dwte in order of (b, t), without atomics on
+// floats. The tokens are counted first, so rows of tokens that do not occur cost nothing. Then a block takes
+// a token that occurs, searches the batch between its first and last place, and adds the rows of dout it
+// finds, in order.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int FORWARD_THREADS = 256;
 
-// A warp a row.
+// One warp per row.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(FORWARD_THREADS)
     embedding_forward(T *out, const T *wte, const T *wpe, const int32_t *tokens, int N, int seq_len, int C,
@@ -33,16 +33,16 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
 
 // ---- backward: which tokens occur
 
-// Of each token of the vocabulary. All zero at the start; `from_end` counts places from the end of the batch,
-// so that the first place, too, is a maximum.
+// For each token of the vocabulary; all zero at the start. `from_end` counts places from the end of the
+// batch, so that the first place is found by a maximum too.
 struct occurrence {
     int count;
     int from_end; // N - the first place
     int last;     // the last place
 };
-static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "as plans count it");
+static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "the size that plans use");
 
-// The workspace: the number of tokens that occur, those tokens in any order, and every token's occurrence.
+// The workspace: the number of distinct tokens, those tokens in any order, and the occurrence of every token.
 struct occurrences {
     int *n_tokens, *tokens;
     struct occurrence *of_token;
@@ -65,10 +65,11 @@ __global__ void __launch_bounds__(COUNT_THREADS)
 // ---- backward: rows of dwte
 
 constexpr int ROW_THREADS = 128;
-constexpr int SCANNED = 4 * ROW_THREADS; // tokens that a block looks at together
-constexpr int IN_FLIGHT = 16;            // rows of dout that are asked for before the first is added
+constexpr int SCANNED = 4 * ROW_THREADS; // tokens that a block searches at a time
+constexpr int IN_FLIGHT = 16;            // rows of dout loaded before the first is added
 
-// The places in [begin, begin + SCANNED) of `token`, in order, to `places`; their number to every thread.
+// Writes the places of `token` in [begin, begin + SCANNED) to `places`, in order. Returns their number, in
+// every thread.
 __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens, int begin, int end,
                            int token) {
     constexpr int each = SCANNED / ROW_THREADS;
@@ -80,12 +81,12 @@ __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens,
         matches[k] = mine + k < end && tokens[mine + k] == token;
         n += matches[k];
     }
-    int up_to = n; // matches of this and lower lanes
+    int up_to = n; // matches of this lane and lower ones
     for (int distance = 1; distance < WARP; distance *= 2) {
         int lower = __shfl_up_sync(0xffffffff, up_to, distance);
         up_to += lane >= distance ? lower : 0;
     }
-    __syncthreads(); // the last call's places have been used
+    __syncthreads(); // all threads have used the previous call's places
     if (lane == WARP - 1)
         warp_counts[warp] = up_to;
     __syncthreads();
@@ -101,7 +102,7 @@ __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens,
     return total;
 }
 
-// sum += rows of dout at these places, one after the other.
+// sum += the rows of dout at these places, in order.
 template <int WIDTH, class T>
 __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t channels, const int *places,
                                 int n) {
@@ -116,7 +117,7 @@ __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t channe
     }
 }
 
-// blockIdx.y: a slice of ROW_THREADS * WIDTH channels. blockIdx.x walks the tokens that occur.
+// blockIdx.y: a tile of ROW_THREADS * WIDTH channels. blockIdx.x strides over the tokens that occur.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ROW_THREADS)
     add_token_rows(float *dwte, const occurrences found, const T *dout, const int32_t *tokens, int N, int C) {
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         floats<WIDTH> sum;
         if (inside)
             sum = load<WIDTH>(to);
-        if (occurrence.count <= 2) { // they are known
+        if (occurrence.count <= 2) { // first and last are all of them
             __syncthreads();
             if (threadIdx.x == 0) {
                 places[0] = first;
@@ -186,8 +187,8 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
     TRY(LAUNCH(stream, count_tokens, ceil_divide(static_cast<size_t>(N), COUNT_THREADS), COUNT_THREADS, 0,
                found, args->tokens, N));
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
-    int slices = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);
-    TRY(LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, slices), ROW_THREADS, 0,
+    int tiles = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);
+    TRY(LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, tiles), ROW_THREADS, 0,
                dwte, found, dout, args->tokens, N, args->C));
     size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
     bool aligned = is_aligned(dout) && is_aligned(dwpe) && batch % widest_access<T>() == 0;
@@ -212,8 +213,8 @@ extern "C" enum status cuda_embedding_forward(struct stream *stream,
     });
 }
 
-// A thread takes two channels of a row: more would leave a block that adds many rows too few of them under
-// way.
+// A thread takes two channels of a row. With more, a block that adds many rows would have too few loads in
+// flight.
 extern "C" enum status cuda_embedding_backward(struct stream *stream,
                                                const struct embedding_backward_args *args) {
     return with_type(args->type, [&](auto zero) {

@@ -1,8 +1,8 @@
-// Layer normalisation. Forward reads each row from memory once and keeps it in shared memory: statistics in
-// two passes over it (never E[x^2] - E[x]^2, which cancels). Backward also reads each row once; what a thread
-// sums for the weight's and bias's gradients over its block's rows stays in shared memory, goes to the
-// workspace once a block, and a second kernel adds the blocks' sums in order. Every thread reads back only
-// what it wrote itself, so the rows need no barriers but those of the sums.
+// Layer normalisation. Forward reads each row from memory once and keeps it in shared memory, where it
+// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward sums the
+// gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
+// per block; a second kernel adds the blocks' sums in order. Every thread reads back only what it wrote
+// itself, so only the sums need barriers.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -10,7 +10,7 @@ namespace {
 // ---- forward
 
 constexpr int FORWARD_THREADS = 256;
-constexpr size_t WARP_ROW_BYTES = 4096; // a row up to this is a warp's, a longer one a block's
+constexpr size_t WARP_ROW_BYTES = 4096; // one warp per row up to this size, one block above it
 
 template <class T> struct forward_tensors {
     T *out;
@@ -25,7 +25,7 @@ template <int GROUP> __device__ inline float group_sum(float x, float *scratch) 
         return block_sum<GROUP>(x, scratch);
 }
 
-// GROUP threads a row. `staged`: there is shared memory for the block's rows; if not, each pass reads x.
+// GROUP threads per row. `staged`: shared memory holds the block's rows; otherwise each pass reads x.
 template <class T, int WIDTH, int GROUP>
 __global__ void __launch_bounds__(FORWARD_THREADS)
     layernorm_forward(const forward_tensors<T> tensors, int N, int C, float epsilon, bool staged) {
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
     int row =
         static_cast<int>(blockIdx.x) * (FORWARD_THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (row >= N)
-        return; // whole warps: a block of one row is never beyond the last
+        return; // whole warps only: a block with one row always has a valid row
     int first = static_cast<int>(threadIdx.x) % GROUP * WIDTH;
     size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
     const T *x = tensors.x + begin;
@@ -97,13 +97,13 @@ template <class T> struct backward_tensors {
     const float *mean, *rstd;
 };
 
-// Sums by channel lie in planes of four floats a thread, so that a warp's accesses of 16 bytes touch every
+// Sums by channel are stored in planes of four floats per thread, so that a warp's 16-byte accesses use every
 // bank of shared memory once.
 template <int WIDTH> struct planes {
     static constexpr int plane = WIDTH < 4 ? WIDTH : 4;
     static constexpr int count = WIDTH / plane;
 
-    // Where elements [k * plane, ...) of the WIDTH from channel c on lie.
+    // The index of elements [k * plane, (k + 1) * plane) of the WIDTH from channel c on, and its inverse.
     __device__ static int place(int c, int k, int C) {
         return k * (C / count) + c / count;
     }
@@ -125,9 +125,9 @@ template <int WIDTH> struct planes {
     }
 };
 
-// blockDim.x threads (whole warps) a row, blockDim.y rows at a time. partial: (blocks, 2, C), the sums for
-// dweight and dbias in planes. `staged`: sums are made in shared memory; if not, in `partial` itself, and
-// blockDim.y is 1.
+// blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
+//   partial   [w] (blocks, 2, C): the sums for dweight and dbias, in planes
+//   staged    sums are made in shared memory; otherwise in `partial` itself, and blockDim.y is 1
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
     layernorm_backward(float *partial, const backward_tensors<T> tensors, int N, int C, bool staged) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
             row_dots[threadIdx.x / WARP][0] = sum;
             row_dots[threadIdx.x / WARP][1] = normal_sum;
         }
-        __syncthreads(); // the one a row: the next row's dots go to the other half
+        __syncthreads(); // the only one per row: the next row's dots use the other half
         parity ^= 1;
         sum = normal_sum = 0.0f;
         for (int i = 0; i < row_warps; i++) {
@@ -207,23 +207,23 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
     }
 }
 
-constexpr int FOLD_SLICES = 16; // warps, each of which adds every 16th block's sums for 32 places
+constexpr int FOLD_WARPS = 16; // each adds the sums of every 16th block, for 32 elements
 
 template <int WIDTH>
-__global__ void __launch_bounds__(WARP *FOLD_SLICES)
+__global__ void __launch_bounds__(WARP *FOLD_WARPS)
     add_partial_sums(float *dweight, float *dbias, const float *partial, int n_blocks, int C) {
-    __shared__ float slices[FOLD_SLICES][WARP];
-    int lane = static_cast<int>(threadIdx.x), slice = static_cast<int>(threadIdx.y);
+    __shared__ float warp_sums[FOLD_WARPS][WARP];
+    int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
     int i = static_cast<int>(blockIdx.x) * WARP + lane;
     float sum = 0.0f;
-    for (int block = slice; i < 2 * C && block < n_blocks; block += FOLD_SLICES)
+    for (int block = warp; i < 2 * C && block < n_blocks; block += FOLD_WARPS)
         sum += partial[static_cast<size_t>(block) * 2 * static_cast<size_t>(C) + i];
-    slices[slice][lane] = sum;
+    warp_sums[warp][lane] = sum;
     __syncthreads();
-    if (slice > 0 || i >= 2 * C)
+    if (warp > 0 || i >= 2 * C)
         return;
-    for (int k = 1; k < FOLD_SLICES; k++)
-        sum += slices[k][lane];
+    for (int k = 1; k < FOLD_WARPS; k++)
+        sum += warp_sums[k][lane];
     float *gradient = (i < C ? dweight : dbias) + planes<WIDTH>::channel(i % C, C);
     *gradient += sum;
 }
@@ -243,8 +243,8 @@ enum status launch_backward(struct stream *stream, const struct layernorm_backwa
     size_t shared_bytes = shape.staged ? static_cast<size_t>(shape.rows) * 2 * channels * sizeof(float) : 0;
     TRY(LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
                shared_bytes, partial, tensors, args->N, args->C, shape.staged));
-    return LAUNCH(stream, add_partial_sums<WIDTH>, ceil_divide(2 * channels, WARP), dim3(WARP, FOLD_SLICES),
-                  0, static_cast<float *>(args->dweight), static_cast<float *>(args->dbias), partial,
+    return LAUNCH(stream, add_partial_sums<WIDTH>, ceil_divide(2 * channels, WARP), dim3(WARP, FOLD_WARPS), 0,
+                  static_cast<float *>(args->dweight), static_cast<float *>(args->dbias), partial,
                   shape.blocks, args->C);
 }
 

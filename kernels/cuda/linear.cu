@@ -119,7 +119,7 @@ matmul sums_product(const struct linear_forward_args *args, int rows, const void
     matmul problem = product_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
     problem.transpose_a = 1;
     problem.a_stride = problem.b_stride = args->IC;
-    problem.c_stride = problem.d_stride = linear_sums_lie_in_out(args) ? args->out_stride : args->OC;
+    problem.c_stride = problem.d_stride = linear_sums_in_out(args) ? args->out_stride : args->OC;
     align(&problem, args->weight, problem.a_stride, args->type);
     align(&problem, args->x, problem.b_stride, args->type);
     align(&problem, sums, problem.d_stride, DTYPE_F32);
@@ -200,9 +200,8 @@ extern "C" enum status cuda_linear_forward_prepare(struct device *device,
                                                    const struct linear_forward_args *args) {
     matmul problem;
     bool is_fused;
-    return choose_forward(device, args,
-                          linear_sums_lie_in_out(args) ? static_cast<float *>(args->out) : nullptr, true,
-                          &problem, &is_fused);
+    return choose_forward(device, args, linear_sums_in_out(args) ? static_cast<float *>(args->out) : nullptr,
+                          true, &problem, &is_fused);
 }
 
 extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {

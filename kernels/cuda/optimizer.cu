@@ -1,9 +1,8 @@
-// An optimizer's step in one pass: each element's state is read once, the gradient unscaled, the state
-// updated in float, and the parameter rounded to its type. The arithmetic is that of
-// kernels/cpu/isa/optimizer.c, rounding for rounding: every operation is named, so that no compiler fuses
-// others than those that it fuses, and the CPU with FMA gives the same bits (a shard may be updated on
-// either). Templates are made for the rule and the moments' type; types of gradients and parameters are asked
-// for at run time, where every thread has the same answer.
+// An optimizer step in one pass: reads each element's state once, unscales the gradient, updates the state in
+// float, and rounds the parameter to its type. The arithmetic is that of kernels/cpu/isa/optimizer.c,
+// rounding by rounding. Every operation is an intrinsic, so the compiler fuses only what is written as fused,
+// and a CPU with FMA gives the same bits (a shard may be updated on either). Templates exist for each rule
+// and moment type; the types of gradients and parameters are chosen at run time, uniformly over all threads.
 #define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/span.cuh"
 #include "kernels/optimizer_constants.h"
@@ -15,7 +14,7 @@ template <enum optimizer_rule RULE, int MOMENTS> struct rule_of {
     static constexpr int n_moments = MOMENTS;
 };
 
-// What every kernel of this file is given.
+// The arguments of every kernel in this file.
 struct call {
     struct optimizer_state from, to;
     void *param;
@@ -29,7 +28,7 @@ struct call {
 
 // ---- arithmetic
 
-// The new weight, from the old one and the unscaled gradient; m and v are updated.
+// Returns the new weight from the old one and the unscaled gradient g; updates m and v.
 template <class Rule> __device__ float update(const call &call, float g, float weight, float &m, float &v) {
     const struct optimizer_constants &c = call.constants;
     if (Rule::rule == OPTIMIZER_ADAM || Rule::rule == OPTIMIZER_SGD)
@@ -63,7 +62,7 @@ __device__ void store_as(enum dtype type, void *to, size_t i, const floats<WIDTH
         store(static_cast<float *>(to) + i, value);
 }
 
-// Reads gradients and weights of elements [i, i + WIDTH), and writes the new weights.
+// Updates the weights of elements [i, i + WIDTH).
 template <class Rule, int WIDTH>
 __device__ void update_weights(const call &call, size_t i, floats<WIDTH> &m, floats<WIDTH> &v) {
     floats<WIDTH> gradients = load_as<WIDTH>(call.grad_type, call.grad, i);
@@ -76,7 +75,7 @@ __device__ void update_weights(const call &call, size_t i, floats<WIDTH> &m, flo
         store_as(call.type, call.param, i, weights);
 }
 
-// ---- fp32 and bf16 moments: element by element
+// ---- fp32 and bf16 moments, element by element
 
 template <int WIDTH>
 __device__ void store_moments(const call &, enum moment, float *to, size_t i, const floats<WIDTH> &value) {
@@ -110,12 +109,12 @@ template <class Rule, class M> struct span_step {
     }
 };
 
-// ---- int8 moments: a warp takes a block of them, and holds the new ones until their scale is known
+// ---- int8 moments: a warp updates MOMENT_BLOCK of them and holds the new ones until their scale is known
 
 constexpr int LANE_ELEMENTS = MOMENT_BLOCK / WARP;
 
-// A lane's elements lie side by side where one access reads them, else a warp apart. Those beyond the span's
-// end are left out, and count as zeros.
+// The elements of a lane: contiguous within an access of WIDTH, accesses a warp apart. Elements past the end
+// of the span are skipped and count as zeros.
 template <int WIDTH> struct lane_elements {
     static constexpr int accesses = LANE_ELEMENTS / WIDTH;
     size_t begin, n;
@@ -138,7 +137,7 @@ __device__ floats<WIDTH> load_codes(enum moment moment, const void *codes, size_
     return value;
 }
 
-// The scale and the codes of a block whose values the warp holds.
+// Stores the scale and the codes of the MOMENT_BLOCK values that the warp holds.
 template <int WIDTH>
 __device__ void store_codes(const call &call, enum moment moment, const lane_elements<WIDTH> &lane,
                             void *codes, void *scales, const floats<WIDTH> *values) {
@@ -167,7 +166,7 @@ __device__ void store_codes(const call &call, enum moment moment, const lane_ele
 
 constexpr int BLOCK_THREADS = 256;
 
-// WIDTH divides n: the wide form is for whole accesses.
+// WIDTH must divide n.
 template <class Rule, int WIDTH>
 __global__ void __launch_bounds__(BLOCK_THREADS) step_blocks(const call call, size_t n) {
     size_t warp = (static_cast<size_t>(blockIdx.x) * BLOCK_THREADS + threadIdx.x) / WARP;
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS) step_blocks(const call call, si
                 v[access] = load_codes<WIDTH>(SECOND_MOMENT, call.from.v, i, v_scale);
             update_weights<Rule>(call, i, m[access], v[access]);
         }
-        __syncwarp(); // every lane has read the scales that are now replaced
+        __syncwarp(); // every lane has read the old scales
         store_codes(call, FIRST_MOMENT, lane, call.to.m, call.to.m_scales, m);
         if (Rule::n_moments > 1)
             store_codes(call, SECOND_MOMENT, lane, call.to.v, call.to.v_scales, v);

@@ -1,18 +1,18 @@
-// A GPU that is not here, for plans: it answers how much workspace an operation takes, by the CUDA backend's
-// own formulas, and refuses all else. No driver, no runtime and no CUDA in the build are needed.
+// A device for planning that needs no GPU, driver, runtime or CUDA in the build. It reports how much
+// workspace an operation needs, by the CUDA backend's own formulas, and refuses everything else.
 #include <stdlib.h>
 
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 
-// The most of any GPU so far: scratch that grows with the GPU is then not planned too small for one.
+// The largest values of any GPU so far, so that scratch which grows with the GPU is never planned too small.
 static const struct cuda_properties largest_gpu = {
     .n_processors = 192, // of NVIDIA's whole GB202; an H200 has 132
-    .most_product_workspace = (size_t)32 << 20,
+    .max_product_workspace = (size_t)32 << 20,
 };
 
 static enum status refuse(void) {
-    return FAIL(STATUS_UNSUPPORTED, "this GPU is planned for and not here: nothing runs on it");
+    return FAIL(STATUS_UNSUPPORTED, "this device is for planning only: no operation runs on it");
 }
 
 #define REFUSED_OPERATION(name)                                                                              \
@@ -60,9 +60,9 @@ static void close_device(struct device *device) {
 enum status cuda_device_plan(struct device **out) {
     struct device *device = malloc(sizeof *device);
     if (!device)
-        return FAIL(STATUS_FAILED, "out of memory for a device");
+        return FAIL(STATUS_FAILED, "out of host memory for a device");
     *device = (struct device){.name = "cuda",
-                              .description = "a GPU that is not here",
+                              .description = "a GPU, for planning only",
                               .ops = &plan_ops,
                               .place = REGION_DEVICE,
                               .n_threads = 1,

@@ -1,58 +1,58 @@
-// Drawing tokens from logits (kernels/ops.h: sample), a block a row. Where top_k or top_p cuts, the row is
-// first brought into order of likelihood by a radix sort in the workspace: four stable passes over pairs of
-// the logit's bits and the token. A draw then needs the sums of the weights by warp, and one warp that walks
-// to the place: the weights are whole numbers, so it is the place that every device finds.
+// Sampling tokens from logits (kernels/ops.h: sample), one block per row. With top_k or top_p, the row is
+// first sorted by likelihood in the workspace: a radix sort of (logit bits, token) pairs in four stable
+// passes. A draw then sums the weights by warp, and one warp searches its span for the threshold. Weights are
+// integers, so every device finds the same token.
 #include "kernels/cuda/common.cuh"
 
 namespace {
 
-constexpr int MOST_WARPS = 32, FEW_WARPS = 4;               // of a row's block
-constexpr int FEW_WARPS_VOCABULARY = 16 * FEW_WARPS * WARP; // up to which few suffice
+constexpr int MOST_WARPS = 32, FEW_WARPS = 4;               // per block
+constexpr int FEW_WARPS_VOCABULARY = 16 * FEW_WARPS * WARP; // the largest vocabulary for FEW_WARPS
 constexpr int DIGIT_BITS = 8;
 constexpr int DIGITS = 1 << DIGIT_BITS;
 constexpr int PASSES = 32 / DIGIT_BITS;
 constexpr unsigned ALL_LANES = 0xffffffff;
 
 struct alignas(8) candidate {
-    uint32_t key; // smaller for the likelier
+    uint32_t key; // smaller for a larger logit
     int32_t token;
 };
-static_assert(sizeof(candidate) == CUDA_CANDIDATE_BYTES, "as plans count it");
+static_assert(sizeof(candidate) == CUDA_CANDIDATE_BYTES, "the size that plans use");
 
-// The float's bits, turned so that they grow as it falls; zeros of both signs are one.
+// An integer that grows as the logit falls; the same for zeros of both signs.
 __device__ inline uint32_t key_of(float logit) {
     uint32_t bits = __float_as_uint(logit + 0.0f);
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-// Each warp has its own stretch of a row, whole steps of 32: what it does, it does in order.
-struct stretch {
+// Each warp processes its own span of a row, in order, 32 elements at a time.
+struct warp_span {
     int begin, end;
 };
 
-template <int WARPS> __device__ inline stretch stretch_of(int warp, int n) {
+template <int WARPS> __device__ inline warp_span warp_span_of(int warp, int n) {
     int each = (n + WARPS * WARP - 1) / (WARPS * WARP) * WARP;
     int begin = warp * each;
     return {begin < n ? begin : n, begin + each < n ? begin + each : n};
 }
 
-__device__ inline int this_warp() {
+__device__ inline int warp_index() {
     return static_cast<int>(threadIdx.x) / WARP;
 }
-__device__ inline int this_lane() {
+__device__ inline int lane_index() {
     return static_cast<int>(threadIdx.x) % WARP;
 }
 
-// ---- the likeliest
+// ---- the most likely token
 
-// The smallest of the block's values, to every thread.
+// The smallest of the block's values, in every thread.
 template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scratch) {
     for (int distance = WARP / 2; distance > 0; distance /= 2) {
         uint64_t other = __shfl_xor_sync(ALL_LANES, x, distance);
         x = other < x ? other : x;
     }
-    if (this_lane() == 0)
-        scratch[this_warp()] = x;
+    if (lane_index() == 0)
+        scratch[warp_index()] = x;
     __syncthreads();
     for (int i = 0; i < WARPS; i++)
         x = scratch[i] < x ? scratch[i] : x;
@@ -60,7 +60,7 @@ template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scr
     return x;
 }
 
-// Keys above, tokens below: of equals the lower token.
+// The token with the largest logit; of equal logits, the lowest token. Compares key and token as one integer.
 template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64_t *scratch) {
     uint64_t best = UINT64_MAX;
     for (int token = static_cast<int>(threadIdx.x); token < V; token += WARPS * WARP) {
@@ -70,28 +70,28 @@ template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64
     return static_cast<int>(block_minimum<WARPS>(best, scratch) & UINT32_MAX);
 }
 
-// ---- order of likelihood
+// ---- sorting by likelihood
 
-// Where each warp's next candidate of a digit goes.
+// For each warp and digit, the index of its next candidate in the output.
 template <int WARPS> struct counters { uint32_t at[WARPS][DIGITS]; };
 
-// Turns counts into the places where they begin, in order of digit, then warp.
+// Turns counts into first indices, in order of digit, then warp (an exclusive prefix sum).
 template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters, uint32_t *warp_sums) {
     constexpr int each = DIGITS / WARP;
     int first = static_cast<int>(threadIdx.x) * each;
     uint32_t sum = 0;
     for (int i = first; i < first + each; i++)
         sum += counters.at[i % WARPS][i / WARPS];
-    uint32_t up_to = sum; // with this thread's
+    uint32_t up_to = sum; // inclusive
     for (int distance = 1; distance < WARP; distance *= 2) {
         uint32_t lower = __shfl_up_sync(ALL_LANES, up_to, distance);
-        up_to += this_lane() >= distance ? lower : 0;
+        up_to += lane_index() >= distance ? lower : 0;
     }
-    if (this_lane() == WARP - 1)
-        warp_sums[this_warp()] = up_to;
+    if (lane_index() == WARP - 1)
+        warp_sums[warp_index()] = up_to;
     __syncthreads();
     uint32_t place = up_to - sum;
-    for (int i = 0; i < this_warp(); i++)
+    for (int i = 0; i < warp_index(); i++)
         place += warp_sums[i];
     for (int i = first; i < first + each; i++) {
         uint32_t count = counters.at[i % WARPS][i / WARPS];
@@ -101,27 +101,28 @@ template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters,
     __syncthreads();
 }
 
-// One stable pass, by the digit at `shift`. candidate_at(i): the i-th of n before it.
+// One stable pass, by the digit at bit `shift`. candidate_at(i): the i-th of the n candidates before the
+// pass.
 template <int WARPS, class At>
 __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, counters<WARPS> &counters,
                           uint32_t *warp_sums) {
-    stretch mine = stretch_of<WARPS>(this_warp(), n);
-    uint32_t *at = counters.at[this_warp()];
-    for (int digit = this_lane(); digit < DIGITS; digit += WARP)
+    warp_span mine = warp_span_of<WARPS>(warp_index(), n);
+    uint32_t *at = counters.at[warp_index()];
+    for (int digit = lane_index(); digit < DIGITS; digit += WARP)
         at[digit] = 0;
     __syncwarp();
-    for (int i = mine.begin + this_lane(); i < mine.end; i += WARP)
+    for (int i = mine.begin + lane_index(); i < mine.end; i += WARP)
         atomicAdd(&at[candidate_at(i).key >> shift & (DIGITS - 1)], 1u);
     __syncthreads();
     counts_to_places(counters, warp_sums);
-    for (int i = mine.begin + this_lane(); i - this_lane() < mine.end; i += WARP) {
+    for (int i = mine.begin + lane_index(); i - lane_index() < mine.end; i += WARP) {
         bool inside = i < mine.end;
         candidate one = {};
         if (inside)
             one = candidate_at(i);
         uint32_t digit = inside ? one.key >> shift & (DIGITS - 1) : DIGITS;
         unsigned same = __match_any_sync(ALL_LANES, digit);
-        unsigned before = same & ((1u << this_lane()) - 1);
+        unsigned before = same & ((1u << lane_index()) - 1);
         if (inside)
             to[at[digit] + static_cast<uint32_t>(__popc(before))] = one;
         __syncwarp();
@@ -132,7 +133,7 @@ __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, coun
     __syncthreads();
 }
 
-// Gives the row in order, in one of the two buffers.
+// Returns the sorted row, in one of the two buffers.
 template <int WARPS>
 __device__ const candidate *sort_by_likelihood(const float *logits, int V, candidate *to, candidate *other) {
     __shared__ counters<WARPS> counters;
@@ -149,12 +150,12 @@ __device__ const candidate *sort_by_likelihood(const float *logits, int V, candi
     return to;
 }
 
-// ---- the draw
+// ---- drawing
 
-// The n tokens that may be drawn, in the order in which their weights are summed.
+// The n tokens to draw from, in the order in which their weights are summed.
 struct choice {
     const float *logits;
-    const candidate *sorted; // or NULL: in order of the tokens
+    const candidate *sorted; // NULL: in token order
     int n;
     double largest, temperature;
 
@@ -167,15 +168,15 @@ struct choice {
     }
 };
 
-// sums[w]: the weights of warp w's stretch. The total to every thread.
+// Writes the sum of the weights in warp w's span to sums[w]; returns the total, in every thread.
 template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint64_t *sums) {
-    stretch mine = stretch_of<WARPS>(this_warp(), choice.n);
+    warp_span mine = warp_span_of<WARPS>(warp_index(), choice.n);
     uint64_t sum = 0, total = 0;
-    for (int i = mine.begin + this_lane(); i < mine.end; i += WARP)
+    for (int i = mine.begin + lane_index(); i < mine.end; i += WARP)
         sum += choice.weight(i);
     sum = warp_sum(sum);
-    if (this_lane() == 0)
-        sums[this_warp()] = sum;
+    if (lane_index() == 0)
+        sums[warp_index()] = sum;
     __syncthreads();
     for (int i = 0; i < WARPS; i++)
         total += sums[i];
@@ -184,10 +185,11 @@ template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint6
 
 struct place {
     int i;
-    uint64_t sum; // up to and with it
+    uint64_t sum; // inclusive
 };
 
-// Where the running sum first exceeds the threshold, below the total of `sums`; place 0 where it never does.
+// Where the running sum of weights first exceeds the threshold, which is below the total of `sums`. Index 0
+// where it never does.
 template <int WARPS>
 __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
     __shared__ int found;
@@ -196,24 +198,24 @@ __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t t
     uint64_t before = 0;
     while (warp < WARPS && before + sums[warp] <= threshold)
         before += sums[warp++];
-    __syncthreads(); // what was found last has been read
+    __syncthreads(); // all threads have read the previous result
     if (threadIdx.x == 0) {
         found = 0;
         found_sum = 0;
     }
     __syncthreads();
-    stretch stretch = stretch_of<WARPS>(warp, choice.n);
-    bool searching = warp == this_warp();
-    for (int i = stretch.begin; searching && i < stretch.end; i += WARP) {
-        uint64_t weight = i + this_lane() < stretch.end ? choice.weight(i + this_lane()) : 0, sum = weight;
+    warp_span span = warp_span_of<WARPS>(warp, choice.n);
+    bool searching = warp == warp_index();
+    for (int i = span.begin; searching && i < span.end; i += WARP) {
+        uint64_t weight = i + lane_index() < span.end ? choice.weight(i + lane_index()) : 0, sum = weight;
         for (int distance = 1; distance < WARP; distance *= 2) {
             uint64_t lower = __shfl_up_sync(ALL_LANES, sum, distance);
-            sum += this_lane() >= distance ? lower : 0;
+            sum += lane_index() >= distance ? lower : 0;
         }
         sum += before;
         unsigned exceeds = __ballot_sync(ALL_LANES, sum > threshold);
-        if (exceeds && this_lane() == __ffs(static_cast<int>(exceeds)) - 1) {
-            found = i + this_lane();
+        if (exceeds && lane_index() == __ffs(static_cast<int>(exceeds)) - 1) {
+            found = i + lane_index();
             found_sum = sum;
         }
         searching = exceeds == 0;
@@ -229,7 +231,8 @@ struct settings {
     double temperature, top_p;
 };
 
-// One block a processor is enough to ask for: rows are few, and fewer registers would spill.
+// Launch bounds require one block per processor only: rows are few, and with fewer registers the kernel
+// spills.
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP, 1)
     sample(int32_t *tokens, const float *logits, const double *uniforms, const settings settings,
@@ -257,7 +260,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
         total = place_of<WARPS>(choice, sums, wanted > 0 ? wanted - 1 : 0).sum;
     }
     uint64_t threshold = static_cast<uint64_t>(uniforms[row] * static_cast<double>(total));
-    threshold = threshold < total ? threshold : total - 1; // where the total was rounded up
+    threshold =
+        threshold < total ? threshold : total - 1; // the product may have been rounded up to the total
     int i = place_of<WARPS>(choice, sums, threshold).i;
     if (threadIdx.x == 0)
         tokens[row] = choice.token(i);

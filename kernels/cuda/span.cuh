@@ -1,6 +1,7 @@
-// Flat spans of elements: WIDTH of them at a time as floats, whatever their type, and the kernel that walks a
-// span. A step is a struct with the call's pointers and `template <int WIDTH> __device__ void at(size_t i)
-// const`, which does elements [i, i + WIDTH).
+// Flat spans of elements: loading and storing WIDTH elements of any type as floats, and a kernel that applies
+// a step to a span. A step is a struct with the call's pointers and
+//   template <int WIDTH> __device__ void at(size_t i) const
+// which processes elements [i, i + WIDTH).
 #ifndef ZERO_KERNELS_CUDA_SPAN_CUH
 #define ZERO_KERNELS_CUDA_SPAN_CUH
 
@@ -13,7 +14,7 @@ template <class T, int WIDTH> struct alignas(WIDTH * sizeof(T)) elements {
     T x[WIDTH];
 };
 
-// One access of WIDTH elements, to which the address must be aligned.
+// One access of WIDTH elements; the address must be aligned to its size.
 template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from) {
     const elements<T, WIDTH> stored = *reinterpret_cast<const elements<T, WIDTH> *>(from);
     floats<WIDTH> value;
@@ -22,7 +23,7 @@ template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from
     return value;
 }
 
-// The same of a type that is known only when the kernel runs.
+// The same for a type known only at run time.
 template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
     if (type == DTYPE_BF16)
         return load<WIDTH>(static_cast<const bf16 *>(from) + i);
@@ -38,7 +39,7 @@ template <int WIDTH, class T> __device__ inline void store(T *to, const floats<W
     *reinterpret_cast<elements<T, WIDTH> *>(to) = stored;
 }
 
-// How many elements make 16 bytes of the widest of these types: then no access is split.
+// The number of elements in 16 bytes of the widest of these types, so that no access is split.
 template <class... T> constexpr int widest_access() {
     size_t widest = 1;
     for (size_t size : {sizeof(T)...})
@@ -47,7 +48,7 @@ template <class... T> constexpr int widest_access() {
 }
 
 constexpr int SPAN_THREADS = 256;
-constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what it can hold, so that all end together
+constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what fits, so that all processors end together
 
 template <int WIDTH, class Step>
 __global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_t n) {
@@ -59,7 +60,8 @@ __global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_
         step.template at<1>(i);
 }
 
-// Runs `step` over [0, n): WIDTH elements at a time where all its pointers are aligned to 16 bytes.
+// Applies `step` to [0, n), WIDTH elements at a time where `aligned`: all its pointers are aligned to 16
+// bytes. `name` names the launch in errors.
 template <int WIDTH, class Step>
 enum status over_span(const char *name, const struct stream *stream, const Step &step, size_t n,
                       bool aligned) {

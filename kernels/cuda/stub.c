@@ -1,4 +1,4 @@
-// Stands in for the CUDA backend where it was not built: there was no nvcc.
+// Replaces the CUDA backend in builds without nvcc.
 #include "kernels/device.h"
 
 enum status cuda_device_open(int index, struct device **out) {

@@ -1,4 +1,4 @@
-// Formulas alone: no call here knows whether there is a GPU.
+// Formulas only: nothing here depends on whether there is a GPU.
 #include "kernels/cuda/workspace.h"
 
 static size_t smaller(size_t a, size_t b) {
@@ -18,9 +18,9 @@ static size_t padded(size_t bytes) {
 }
 
 size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t m, int64_t n) {
-    const size_t least = 64 << 10, splits = 16; // partial sums of so many pieces of a long sum
+    const size_t least = 64 << 10, splits = 16; // fp32 partial sums of up to 16 splits of k
     size_t bytes = splits * sizeof(float) * (size_t)m * (size_t)n;
-    return bytes < least ? least : smaller(bytes, properties->most_product_workspace);
+    return bytes < least ? least : smaller(bytes, properties->max_product_workspace);
 }
 
 size_t cuda_occurrences_bytes(int V) {
@@ -45,7 +45,7 @@ struct layernorm_division layernorm_backward_divide(const struct cuda_properties
     return shape;
 }
 
-// Rows of single elements may be divided among more threads, never among more blocks.
+// Which width a call uses depends on alignment, so this takes the larger of both.
 static size_t layernorm_backward_bytes(const struct cuda_properties *properties,
                                        const struct layernorm_backward_args *args) {
     int packed = 16 / (int)dtype_size(args->type);
@@ -57,9 +57,9 @@ static size_t layernorm_backward_bytes(const struct cuda_properties *properties,
 // ---- linear
 
 int linear_rows_at_a_time(const struct linear_forward_args *args) {
-    const size_t sums_bytes = 4 << 20; // that wait for their pass together
+    const size_t sums_bytes = 4 << 20; // of sums that one epilogue kernel processes
     size_t rows = sums_bytes / (sizeof(float) * (size_t)args->OC);
-    if (linear_sums_lie_in_out(args) || rows >= (size_t)args->N)
+    if (linear_sums_in_out(args) || rows >= (size_t)args->N)
         return args->N;
     return rows > 0 ? (int)rows : 1;
 }
@@ -72,7 +72,7 @@ struct linear_scratch linear_forward_scratch(const struct cuda_properties *prope
                                              const struct linear_forward_args *args) {
     size_t sums = sizeof(float) * (size_t)linear_rows_at_a_time(args) * (size_t)args->OC;
     return (struct linear_scratch){.product_bytes = cuda_product_workspace(properties, args->OC, args->N),
-                                   .sums_bytes = linear_sums_lie_in_out(args) ? 0 : sums};
+                                   .sums_bytes = linear_sums_in_out(args) ? 0 : sums};
 }
 
 struct linear_scratch linear_backward_scratch(const struct cuda_properties *properties,
@@ -94,7 +94,7 @@ static size_t attention_backward_bytes(const struct attention_backward_args *arg
     return (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
 }
 
-// Each pass of the sort reads one half and writes the other.
+// Two halves: each pass of the sort reads one and writes the other.
 static size_t sample_bytes(const struct sample_args *args) {
     return 2 * (size_t)args->N * (size_t)args->V * CUDA_CANDIDATE_BYTES;
 }

@@ -1,53 +1,55 @@
-// The scratch of the CUDA backend's operations, by formula: what its launchers lay out, and what a plan
-// counts where there is no GPU or no CUDA in the build (kernels/cuda/plan.c). Plain C, so that every build
-// has it.
+// Formulas for the scratch of the CUDA backend's operations. Launchers lay it out by them, and plans count it
+// by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain C, so that every build has them.
 #ifndef ZERO_KERNELS_CUDA_WORKSPACE_H
 #define ZERO_KERNELS_CUDA_WORKSPACE_H
 
 #include "kernels/ops.h"
 
 #define CUDA_WARP                32
-#define CUDA_WORKSPACE_ALIGNMENT 256 // bytes, of each piece of a call's scratch
+#define CUDA_WORKSPACE_ALIGNMENT 256 // bytes, of each buffer in a call's scratch
 
-// What the formulas depend on of a GPU.
+// The properties of a GPU that the formulas depend on.
 struct cuda_properties {
-    int n_processors;              // streaming multiprocessors
-    size_t most_product_workspace; // bytes that a matrix product is given at most
+    int n_processors;             // streaming multiprocessors
+    size_t max_product_workspace; // bytes: the limit for one matrix product
 };
-// What NVIDIA recommends to give cuBLAS on a GPU of this compute capability.
-static inline size_t cuda_most_product_workspace(int capability_major) {
+// The workspace NVIDIA recommends for cuBLAS, in bytes, by compute capability.
+static inline size_t cuda_max_product_workspace(int capability_major) {
     return (size_t)(capability_major >= 9 ? 32 : 4) << 20;
 }
 
-// The scratch of an m x n product, by rule: what it is may decide which algorithms there are, so it is a
-// function of the problem and the GPU alone. Not smaller for a larger product.
+// Bytes of workspace for an m x n product. The size may decide which algorithms cuBLASLt offers, so it
+// depends on the problem and the GPU model only. It never shrinks as m or n grow.
 size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t m, int64_t n);
 
-// embedding_backward: the number of tokens that occur, those tokens, and so much of each of the vocabulary.
+// embedding_backward: bytes for the number of distinct tokens, those tokens, and CUDA_OCCURRENCE_BYTES for
+// each token of the vocabulary.
 #define CUDA_OCCURRENCE_BYTES 12
 size_t cuda_occurrences_bytes(int V);
 
-// How layernorm_backward is divided, with accesses of `width` elements; the workspace holds 2 C floats a
-// block.
-#define LAYERNORM_SHARED_BYTES     ((size_t)40 << 10) // what every GPU has for two blocks at least
+// How layernorm_backward is divided into blocks, with accesses of `width` elements. Its workspace is 2 C
+// floats per block.
+#define LAYERNORM_SHARED_BYTES     ((size_t)40 << 10) // fits twice on a processor of every GPU
 #define LAYERNORM_BACKWARD_THREADS 512                // at most
 struct layernorm_division {
-    int row_threads, rows, blocks;
-    bool staged;
+    int row_threads, rows; // of a block: threads per row, and rows at a time
+    int blocks;
+    bool staged; // sums are made in shared memory, else in the workspace
 };
 struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
                                                     const struct layernorm_backward_args *args, int width);
 
-// linear_forward, where it is a product and then a pass. fp32 results hold their own sums until they are
-// finished; others wait in scratch, so many rows at a time.
-static inline bool linear_sums_lie_in_out(const struct linear_forward_args *args) {
+// linear_forward without a fused epilogue: a product, then a kernel that applies the epilogue. The sums of
+// the product go to `out` itself where that is fp32, else to scratch, linear_rows_at_a_time rows at a time.
+static inline bool linear_sums_in_out(const struct linear_forward_args *args) {
     return args->out_type == DTYPE_F32;
 }
 int linear_rows_at_a_time(const struct linear_forward_args *args);
-// linear_backward, where the bias's gradient is summed by itself: sums of so many rows, to be added up.
+// linear_backward without a fused bias gradient: the number of partial sums, each of LINEAR_SUMMED_ROWS rows.
 #define LINEAR_SUMMED_ROWS 256
 int linear_partial_sums(const struct linear_backward_args *args);
-// The two pieces of scratch: of the products, which run one after the other, and of sums (0: none).
+// A linear call's two scratch buffers: the workspace of its products, which run one after the other, and sums
+// (0: none).
 struct linear_scratch {
     size_t product_bytes, sums_bytes;
 };
@@ -56,10 +58,10 @@ struct linear_scratch linear_forward_scratch(const struct cuda_properties *prope
 struct linear_scratch linear_backward_scratch(const struct cuda_properties *properties,
                                               const struct linear_backward_args *args);
 
-// sample: what is sorted of each token.
+// sample: bytes per token that is sorted.
 #define CUDA_CANDIDATE_BYTES 8
 
-// What ops->workspace_bytes answers.
+// The bytes that ops->workspace_bytes reports for a call (0 for operations without scratch).
 size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum operation operation,
                             const void *args);
 
