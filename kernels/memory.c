@@ -23,7 +23,8 @@ static enum status check_host_memory(const struct memory *memory) {
     char needed[32], there[32];
     if (wanted <= available)
         return STATUS_OK;
-    return FAIL(STATUS_FAILED, "the plan needs %s of host memory, and %s are available",
+    return FAIL(STATUS_FAILED,
+                "this needs %s of host memory, but only %s are available; use a smaller model or batch",
                 text_bytes(needed, sizeof needed, (double)wanted),
                 text_bytes(there, sizeof there, (double)available));
 }

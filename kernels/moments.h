@@ -75,7 +75,7 @@ MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     return (x ^ x >> 17) * MOMENT_MULTIPLIER;
 }
 
-// ---- bf16: noise is added to the bits that are truncated
+// ---- bf16
 
 MOMENT_FUNCTION uint32_t moment_bits(float value) {
     uint32_t bits;
@@ -89,7 +89,8 @@ MOMENT_FUNCTION float moment_float(uint32_t bits) {
     return value;
 }
 
-// Infinity stays infinity, as its lower bits are zero; NaN becomes 0x7fc0.
+// Adds the noise to the bits that are truncated. Infinity stays infinity, as its lower bits are zero; NaN
+// becomes 0x7fc0.
 MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_t noise) {
     if (value != value)
         return 0x7fc0;
@@ -149,8 +150,9 @@ MOMENT_FUNCTION float moment_decode(uint8_t code, enum moment moment, float scal
     return moment_float(ratio) * scale;
 }
 
-// ---- spans, on the host. `state` holds n elements of fp32, bf16 or int8; `scales` is read or written for
-// int8.
+// ---- spans, on the host
+
+// `state` holds n elements of fp32, bf16 or int8; `scales` is used with int8 only.
 
 // Decodes to floats; exact except for the rounding of code * scale.
 void moments_load(enum dtype type, enum moment moment, const void *state, const float *scales, size_t n,

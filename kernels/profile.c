@@ -262,14 +262,14 @@ static enum status begin_on_stream(struct watched *watched, struct stream *strea
 // ---- the functions of a watched device
 
 // State between the code before and after the device's own function.
-struct call {
+struct watched_call {
     struct watched *watched;
     struct stream *stream;
     struct operation_cost work;
     struct pending *pending;
 };
 
-static enum status begin_call(struct call *call, const struct profile_label *label) {
+static enum status begin_call(struct watched_call *call, const struct profile_label *label) {
     if (call->watched->pending)
         return begin_on_stream(call->watched, call->stream, label, &call->pending);
     profile_name_thread(call->watched->profile, call->watched->name);
@@ -277,7 +277,7 @@ static enum status begin_call(struct call *call, const struct profile_label *lab
     return STATUS_OK;
 }
 
-static enum status end_call(const struct call *call, enum status status) {
+static enum status end_call(const struct watched_call *call, enum status status) {
     if (!call->watched->pending) {
         profile_end(call->watched->profile, call->work);
     } else if (call->pending) {
@@ -288,9 +288,9 @@ static enum status end_call(const struct call *call, enum status status) {
     return status;
 }
 
-static enum status begin_operation(struct call *call, struct stream *stream, enum operation operation,
+static enum status begin_operation(struct watched_call *call, struct stream *stream, enum operation operation,
                                    const void *args) {
-    *call = (struct call){stream->device->watched, stream, cost_of_operation(operation, args), NULL};
+    *call = (struct watched_call){stream->device->watched, stream, cost_of_operation(operation, args), NULL};
     return begin_call(call, &(struct profile_label){.name = operation_name(operation),
                                                     .kind = PROFILE_OPERATION,
                                                     .shape = operation_linear_shape(operation, args)});
@@ -298,7 +298,7 @@ static enum status begin_operation(struct call *call, struct stream *stream, enu
 
 #define WATCHED_OPERATION(name)                                                                              \
     static enum status watched_##name(struct stream *stream, const struct name##_args *args) {               \
-        struct call call;                                                                                    \
+        struct watched_call call;                                                                            \
         TRY(begin_operation(&call, stream, OP_##name, args));                                                \
         return end_call(&call, call.watched->ops->name(stream, args));                                       \
     }
@@ -318,7 +318,7 @@ static const struct ops watched_ops = {
 };
 
 static enum status watched_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
-    struct call call = {
+    struct watched_call call = {
         .watched = stream->device->watched, .stream = stream, .work.bytes = 2.0 * (double)bytes};
     TRY(begin_call(&call, &(struct profile_label){.name = "copy", .kind = PROFILE_SPAN}));
     return end_call(&call, call.watched->copy(stream, to, from, bytes));

@@ -106,7 +106,9 @@ void profile_delete(struct profile *profile);
 enum status profile_watch(struct profile *profile, struct device *device, const char *name) MUST_CHECK;
 void profile_unwatch(struct profile *profile);
 
-// ---- for the calling thread. All are no-ops when `profile` is NULL.
+// ---- for the calling thread
+
+// All are no-ops when `profile` is NULL.
 
 // Names the track of a thread that has none yet. A thread without a track that uses a watched device gets one
 // named after the device.

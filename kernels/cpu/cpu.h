@@ -64,7 +64,9 @@ struct cpu_device {
     bool fast_bf16_products;
 };
 
-// ---- division among threads. Every parallel region of the backend is
+// ---- division among threads
+
+// Every parallel region of the backend is
 //     #pragma omp parallel num_threads(cpu_threads(device, work))
 // with one cpu_thread_span inside. A thread's span depends on (n, grain, number of threads) only.
 
@@ -102,7 +104,9 @@ size_t cpu_sample_workspace(const struct device *device, const struct sample_arg
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa;
 
-// ---- once per instruction set: CPU_OP(gelu_forward) is cpu_avx512_gelu_forward, and so on
+// ---- once per instruction set
+
+// CPU_OP(gelu_forward) is cpu_avx512_gelu_forward, and so on.
 #ifdef ISA
 #    define CPU_PASTE_NAMES(isa, name)    cpu_##isa##_##name
 #    define CPU_PASTE_EXPANDED(isa, name) CPU_PASTE_NAMES(isa, name)

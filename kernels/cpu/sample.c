@@ -17,7 +17,7 @@ struct candidate {
 };
 
 // The workspace of one row.
-struct scratch {
+struct row_scratch {
     struct candidate *candidates, *sorted; // (V) each, used with top_k or top_p
     uint64_t *weights;                     // (V), in the order of the cumulative sum
 };
@@ -46,7 +46,7 @@ static uint32_t key_of(float logit) {
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
-static void sort_by_likelihood(const float *logits, int V, struct scratch *scratch) {
+static void sort_by_likelihood(const float *logits, int V, struct row_scratch *scratch) {
     struct candidate *from = scratch->candidates, *to = scratch->sorted;
     for (int token = 0; token < V; token++)
         from[token] = (struct candidate){key_of(logits[token]), token};
@@ -88,7 +88,7 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
 // Computes the weights of the n most likely tokens, or of all. Returns their sum, which is exact in any
 // order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
-                      struct scratch *scratch, int n_threads) {
+                      struct row_scratch *scratch, int n_threads) {
     const struct candidate *ordered = cuts(args) ? scratch->sorted : NULL;
     uint64_t *weights = scratch->weights, total = 0;
 #pragma omp parallel num_threads(n_threads) reduction(+ : total)
@@ -105,7 +105,7 @@ static uint64_t weigh(const struct sample_args *args, const float *logits, int n
 }
 
 static int32_t draw(const struct sample_args *args, const float *logits, double uniform,
-                    struct scratch *scratch, int n_threads) {
+                    struct row_scratch *scratch, int n_threads) {
     double largest = (double)logits[likeliest(logits, args->V)];
     bool ordered = cuts(args);
     int n = args->V;
@@ -126,7 +126,7 @@ static int32_t draw(const struct sample_args *args, const float *logits, double 
 
 static void sample_row(const struct sample_args *args, int row, void *workspace, int n_threads) {
     const float *logits = (const float *)args->logits + (size_t)row * (size_t)args->logits_stride;
-    struct scratch scratch = {.weights = workspace};
+    struct row_scratch scratch = {.weights = workspace};
     scratch.candidates = (struct candidate *)(scratch.weights + args->V);
     scratch.sorted = scratch.candidates + args->V;
     args->tokens[row] = args->temperature > 0 ? draw(args, logits, args->uniforms[row], &scratch, n_threads)

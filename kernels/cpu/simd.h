@@ -287,8 +287,10 @@ VF_INLINE void vd_store(double *to, vd x) {
     memcpy(to, &x, sizeof x);
 }
 
-// ---- memory, fp32: any alignment. The _part forms access the first n elements only (0 <= n <= VF_WIDTH);
-// loads set the other lanes to 0.
+// ---- memory, fp32
+
+// Any alignment. The _part forms access the first n elements only (0 <= n <= VF_WIDTH); loads set the other
+// lanes to 0.
 
 VF_INLINE vf vf_load(const float *from) {
     vf x;
@@ -422,8 +424,10 @@ VF_INLINE vh vf_downcast(enum dtype type, vf x) {
     return type == DTYPE_F16 ? vf_downcast_f16(x) : vf_downcast_bf16(x);
 }
 
-// ---- pairs: a vu of VF_WIDTH pairs of bf16, the first number of each in the lower half. Where the processor
-// multiplies pairs (VF_PAIRS), subnormal numbers count as 0.
+// ---- pairs of bf16
+
+// A vu of VF_WIDTH pairs, the first number of each in the lower half. Where the processor multiplies pairs
+// (VF_PAIRS), subnormal numbers count as 0.
 
 #if defined(VF_AVX512) && defined(__AVX512BF16__)
 #    define VF_PAIRS 1
@@ -498,8 +502,10 @@ VF_INLINE void vh_store_part(uint16_t *to, vh half, int n) {
 #endif
 }
 
-// ---- memory, by type: elements [index, index + VF_WIDTH) of a tensor, or its first n of those. `type` is a
-// constant (DTYPE_F32, DTYPE_BF16 or DTYPE_F16) after inlining; see VF_DISPATCH.
+// ---- memory, by type
+
+// Elements [index, index + VF_WIDTH) of a tensor, or the first n of those. `type` is a constant (DTYPE_F32,
+// DTYPE_BF16 or DTYPE_F16) after inlining; see VF_DISPATCH.
 
 VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
     if (type == DTYPE_F32)

@@ -1,5 +1,5 @@
 // Adafactor's sums and step, element by element; formulas in kernels/ops.h. With DTYPE_F64 nothing is
-// rounded: sums are plain ones, and all in their coarse parts.
+// rounded, and all goes to the coarse sums.
 #include <math.h>
 
 #include "kernels/exact_sum.h"
@@ -18,7 +18,7 @@ static struct exact_sum split(double square, const struct exact_units *units, en
     return term;
 }
 
-// Where fp32 is summed exactly, it is fp32 that is summed.
+// Devices sum squares of fp32 numbers exactly, so the reference rounds to fp32 first.
 static double rounded(double x, enum dtype type) {
     return type == DTYPE_F64 ? x : (double)(float)x;
 }
@@ -54,7 +54,7 @@ static double update(const struct adafactor_direction *d, const struct adafactor
     double scale = ref_load(d->column_scales, wide, element % columns);
     if (d->row_scales)
         scale = rounded(scale * ref_load(d->row_scales, wide, element / columns), wide);
-    scale = scale > (double)d->largest_scale ? (double)d->largest_scale : scale; // NaN stays
+    scale = scale > (double)d->largest_scale ? (double)d->largest_scale : scale; // NaN stays NaN
     return rounded(gradient(d->grad, d->grad_type, type, i, d->grad_scale) * scale, wide);
 }
 
@@ -66,7 +66,7 @@ enum status ref_adafactor_norms(struct stream *stream, const struct adafactor_no
         double u = update(&a->direction, &a->span, a->type, i), weight = ref_load(a->master, a->type, i);
         double square = weight * weight;
         add(a->sums, 1, 0, split(u * u, &of_update, a->type));
-        square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays
+        square = square > ADAFACTOR_WEIGHTS_BOUND ? ADAFACTOR_WEIGHTS_BOUND : square; // NaN stays NaN
         add(a->sums + 2, 1, 0, split(square, &of_weights, a->type));
     }
     return STATUS_OK;

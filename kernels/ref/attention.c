@@ -13,7 +13,7 @@ static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t
     return sum;
 }
 
-// One query of a head: sets sum to what v comes to, and gives lse.
+// One query of a head: sets `sum` to the weighted sum of v, and returns lse.
 static double query_forward(const struct attention_forward_args *a, size_t q, size_t kv, size_t seen,
                             double *sum) {
     size_t D = (size_t)a->D;
@@ -54,7 +54,7 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
     return STATUS_OK;
 }
 
-// Sums of one head in double: (T, D) each.
+// Sums of one head in double, (T, D) each.
 struct head_gradients {
     double *dq, *dk, *dv;
 };

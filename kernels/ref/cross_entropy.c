@@ -15,7 +15,7 @@ enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_
             total += exp(ref_load(a->logits, wide, row + v) - highest);
         double lse = highest + log(total);
         ref_store(a->losses, wide, n, lse - ref_load(a->logits, wide, row + (size_t)a->targets[n]));
-        // Each logit is read before the same place is written: dlogits may be the logits themselves.
+        // Each logit is read before the same element is written: dlogits may alias the logits.
         for (size_t v = 0; a->dlogits && v < (size_t)a->V; v++) {
             double p = exp(ref_load(a->logits, wide, row + v) - highest) / total;
             ref_store(a->dlogits, a->type, n * (size_t)a->dlogits_stride + v,

@@ -1,4 +1,4 @@
-// The oracle as a device: memory from the heap, everything done when a call returns.
+// The oracle as a device: memory from the heap, synchronous operations.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// Sums of squares by block, fills, casts, sums.
+// Sums of squares, fill, cast and add.
 #include "kernels/ref/ref.h"
 
 enum status ref_sum_squares(struct stream *stream, const struct sum_squares_args *a) {

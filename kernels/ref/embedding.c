@@ -1,4 +1,5 @@
-// Embedding: a row of the token table plus a row of the position table, and the sums of what comes back.
+// Embeddings: forward adds a row of the token table and one of the position table; backward sums the
+// gradients per row.
 #include "kernels/ref/ref.h"
 
 enum status ref_embedding_forward(struct stream *stream, const struct embedding_forward_args *a) {

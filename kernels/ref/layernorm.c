@@ -1,4 +1,4 @@
-// Layer normalisation: with xhat = (x - mean) rstd, out = xhat weight + bias. Backward, with g = dout weight:
+// Layer normalization: with xhat = (x - mean) rstd, out = xhat weight + bias. Backward, with g = dout weight:
 // dx = rstd (g - mean(g) - xhat mean(g xhat)); dweight = sum of dout xhat; dbias = sum of dout.
 #include <math.h>
 

@@ -1,4 +1,4 @@
-// The optimizers' step, element by element in double; formulas in kernels/ops.h. A block of moments at a
+// Optimizer steps, element by element in double; formulas in kernels/ops.h. Moments are handled a block at a
 // time, since in int8 they share a scale.
 #include <math.h>
 
@@ -9,36 +9,36 @@ static void load_moments(const struct optimizer_step_args *a, enum moment moment
                          double *values) {
     const void *state = moment == FIRST_MOMENT ? a->from.m : a->from.v;
     const float *scales = moment == FIRST_MOMENT ? a->from.m_scales : a->from.v_scales;
-    float narrow[MOMENT_BLOCK];
+    float rounded_values[MOMENT_BLOCK];
     if (a->type != DTYPE_F64)
         moments_load(a->state_type, moment, (const char *)state + i * dtype_size(a->state_type),
-                     scales ? scales + i / MOMENT_BLOCK : NULL, n, narrow);
+                     scales ? scales + i / MOMENT_BLOCK : NULL, n, rounded_values);
     for (size_t k = 0; k < n; k++)
-        values[k] = a->type == DTYPE_F64 ? ref_load(state, DTYPE_F64, i + k) : (double)narrow[k];
+        values[k] = a->type == DTYPE_F64 ? ref_load(state, DTYPE_F64, i + k) : (double)rounded_values[k];
 }
 
 static void store_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
                           const double *values) {
     void *state = moment == FIRST_MOMENT ? a->to.m : a->to.v;
     float *scales = moment == FIRST_MOMENT ? a->to.m_scales : a->to.v_scales;
-    float narrow[MOMENT_BLOCK];
+    float rounded_values[MOMENT_BLOCK];
     for (size_t k = 0; k < n; k++)
         if (a->type == DTYPE_F64)
             ref_store(state, DTYPE_F64, i + k, values[k]);
         else
-            narrow[k] = (float)values[k];
+            rounded_values[k] = (float)values[k];
     if (a->type != DTYPE_F64)
-        moments_store_step(a->state_type, moment, narrow, n, moment_noise_key(a->step), a->first + i,
+        moments_store_step(a->state_type, moment, rounded_values, n, moment_noise_key(a->step), a->first + i,
                            (char *)state + i * dtype_size(a->state_type),
                            scales ? scales + i / MOMENT_BLOCK : NULL);
 }
 
 static double sign(double x) {
-    return x > 0 ? 1 : x < 0 ? -1 : x; // zero, and NaN
+    return x > 0 ? 1 : x < 0 ? -1 : x; // zero and NaN
 }
 
-// The new weight, from the old one and the unscaled gradient; m and v are updated. correction: 1 - beta^step,
-// of both betas.
+// Returns the new weight, from the old one and the unscaled gradient, and updates m and v. correction: 1 -
+// beta^step for both betas.
 static double step(const struct optimizer_step_args *a, const double correction[2], double g, double weight,
                    double *m, double *v) {
     if (a->rule == OPTIMIZER_ADAM || a->rule == OPTIMIZER_SGD)

@@ -1,6 +1,5 @@
 // The oracle: each operation as plain loops in double, to be read beside its contract in kernels/ops.h.
-// Values are read from and rounded to the tensors' types one by one; with DTYPE_F64 nothing is rounded at
-// all.
+// Values are read from the tensors' types and rounded to them one by one; with DTYPE_F64 nothing is rounded.
 #ifndef ZERO_KERNELS_REF_REF_H
 #define ZERO_KERNELS_REF_REF_H
 
@@ -39,7 +38,7 @@ static inline void ref_accumulate(void *tensor, enum dtype type, size_t i, doubl
     ref_store(tensor, type, i, ref_load(tensor, type, i) + value);
 }
 
-// The type of statistics, losses, gradients of parameters, master weights and optimizer state.
+// The accumulation dtype: statistics, losses, gradients of parameters, master weights and optimizer states.
 static inline enum dtype ref_wide(enum dtype type) {
     return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
 }

@@ -1,14 +1,14 @@
-// Drawing tokens from logits: the definition in kernels/ops.h step by step, without ever sorting a row.
+// Sampling tokens from logits: the definition in kernels/ops.h step by step, without sorting a row.
 #include <math.h>
 
 #include "kernels/ref/ref.h"
 
 struct row {
     const struct sample_args *args;
-    size_t begin; // of its logits
+    size_t begin; // index of its first logit
     double largest;
-    bool by_likelihood; // the order in which weights are summed
-    int kept;           // how many tokens the cuts leave
+    bool by_likelihood; // the cumulative sum runs in order of likelihood
+    int kept;           // tokens that remain after top_k and top_p
 };
 
 static double logit(const struct row *row, int token) {
@@ -24,7 +24,7 @@ static bool likelier(const struct row *row, int a, int b) {
     return logit(row, a) > logit(row, b) || (logit(row, a) == logit(row, b) && a < b);
 }
 
-// The token after `last` in the row's order; -1 begins and ends it.
+// The token after `last` in the row's order; -1 as input starts the walk, as output ends it.
 static int next(const struct row *row, int last) {
     int best = -1;
     if (!row->by_likelihood)
@@ -35,8 +35,8 @@ static int next(const struct row *row, int last) {
     return best;
 }
 
-// Sums the weights of the kept tokens until the sum exceeds the threshold; gives the token where it does, and
-// its place.
+// Adds up the weights of the kept tokens until the sum exceeds the threshold. Returns the token where it
+// does, and its place.
 static int walk(const struct row *row, uint64_t threshold, int *place, uint64_t *sum) {
     int token = next(row, -1);
     *sum = 0;
@@ -46,7 +46,7 @@ static int walk(const struct row *row, uint64_t threshold, int *place, uint64_t 
             return token;
         token = next(row, token);
     }
-    return 0; // of logits that are no numbers
+    return 0; // only with NaN logits
 }
 
 static int draw(struct row *row, double uniform) {

@@ -32,11 +32,11 @@ void op_case_run(void **state) {
     device_close(bench.reference);
     if (bench.n_wrong > 0)
         fail_msg("%d findings on %s", bench.n_wrong, test->device);
-    // What a check of another operation, or of none, would leave at 0.
+    // A check of the wrong operation, or of none, would leave this 0.
     if (bench.n_calls[test->operation] == 0)
         fail_msg("%s was never called", operation_name(test->operation));
     print_message("%d calls, errors up to", bench.n_calls[test->operation]);
     FOR_EACH_TYPE(type)
-    print_message(" %.2f (%s)", bench.worst_share[type], dtype_name(type));
+    print_message(" %.2f (%s)", bench.worst_ratio[type], dtype_name(type));
     print_message(" of what is allowed\n");
 }

@@ -1,23 +1,23 @@
-// One test of one operation on one device, for cmocka: what the test programs of all backends are lists of.
+// One test of one operation on one device, for cmocka. The test programs of all backends are lists of these.
 #ifndef ZERO_TESTS_OPS_OP_CASE_H
 #define ZERO_TESTS_OPS_OP_CASE_H
 
 #include "tests/ops/op_check.h"
 
 struct op_case {
-    const char *device; // "ref", "cuda", or an instruction set of the CPU's
+    const char *device; // "ref", "cuda", or an instruction set of the CPU backend
     int n_threads;
     enum operation operation;
     void (*check)(struct op_bench *bench);
 };
 
-// The device, or the end of the test: skipped where this machine lacks it.
+// Opens the device, or skips the test where this machine lacks it.
 struct device *op_device_or_skip(const char *name, int n_threads);
 
-// A cmocka test; *state is the struct op_case.
+// A cmocka test function; *state is the struct op_case.
 void op_case_run(void **state);
 
-// CASE of each operation, from the list of operations, so that none can be without a check.
+// Expands CASE for each operation in kernels/ops.h, so that none can lack a check.
 #define OP_CASE(device, n_threads, name)                                                                     \
     {device ": " #name, op_case_run, NULL, NULL,                                                             \
      &(struct op_case){device, n_threads, OP_##name, check_##name}},

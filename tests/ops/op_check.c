@@ -1,5 +1,5 @@
 // See op_check.h. Tensors pass through images in host memory, so that devices with memory of their own can be
-// judged too.
+// checked too.
 #include "tests/ops/op_check.h"
 
 #include <math.h>
@@ -80,8 +80,8 @@ double op_round(enum dtype type, double value) {
     }
 }
 
-struct op_tensor *op_tensor(struct op_call *call, const char *name, void *field, enum dtype type,
-                            enum op_role role, struct op_layout layout) {
+struct op_tensor *op_add_tensor(struct op_call *call, const char *name, void *field, enum dtype type,
+                                enum op_role role, struct op_layout layout) {
     assert_true(call->n_tensors < N_MOST_TENSORS);
     struct op_tensor *tensor = &call->tensors[call->n_tensors++];
     *tensor = (struct op_tensor){.name = name,
@@ -139,12 +139,12 @@ static void point_at(const struct op_tensor *tensor, void *memory) {
 // One element of an image.
 static void image_set(void *image, enum dtype type, size_t i, double value) {
     char *at = (char *)image + i * dtype_size(type);
-    float narrow = (float)value;
-    uint16_t half = type == DTYPE_F16 ? f16_from_float(narrow) : bf16_from_float(narrow);
+    float single = (float)value;
+    uint16_t half = type == DTYPE_F16 ? f16_from_float(single) : bf16_from_float(single);
     int32_t integer = type == DTYPE_I32 && !isnan(value) ? (int32_t)value : -1;
     const void *from = type == DTYPE_F64   ? (const void *)&value
                        : type == DTYPE_I32 ? (const void *)&integer
-                       : type == DTYPE_F32 ? (const void *)&narrow
+                       : type == DTYPE_F32 ? (const void *)&single
                                            : (const void *)&half;
     memcpy(at, from, dtype_size(type));
 }
@@ -152,7 +152,7 @@ static void image_set(void *image, enum dtype type, size_t i, double value) {
 static double image_get(const void *image, enum dtype type, size_t i) {
     const char *at = (const char *)image + i * dtype_size(type);
     double wide;
-    float narrow;
+    float single;
     uint16_t half;
     int32_t integer;
     switch (type) {
@@ -169,8 +169,8 @@ static double image_get(const void *image, enum dtype type, size_t i) {
         memcpy(&integer, at, sizeof integer);
         return integer;
     default:
-        memcpy(&narrow, at, sizeof narrow);
-        return (double)narrow;
+        memcpy(&single, at, sizeof single);
+        return (double)single;
     }
 }
 
@@ -192,7 +192,7 @@ static void delete_stream(struct stream *stream, size_t guard) {
     stream_free(stream);
 }
 
-// The reference on doubles; results go to truth, or with absolute values to magnitude.
+// Runs the reference in double. Results go to `truth`, or with absolute values to `magnitude`.
 static void run_reference(struct op_call *call, bool magnitudes) {
     struct device *device = call->bench->reference;
     void *memory[N_MOST_TENSORS];
@@ -269,19 +269,19 @@ static void wrong(struct op_call *call, int *n_printed, const char *format, ...)
                 call->operation_name, call->label, text);
 }
 
-// A tensor on the device: the whole piece of memory, and its image before and after the call.
+// A tensor on the device: its allocation, and its contents before and after the call.
 struct placed {
     void *memory;
-    size_t bytes, offset; // offset: where the tensor begins
+    size_t bytes, offset; // offset: of the tensor in the allocation
     char *before, *after, *first_after;
 };
 
-// The rounding of a result to its type; below the normal numbers it is absolute.
+// The error of rounding a result to its type; absolute below the normal numbers.
 static double result_rounding(enum dtype type, double value) {
     return fmax(dtype_epsilon(type) * fabs(value), dtype_smallest(type)) / 2;
 }
 
-// From where on a result is infinite: half a step beyond the largest number.
+// The magnitude from which a result rounds to infinity: half a unit beyond the largest number.
 static double overflow_from(enum dtype type) {
     static const double limits[N_DTYPES] = {
         [DTYPE_F32] = 0x1.ffffffp127, [DTYPE_BF16] = 0x1.ffp127, [DTYPE_F16] = 65520, [DTYPE_F64] = HUGE_VAL};
@@ -297,7 +297,7 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
             wrong(call, n_printed, "%s[%zu] is %.9g, expected exactly %.9g", tensor->name, i, got, rounded);
         return;
     }
-    // Where rounding overflows, infinity is right and the largest number is wrong.
+    // Where rounding overflows, infinity is correct and the largest number is wrong.
     double limit = overflow_from(tensor->type);
     if (isinf(got) ? fabs(truth) + tensor->allowed[i] >= limit && !signbit(got) == !signbit(truth)
                    : fabs(truth) - tensor->allowed[i] > limit) {
@@ -306,14 +306,14 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
                   truth);
         return;
     }
-    // Rounding what is off already may move it by as much more.
+    // Rounding a value that is already off may increase the error by this factor.
     double allowed =
         tensor->allowed[i] * (1 + dtype_epsilon(tensor->type)) + result_rounding(tensor->type, truth);
     if (!(error <= allowed))
         wrong(call, n_printed, "%s[%zu] is %.9g, expected %.9g: off by %.3g, allowed %.3g", tensor->name, i,
               got, truth, error, allowed);
-    else if (error > allowed * call->bench->worst_share[*call->type])
-        call->bench->worst_share[*call->type] = error / allowed;
+    else if (error > allowed * call->bench->worst_ratio[*call->type])
+        call->bench->worst_ratio[*call->type] = error / allowed;
 }
 
 static void judge_tensor(struct op_call *call, const struct op_tensor *tensor, const struct placed *placed,
@@ -339,7 +339,7 @@ static void judge_tensor(struct op_call *call, const struct op_tensor *tensor, c
                           n_printed);
 }
 
-// Both in the same call: what `rounds` asks for.
+// Checks op_tensor.rounds: both tensors are results of the same call.
 static void judge_rounding(struct op_call *call, int k, const struct placed *placed, int *n_printed) {
     const struct op_tensor *tensor = &call->tensors[k], *from = tensor->rounds;
     for (size_t i = 0; i < tensor->span; i++) {
@@ -355,7 +355,7 @@ static void judge_rounding(struct op_call *call, int k, const struct placed *pla
 static void place(struct device *device, const struct op_tensor *tensor, size_t guard,
                   struct placed *placed) {
     size_t size = dtype_size(tensor->type);
-    placed->offset = guard ? guard + size : 0; // aligned to the element, and to nothing more
+    placed->offset = guard ? guard + size : 0; // aligned to the element only
     placed->bytes = placed->offset + tensor->span * size + guard;
     placed->before = allocate(placed->bytes, 1);
     placed->after = allocate(placed->bytes, 1);

@@ -1,5 +1,5 @@
-// Checks of Adafactor's operations: against the reference in double, within what roundings and units allow;
-// and of the sums, which are exact, that they have the reference's own bits however a tensor is cut.
+// Checks of Adafactor's operations against the reference in double, within bounds from roundings and units.
+// Also that the sums, which are exact, have the reference's bits however a tensor is split.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #define TINY 0x1p-149
 
-// A tensor and a span of it; of several rows, or of one dimension.
+// A tensor, of several rows or of one dimension, and a span of it.
 static const struct shape {
     int rows, columns;
     size_t begin, end;
@@ -36,12 +36,12 @@ static int longest(const struct shape *shape) {
     return shape->rows > shape->columns ? shape->rows : shape->columns;
 }
 
-// What rounding to the coarse unit may take from one number, or leave for the fine one.
+// The rounding to the coarse unit: what it may remove from one number, and leave to the fine unit.
 static double half_unit(double bound, double n) {
     return exact_units_of(bound, n).coarse * 0x1p-53;
 }
 
-// As op_give_extremes, but what is infinite in fp16 is not: the sums' bounds must be finite.
+// As op_give_extremes, without values that are infinite in fp16: the bounds of the sums must be finite.
 static void give_extremes(struct op_tensor *tensor) {
     op_give_extremes(tensor);
     for (size_t i = 0; i < tensor->span; i++)
@@ -52,12 +52,12 @@ static void give_extremes(struct op_tensor *tensor) {
 // ---- sums by row and by column
 
 static struct op_tensor *sums_tensor(struct op_call *call, const char *name, double **field, size_t n) {
-    struct op_tensor *tensor = op_tensor(call, name, field, DTYPE_F64, OP_UPDATE, op_span(n));
-    op_scale(tensor, 0, 0); // what is added to must be whole units: the sums of other spans are
+    struct op_tensor *tensor = op_add_tensor(call, name, field, DTYPE_F64, OP_UPDATE, op_span(n));
+    op_scale(tensor, 0, 0); // the sums of other spans are whole units, so the initial value must be too
     return tensor;
 }
 
-// off: what each sum is off before it is split, at most; many: how many squares are in it, at most.
+// off: error of each sum before it is split; many: number of squares in it. Both upper bounds.
 static void allow_sums(struct op_tensor *sums, double relative, double many, double half) {
     size_t n = sums->span / 2;
     for (size_t i = 0; i < n; i++) {
@@ -76,7 +76,8 @@ static void sums_call(struct op_bench *bench, const struct shape *shape, enum dt
     struct op_call call;
     op_call_begin(&call, bench, adafactor_sums, &args, "(%d, %d) [%zu, %zu) grad %s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type));
-    struct op_tensor *grad = op_tensor(&call, "grad", &args.grad, grad_type, OP_READ, op_span(args.span.n));
+    struct op_tensor *grad =
+        op_add_tensor(&call, "grad", &args.grad, grad_type, OP_READ, op_span(args.span.n));
     struct op_tensor *by_column = sums_tensor(&call, "column sums", &args.column_sums, 2 * columns);
     struct op_tensor *by_row = NULL;
     if (shape->rows > 1)
@@ -94,7 +95,7 @@ static void sums_call(struct op_bench *bench, const struct shape *shape, enum dt
 
 // ---- the same bits, in one call or many
 
-// A call's arrays, in host memory; pointed at where a device has them.
+// The arrays of a call in host memory; on a device with memory of its own they are copied there.
 struct arrays {
     size_t elements;
     float *grad, *master, *row_scales, *column_scales;
@@ -118,7 +119,8 @@ static void arrays_init(struct arrays *arrays, const struct shape *shape) {
                               .column_sums = allocate(2 * columns, sizeof(double)),
                               .norms = allocate(4, sizeof(double))};
     for (size_t i = 0; i < n; i++) {
-        // From row to row a hundredth, and here and there what only the fine unit holds.
+        // Sizes fall by a hundred from row to row; a few numbers are so small that only the fine unit holds
+        // them.
         double size = pow(10, -2.0 * (double)(i / columns % 5)) * (i % 11 == 3 ? 1e-15 : 1);
         arrays->grad[i] = (float)(size * rng_normal(40, 1, i));
         arrays->master[i] = (float)rng_normal(40, 2, i);
@@ -160,9 +162,9 @@ static void free_stream(struct stream *stream) {
     stream_free(stream);
 }
 
-// Cuts every so many elements; the last piece comes first.
-static void sum_in_pieces(struct device *device, const struct shape *shape, size_t piece, double bound,
-                          struct arrays *arrays) {
+// Sums in calls of `length` elements each, the last first.
+static void sum_in_spans(struct device *device, const struct shape *shape, size_t length, double bound,
+                         struct arrays *arrays) {
     struct stream stream;
     size_t n = arrays->elements, rows = (size_t)shape->rows, columns = (size_t)shape->columns;
     assert_int_equal(stream_init(&stream, device), STATUS_OK);
@@ -180,7 +182,7 @@ static void sum_in_pieces(struct device *device, const struct shape *shape, size
                                        .type = DTYPE_F32};
     give_workspace(&stream, OP_adafactor_sums, &args);
     for (size_t end = n; end > 0; end = args.span.begin) {
-        args.span.begin = (end - 1) / piece * piece;
+        args.span.begin = (end - 1) / length * length;
         args.span.n = end - args.span.begin;
         args.grad = grad + args.span.begin;
         assert_int_equal(device->ops->adafactor_sums(&stream, &args), STATUS_OK);
@@ -191,8 +193,8 @@ static void sum_in_pieces(struct device *device, const struct shape *shape, size
     free_stream(&stream);
 }
 
-static void norms_in_pieces(struct device *device, const struct shape *shape, size_t piece, double bound,
-                            struct arrays *arrays) {
+static void norms_in_spans(struct device *device, const struct shape *shape, size_t length, double bound,
+                           struct arrays *arrays) {
     struct stream stream;
     size_t n = arrays->elements, rows = (size_t)shape->rows, columns = (size_t)shape->columns;
     assert_int_equal(stream_init(&stream, device), STATUS_OK);
@@ -212,7 +214,7 @@ static void norms_in_pieces(struct device *device, const struct shape *shape, si
                                         .update_bound = bound,
                                         .type = DTYPE_F32};
     for (size_t end = n; end > 0; end = args.span.begin) {
-        args.span.begin = (end - 1) / piece * piece;
+        args.span.begin = (end - 1) / length * length;
         args.span.n = end - args.span.begin;
         args.direction.grad = grad + args.span.begin;
         args.master = master + args.span.begin;
@@ -226,13 +228,13 @@ static void norms_in_pieces(struct device *device, const struct shape *shape, si
     free_stream(&stream);
 }
 
-static void expect_same(struct op_bench *bench, const char *what, const struct shape *shape, size_t piece,
+static void expect_same(struct op_bench *bench, const char *what, const struct shape *shape, size_t length,
                         const double *got, const double *wanted, size_t n) {
     if (memcmp(got, wanted, n * sizeof *got) == 0)
         return;
     bench->n_wrong++;
-    print_error("%s, %s of (%d, %d) in pieces of %zu have other bits than the reference's\n",
-                bench->device->description, what, shape->rows, shape->columns, piece);
+    print_error("%s, %s of (%d, %d) in spans of %zu have other bits than the reference's\n",
+                bench->device->description, what, shape->rows, shape->columns, length);
 }
 
 static double sum_of_squares(const float *x, size_t n) {
@@ -242,30 +244,31 @@ static double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-// Whole tensors whose pieces are as ranks may have them, and others; more than one block and one thread.
+// Whole tensors split as among ranks, and otherwise; more than one block and one thread.
 static const struct shape cut_shapes[] = {{.rows = 1, .columns = 300},
                                           {.rows = 33, .columns = 257},
                                           {.rows = 130, .columns = 160},
                                           {.rows = 20, .columns = 1100}};
 #define N_CUT_SHAPES (sizeof cut_shapes / sizeof *cut_shapes)
-static const size_t pieces[] = {SIZE_MAX, 128, 1001};
-#define N_PIECES (sizeof pieces / sizeof *pieces)
+static const size_t lengths[] = {SIZE_MAX, 128, 1001};
+#define N_LENGTHS (sizeof lengths / sizeof *lengths)
 
 static void compare_sums(struct op_bench *bench, const struct shape *shape) {
     struct arrays wanted, got;
     size_t rows = (size_t)shape->rows, columns = (size_t)shape->columns;
     arrays_init(&wanted, shape);
     double bound = sum_of_squares(wanted.grad, wanted.elements);
-    sum_in_pieces(bench->reference, shape, SIZE_MAX, bound, &wanted);
-    for (size_t k = 0; k < N_PIECES; k++) {
+    sum_in_spans(bench->reference, shape, SIZE_MAX, bound, &wanted);
+    for (size_t k = 0; k < N_LENGTHS; k++) {
         arrays_init(&got, shape);
-        sum_in_pieces(bench->device, shape, pieces[k], bound, &got);
-        expect_same(bench, "row sums", shape, pieces[k], got.row_sums, wanted.row_sums, 2 * rows);
-        expect_same(bench, "column sums", shape, pieces[k], got.column_sums, wanted.column_sums, 2 * columns);
+        sum_in_spans(bench->device, shape, lengths[k], bound, &got);
+        expect_same(bench, "row sums", shape, lengths[k], got.row_sums, wanted.row_sums, 2 * rows);
+        expect_same(bench, "column sums", shape, lengths[k], got.column_sums, wanted.column_sums,
+                    2 * columns);
         arrays_free(&got);
     }
-    // Nothing that matters is lost: a row of 10^-8 of another's size still has its sum, as no coarse unit
-    // has.
+    // Small rows are not lost: a row 10^-8 the size of another still has its sum, which no coarse unit can
+    // hold.
     for (size_t row = 0; row < rows && rows > 1; row++) {
         double truth = 0, sum = wanted.row_sums[row] + wanted.row_sums[rows + row];
         for (size_t c = 0; c < columns; c++) {
@@ -281,22 +284,22 @@ static void compare_norms(struct op_bench *bench, const struct shape *shape) {
     struct arrays wanted, got;
     arrays_init(&wanted, shape);
     double bound = sum_of_squares(wanted.grad, wanted.elements) * 0x1p46;
-    norms_in_pieces(bench->reference, shape, SIZE_MAX, bound, &wanted);
-    for (size_t k = 0; k < N_PIECES; k++) {
+    norms_in_spans(bench->reference, shape, SIZE_MAX, bound, &wanted);
+    for (size_t k = 0; k < N_LENGTHS; k++) {
         arrays_init(&got, shape);
-        norms_in_pieces(bench->device, shape, pieces[k], bound, &got);
-        expect_same(bench, "norms", shape, pieces[k], got.norms, wanted.norms, 4);
+        norms_in_spans(bench->device, shape, lengths[k], bound, &got);
+        expect_same(bench, "norms", shape, lengths[k], got.norms, wanted.norms, 4);
         arrays_free(&got);
     }
     arrays_free(&wanted);
 }
 
-// A bound that is not finite says that gradients are not: no sum may look as if they were.
+// A bound that is not finite means gradients that are not finite: every sum must be NaN.
 static void sums_that_are_not_finite(struct op_bench *bench) {
     const struct shape shape = {.rows = 33, .columns = 257};
     struct arrays arrays;
     arrays_init(&arrays, &shape);
-    sum_in_pieces(bench->device, &shape, SIZE_MAX, HUGE_VAL, &arrays);
+    sum_in_spans(bench->device, &shape, SIZE_MAX, HUGE_VAL, &arrays);
     for (size_t i = 0; i < 2 * 33; i++)
         assert_true(isnan(arrays.row_sums[i]));
     for (size_t i = 0; i < 2 * 257; i++)
@@ -319,27 +322,27 @@ struct direction {
     struct op_tensor *grad, *row_scales, *column_scales;
 };
 
-// Scales of ordinary size, of rows without gradients (infinite), and some beyond the largest.
+// Ordinary scales, infinite ones (rows without gradients), and some beyond largest_scale.
 static struct direction describe_direction(struct op_call *call, struct adafactor_direction *args,
                                            const struct shape *shape, enum dtype grad_type) {
-    struct direction d = {
-        .grad = op_tensor(call, "grad", &args->grad, grad_type, OP_READ, op_span(shape->end - shape->begin))};
+    struct direction d = {.grad = op_add_tensor(call, "grad", &args->grad, grad_type, OP_READ,
+                                                op_span(shape->end - shape->begin))};
     *args = (struct adafactor_direction){.largest_scale = 20.0f, .grad_scale = 0.37f, .grad_type = grad_type};
-    d.column_scales = op_tensor(call, "column scales", &args->column_scales, DTYPE_F32, OP_READ,
-                                op_span((size_t)shape->columns));
+    d.column_scales = op_add_tensor(call, "column scales", &args->column_scales, DTYPE_F32, OP_READ,
+                                    op_span((size_t)shape->columns));
     for (size_t i = 0; i < d.column_scales->span; i++)
         op_give(d.column_scales, i, i % 5 == 3 ? 1e-30 : exp(d.column_scales->given[i]));
     give_extremes(d.grad);
     if (shape->rows == 1)
         return d;
-    d.row_scales =
-        op_tensor(call, "row scales", &args->row_scales, DTYPE_F32, OP_READ, op_span((size_t)shape->rows));
+    d.row_scales = op_add_tensor(call, "row scales", &args->row_scales, DTYPE_F32, OP_READ,
+                                 op_span((size_t)shape->rows));
     for (size_t i = 0; i < d.row_scales->span; i++)
         op_give(d.row_scales, i, i % 5 == 2 ? (double)INFINITY : exp(d.row_scales->given[i]));
     return d;
 }
 
-// The update's size, and what it may be off: four roundings, and the tiny numbers that a scale enlarges.
+// Returns the update and sets its error bound: four roundings, and tiny numbers enlarged by a scale.
 static double update_of(const struct adafactor_direction *args, const struct direction *d,
                         const struct adafactor_span *span, size_t i, double *off) {
     size_t element = span->begin + i, columns = (size_t)span->columns;
@@ -359,11 +362,12 @@ static void norms_call(struct op_bench *bench, const struct shape *shape, enum d
     op_call_begin(&call, bench, adafactor_norms, &args, "(%d, %d) [%zu, %zu) grad %s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type));
     struct direction d = describe_direction(&call, &args.direction, shape, grad_type);
-    struct op_tensor *master = op_tensor(&call, "master", &args.master, DTYPE_F32, OP_READ, d.grad->layout);
+    struct op_tensor *master =
+        op_add_tensor(&call, "master", &args.master, DTYPE_F32, OP_READ, d.grad->layout);
     struct op_tensor *sums = sums_tensor(&call, "sums", &args.sums, 4);
     op_give_extremes(master);
     if (master->span > 2000)
-        op_give(master, 1717, 1e30); // beyond the bound: the whole sum is taken to be that
+        op_give(master, 1717, 1e30); // beyond the bound: the whole sum is capped
     for (size_t i = 0; i < args.span.n; i++) {
         double off, u = update_of(&args.direction, &d, &args.span, i, &off);
         args.update_bound += 2 * u * u;
@@ -398,19 +402,20 @@ static void step_call(struct op_bench *bench, const struct shape *shape, enum dt
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type),
                   with_param ? " with param" : "");
     struct direction d = describe_direction(&call, &args.direction, shape, grad_type);
-    struct op_tensor *master = op_tensor(&call, "master", &args.master, DTYPE_F32, OP_UPDATE, d.grad->layout);
+    struct op_tensor *master =
+        op_add_tensor(&call, "master", &args.master, DTYPE_F32, OP_UPDATE, d.grad->layout);
     struct op_tensor *param = NULL;
     if (with_param)
-        param = op_tensor(&call, "param", &args.param, type, OP_WRITE, d.grad->layout);
+        param = op_add_tensor(&call, "param", &args.param, type, OP_WRITE, d.grad->layout);
     op_give_extremes(master);
-    if (args.span.n > 4) { // an infinite gradient's weight is infinite too, and NaN's is NaN
+    if (args.span.n > 4) { // infinite and NaN gradients give infinite and NaN weights
         op_give(d.grad, 3, (double)-INFINITY);
         op_give(d.grad, 4, (double)NAN);
     }
     op_call_reference(&call);
     for (size_t i = 0; i < args.span.n; i++) {
         double off, u = update_of(&args.direction, &d, &args.span, i, &off);
-        // Of the update: the step size's rounding, the product's. Both terms and the weight are then added.
+        // Roundings of the step size and of the product; then both terms and the weight are added.
         master->allowed[i] =
             args.step_size * (off + 2 * OP_UNIT * u) +
             4 * OP_UNIT *

@@ -5,12 +5,12 @@
 
 #include "tests/ops/op_check.h"
 
-// Tiles of tensor cores are those of 16-bit types; fp32 has others.
+// fp32 and the 16-bit types use different tile sizes on tensor cores.
 enum shape_for { ALL, NARROW };
 
 static const struct attention_shape {
     int B, T, S, H, D;
-    double deviation; // of q and k: large values make sharp distributions
+    double deviation; // of q and k: large values give peaked distributions
     enum shape_for types;
 } shapes[] = {
     {1, 1, 1, 1, 1, 1, ALL},
@@ -47,22 +47,22 @@ static const struct attention_shape {
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
 
-// Elements between rows, apart from none: odd ones, and such that rows of some heads are aligned to 16 bytes.
+// Gaps between rows: none; odd ones; and gaps that align rows of some heads to 16 bytes.
 static const int gaps[] = {1, 6, 8, 11};
 #define GAP(i) gaps[(i) % (sizeof gaps / sizeof *gaps)]
 
-// Rows of q, k or v lie in a wider tensor.
+// Rows of q, k or v are part of a wider tensor.
 static struct op_layout strided(int B, int positions, int columns, size_t stride, size_t batch_stride) {
     return (struct op_layout){{(size_t)B, (size_t)positions, (size_t)columns}, {batch_stride, stride, 1}};
 }
 
-// A product over d of two rows, and the same of absolute values.
-struct product {
+// The dot product of two rows, and that of the absolute values.
+struct dot {
     double sum, magnitude;
 };
 
-static struct product product(const double *a, const double *b, int D) {
-    struct product p = {0, 0};
+static struct dot dot_of(const double *a, const double *b, int D) {
+    struct dot p = {0, 0};
     for (int d = 0; d < D; d++) {
         p.sum += a[d] * b[d];
         p.magnitude += fabs(a[d] * b[d]);
@@ -70,25 +70,25 @@ static struct product product(const double *a, const double *b, int D) {
     return p;
 }
 
-// What one query makes of one key: the scaled score, and what fp32 may be off in it: D products and sums, the
-// scale and its own rounding.
+// The scaled score of a query and a key, and its error in fp32: D products and additions, the scale and its
+// own rounding.
 struct score {
     double value, off;
 };
 
 static struct score score_of(const double *q, const double *k, int D) {
-    struct product p = product(q, k, D);
+    struct dot p = dot_of(q, k, D);
     return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
 }
 
-// Products of 16-bit numbers, a GPU's or those of a CPU's bf16 instructions, take both factors in the
-// tensors' type: where weights (p, ds) are a factor, a device with such rounds them to it, by half an epsilon
-// of themselves, or half of the smallest number.
+// Devices that multiply 16-bit numbers (a GPU, or a CPU with bf16 instructions) take both operands in the
+// tensors' type. Where an operand is a weight (p, ds), they round it, by half an epsilon relative or half of
+// the smallest number.
 struct weight_rounding {
     double relative, absolute;
 };
 
-static struct weight_rounding weight_rounding(const struct op_bench *bench, enum dtype type) {
+static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type) {
     bool multiplies = bench->device->place == REGION_DEVICE ? type != DTYPE_F32
                                                             : bench->multiplies_bf16 && type == DTYPE_BF16;
     if (!multiplies)
@@ -98,7 +98,7 @@ static struct weight_rounding weight_rounding(const struct op_bench *bench, enum
 
 // ---- forward
 
-// A running maximum may lag behind the true one by this much: exp's argument may be so much larger.
+// A running maximum may be this much below the true one, so exp's argument may be that much larger.
 #define MAXIMUM_SLACK 8
 
 // The weight p_j = exp(s_j - maximum) / sum is relatively off by the score's error, the difference's rounding
@@ -130,7 +130,7 @@ static void allow_query(const struct attention_forward_args *args, const struct 
         double allowed = 0;
         for (int j = 0; j < n_visible; j++) {
             double v = fabs(qkv[2]->given[kv + (size_t)j * args->kv_stride + (size_t)d]);
-            // exp may give 0 for what is not a normal number
+            // exp may flush subnormal results to 0
             allowed +=
                 v * (weights[j] / sum * (off[j] + sum_off + rounding.relative + (args->S + 3) * OP_UNIT) +
                      rounding.absolute / sum + 0x1p-125);
@@ -162,22 +162,22 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct a
                   s->S, s->H, s->D, gap, with_lse ? " with lse" : "");
     struct op_layout q_layout = strided(s->B, s->T, C, args.q_stride, args.q_batch_stride);
     struct op_layout kv_layout = strided(s->B, s->S, C, args.kv_stride, args.kv_batch_stride);
-    struct op_tensor *q = op_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
-    struct op_tensor *k = op_tensor(&call, "k", &args.k, type, OP_READ, kv_layout);
-    struct op_tensor *v = op_tensor(&call, "v", &args.v, type, OP_READ, kv_layout);
+    struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
+    struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ, kv_layout);
+    struct op_tensor *v = op_add_tensor(&call, "v", &args.v, type, OP_READ, kv_layout);
     op_scale(q, 0, s->deviation);
     op_scale(k, 0, s->deviation);
     size_t rows = (size_t)s->B * (size_t)s->T;
-    struct op_tensor *out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * (size_t)C));
+    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * (size_t)C));
     struct op_tensor *lse = NULL;
     if (with_lse)
-        lse = op_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_WRITE, op_span(rows * (size_t)s->H));
+        lse = op_add_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_WRITE, op_span(rows * (size_t)s->H));
     op_call_reference(&call);
     const struct op_tensor *const qkv[3] = {q, k, v};
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->H; h++)
             for (int i = 0; i < s->T; i++)
-                allow_query(&args, qkv, out, lse, weight_rounding(bench, type), (const int[3]){b, h, i});
+                allow_query(&args, qkv, out, lse, rounding_of(bench, type), (const int[3]){b, h, i});
     op_call_judge(&call);
 }
 
@@ -197,7 +197,7 @@ struct backward_tensors {
     struct op_tensor *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv;
 };
 
-// lse and out as attention_forward gives them, rounded to their types.
+// lse and out from attention_forward, rounded to their types.
 static void give_forward(const struct attention_backward_args *args, const struct op_bench *bench,
                          struct backward_tensors *t) {
     struct attention_forward_args forward = {.out = t->out->truth,
@@ -230,10 +230,10 @@ static void allow_pair(const struct attention_backward_args *args, const struct 
                        struct weight_rounding rounding, size_t qi, size_t kj, size_t out_i, double lse) {
     int D = args->D;
     struct score score = score_of(t->q->given + qi, t->k->given + kj, D);
-    struct product dp = product(t->dout->given + out_i, t->v->given + kj, D);
-    struct product delta = product(t->dout->given + out_i, t->out->given + out_i, D);
+    struct dot dp = dot_of(t->dout->given + out_i, t->v->given + kj, D);
+    struct dot delta = dot_of(t->dout->given + out_i, t->out->given + out_i, D);
     double p = exp(score.value - lse), ds = p * fabs(dp.sum - delta.sum);
-    // exp may give 0 for what is not a normal number
+    // exp may flush subnormal results to 0
     double p_off = p * (score.off + OP_UNIT * (fabs(score.value - lse) + 2 * fabs(lse) + 4)) + 0x1p-125;
     double ds_off = p_off * fabs(dp.sum - delta.sum) +
                     p * (D + 2) * OP_UNIT * (dp.magnitude + delta.magnitude) + 2 * OP_UNIT * ds;
@@ -257,15 +257,15 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
                   s->D, gap);
     struct op_layout layout = strided(s->B, s->T, (int)C, args.stride, args.batch_stride);
     struct backward_tensors t = {
-        .q = op_tensor(&call, "q", &args.q, type, OP_READ, layout),
-        .k = op_tensor(&call, "k", &args.k, type, OP_READ, layout),
-        .v = op_tensor(&call, "v", &args.v, type, OP_READ, layout),
-        .dout = op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(B * T * C)),
-        .out = op_tensor(&call, "out", &args.out, type, OP_READ, op_span(B * T * C)),
-        .lse = op_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_READ, op_span(B * H * T)),
-        .dq = op_tensor(&call, "dq", &args.dq, type, OP_WRITE, layout),
-        .dk = op_tensor(&call, "dk", &args.dk, type, OP_WRITE, layout),
-        .dv = op_tensor(&call, "dv", &args.dv, type, OP_WRITE, layout),
+        .q = op_add_tensor(&call, "q", &args.q, type, OP_READ, layout),
+        .k = op_add_tensor(&call, "k", &args.k, type, OP_READ, layout),
+        .v = op_add_tensor(&call, "v", &args.v, type, OP_READ, layout),
+        .dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(B * T * C)),
+        .out = op_add_tensor(&call, "out", &args.out, type, OP_READ, op_span(B * T * C)),
+        .lse = op_add_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_READ, op_span(B * H * T)),
+        .dq = op_add_tensor(&call, "dq", &args.dq, type, OP_WRITE, layout),
+        .dk = op_add_tensor(&call, "dk", &args.dk, type, OP_WRITE, layout),
+        .dv = op_add_tensor(&call, "dv", &args.dv, type, OP_WRITE, layout),
     };
     op_scale(t.q, 0, s->deviation);
     op_scale(t.k, 0, s->deviation);
@@ -276,7 +276,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
             for (size_t i = 0; i < T; i++)
                 for (size_t j = 0; j <= i; j++) {
                     size_t head = b * args.batch_stride + h * D;
-                    allow_pair(&args, &t, weight_rounding(bench, type), head + i * args.stride,
+                    allow_pair(&args, &t, rounding_of(bench, type), head + i * args.stride,
                                head + j * args.stride, ((b * T + i) * H + h) * D,
                                t.lse->given[(b * H + h) * T + i]);
                 }

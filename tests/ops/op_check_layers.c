@@ -10,10 +10,10 @@ static const struct embedding_shape {
     int B, T, C, V, position;
 } embedding_shapes[] = {
     {1, 1, 1, 1, 0},      {2, 3, 7, 5, 2},     {1, 7, 48, 3, 1},
-    {3, 5, 257, 100, 0},  {4, 48, 100, 11, 3}, // a token often enough to be looked for
-    {2, 5, 600, 7, 0},                         // several slices of channels
+    {3, 5, 257, 100, 0},  {4, 48, 100, 11, 3}, // a token that is frequent
+    {2, 5, 600, 7, 0},                         // several tiles of channels
     {2, 700, 8, 2, 0},                         // a token a thousand times
-    {1, 300, 4, 1000, 0},                      // more tokens than a small GPU has blocks
+    {1, 300, 4, 1000, 0},                      // more tokens than blocks of a small GPU
 };
 #define N_EMBEDDING_SHAPES (sizeof embedding_shapes / sizeof *embedding_shapes)
 
@@ -35,18 +35,19 @@ void check_embedding_forward(struct op_bench *bench) {
         struct op_call call;
         op_call_begin(&call, bench, embedding_forward, &args, "B %d T %d C %d V %d position %d%s", s->B, s->T,
                       s->C, s->V, s->position, large ? " large" : "");
-        op_scale(op_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)),
+        op_scale(op_add_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)),
                  large ? 4e4 : 0, large ? 5e3 : 1);
-        op_scale(op_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C)),
-                 large ? 4e4 : 0, large ? 5e3 : 1);
-        give_classes(op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
-        struct op_tensor *out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
+        op_scale(
+            op_add_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C)),
+            large ? 4e4 : 0, large ? 5e3 : 1);
+        give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
+        struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
         if (type == DTYPE_F32)
             out->exact = true; // one addition
         else
-            op_allow_roundings(out, 1); // it is made in fp32
+            op_allow_roundings(out, 1); // computed in fp32
         op_call_judge(&call);
     }
 }
@@ -59,12 +60,12 @@ void check_embedding_backward(struct op_bench *bench) {
         struct embedding_backward_args args = {.B = s->B, .T = s->T, .C = s->C, .V = s->V, .type = type};
         struct op_call call;
         op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d", s->B, s->T, s->C, s->V);
-        op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
-        give_classes(op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
+        op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
+        give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
         struct op_tensor *dwte =
-            op_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
+            op_add_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
         struct op_tensor *dwpe =
-            op_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, OP_UPDATE, op_span((size_t)s->T * C));
+            op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, OP_UPDATE, op_span((size_t)s->T * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
         op_allow_roundings(dwte, (double)N); // a token may fill the batch
@@ -81,21 +82,20 @@ static const struct layernorm_shape {
 } layernorm_shapes[] = {
     {1, 1, 0, 1},       {1, 3, 0, 1},    {3, 7, 0, 1},    {7, 48, 0, 10},
     {5, 257, 0, 1e-3},  {3, 96, 50, 1},  {257, 33, 1, 1}, {130, 128, 0, 1},
-    {3, 1000, -3, 0.1}, {2, 2304, 0, 1}, // more than a warp's row
-    {1, 20992, 0, 1},                    // more than shared memory
+    {3, 1000, -3, 0.1}, {2, 2304, 0, 1}, // rows longer than a warp handles
+    {1, 20992, 0, 1},                    // rows larger than shared memory
 };
 #define N_LAYERNORM_SHAPES (sizeof layernorm_shapes / sizeof *layernorm_shapes)
 #define EPSILON            1e-5
 
-// What fp32 may be off in a row's mean and (relatively) in its rstd. The mean is a sum of C terms and a
-// division. The variance is a sum of C squares of differences, each with two roundings and one more for the
-// square; that they are taken from a mean which is off adds the square of that. epsilon, root and reciprocal
-// are three more roundings.
+// Errors of a row's mean, and (relative) of its rstd, in fp32. The mean is a sum of C terms and a division.
+// The variance is a sum of C squares of differences, each with two roundings and one for the square; the
+// error of the mean adds its square. epsilon, square root and reciprocal are three more roundings.
 struct row_errors {
     double mean, rstd;
 };
 
-static struct row_errors row_errors(const double *x, size_t C) {
+static struct row_errors errors_of_row(const double *x, size_t C) {
     double mean = 0, magnitude = 0, variance = 0;
     for (size_t c = 0; c < C; c++) {
         mean += x[c] / (double)C;
@@ -116,24 +116,24 @@ static void layernorm_forward_call(struct op_bench *bench, enum dtype type, cons
     struct layernorm_forward_args args = {.N = s->N, .C = s->C, .epsilon = (float)EPSILON, .type = type};
     struct op_call call;
     op_call_begin(&call, bench, layernorm_forward, &args, "N %d C %d mean %g%s%s", s->N, s->C, s->mean,
-                  statistics ? " with statistics" : "", in_place ? " in place" : "");
+                  statistics ? " with mean and rstd" : "", in_place ? " in place" : "");
     struct op_tensor *x =
-        op_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(N * C));
+        op_add_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(N * C));
     op_scale(x, s->mean, s->deviation);
-    struct op_tensor *weight = op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
-    op_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(C));
+    struct op_tensor *weight = op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
+    op_add_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(C));
     struct op_tensor *out = x, *mean = NULL, *rstd = NULL;
     if (in_place)
         op_alias(x, &args.out);
     else
-        out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
+        out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
     if (statistics) {
-        mean = op_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_WRITE, op_span(N));
-        rstd = op_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_WRITE, op_span(N));
+        mean = op_add_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_WRITE, op_span(N));
+        rstd = op_add_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_WRITE, op_span(N));
     }
     op_call_reference(&call);
     for (size_t n = 0; n < N; n++) {
-        struct row_errors off = row_errors(x->given + n * C, C);
+        struct row_errors off = errors_of_row(x->given + n * C, C);
         double row_mean = 0, variance = 0;
         for (size_t c = 0; c < C; c++)
             row_mean += x->given[n * C + c] / (double)C;
@@ -177,23 +177,24 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
                   residual == NO_RESIDUAL ? ""
                   : residual == APART     ? " with dresidual"
                                           : " dresidual in place");
-    struct op_tensor *dout = op_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
-    struct op_tensor *x = op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
+    struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
+    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
     op_scale(x, s->mean, s->deviation);
-    struct op_tensor *weight = op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
-    struct op_tensor *mean = op_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_READ, op_span(N));
-    struct op_tensor *rstd = op_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_READ, op_span(N));
+    struct op_tensor *weight = op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
+    struct op_tensor *mean = op_add_tensor(&call, "mean", &args.mean, DTYPE_F32, OP_READ, op_span(N));
+    struct op_tensor *rstd = op_add_tensor(&call, "rstd", &args.rstd, DTYPE_F32, OP_READ, op_span(N));
     op_scale(mean, s->mean, s->deviation / sqrt((double)C));
     for (size_t n = 0; n < N; n++)
         op_give(rstd, n, (1 + 0.1 * rstd->given[n]) / s->deviation);
-    struct op_tensor *dx =
-        op_tensor(&call, "dx", &args.dx, type, residual == IN_PLACE ? OP_UPDATE : OP_WRITE, op_span(N * C));
+    struct op_tensor *dx = op_add_tensor(&call, "dx", &args.dx, type,
+                                         residual == IN_PLACE ? OP_UPDATE : OP_WRITE, op_span(N * C));
     if (residual == IN_PLACE)
         op_alias(dx, &args.dresidual);
     else if (residual == APART)
-        op_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
-    struct op_tensor *dweight = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(C));
-    struct op_tensor *dbias = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(C));
+        op_add_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
+    struct op_tensor *dweight =
+        op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(C));
+    struct op_tensor *dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(C));
     op_call_reference(&call);
 
     // normal has two roundings; a path from dout to dx goes through two products, a sum of C terms, a
@@ -250,12 +251,12 @@ void check_gelu_forward(struct op_bench *bench) {
         struct op_call call;
         op_call_begin(&call, bench, gelu_forward, &args, "n %zu%s", n, in_place ? " in place" : "");
         struct op_tensor *x =
-            op_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
+            op_add_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
         struct op_tensor *out = x;
         if (in_place)
             op_alias(x, &args.out);
         else
-            out = op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n));
+            out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n));
         give_gelu_inputs(x);
         op_call_reference(&call);
         for (size_t k = 0; k < n; k++) // see GELU_ROUNDINGS in op_check_linear.c
@@ -265,8 +266,8 @@ void check_gelu_forward(struct op_bench *bench) {
 }
 
 // gelu'(x) = s + x 2 u' s (1 - s), s = 1 / (1 + exp(-2 u)). The argument 2 u has four roundings, which exp
-// multiplies by |2 u|; exp itself is good to four, and eight more operations follow. Either term is allowed
-// its share, and s its absolute one.
+// multiplies by |2 u|; exp itself adds four, and eight more operations follow. Each term gets its relative
+// bound, s its absolute one.
 double op_gelu_slope_off(double x) {
     double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     double du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
@@ -282,14 +283,14 @@ void check_gelu_backward(struct op_bench *bench) {
         struct gelu_backward_args args = {.n = n, .type = type};
         struct op_call call;
         op_call_begin(&call, bench, gelu_backward, &args, "n %zu%s", n, in_place ? " in place" : "");
-        struct op_tensor *x = op_tensor(&call, "x", &args.x, type, OP_READ, op_span(n));
+        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(n));
         struct op_tensor *dout =
-            op_tensor(&call, "dout", &args.dout, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
+            op_add_tensor(&call, "dout", &args.dout, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
         struct op_tensor *dx = dout;
         if (in_place)
             op_alias(dout, &args.dx);
         else
-            dx = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(n));
+            dx = op_add_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(n));
         give_gelu_inputs(x);
         op_call_reference(&call);
         for (size_t k = 0; k < n; k++)
@@ -337,7 +338,7 @@ static void allow_cross_entropy(const struct cross_entropy_args *args, const str
     for (size_t v = 0; dlogits && v < V; v++) {
         double p = exp(row[v] - maximum) / sum, onehot = v == target ? 1 : 0;
         double off = p * (sum_off + OP_UNIT * (maximum - row[v] + 4 + 3)) + 2 * OP_UNIT * fabs(p - onehot);
-        // exp may give 0 for what is not a normal number
+        // exp may flush subnormal results to 0
         dlogits->allowed[n * (size_t)args->dlogits_stride + v] = fabs((double)args->scale) * (off + 0x1p-125);
     }
 }
@@ -359,19 +360,20 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
                   : gradient == GRADIENT_APART ? ""
                                                : " in place");
     struct op_layout rows = op_rows(N, V, (size_t)args.logits_stride);
-    struct op_tensor *logits = op_tensor(&call, "logits", &args.logits, DTYPE_F32,
-                                         gradient == GRADIENT_IN_PLACE ? OP_UPDATE : OP_READ, rows);
+    struct op_tensor *logits = op_add_tensor(&call, "logits", &args.logits, DTYPE_F32,
+                                             gradient == GRADIENT_IN_PLACE ? OP_UPDATE : OP_READ, rows);
     op_scale(logits, 3, s->deviation);
-    struct op_tensor *targets = op_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
+    struct op_tensor *targets =
+        op_add_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
     give_classes(targets, s->V);
-    struct op_tensor *losses = op_tensor(&call, "losses", &args.losses, DTYPE_F32, OP_WRITE, op_span(N));
+    struct op_tensor *losses = op_add_tensor(&call, "losses", &args.losses, DTYPE_F32, OP_WRITE, op_span(N));
     struct op_tensor *dlogits = NULL;
     if (gradient == GRADIENT_IN_PLACE) {
         dlogits = logits;
         op_alias(logits, &args.dlogits);
     } else if (gradient == GRADIENT_APART) {
-        dlogits = op_tensor(&call, "dlogits", &args.dlogits, type, OP_WRITE,
-                            op_rows(N, V, (size_t)args.dlogits_stride));
+        dlogits = op_add_tensor(&call, "dlogits", &args.dlogits, type, OP_WRITE,
+                                op_rows(N, V, (size_t)args.dlogits_stride));
     }
     op_call_reference(&call);
     for (size_t n = 0; n < N; n++)

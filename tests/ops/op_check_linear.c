@@ -4,7 +4,7 @@
 
 #include "tests/ops/op_check.h"
 
-// Rows, inputs, outputs, and how much further apart the rows of out or dout are than they are long.
+// Rows, inputs, outputs, and the gap between rows of out or dout.
 static const struct linear_shape {
     int N, IC, OC, gap;
 } shapes[] = {
@@ -13,7 +13,7 @@ static const struct linear_shape {
     {80, 64, 128, 16}, {2, 130, 71, 1}, {13, 33, 37, 0}, {32, 40, 101, 3},   {35, 1024, 20, 0},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
-#define LARGE    1e4 // normal numbers times this are in fp16's range, many sums of their products are not
+#define LARGE    1e4 // times normal numbers: within fp16's range, unlike many sums of products
 
 static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 at 1.4
 
@@ -25,7 +25,7 @@ static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 
 static const struct linear_extra {
     const char *name;
     bool residual, gelu, pre_gelu, to_fp32;
-    bool large; // x, so that some of the sums are beyond fp16
+    bool large; // x is large, so that some sums are beyond fp16
 } extras[] = {
     {"", false, false, false, false, false},
     {" + residual", true, false, false, false, false},
@@ -57,27 +57,27 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
     op_call_begin(&call, bench, linear_forward, &args, "N %d IC %d OC %d stride %d%s%s", s->N, s->IC, s->OC,
                   args.out_stride, bias ? " + bias" : "", extra->name);
     call.out_type = &args.out_type;
-    op_scale(op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC)), 0, extra->large ? LARGE : 1);
-    op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
+    op_scale(op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC)), 0, extra->large ? LARGE : 1);
+    op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
     if (bias)
-        op_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(OC));
+        op_add_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(OC));
     if (extra->residual)
-        op_tensor(&call, "residual", &args.residual, type, OP_READ, op_span(N * OC));
-    struct op_tensor *pre = NULL, *out = op_tensor(&call, "out", &args.out, args.out_type, OP_WRITE,
-                                                   op_rows(N, OC, OC + (size_t)gap));
+        op_add_tensor(&call, "residual", &args.residual, type, OP_READ, op_span(N * OC));
+    struct op_tensor *pre = NULL, *out = op_add_tensor(&call, "out", &args.out, args.out_type, OP_WRITE,
+                                                       op_rows(N, OC, OC + (size_t)gap));
     if (extra->pre_gelu)
-        pre = op_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_WRITE, op_span(N * OC));
+        pre = op_add_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_WRITE, op_span(N * OC));
 
-    args.gelu = false; // the magnitudes and the truth of the product itself
+    args.gelu = false; // magnitude and truth before GELU
     op_call_magnitudes(&call);
     op_call_reference(&call);
-    // IC products, IC additions of which a path has at most all, bias and residual.
+    // A path has one product, up to IC additions, bias and residual.
     op_allow_roundings(out, s->IC + 3);
     if (pre)
         op_allow_roundings(pre, s->IC + 3);
     for (size_t i = 0; gelu && i < out->span; i++) {
         double product = fabs(out->truth[i]), off = out->allowed[i];
-        if (pre) // GELU may be applied to what was stored
+        if (pre) // GELU may be applied to the rounded pre_gelu
             off += dtype_epsilon(type) / 2 * (product + off);
         out->allowed[i] = largest_gelu_slope * off + GELU_ROUNDINGS * OP_UNIT * (product + off);
     }
@@ -116,18 +116,18 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s%s deviation %g",
                   s->N, s->IC, s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "",
                   beta_zero ? " beta 0" : "", dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
-    op_scale(op_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
+    op_scale(op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
              deviation);
-    op_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
-    op_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
+    op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
+    op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
     struct op_tensor *dx_tensor = NULL, *dweight_tensor = NULL, *dbias_tensor = NULL;
     if (dx)
-        dx_tensor = op_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(N * IC));
+        dx_tensor = op_add_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(N * IC));
     if (dweight)
-        dweight_tensor = op_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
-                                   beta_zero ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
+        dweight_tensor = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
+                                       beta_zero ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
     if (dbias)
-        dbias_tensor = op_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
+        dbias_tensor = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
     op_call_magnitudes(&call);
     op_call_reference(&call);
     // As in forward, with one addition to what was there before.
@@ -139,7 +139,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         op_allow_roundings(dbias_tensor, s->N + 1);
     if (gelu) {
         allow_gelu_slope(dx_tensor,
-                         op_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_READ, op_span(N * IC)));
+                         op_add_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_READ, op_span(N * IC)));
         op_call_reference(&call);
     }
     op_call_judge(&call);

@@ -1,7 +1,7 @@
-// Checks of optimizer_step with moments in bf16 and int8. What it must give follows from what the same device
-// gives with fp32 moments, which op_check_optimizer.c judges: the moments upcast, updated, and rounded as
-// kernels/moments.h says, to the bit. Also that no bit depends on how a span is cut into calls, nor on
-// whether the new state takes the place of the old.
+// Checks of optimizer_step with moments in bf16 and int8. The expected result follows from the same device's
+// step with fp32 moments, which op_check_optimizer.c checks: the moments are upcast, updated, and rounded as
+// kernels/moments.h defines, to the bit. Also that no bit depends on how a span is split into calls, or on
+// whether the step is in place.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -70,7 +70,7 @@ static void put(unsigned char *array, enum dtype type, size_t i, float value) {
 // gradients that are infinite or NaN.
 static float value_of(int k, size_t i) {
     double value = rng_normal(51, (uint32_t)k, i);
-    size_t kind = (i + (size_t)k) % 11; // so that the kinds meet
+    size_t kind = (i + (size_t)k) % 11; // so that all combinations occur
     value *= kind == 3 ? 1e-16 : kind == 5 ? 0x1p-130 : kind == 7 ? 0 : i % 13 == 1 ? 1e-4 : 1;
     if (i / MOMENT_BLOCK == 2)
         return 0;
@@ -122,10 +122,10 @@ static struct span span_downcast(const struct span *wide, enum dtype state_type,
 
 // ---- on the device
 
-// How a step is taken.
+// How a step is run.
 struct manner {
-    bool in_place, guarded; // guarded: with poison around each array, aligned to its element and no more
-    size_t piece;           // elements of a call, a multiple of MOMENT_BLOCK; 0: all
+    bool in_place, guarded; // guarded: poison around each array, aligned to its element only
+    size_t length;          // elements per call, a multiple of MOMENT_BLOCK; 0: all
 };
 
 struct placed {
@@ -154,7 +154,7 @@ static void place(struct stream *stream, const struct span *span, const struct m
     }
 }
 
-// Fetches what is there, and frees it.
+// Copies an array from the device and frees it.
 static void take(struct stream *stream, struct span *span, struct placed *placed) {
     struct device *device = stream->device;
     for (int k = 0; k < N_ARRAYS; k++) {
@@ -198,10 +198,10 @@ static struct span stepped(struct op_bench *bench, const struct span *span,
     EXPECT_OK(stream_init(&stream, bench->device));
     place(&stream, span, manner, &old);
     place(&stream, &after, manner, &new);
-    size_t piece = manner->piece ? manner->piece : span->n;
-    for (size_t i = 0; i < span->n; i += piece) {
+    size_t length = manner->length ? manner->length : span->n;
+    for (size_t i = 0; i < span->n; i += length) {
         struct optimizer_step_args args =
-            op_optimizer_args(span->optimizer, setting, span->n - i < piece ? span->n - i : piece);
+            op_optimizer_args(span->optimizer, setting, span->n - i < length ? span->n - i : length);
         args.from = state_at(span, &old, i);
         args.to = manner->in_place ? args.from : state_at(span, &new, i);
         args.param = element(span, &new, PARAM, i);
@@ -227,8 +227,8 @@ static struct span stepped(struct op_bench *bench, const struct span *span,
     return after;
 }
 
-// Bits, but for those of a NaN where the contract leaves them open: in all but codes, scales and bf16
-// moments.
+// Compares bits, except those of a NaN where the contract leaves them open: everywhere but in codes, scales
+// and bf16 moments.
 static bool same_element(const struct span *a, const struct span *b, int k, size_t i) {
     size_t size = dtype_size(array_type(a, k));
     if (memcmp(a->arrays[k] + i * size, b->arrays[k] + i * size, size) == 0)
@@ -263,7 +263,7 @@ static void check_span(struct op_bench *bench, const struct span *like, enum dty
     static const struct manner plain = {.in_place = true};
     static const struct manner others[] = {{.in_place = false},
                                            {.in_place = true, .guarded = true},
-                                           {.in_place = false, .guarded = true, .piece = 128}};
+                                           {.in_place = false, .guarded = true, .length = 128}};
     struct span span = span_new(like, state_type);
     span_fill(&span);
     struct span wide = span_upcast(&span);
@@ -279,7 +279,7 @@ static void check_span(struct op_bench *bench, const struct span *like, enum dty
     span_delete(&span), span_delete(&wide), span_delete(&wide_after), span_delete(&wanted), span_delete(&got);
 }
 
-void op_check_narrow_moments(struct op_bench *bench) {
+void op_check_small_moments(struct op_bench *bench) {
     for (int rule = 0; rule < N_OP_OPTIMIZERS; rule++)
         for (size_t n = 1; n <= 259 && op_optimizers[rule].n_moments > 0; n++)
             for (int state = 0; state < 2; state++) {
@@ -287,7 +287,7 @@ void op_check_narrow_moments(struct op_bench *bench) {
                                     .n = n < 258    ? n
                                          : n == 258 ? 1021
                                                     : 5003,
-                                    .first = n % 3 * 0xffffff80u, // numbers beyond 32 bits too
+                                    .first = n % 3 * 0xffffff80u, // element numbers beyond 32 bits too
                                     .type = (enum dtype)(n % N_COMPUTE_DTYPES),
                                     .grad_type = (enum dtype)(n / 3 % N_COMPUTE_DTYPES)};
                 check_span(bench, &span, state ? DTYPE_I8 : DTYPE_BF16,

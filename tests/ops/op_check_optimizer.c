@@ -1,5 +1,5 @@
-// Checks of optimizer_step: every rule with fp32 moments against the reference's double, element by element.
-// Narrower moments are op_check_moments.c's.
+// Checks of optimizer_step: every rule with fp32 moments against the reference in double, element by element.
+// Moments in bf16 and int8: op_check_moments.c.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "tests/ops/op_check.h"
 #include "tests/ops/op_check_optimizer.h"
 
-// The smallest difference between fp32 numbers: what a result below the normal ones may be off.
+// The smallest difference between fp32 numbers: the error of a subnormal result.
 #define TINY 0x1p-149
 
 const struct op_optimizer op_optimizers[N_OP_OPTIMIZERS] = {
@@ -38,17 +38,17 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
                                         .grad_scale = setting->grad_scale};
 }
 
-// ---- how far a result may be off
+// ---- error bounds
 
 // 1 - beta^step of both betas
 #define CORRECTION(args)                                                                                     \
     { 1 - pow((args)->beta1, (double)(args)->step), 1 - pow((args)->beta2, (double)(args)->step) }
 
-// One element: what the step began with, as magnitudes, and what it should have become.
+// One element: the magnitudes before the step, and the exact results.
 struct element {
-    double g, weight, m, v;                    // g: unscaled, with a coupled decay's part
+    double g, weight, m, v;                    // g: unscaled, coupled weight decay included
     double new_weight, new_m, new_v;           // in double
-    double weight_off, m_off, v_off, g_rounds; // g_rounds: of the gradient, before the moments
+    double weight_off, m_off, v_off, g_rounds; // g_rounds: roundings of the gradient, before the moments
 };
 
 // A moment is a weighted sum whose paths have at most four roundings after the gradient's (the difference,
@@ -79,7 +79,7 @@ static void allow_sgd(const struct optimizer_step_args *args, bool with_momentum
     e->weight_off = (4 + e->g_rounds) * OP_UNIT * args->lr * direction + OP_UNIT * e->weight + 4 * TINY;
 }
 
-// Where the sum's sign is within its error, either sign and none is right.
+// Where the sign of the sum is within its error, either sign and zero are correct.
 static void allow_lion(const struct optimizer_step_args *args, double g, double m, struct element *e) {
     double mixed = args->beta1 * m + (1 - args->beta1) * g;
     double off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta1) * (e->g + e->m)) + 4 * TINY;
@@ -89,7 +89,7 @@ static void allow_lion(const struct optimizer_step_args *args, double g, double 
                     4 * TINY + (either ? 2 * args->lr : 0);
 }
 
-// The element's offs from the rest: what the step was given, and what it should have given.
+// Computes the element's bounds from the other fields.
 static void allow(const struct optimizer_step_args *args, const double correction[2], int n_moments,
                   double grad, double weight, double m, struct element *e) {
     double scaled = grad * (double)args->grad_scale;
@@ -131,7 +131,7 @@ static void allow_element(const struct optimizer_step_args *args, const double c
 
 // ---- calls
 
-// What of a call may be one way or another.
+// Variants of a call.
 struct variant {
     const struct op_optimizer *optimizer;
     const struct op_optimizer_setting *setting;
@@ -143,17 +143,17 @@ static struct op_tensor *state_tensor(struct op_call *call, const char *name, co
                                       void *from, void *to, const struct variant *variant, size_t n,
                                       struct op_tensor **after) {
     struct op_tensor *before =
-        op_tensor(call, name, from, DTYPE_F32, variant->in_place ? OP_UPDATE : OP_READ, op_span(n));
+        op_add_tensor(call, name, from, DTYPE_F32, variant->in_place ? OP_UPDATE : OP_READ, op_span(n));
     if (variant->in_place)
         op_alias(before, to);
-    *after = variant->in_place ? before : op_tensor(call, new_name, to, DTYPE_F32, OP_WRITE, op_span(n));
+    *after = variant->in_place ? before : op_add_tensor(call, new_name, to, DTYPE_F32, OP_WRITE, op_span(n));
     return before;
 }
 
 static void describe(struct op_call *call, const struct variant *variant, struct optimizer_step_args *args,
                      struct tensors *t) {
     size_t n = args->n;
-    t->grad = op_tensor(call, "grad", &args->grad, variant->grad_type, OP_READ, op_span(n));
+    t->grad = op_add_tensor(call, "grad", &args->grad, variant->grad_type, OP_READ, op_span(n));
     t->master = state_tensor(call, "master", "new master", &args->from.master, &args->to.master, variant, n,
                              &t->new_master);
     if (variant->optimizer->n_moments > 0)
@@ -161,7 +161,7 @@ static void describe(struct op_call *call, const struct variant *variant, struct
     if (variant->optimizer->n_moments > 1)
         t->v = state_tensor(call, "v", "new v", &args->from.v, &args->to.v, variant, n, &t->new_v);
     if (variant->with_param)
-        t->param = op_tensor(call, "param", &args->param, variant->type, OP_WRITE, op_span(n));
+        t->param = op_add_tensor(call, "param", &args->param, variant->type, OP_WRITE, op_span(n));
 }
 
 static void give(const struct variant *variant, const struct optimizer_step_args *args,
@@ -175,9 +175,9 @@ static void give(const struct variant *variant, const struct optimizer_step_args
         op_scale(t->m, 0, 0.1);
         op_give_extremes(t->m);
         for (size_t i = 0; i < args->n; i += 7)
-            op_give(t->m, i, 0); // some elements are new: nothing in either moment
+            op_give(t->m, i, 0); // some elements are new: both moments are zero
         for (size_t i = 0; args->rule == OPTIMIZER_SGD && args->step == 1 && i < args->n; i++)
-            op_give(t->m, i, (double)NAN); // not to be read
+            op_give(t->m, i, (double)NAN); // must not be read
     }
     for (size_t i = 0; t->v && i < args->n; i++)
         op_give(t->v, i, i % 7 == 0 ? 0 : 0.1 * t->v->given[i] * t->v->given[i]);
@@ -217,14 +217,14 @@ static struct variant variant_of(size_t k, const struct op_optimizer *optimizer)
 
 void check_optimizer_step(struct op_bench *bench) {
     for (size_t rule = 0; rule < N_OP_OPTIMIZERS; rule++) {
-        // Everything that may differ, at a length with whole vectors and a tail.
+        // All variants, at a length with whole vectors and a tail.
         for (size_t k = 0; k < 72; k++)
             for (size_t setting = 0; setting < N_OP_OPTIMIZER_SETTINGS; setting++) {
                 struct variant variant = variant_of(k, &op_optimizers[rule]);
                 variant.setting = &op_optimizer_settings[setting];
                 step_call(bench, 77, &variant);
             }
-        for (size_t n = 1; n <= 257; n++) { // every tail that a shard may end with
+        for (size_t n = 1; n <= 257; n++) { // every tail
             struct variant variant = variant_of(n, &op_optimizers[rule]);
             step_call(bench, n, &variant);
         }
@@ -233,12 +233,12 @@ void check_optimizer_step(struct op_bench *bench) {
             step_call(bench, 20011, &variant);
         }
     }
-    op_check_narrow_moments(bench);
+    op_check_small_moments(bench);
 }
 
 // ---- one long span
 
-enum { LONG = 10000019, PIECE = 65536 }; // a prime length, judged a piece at a time
+enum { LONG = 10000019, CHUNK = 65536 }; // a prime length, judged a chunk at a time
 enum { GRAD, WEIGHT, M, V, N_ARRAYS };
 
 // Fast, and of all sizes: a float of random sign, fraction, and an exponent of about 2^-40 to 2^2; every 16th
@@ -280,8 +280,8 @@ void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optim
         assert_int_equal(bench->device->memory_new(bench->device, LONG * sizeof(float), "tests", &memory),
                          STATUS_OK);
         arrays[k] = memory;
-        before[k] = malloc(PIECE * sizeof(double));
-        after[k] = malloc(PIECE * sizeof(double));
+        before[k] = malloc(CHUNK * sizeof(double));
+        after[k] = malloc(CHUNK * sizeof(double));
         assert_true(before[k] && after[k]);
         for (size_t i = 0; i < LONG; i++)
             arrays[k][i] = long_value(k, i);
@@ -291,8 +291,8 @@ void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optim
         .master = arrays[WEIGHT], .m = optimizer->n_moments > 0 ? arrays[M] : NULL, .v = arrays[V]};
     args.grad = arrays[GRAD];
     assert_int_equal(bench->device->ops->optimizer_step(&stream, &args), STATUS_OK);
-    for (size_t first = 0; first < LONG; first += PIECE) {
-        size_t n = LONG - first < PIECE ? LONG - first : PIECE;
+    for (size_t first = 0; first < LONG; first += CHUNK) {
+        size_t n = LONG - first < CHUNK ? LONG - first : CHUNK;
         for (int k = 0; k < N_ARRAYS; k++)
             for (size_t i = 0; i < n; i++)
                 before[k][i] = after[k][i] = (double)long_value(k, first + i);

@@ -1,4 +1,4 @@
-// The optimizers that tests of optimizer_step go through, and arguments to try them with.
+// The optimizers that tests of optimizer_step cover, and arguments for them.
 #ifndef ZERO_TESTS_OPS_OP_CHECK_OPTIMIZER_H
 #define ZERO_TESTS_OPS_OP_CHECK_OPTIMIZER_H
 
@@ -18,15 +18,15 @@ extern const struct op_optimizer_setting {
     float grad_scale;
 } op_optimizer_settings[N_OP_OPTIMIZER_SETTINGS];
 
-// With rule, n and the setting's numbers.
+// Arguments with rule, n and the numbers of the setting.
 struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimizer,
                                              const struct op_optimizer_setting *setting, size_t n);
 
-// With moments in bf16 and int8; op_check_moments.c says how they are judged.
-void op_check_narrow_moments(struct op_bench *bench);
+// Moments in bf16 and int8; see op_check_moments.c.
+void op_check_small_moments(struct op_bench *bench);
 // Ten million elements in fp32, on a device of host memory.
 void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer);
-// Whether steps on two devices have the same bits: all rules and types.
+// Checks that steps on two devices give the same bits, for all rules and types.
 void op_check_same_steps(struct op_bench *bench, struct op_bench *other);
 
 #endif

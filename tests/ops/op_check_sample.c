@@ -1,4 +1,5 @@
-// Checks of sample: every device must draw the reference's token, whatever the cuts, ties and borders.
+// Checks of sample: every device must draw the reference's token, with any top_k and top_p, ties and boundary
+// cases.
 #include <math.h>
 
 #include "base/rng.h"
@@ -18,7 +19,7 @@ static const struct sample_setting {
     {0.9, 40, 0.95}, {1, 2, 0.5},  {1e-3, 0, 1}, {1e-3, 100, 0.99}, {1e3, 0, 0.999},
 };
 
-// Ordinary logits; ties; all equal; zeros of both signs among negative ones; some that cannot be drawn.
+// Ordinary logits; ties; all equal; zeros of both signs among negative ones; some with probability 0.
 static void give_logits(struct op_tensor *logits, int N, int V, size_t stride) {
     for (int n = 0; n < N; n++)
         for (int v = 0; v < V; v++) {
@@ -62,9 +63,10 @@ static void sample_call(struct op_bench *bench, const struct sample_shape *s,
     op_call_begin(&call, bench, sample, &args, "N %d V %d temperature %g top_k %d top_p %g", s->N, s->V,
                   setting->temperature, setting->top_k, setting->top_p);
     struct op_tensor *logits =
-        op_tensor(&call, "logits", &args.logits, DTYPE_F32, OP_READ, op_rows(N, (size_t)s->V, stride));
-    struct op_tensor *uniform = op_tensor(&call, "uniforms", &args.uniforms, DTYPE_F64, OP_READ, op_span(N));
-    op_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_WRITE, op_span(N))->exact = true;
+        op_add_tensor(&call, "logits", &args.logits, DTYPE_F32, OP_READ, op_rows(N, (size_t)s->V, stride));
+    struct op_tensor *uniform =
+        op_add_tensor(&call, "uniforms", &args.uniforms, DTYPE_F64, OP_READ, op_span(N));
+    op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_WRITE, op_span(N))->exact = true;
     give_logits(logits, s->N, s->V, stride);
     for (size_t n = 0; n < N; n++) {
         uint32_t draw = bench->n_tensors + (uint32_t)n;

@@ -23,14 +23,14 @@ void check_sum_squares(struct op_bench *bench) {
         struct sum_squares_args args = {.n = n, .type = DTYPE_F32};
         struct op_call call;
         op_call_begin(&call, bench, sum_squares, &args, "n %zu", n);
-        struct op_tensor *x = op_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n));
+        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n));
         struct op_tensor *partial =
-            op_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE, op_span(n_blocks));
+            op_add_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE, op_span(n_blocks));
         op_give_extremes(x);
         for (size_t i = 0; i < n; i += 1001)
-            op_give(x, i, 1e25); // its square is beyond fp32
+            op_give(x, i, 1e25); // its square is beyond fp32's range
         op_call_reference(&call);
-        // Squares of fp32 numbers are exact in double; the reference may be off as much as the device.
+        // Squares of fp32 numbers are exact in double; the reference may be as far off as the device.
         for (size_t i = 0; i < n_blocks; i++)
             partial->allowed[i] = 2 * SUM_SQUARES_BLOCK * 0x1p-53 * partial->truth[i];
         op_call_judge(&call);
@@ -43,7 +43,7 @@ static void fill_call(struct op_bench *bench, enum dtype type, size_t n, float v
     struct fill_args args = {.n = n, .value = value, .type = type};
     struct op_call call;
     op_call_begin(&call, bench, fill, &args, "n %zu value %g", n, (double)value);
-    op_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n))->exact = true;
+    op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n))->exact = true;
     op_call_reference(&call);
     op_call_judge(&call);
 }
@@ -54,7 +54,7 @@ void check_fill(struct op_bench *bench) {
         for (size_t i = 0; i < N_SPANS; i++)
             for (size_t k = 0; k < sizeof values / sizeof *values; k++)
                 fill_call(bench, type, spans[i], values[k]);
-        fill_call(bench, type, 300007, 2); // more than one round of a small GPU's blocks
+        fill_call(bench, type, 300007, 2); // more than a small GPU's blocks handle in one pass
     }
 }
 
@@ -81,8 +81,8 @@ void check_cast(struct op_bench *bench) {
         struct op_call call;
         op_call_begin(&call, bench, cast, &args, "to %s n %zu", dtype_name(out_type), spans[i]);
         call.out_type = &args.out_type;
-        give_cast_inputs(op_tensor(&call, "x", &args.x, type, OP_READ, op_span(spans[i])));
-        op_tensor(&call, "out", &args.out, out_type, OP_WRITE, op_span(spans[i]))->exact = true;
+        give_cast_inputs(op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(spans[i])));
+        op_add_tensor(&call, "out", &args.out, out_type, OP_WRITE, op_span(spans[i]))->exact = true;
         op_call_reference(&call);
         op_call_judge(&call);
     }
@@ -97,14 +97,14 @@ void check_add(struct op_bench *bench) {
             struct add_args args = {.n = spans[i], .type = type};
             struct op_call call;
             op_call_begin(&call, bench, add, &args, "n %zu%s", spans[i], in_place ? " in place" : "");
-            struct op_tensor *x =
-                op_tensor(&call, "x", &args.x, DTYPE_F32, in_place ? OP_UPDATE : OP_READ, op_span(spans[i]));
-            struct op_tensor *y = op_tensor(&call, "y", &args.y, type, OP_READ, op_span(spans[i]));
+            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, DTYPE_F32,
+                                                in_place ? OP_UPDATE : OP_READ, op_span(spans[i]));
+            struct op_tensor *y = op_add_tensor(&call, "y", &args.y, type, OP_READ, op_span(spans[i]));
             struct op_tensor *out = x;
             if (in_place)
                 op_alias(x, &args.out);
             else
-                out = op_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
+                out = op_add_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
             op_give_extremes(x);
             op_give_extremes(y);
             out->exact = true; // the sum of two floats is exact in double or rounds the same way once more

@@ -1,6 +1,6 @@
-// Every operation of the CUDA backend against the reference: on the simulated GPU of tests/cudasim, or on a
-// real one. Skipped where there is neither. And what must be the same to the bit on the CPU, because a shard
-// may be held on either: optimizer steps and sums of squares. And what the backend refuses.
+// Every operation of the CUDA backend against the reference, on the simulated GPU of tests/cudasim or on a
+// real one; skipped without either. Also what must have the same bits on the CPU, since a shard may live on
+// either: optimizer steps and sums of squares. And what the backend refuses.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 #define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
 
-// With fused multiply-add: what the portable CPU code has no promise of.
+// Compares with a CPU backend that has FMA; portable C code promises no equal bits.
 static void test_updates_have_the_bits_of_the_cpu(void **state) {
     static const char *const instruction_sets[] = {"avx512", "avx2"};
     struct op_bench gpu = {.device = op_device_or_skip("cuda", 1)}, cpu = {0};
@@ -37,7 +37,7 @@ static void test_updates_have_the_bits_of_the_cpu(void **state) {
         skip();
 }
 
-// ---- Adafactor's step; that its sums have the reference's bits on every device is op_check_adafactor.c's
+// ---- the step of Adafactor (its sums: op_check_adafactor.c)
 
 struct adafactor_arrays {
     float grad[37 * 64], weights[37 * 64], row_scales[37], column_scales[64];
@@ -79,7 +79,7 @@ static void test_adafactor_has_the_bits_of_the_cpu(void **state) {
         arrays.row_scales[i % 37] = i % 5 == 1 ? INFINITY : (float)(1 + i % 3);
         arrays.column_scales[i % 64] = (float)(0.3 + i % 7);
     }
-    for (size_t begin = 0; begin < 300; begin += 67) { // aligned, and not
+    for (size_t begin = 0; begin < 300; begin += 67) { // aligned and unaligned
         adafactor_step(gpu, begin, &arrays, on_gpu);
         adafactor_step(cpu, begin, &arrays, on_cpu);
         assert_memory_equal(on_gpu, on_cpu, sizeof on_gpu);
@@ -127,7 +127,7 @@ static void test_sums_of_squares_have_the_bits_of_the_cpu(void **state) {
     assert_memory_equal(partial[0], partial[0] + N_BLOCKS, sizeof partial[0] / 2);
 }
 
-// Attention's sums must fit in registers. What is refused is refused before anything is launched.
+// Attention's sums must fit in registers. Unsupported sizes are refused before any launch.
 static void test_wide_heads_are_refused(void **state) {
     (void)state;
     struct device *device = op_device_or_skip("cuda", 1);
@@ -151,7 +151,7 @@ static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
                                           cmocka_unit_test(test_sums_of_squares_have_the_bits_of_the_cpu),
                                           cmocka_unit_test(test_wide_heads_are_refused)};
 
-// One line for all where there is no GPU.
+// One line for all tests when there is no GPU.
 static void test_operations_on_a_gpu(void **state) {
     (void)state;
     device_close(op_device_or_skip("cuda", 1));
@@ -164,7 +164,7 @@ int main(void) {
         status_clear();
         return cmocka_run_group_tests_name("operations on a GPU", without_a_gpu, NULL, NULL);
     }
-    status_clear(); // another failure is each test's to tell
+    status_clear(); // each test reports other failures itself
     device_close(device);
     return cmocka_run_group_tests_name("operations on a GPU", tests, NULL, NULL);
 }

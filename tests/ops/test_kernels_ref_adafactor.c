@@ -1,5 +1,5 @@
-// Adafactor as a whole, by the reference's operations and the host's side of kernels/adafactor.h: figures of
-// torch.optim.Adafactor, the promise that bounds hold whatever the gradients do, and exact sums themselves.
+// The whole of Adafactor, with the reference's operations and kernels/adafactor.h: compared with
+// torch.optim.Adafactor; bounds hold for any gradients; and the exact sums themselves.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 
 enum { N_MOST = 1024 };
 
-// In double but for the factors, which are kept in fp32 wherever Adafactor runs.
+// In double except for the second moments, which are fp32 wherever Adafactor runs.
 struct tensor {
     int rows, columns;
     bool vector;
@@ -56,7 +56,7 @@ static void sum_gradients(struct tensor *t) {
 
 static void step(struct tensor *t, int64_t k) {
     double row_scales[N_MOST], column_scales[N_MOST];
-    const struct adafactor_moments factors = {.rows = t->rows,
+    const struct adafactor_moments moments = {.rows = t->rows,
                                               .columns = t->columns,
                                               .row_moments = t->vector ? NULL : t->row_moments,
                                               .column_moments = t->column_moments,
@@ -66,7 +66,7 @@ static void step(struct tensor *t, int64_t k) {
                                               .column_scales = t->column_scales};
     const struct adafactor_span whole = {.n = elements_of(t), .columns = t->columns};
     sum_gradients(t);
-    t->update_bound = adafactor_moments_update(&factors, k, -0.8);
+    t->update_bound = adafactor_moments_update(&moments, k, -0.8);
     upcast(row_scales, t->row_scales, t->rows);
     upcast(column_scales, t->column_scales, t->columns);
     const struct adafactor_direction direction = {.grad = t->grad,
@@ -96,8 +96,8 @@ static void step(struct tensor *t, int64_t k) {
 // ---- PyTorch's figures
 
 // Weights after four steps of torch.optim.Adafactor (2.15) in float64 with beta2_decay -0.8, eps (2^-23,
-// 1e-3) and what is given here, from weights ((29 i) % 17 - 8) / 16, by gradients ((37 i + 101 k) % 19 - 9) /
-// 8 * factor at step k = 1, 2, ..., `jump` times that in the third.
+// 1e-3) and the settings below. Initial weights are ((29 i) % 17 - 8) / 16, gradients ((37 i + 101 k) % 19 -
+// 9) / 8 * factor at step k = 1, 2, ..., times `jump` in the third.
 static const struct golden {
     int rows, columns;
     bool vector;
@@ -155,7 +155,7 @@ static void expect_golden(const struct golden *golden) {
             t->grad[i] = ((i * 37 + k * 101) % 19 - 9) / 8.0 * golden->factor * (k == 3 ? golden->jump : 1);
         step(t, k);
     }
-    // Factors and scales are rounded to fp32 six times on the way of four steps, of at most lr 2 each.
+    // Moments and scales are rounded to fp32 six times over the four steps, each step at most lr 2.
     for (int i = 0; i < n; i++)
         if (!(fabs(t->weights[i] - golden->wanted[i]) <= 4 * 6 * 0x1p-24 * 2 * golden->lr))
             fail_msg("weight %d of (%d, %d) is %.17g, PyTorch's is %.17g", i, golden->rows, golden->columns,
@@ -171,22 +171,22 @@ static void test_pytorch(void **state) {
 
 // ---- bounds
 
-// Gradients as training makes them, and as it should not.
+// Gradients of ordinary training, and pathological ones.
 static double wild_gradient(int kind, int64_t k, const struct tensor *t, int i) {
     int row = i / t->columns, column = i % t->columns;
     double x = rng_normal(50, (uint32_t)(kind * 100 + k), (uint64_t)i);
     switch (kind) {
     case 0:
         return x;
-    case 1: // rows that are new, and rows that have nothing
+    case 1: // new rows, and rows without gradients
         return row % 7 == k % 7 ? x : row % 3 ? 0 : 1e-12 * x;
-    case 2: // suddenly a thousand times as much
+    case 2: // suddenly a thousand times larger
         return k % 4 == 3 ? 1e3 * x : x;
-    case 3: // nearly nothing but one
+    case 3: // one large element
         return row == 2 && column == 3 ? 1e4 : 1e-9 * x;
     case 4: // below eps1
         return 1e-11 * x;
-    case 5: // a diagonal, and squares that fp32 does not hold
+    case 5: // a diagonal, and squares beyond fp32
         return row == column ? (k % 2 ? 1e19 : 1e-30) * x : 1e-25 * x;
     default: // gradients of fp32's smallest numbers
         return 0x1p-149 * floor(4 * x);
@@ -216,7 +216,7 @@ static void expect_bounds(int kind, int rows, int columns) {
             weights += before[i] * before[i];
         }
         double most = t->lr * fmax(ADAFACTOR_EPSILON2, sqrt(weights / n)) * (1 + 1e-6);
-        assert_true(sqrt(change / n) <= most); // what the algorithm is for: steps of bounded relative size
+        assert_true(sqrt(change / n) <= most); // the purpose of the algorithm: relative steps are bounded
     }
     free(t);
 }
@@ -261,7 +261,7 @@ static void test_sums_need_no_order(void **state) {
         truth += x[i];
     assert_true(fabs(first[0] + first[1] - truth) <= N * 0x1p-53 * truth);
     assert_true(isnan(exact_units_of(HUGE_VAL, 2).coarse) && isnan(exact_units_of((double)NAN, 2).fine));
-    assert_true(exact_units_of(0, 1).coarse > 0); // of zeros: any unit will do, but there is one
+    assert_true(exact_units_of(0, 1).coarse > 0); // a sum of zeros has a nonzero unit
 }
 
 int main(void) {

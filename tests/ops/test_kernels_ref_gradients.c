@@ -1,6 +1,6 @@
-// The oracle judged: every backward of kernels/ref against finite differences of its forward, all in double,
-// and the gradient operations' own contracts (added to what is there, optional outputs left alone). The
-// forwards are judged by known values here and by the golden figures of tests/golden.
+// Checks the oracle: every backward of kernels/ref against finite differences of its forward, in double; and
+// the contracts of the gradient operations (accumulation, optional outputs). The forwards are checked by
+// known values here and by the golden figures of tests/golden.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -166,7 +166,7 @@ static void test_layernorm(void **state) {
     free(dx), free(dweight), free(dbias), free(both), free(residual), free(twice);
 }
 
-// ---- linear, with rows of dout further apart than they are long, and with GELU behind it
+// ---- linear, with gaps between rows of dout, and with GELU
 
 enum { FN = 4, FI = 3, FO = 5, FSTRIDE = 6 };
 
@@ -199,7 +199,7 @@ static void test_linear(void **state) {
     expect_gradient("dweight", c.weight, dweight, FO * FI, linear_loss, &c);
     expect_gradient("dbias", c.bias, dbias, FO, linear_loss, &c);
 
-    // Only dweight, added to.
+    // Only dweight, accumulated.
     double *twice = zeros(FO * FI);
     memcpy(twice, dweight, FO * FI * sizeof *twice);
     RUN(linear_backward, .dweight = twice, .dout = c.dout, .x = c.x, .N = FN, .IC = FI, .OC = FO,
@@ -284,7 +284,7 @@ static void test_gelu(void **state) {
     memcpy(inplace, x, sizeof x);
     RUN(gelu_forward, .out = inplace, .x = inplace, .n = 7, .type = DTYPE_F64);
     RUN(gelu_backward, .dx = derivative, .dout = ones, .x = x, .n = 7, .type = DTYPE_F64);
-    for (int i = 0; i < 7; i++) { // absolutely: 1 + tanh(u) may cancel
+    for (int i = 0; i < 7; i++) { // absolute error: 1 + tanh(u) may cancel
         assert_true(fabs(inplace[i] - wanted[i]) <= 1e-15 * (1 + fabs(x[i])));
         assert_true(fabs(derivative[i] - slopes[i]) <= 1e-14 * (1 + fabs(x[i])));
     }
@@ -320,8 +320,8 @@ static void test_attention(void **state) {
     free(c.qkv), free(c.out), free(c.lse), free(c.dout), free(dqkv);
 }
 
-// Queries that continue a cache give what they give as part of the whole sequence; keys that are alike give
-// the mean of the values seen, and lse the logarithm of their number.
+// Queries that continue a key-value cache give the same result as within the whole sequence. Equal keys give
+// the mean of the visible values, and lse is the logarithm of their number.
 static void test_attention_with_a_cache(void **state) {
     (void)state;
     struct attention_case c = {tensor(54, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
@@ -388,7 +388,7 @@ static void test_cross_entropy(void **state) {
     free(c.logits), free(c.losses), free(dlogits);
 }
 
-// ---- every gradient operation was judged
+// ---- every gradient operation is checked
 
 static void test_every_gradient_was_judged(void **state) {
     (void)state;

@@ -1,5 +1,5 @@
-// The oracle's optimizers and sums judged without it: moments in closed form over the whole history of
-// gradients, and sums whose value is known. Lengths 1 to 257, several steps, zeros and subnormal numbers.
+// Checks the oracle's optimizers and sums without it: moments in closed form over the whole history of
+// gradients, and sums of known value. Lengths 1 to 257, several steps, zeros and subnormal numbers.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ static double gradient(int k, int i) {
     case 3:
         return 0;
     case 5:
-        return k % 2 ? 0x1p-1074 : -0x1p-1040; // squares vanish
+        return k % 2 ? 0x1p-1074 : -0x1p-1040; // squares underflow to 0
     case 6:
         return 1e-150 * k;
     default:
@@ -34,7 +34,7 @@ static double first_weight(int i) {
     return i % 5 == 2 ? 0 : rng_normal(4, 0, (uint64_t)i);
 }
 
-// magnitude: of the terms that made the value, as they may cancel.
+// magnitude: of the terms of the value, as they may cancel.
 static void expect_close(const char *name, int step, int i, double got, double wanted, double magnitude) {
     if (!(fabs(got - wanted) <= 1e-14 * magnitude + 0x1p-1070))
         fail_msg("%s[%d] after step %d is %.17g, expected %.17g", name, i, step, got, wanted);
@@ -65,7 +65,7 @@ struct history {
     double series1, series2; // the same with 1 for g_k
 };
 
-static struct history history(int step, int i) {
+static struct history history_of(int step, int i) {
     struct history sums = {0};
     for (int k = 1; k <= step; k++) {
         double g = gradient(k, i) * (double)settings.grad_scale;
@@ -92,10 +92,10 @@ static void adamw_of_length(int n) {
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
-            struct history sums = history(step, i);
+            struct history sums = history_of(step, i);
             expect_close("m", step, i, m[i], (1 - settings.beta1) * sums.first, sums.magnitude);
             expect_close("v", step, i, v[i], (1 - settings.beta2) * sums.second, sums.second);
-            // Without the common factors 1 - beta, the corrections are the geometric series.
+            // Without the common weights 1 - beta, the corrections are geometric series.
             wanted[i] -= settings.lr *
                          (sums.first / sums.series1 / (sqrt(sums.second / sums.series2) + settings.epsilon) +
                           settings.weight_decay * wanted[i]);
@@ -125,7 +125,7 @@ static void sgd_of_length(int n, bool with_momentum) {
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
-            // As a heavy ball from rest, in the textbook's order.
+            // Heavy-ball momentum from rest, in the textbook's order.
             velocity[i] = (with_momentum ? settings.momentum : 0) * velocity[i] +
                           gradient(step, i) * (double)settings.grad_scale + settings.weight_decay * wanted[i];
             wanted[i] -= settings.lr * velocity[i];
@@ -144,7 +144,7 @@ static void test_sgd(void **state) {
     }
 }
 
-// The gradient that a coupled decay makes, its moments as sums over the whole history.
+// Coupled weight decay: its gradient, and the moments as sums over the whole history.
 static void test_adam(void **state) {
     (void)state;
     enum { N = 257 };
@@ -169,8 +169,8 @@ static void test_adam(void **state) {
                 second += (1 - settings.beta2) * pow(settings.beta2, step - k) * g * g;
                 magnitude += weight1 * fabs(g);
             }
-            // Divided by epsilon, a subnormal gradient's last bit becomes many of the weight's, and of its
-            // decay.
+            // Division by epsilon turns the last bit of a subnormal gradient into many of the weight's and of
+            // its decay.
             expect_close("m", step, i, m[i], first, magnitude + 1e-300);
             expect_close("v", step, i, v[i], second, second);
             double mhat = first / (1 - pow(settings.beta1, step)),
@@ -229,8 +229,8 @@ static void test_sum_squares(void **state) {
     assert_true(partial[3] == -1);
 }
 
-// Narrow parameters are their stored fp32 master weights, rounded to nearest even.
-static void check_narrow_parameters(enum dtype type, const float *weights, const uint16_t *wanted) {
+// bf16 and fp16 parameters are the stored fp32 master weights, rounded to nearest even.
+static void check_16_bit_parameters(enum dtype type, const float *weights, const uint16_t *wanted) {
     float master[5], m[5] = {0}, v[5] = {0}, grad[5] = {0};
     uint16_t param[5];
     memcpy(master, weights, sizeof master);
@@ -248,25 +248,26 @@ static void check_narrow_parameters(enum dtype type, const float *weights, const
                                        .epsilon = 1,
                                        .grad_scale = 1,
                                        .type = type};
-    EXPECT_OK(device->ops->optimizer_step(&stream, &args)); // without gradient and decay the weights stay
+    EXPECT_OK(
+        device->ops->optimizer_step(&stream, &args)); // without gradient and decay the weights do not change
     assert_memory_equal(param, wanted, sizeof param);
 }
 
-static void test_narrow_parameters(void **state) {
+static void test_16_bit_parameters(void **state) {
     (void)state;
     static const float for_bf16[] = {0x1.01p0f, 0x1.03p0f, 0x1.010002p0f, -0x1.01p0f, 0},
                        for_fp16[] = {0x1.002p0f, 0x1.006p0f, 0x1.002002p0f, -0x1.8p-24f, 65520};
     static const uint16_t bf16[] = {0x3f80, 0x3f82, 0x3f81, 0xbf80, 0}, // ties to even
         fp16[] = {0x3c00, 0x3c02, 0x3c01, 0x8002, 0x7c00};
-    check_narrow_parameters(DTYPE_BF16, for_bf16, bf16);
-    check_narrow_parameters(DTYPE_F16, for_fp16, fp16);
+    check_16_bit_parameters(DTYPE_BF16, for_bf16, bf16);
+    check_16_bit_parameters(DTYPE_F16, for_fp16, fp16);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adamw),       cmocka_unit_test(test_adam),
         cmocka_unit_test(test_sgd),         cmocka_unit_test(test_lion),
-        cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_narrow_parameters),
+        cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_16_bit_parameters),
     };
     return cmocka_run_group_tests_name("ref optimizers", tests, open_oracle, close_device);
 }

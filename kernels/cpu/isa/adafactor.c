@@ -17,19 +17,19 @@ VF_INLINE struct units units_of(double bound, double n) {
 }
 
 // The coarse and fine parts of a sum of squares, for half a vector's lanes.
-struct exact_sum {
+struct exact_lanes {
     vd coarse, fine;
 };
 
 // x was converted from float, so x * x is exact and fused or unfused arithmetic gives the same bits.
-VF_INLINE struct exact_sum split_square(vd x, const struct units *units) {
-    struct exact_sum term;
+VF_INLINE struct exact_lanes split_square(vd x, const struct units *units) {
+    struct exact_lanes term;
     term.coarse = vd_fma(x, x, units->coarse) - units->coarse;
     term.fine = (vd_fma(x, x, -term.coarse) + units->fine) - units->fine;
     return term;
 }
 
-VF_INLINE void add_exact(struct exact_sum *sums, struct exact_sum term) {
+VF_INLINE void add_exact(struct exact_lanes *sums, struct exact_lanes term) {
     sums->coarse += term.coarse;
     sums->fine += term.fine;
 }
@@ -53,10 +53,10 @@ struct column_tile {
 
 VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args *args,
                           const struct units *units, size_t at, int lanes, double *coarse, double *fine,
-                          struct exact_sum *row) {
+                          struct exact_lanes *row) {
     vf g = vf_get_part(grad_type, args->grad, at, lanes) * args->grad_scale;
     for (int half = 0; half < 2; half++) {
-        struct exact_sum term = split_square(vd_upcast(g, half), units);
+        struct exact_lanes term = split_square(vd_upcast(g, half), units);
         vd_store(coarse + half * VD_WIDTH, vd_load(coarse + half * VD_WIDTH) + term.coarse);
         vd_store(fine + half * VD_WIDTH, vd_load(fine + half * VD_WIDTH) + term.fine);
         add_exact(row, term);
@@ -65,10 +65,10 @@ VF_INLINE void add_vector(enum dtype grad_type, const struct adafactor_sums_args
 
 // Adds n elements of a row, starting at element `at` of the span and at `column` of the tile. Returns the
 // row's sums.
-VF_INLINE struct exact_sum add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
-                                   const struct units *units, size_t at, size_t n, struct column_tile *tile,
-                                   size_t column) {
-    struct exact_sum row = {vd_set1(0), vd_set1(0)};
+VF_INLINE struct exact_lanes add_row(enum dtype grad_type, const struct adafactor_sums_args *args,
+                                     const struct units *units, size_t at, size_t n, struct column_tile *tile,
+                                     size_t column) {
+    struct exact_lanes row = {vd_set1(0), vd_set1(0)};
     double *coarse = tile->coarse + column, *fine = tile->fine + column;
     size_t i = 0;
     for (; i + VF_WIDTH <= n; i += VF_WIDTH)
@@ -90,8 +90,8 @@ VF_INLINE void add_tile(enum dtype grad_type, const struct adafactor_sums_args *
         end = end < span->begin + span->n ? end : span->begin + span->n;
         if (begin >= end)
             continue;
-        struct exact_sum sums = add_row(grad_type, args, units, begin - span->begin, end - begin, tile,
-                                        begin - first - columns.begin);
+        struct exact_lanes sums = add_row(grad_type, args, units, begin - span->begin, end - begin, tile,
+                                          begin - first - columns.begin);
         if (args->row_sums) {
             args->row_sums[row] += sum_of_lanes(sums.coarse);
             args->row_sums[(size_t)args->rows + row] += sum_of_lanes(sums.fine);
@@ -162,10 +162,10 @@ VF_INLINE struct row_span row_span_at(const struct adafactor_span *span, size_t 
 
 struct norms {
     struct units update_units, weight_units;
-    struct exact_sum update, weights;
+    struct exact_lanes update, weights;
 };
 
-VF_INLINE void add_squares(vf x, const struct units *units, struct exact_sum *sums) {
+VF_INLINE void add_squares(vf x, const struct units *units, struct exact_lanes *sums) {
     for (int half = 0; half < 2; half++)
         add_exact(sums, split_square(vd_upcast(x, half), units));
 }

@@ -76,8 +76,9 @@ size_t CPU_OP(attention_backward_workspace)(const struct device *device,
            sizeof(float);
 }
 
-static struct packed_head packed_head(const struct stream *stream, const struct backward_plan *plan,
-                                      const struct attention_backward_args *args, size_t slot, size_t head) {
+static struct packed_head packed_head_at(const struct stream *stream, const struct backward_plan *plan,
+                                         const struct attention_backward_args *args, size_t slot,
+                                         size_t head) {
     size_t rows = (size_t)plan->n_blocks * BLOCK, H = (size_t)args->H, D = (size_t)args->D,
            T = (size_t)args->T;
     size_t b = head / H, h = head % H, row_floats = rows * (size_t)plan->padded_D;
@@ -104,8 +105,8 @@ static struct packed_head packed_head(const struct stream *stream, const struct 
     return packed;
 }
 
-static struct block_scratch block_scratch(const struct stream *stream, const struct backward_plan *plan,
-                                          int thread) {
+static struct block_scratch scratch_at(const struct stream *stream, const struct backward_plan *plan,
+                                       int thread) {
     struct block_scratch scratch = {.probabilities = (float *)stream->workspace +
                                                      plan->n_heads_packed * plan->head_floats +
                                                      (size_t)thread * plan->scratch_floats};
@@ -342,18 +343,18 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
 #pragma omp parallel num_threads(plan.n_threads)
     {
         int thread = omp_get_thread_num();
-        struct block_scratch scratch = block_scratch(stream, &plan, thread);
+        struct block_scratch scratch = scratch_at(stream, &plan, thread);
         if (plan.whole_heads) {
             struct cpu_span range = cpu_thread_span(n_heads, 1, thread, omp_get_num_threads());
             for (size_t head = range.begin; head < range.end; head++) {
-                struct packed_head packed = packed_head(stream, &plan, args, (size_t)thread, head);
+                struct packed_head packed = packed_head_at(stream, &plan, args, (size_t)thread, head);
                 VF_DISPATCH(args->type, backward_head, args, &plan, packed, scratch);
             }
         } else {
 #pragma omp for schedule(static)
             for (size_t task = 0; task < n_heads * n_blocks; task++) {
                 size_t head = task / n_blocks;
-                struct packed_head packed = packed_head(stream, &plan, args, head, head);
+                struct packed_head packed = packed_head_at(stream, &plan, args, head, head);
                 VF_DISPATCH(args->type, pack_block, args, &plan, packed, (int)(task % n_blocks));
             }
             // Largest tasks first, so that the threads finish together: the first keys are seen by the most
@@ -362,7 +363,7 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
             for (size_t task = 0; task < 2 * n_heads * n_blocks; task++) {
                 size_t head = task / 2 % n_heads;
                 int rank = (int)(task / (2 * n_heads));
-                struct packed_head packed = packed_head(stream, &plan, args, head, head);
+                struct packed_head packed = packed_head_at(stream, &plan, args, head, head);
                 if (task % 2 == 0)
                     VF_DISPATCH(args->type, backward_key_block, args, &plan, packed, scratch, rank, false);
                 else

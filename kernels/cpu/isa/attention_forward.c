@@ -20,7 +20,7 @@
 
 // One head's keys, one block after another, each (units of D, KEY_BLOCK); and its values, (units of S, padded
 // D).
-struct packed_head {
+struct packed_keys {
     float *keys, *values;
 };
 
@@ -87,10 +87,10 @@ size_t CPU_OP(attention_forward_workspace)(const struct device *device,
            sizeof(float);
 }
 
-static struct packed_head packed_head(const struct stream *stream, const struct forward_plan *plan,
-                                      size_t slot, int D) {
+static struct packed_keys packed_keys_at(const struct stream *stream, const struct forward_plan *plan,
+                                         size_t slot, int D) {
     float *keys = (float *)stream->workspace + slot * plan->head_floats;
-    return (struct packed_head){.keys = keys, .values = keys + key_at(plan, plan->n_key_blocks, D)};
+    return (struct packed_keys){.keys = keys, .values = keys + key_at(plan, plan->n_key_blocks, D)};
 }
 
 static float *thread_scratch(const struct stream *stream, const struct forward_plan *plan, int thread) {
@@ -99,7 +99,7 @@ static float *thread_scratch(const struct stream *stream, const struct forward_p
 }
 
 VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forward_args *args,
-                              const struct forward_plan *plan, struct packed_head to, size_t head,
+                              const struct forward_plan *plan, struct packed_keys to, size_t head,
                               int block) {
     int key = block * KEY_BLOCK, n_keys = args->S - key < KEY_BLOCK ? args->S - key : KEY_BLOCK;
     size_t index = head / (size_t)args->H * args->kv_batch_stride + (size_t)key * args->kv_stride +
@@ -182,7 +182,7 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
 }
 
 VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
-                                  const struct forward_plan *plan, struct packed_head from, float *memory,
+                                  const struct forward_plan *plan, struct packed_keys from, float *memory,
                                   size_t head, int block) {
     int first = block * QUERY_BLOCK, n = args->T - first < QUERY_BLOCK ? args->T - first : QUERY_BLOCK;
     int D = args->D, padded_D = plan->padded_D, n_before = args->S - args->T;
@@ -302,7 +302,7 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
                 for (int t = 0; t < args->T; t++)
                     VF_DISPATCH(args->type, attend_single_query, args, &plan, scratch, head, t);
         } else if (plan.whole_heads) {
-            struct packed_head packed = packed_head(stream, &plan, (size_t)thread, args->D);
+            struct packed_keys packed = packed_keys_at(stream, &plan, (size_t)thread, args->D);
             for (size_t head = range.begin; head < range.end; head++) {
                 for (int block = 0; block < plan.n_key_blocks; block++)
                     VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head, block);
@@ -313,7 +313,7 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
 #pragma omp for schedule(static)
             for (size_t task = 0; task < n_heads * (size_t)plan.n_key_blocks; task++) {
                 size_t head = task / (size_t)plan.n_key_blocks;
-                struct packed_head packed = packed_head(stream, &plan, head, args->D);
+                struct packed_keys packed = packed_keys_at(stream, &plan, head, args->D);
                 VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head,
                             (int)(task % (size_t)plan.n_key_blocks));
             }
@@ -322,7 +322,7 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
 #pragma omp for schedule(dynamic, 1)
             for (size_t task = 0; task < n_heads * (size_t)plan.n_query_blocks; task++) {
                 size_t head = task % n_heads;
-                struct packed_head packed = packed_head(stream, &plan, head, args->D);
+                struct packed_keys packed = packed_keys_at(stream, &plan, head, args->D);
                 VF_DISPATCH(args->type, attend_query_block, args, &plan, packed, scratch, head,
                             plan.n_query_blocks - 1 - (int)(task / n_heads));
             }

@@ -185,7 +185,9 @@ VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype typ
         step_vector(rule, n_moments, type, call, i, (int)(range.end - i));
 }
 
-// ---- blocks of int8 moments: all new moments of a block are known before the first is stored
+// ---- blocks of int8 moments
+
+// All new moments of a block are computed before the first is stored.
 
 enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are encoded together
 

@@ -23,7 +23,9 @@ struct skinny_gemm {
     const void *x; // (N, IC) in fp32, or bf16 where that is multiplied directly
 };
 
-// ---- operands: vectors of fp32, or of pairs of bf16
+// ---- operands
+
+// Vectors of fp32, or of pairs of bf16.
 
 VF_INLINE size_t step_of(enum dtype type) {
     return multiplies_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;

@@ -1,5 +1,4 @@
-// kernels/cost.h: FLOPs and bytes against formulas counted by hand, and the limit that an operation is held
-// to.
+// kernels/cost.h: FLOPs and bytes against formulas counted by hand, and the roofline's limit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +10,7 @@
 #include "kernels/cost.h"
 #include "tests/support/expect.h"
 
-static char any; // what pointers that are not NULL point to
+static char any; // target of non-NULL pointers
 #define P (&any)
 #define EXPECT_WORK(expected_flops, expected_bytes, name, ...)                                               \
     do {                                                                                                     \
@@ -48,7 +47,7 @@ static void test_linear_layers(void **state) {
     assert_int_equal(shape.out, OC);
 }
 
-// Queries and keys counted one by one.
+// Pairs of queries and keys, counted one by one.
 static void test_attention(void **state) {
     (void)state;
     enum { B = 2, T = 6, S = 9, H = 3, D = 4 };
@@ -93,7 +92,7 @@ static void test_the_slower_limit_counts(void **state) {
     assert_int_equal(which, COST_LIMIT_NONE);
 }
 
-// A figure, not a judgement: what caches hold would be several times faster.
+// Checks plausibility only: cache bandwidth would be several times higher.
 static void test_bandwidth_is_measured(void **state) {
     (void)state;
     struct device *device;

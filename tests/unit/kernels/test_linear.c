@@ -1,6 +1,6 @@
-// Linear layers on the CPU that are larger than a block of kernels/cpu/matmul.c in each direction, in every
-// type and both ways to multiply bf16. The numbers are small integers, whose sums are exact: any element of a
-// wrong block, and any sum of too many or too few terms, is another number.
+// Linear layers on the CPU that are larger than a tile of kernels/cpu/matmul.c in each dimension, in every
+// type and with both ways of multiplying bf16. The numbers are small integers with exact sums, so an element
+// of a wrong tile, or a sum of too many or too few terms, changes the result.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -39,7 +39,7 @@ static void put(struct tensor *tensor, size_t i, float value) {
             tensor->type == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
 }
 
-// -1, 0 and 1 in an order of no short period; seed tells tensors apart.
+// -1, 0 and 1 in a sequence without a short period; `seed` distinguishes tensors.
 static struct tensor tensor_new(enum dtype type, size_t n, uint32_t seed) {
     struct tensor tensor = {malloc(n * dtype_size(type)), n, type};
     assert_non_null(tensor.data);
@@ -58,7 +58,7 @@ struct linear {
     enum dtype type;
 };
 
-// At least one more block than fits, by rows, columns and terms; more rows than skinny_gemm.c takes.
+// More than one tile in rows, columns and terms; more rows than skinny_gemm.c handles.
 static const struct linear shapes[] = {{1030, 40, 70, 0}, {40, 24, 6200, 0}, {37, 9000, 70, 0}};
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
@@ -121,8 +121,8 @@ static void check_forward(const struct linear *s, bool residual) {
     free(x.data), free(weight.data), free(bias.data), free(out.data), free(added.data);
 }
 
-// GELU's value and gradient are those of their own operations, element by element: what is checked is where
-// they are read and written.
+// GELU and its gradient are compared with their own operations, element by element: the test is about
+// addresses.
 static void check_gelu(const struct linear *s) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
@@ -153,7 +153,7 @@ static void check_gelu(const struct linear *s) {
     free(x.data), free(weight.data), free(pre.data), free(out.data), free(expected.data);
 }
 
-// dx of a layer of OC inputs and IC outputs, so that `s` is again (rows, terms, columns).
+// dx of a layer of OC inputs and IC outputs, so that `s` is (rows, terms, columns) again.
 static void check_dx(const struct linear *s, bool gelu) {
     size_t N = (size_t)s->N, K = (size_t)s->IC, n = (size_t)s->OC;
     struct tensor dout = tensor_new(s->type, N * K, 1), weight = tensor_new(s->type, K * n, 2);
@@ -214,7 +214,7 @@ static void check_all(enum dtype type) {
         check_forward(&s, false);
         check_forward(&s, true);
         check_dx(&s, false);
-        if (s.IC < 256) { // whose sums are exact in 8 bits
+        if (s.IC < 256) { // sums are exact in 8 bits
             check_gelu(&s);
             check_dx(&s, true);
         }
@@ -231,7 +231,7 @@ static void test_blocks(void **state) {
         check_all(types[i]);
 }
 
-// As on a processor that multiplies bf16 fast, or slowly, whichever this one is not.
+// Sets fast_bf16_products to the opposite of this processor's.
 static void test_blocks_of_bf16_otherwise(void **state) {
     (void)state;
     struct cpu_device *cpu = (struct cpu_device *)device;
@@ -240,7 +240,7 @@ static void test_blocks_of_bf16_otherwise(void **state) {
     cpu->fast_bf16_products = !cpu->fast_bf16_products;
 }
 
-// More threads than there are processors, and than pieces of columns: parts by rows too, some with nothing.
+// More threads than processors, and than grains of columns: division by rows too, with some threads idle.
 static void test_parts_of_threads(void **state) {
     (void)state;
     static const int counts[] = {1, 3, 12};

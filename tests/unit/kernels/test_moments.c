@@ -1,5 +1,5 @@
-// kernels/moments.h: what the codes stand for, that rounding to nearest undoes reading, that rounding at
-// random keeps the mean, and that neither makes of a moment what an update could not bear.
+// kernels/moments.h: the values of codes; rounding to nearest inverts decoding; stochastic rounding keeps the
+// mean; and neither produces a moment that would break an update.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "kernels/moments.h"
 
-// From the least a scale may be to the largest number, ordinary ones among them.
+// Scales from the smallest to the largest number, with ordinary ones between.
 static const float scales[] = {
     MOMENT_LEAST_SCALE, 0x1.fffffep-110f, 1.7e-30f, 0x1.234566p-20f, 0.999999f, 1, 0x1.fffffep0f, 3e5f,
     0x1p126f,           0x1.fffffep127f};
@@ -24,7 +24,7 @@ static int n_codes(enum moment moment) {
 
 static void test_codes_are_upper_bits_of_floats(void **state) {
     (void)state;
-    static const double ends[2][2] = {{1.25 * 0x1p-16, 1}, {1.25 * 0x1p-32, 1}}; // codes 1 and the top
+    static const double ends[2][2] = {{1.25 * 0x1p-16, 1}, {1.25 * 0x1p-32, 1}}; // codes 1 and the largest
     for (enum moment moment = FIRST_MOMENT; moment <= SECOND_MOMENT; moment++) {
         int n = n_codes(moment);
         assert_true(moment_decode(0, moment, 1) == (moment == FIRST_MOMENT ? 0 : 1.125f * 0x1p-32f));
@@ -34,7 +34,7 @@ static void test_codes_are_upper_bits_of_floats(void **state) {
         for (int code = 2; code < n; code++) {
             float below = moment_decode((uint8_t)(code - 1), moment, 1);
             float here = moment_decode((uint8_t)code, moment, 1);
-            // Eight to an octave: a sixteenth to an eighth apart.
+            // Eight per octave: 1/16 to 1/8 apart.
             assert_true(here >= below * 1.0625f && here <= below * 1.125f);
         }
     }
@@ -43,7 +43,7 @@ static void test_codes_are_upper_bits_of_floats(void **state) {
                     -moment_decode((uint8_t)code, FIRST_MOMENT, 3));
 }
 
-// Blocks that hold the top code, as a step makes them, and all others in turn.
+// Blocks that contain the top code, as after a step, with every other code in turn.
 static void reread(enum moment moment, float scale) {
     uint8_t codes[3 * MOMENT_BLOCK - 5], again[sizeof codes];
     float values[sizeof codes], block_scales[3] = {scale, scale, scale}, scales_again[3];
@@ -81,7 +81,7 @@ static void test_to_nearest_undoes_reading(void **state) {
     }
 }
 
-// A block whose scale was raised to the least one reads as it was too: its top code is missing.
+// A block whose scale was raised to the minimum decodes to the same values, without a top code.
 static void test_tiny_blocks(void **state) {
     (void)state;
     const float values[3] = {0x1p-140f, 0, 0x1p-149f};
@@ -119,8 +119,8 @@ static void test_what_is_not_finite(void **state) {
     }
 }
 
-// Whatever the noise: a normal number that is a code's own keeps it, also when roundings put it beside, and
-// the largest of a block gets the top code.
+// With any noise, a normal number equal to a code's value keeps that code, also when roundings moved it
+// slightly, and the largest of a block gets the top code.
 static void test_any_noise_keeps_a_codes_value(void **state) {
     (void)state;
     static const uint32_t noises[] = {8, (1u << MOMENT_CODE_SHIFT) - 8, 0x12348, MOMENT_NEAREST};
@@ -140,7 +140,7 @@ static void test_below_the_first_code(void **state) {
     (void)state;
     float first = moment_decode(1, FIRST_MOMENT, 1);
     for (uint32_t j = 0; j < 2; j++) {
-        uint32_t noise = j ? (1u << MOMENT_CODE_SHIFT) - 8 : 8; // the most and the least
+        uint32_t noise = j ? (1u << MOMENT_CODE_SHIFT) - 8 : 8; // the largest and the smallest noise
         assert_int_equal(moment_encode(first * 0.899f, FIRST_MOMENT, 1, noise), 0);
         assert_int_equal(moment_encode(-first, FIRST_MOMENT, 1, noise), 0x81);
         assert_int_equal(moment_encode(0, FIRST_MOMENT, 1, noise), 0);
@@ -150,7 +150,8 @@ static void test_below_the_first_code(void **state) {
     }
 }
 
-// The mean over many elements and steps is the value, and so for a moment that a step moves by a thousandth.
+// The mean over many elements and steps is the value, also for a moment that changes by a thousandth per
+// step.
 static void mean_is_kept(enum dtype type, enum moment moment, float value) {
     enum { N = 1 << 16, STEPS = 4 };
     static float values[N], read[N], block_scales[N / MOMENT_BLOCK];
@@ -184,8 +185,8 @@ static void test_rounding_at_random_keeps_the_mean(void **state) {
     }
 }
 
-// As numbers from -1/2 to 1/2: those of either moment have mean zero, and go with neither the other's, nor
-// another element's, nor their own at another step, more than chance allows.
+// Noise as numbers from -1/2 to 1/2: for either moment the mean is zero, and correlations with the other
+// moment, other elements and other steps are no larger than chance allows.
 static double noise_at(enum dtype type, int moment, int64_t step, uint64_t element) {
     uint32_t noise = moment_noise(moment_noise_key(step), element);
     noise = moment == FIRST_MOMENT ? noise & 0xffffu : noise >> 16;

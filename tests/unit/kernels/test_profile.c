@@ -1,5 +1,5 @@
-// kernels/profile.h: own times add up to the step, on threads of their own too; rows, the timeline's room,
-// and a device that is as it was once nobody watches it.
+// kernels/profile.h: own times add up to the step, also on several threads; rows; the bounded timeline; and a
+// device is unchanged after unwatching.
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -67,12 +67,12 @@ static void test_own_times(void **state) {
     void *memory;
     struct profile *profile = new_profile(100, &memory);
     struct stream stream = {0};
-    profile_begin(profile, PROFILE_SPAN, "outer"); // before the steps: on the timeline alone
+    profile_begin(profile, PROFILE_SPAN, "outer"); // before the steps: on the timeline only
     profile_end(profile, (struct operation_cost){0});
     for (int step = 0; step < N_STEPS; step++)
         one_step(profile, &stream);
     assert_int_equal(profile->n_steps, N_STEPS);
-    assert_int_equal(profile->n_rows, 2); // frames have none
+    assert_int_equal(profile->n_rows, 2); // frames have no rows
     assert_int_equal(profile->n_events, 1 + N_STEPS * 5);
     for (int step = 0; step < N_STEPS; step++) {
         const struct profile_sample *outer = sample_of(profile, "outer", step);
@@ -85,7 +85,7 @@ static void test_own_times(void **state) {
         double seconds = profile->steps[step].end - profile->steps[step].begin;
         assert_true(outer->seconds + inner->seconds + 1e-3 <= seconds + 1e-9);
     }
-    // A span's own time is its length less what is inside: both are on the timeline.
+    // A span's own time is its length minus the inner spans'; both are on the timeline.
     const struct profile_event *inner = profile->events + 1, *outer = profile->events + 3;
     assert_string_equal(outer->label.name, "outer");
     double inside = inner[0].end - inner[0].begin + inner[1].end - inner[1].begin;
@@ -132,7 +132,7 @@ static void test_rows_tell_phases_shapes_and_operations_apart(void **state) {
     assert_ptr_equal(device->ops, ops);
     assert_null(device->watched);
     EXPECT_OK(device->ops->linear_forward(&stream, &args));
-    assert_int_equal(profile->n_events, 8); // with the step's own
+    assert_int_equal(profile->n_events, 8); // including the step's
     profile_delete(profile);
     device_close(device);
     free(memory);
@@ -174,7 +174,7 @@ static void test_threads_and_room(void **state) {
     free(memory);
 }
 
-// All rows are taken: the last one gets what has none.
+// All rows are used: the last one collects further spans.
 static void test_more_rows_than_there_are(void **state) {
     (void)state;
     void *memory;
