@@ -38,7 +38,7 @@ struct residuals {
 enum status residuals_init(struct residuals *residuals, struct device *device, struct region_table *table,
                            int n_layer, enum dtype type, size_t elements,
                            enum residuals_keeping keeping) MUST_CHECK;
-// Finds the buffers, and opens the stream where copies will be; table NULL: buffers of a rehearsal.
+// Finds the buffers, and opens the stream where copies will be; table NULL: buffers of a dry run.
 enum status residuals_bind(struct residuals *residuals, const struct region_table *table) MUST_CHECK;
 // Zeroed ones are left alone.
 void residuals_free(struct residuals *residuals);
@@ -46,7 +46,7 @@ void residuals_free(struct residuals *residuals);
 // Where residual i is while it is in use.
 void *residual_at(const struct residuals *residuals, int i);
 
-// In passes that backward follows: before residual i is written, and after. stream NULL (a rehearsal):
+// In passes that backward follows: before residual i is written, and after. stream NULL (a dry run):
 // nothing.
 enum status residuals_make_room(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;
 enum status residuals_move_out(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;

@@ -6,34 +6,34 @@
 #include "kernels/ops.h"
 #include "model/gpt.h"
 
-// Where operations go. Without a stream it is a rehearsal: nothing runs, but every operation is asked how
+// Where operations go. Without a stream it is a dry run: nothing runs, but every operation is asked how
 // much workspace it will need, so that a plan is made by the very code that it is for.
 struct runner {
     struct device *device;
-    struct stream *stream;  // NULL: rehearsal
-    size_t workspace_bytes; // the largest asked for in a rehearsal
+    struct stream *stream;  // NULL: dry run
+    size_t workspace_bytes; // the largest asked for in a dry run
 };
 
-// The distance from one block that a pass visits to the next: 1, but in a rehearsal only the first and the
+// The distance from one block that a pass visits to the next: 1, but in a dry run only the first and the
 // last block are visited. Those between ask for what the first asks for.
 static inline int runner_block_step(const struct runner *runner, int n_layer) {
     return runner->stream || n_layer < 3 ? 1 : n_layer - 1;
 }
 
-enum status runner_rehearse(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
+enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
 
-// Runs (or rehearses) one operation, with its arguments as designated initialisers.
+// Runs (or, in a dry run, sizes) one operation, with its arguments as designated initialisers.
 #define RUN(runner, name, ...)                                                                               \
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
         TRY((runner)->stream ? (runner)->device->ops->name((runner)->stream, &args_)                         \
-                             : runner_rehearse((runner), OP_##name, &args_));                                \
+                             : runner_dry_run((runner), OP_##name, &args_));                                 \
     } while (0)
 
-extern const struct unit_hooks rehearsal_hooks;
+extern const struct unit_hooks dry_run_hooks;
 
-// What stands for a buffer in a rehearsal: not NULL, never read.
-#define REHEARSAL_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
+// What stands for a buffer in a dry run: not NULL, never read.
+#define DRY_RUN_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
 
 // The parts of a block's activations that recomputation tells apart: up to attention's output, and the rest;
 // and of both what a pass over kept elements makes again.
@@ -78,10 +78,10 @@ struct block_regions {
 enum status block_regions_add(struct region_table *table, struct device *device,
                               const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
                               bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
-// table NULL: buffers of a rehearsal.
+// table NULL: buffers of a dry run.
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
                         struct block_buffers *out);
-// A region's memory; table NULL: a rehearsal's.
+// A region's memory; table NULL: a dry run's.
 void *buffer_find(const struct region_table *table, int index);
 
 // Where one block keeps the keys and values of sequences that grow (generation): each sequence's are

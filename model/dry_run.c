@@ -1,9 +1,9 @@
-// Rehearsing a pass: the model's own code runs with stand-ins for parameters and buffers, and every operation
+// Dry run of a pass: the model's own code runs with stand-ins for parameters and buffers, and every operation
 // is asked for the workspace that it will need. It also lets backends prepare each shape before the first
 // step.
 #include "model/block.h"
 
-enum status runner_rehearse(struct runner *runner, enum operation operation, const void *args) {
+enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) {
     size_t bytes = 0;
     TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
     if (bytes > runner->workspace_bytes)
@@ -14,26 +14,26 @@ enum status runner_rehearse(struct runner *runner, enum operation operation, con
 void *buffer_find(const struct region_table *table, int index) {
     if (index < 0)
         return NULL;
-    return table ? region_data(table, index) : REHEARSAL_BUFFER;
+    return table ? region_data(table, index) : DRY_RUN_BUFFER;
 }
 
-static enum status rehearsal_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                     struct gpt_next next, struct unit_view *view) {
+static enum status dry_run_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                   struct gpt_next next, struct unit_view *view) {
     (void)context, (void)stream, (void)unit, (void)next;
-    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : REHEARSAL_BUFFER,
-                               .grads = pass == GPT_FORWARD ? NULL : REHEARSAL_BUFFER};
+    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : DRY_RUN_BUFFER,
+                               .grads = pass == GPT_FORWARD ? NULL : DRY_RUN_BUFFER};
     return STATUS_OK;
 }
 
-static enum status rehearsal_release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+static enum status dry_run_release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     (void)context, (void)stream, (void)unit, (void)pass;
     return STATUS_OK;
 }
 
-static enum status rehearsal_ready(void *context, struct stream *stream, int unit) {
+static enum status dry_run_ready(void *context, struct stream *stream, int unit) {
     (void)context, (void)stream, (void)unit;
     return STATUS_OK;
 }
 
-const struct unit_hooks rehearsal_hooks = {
-    .params_acquire = rehearsal_acquire, .params_release = rehearsal_release, .grads_ready = rehearsal_ready};
+const struct unit_hooks dry_run_hooks = {
+    .params_acquire = dry_run_acquire, .params_release = dry_run_release, .grads_ready = dry_run_ready};

@@ -127,7 +127,7 @@ static enum status sample(struct generator *generator, struct runner *runner, co
 
 // ---- memory
 
-// table NULL: buffers of a rehearsal.
+// table NULL: buffers of a dry run.
 static void find_buffers(struct generator *generator, const struct region_table *table) {
     for (int i = 0; i < generator->params->config.n_layer; i++)
         generator->caches[i] = buffer_find(table, generator->cache_regions[i]);
@@ -148,11 +148,11 @@ static int longest_chunk(int n) {
     return chunk;
 }
 
-// Attention's workspace may grow with what it looks back on: each shape is rehearsed at the cache's end.
-static enum status rehearse(struct generator *generator, size_t *workspace_bytes) {
+// Attention's workspace may grow with what it looks back on: the dry run takes each shape at the cache's end.
+static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
-    struct pass pass = {generator, &runner, &rehearsal_hooks, .B = 1, .lengths = generator->row_lengths};
+    struct pass pass = {generator, &runner, &dry_run_hooks, .B = 1, .lengths = generator->row_lengths};
     int *rows = calloc((size_t)sequences, sizeof *rows);
     enum status status =
         rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
@@ -203,7 +203,7 @@ static enum status add_regions(struct generator *generator, struct region_table 
                    "generate.uniforms"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn_region,
                    "generate.drawn"));
-    TRY(rehearse(generator, &generator->workspace_bytes));
+    TRY(dry_run(generator, &generator->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, generator->workspace_bytes,
                       &generator->workspace_region, "generate.operations");
 }

@@ -1,5 +1,5 @@
 // All of forward and backward, side by side. One function serves planning and running: without a stream it
-// rehearses (model/block.h), so what is planned is what runs.
+// it is a dry run (model/block.h), so what is planned is what runs.
 #include "model/gpt.h"
 
 #include <assert.h>
@@ -587,8 +587,8 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
     return run_evaluation(&pass, logits);
 }
 
-enum status gpt_rehearse(struct gpt *gpt, size_t *workspace_bytes) {
-    struct pass pass = pass_on(gpt, NULL, &rehearsal_hooks);
+enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
+    struct pass pass = pass_on(gpt, NULL, &dry_run_hooks);
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.training)
         TRY(run_training(&pass, 1.0f));

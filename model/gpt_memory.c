@@ -105,7 +105,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
 }
 
-// table NULL: buffers of a rehearsal.
+// table NULL: buffers of a dry run.
 static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
     for (int i = 0; i < gpt->n_blocks; i++)
         block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
@@ -129,7 +129,7 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
 // The passes themselves say what workspace they need, with stand-ins for all buffers.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
     TRY(find_buffers(gpt, NULL));
-    TRY(gpt_rehearse(gpt, &gpt->workspace_bytes));
+    TRY(gpt_dry_run(gpt, &gpt->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
                       &gpt->regions.workspace, "operations");
 }

@@ -33,6 +33,6 @@ struct gpt {
 unsigned gpt_remade_parts(const struct gpt *gpt);
 
 // Every pass that the gpt is made for, with nothing run: the workspace that its operations will need.
-enum status gpt_rehearse(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
+enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
 
 #endif

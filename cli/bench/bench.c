@@ -52,7 +52,7 @@ struct bench {
     int32_t *tokens;     // (B T), 0 to T - 1 again and again
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s
-    bool rehearsing;
+    bool dry_run;
     size_t workspace_bytes;
 };
 
@@ -61,7 +61,7 @@ struct bench {
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
         size_t bytes_ = 0;                                                                                   \
         *work = cost_of_operation(OP_##name, &args_);                                                        \
-        if (!(bench)->rehearsing)                                                                            \
+        if (!(bench)->dry_run)                                                                               \
             return (bench)->device->ops->name(&(bench)->stream, &args_);                                     \
         TRY((bench)->device->ops->workspace_bytes((bench)->device, OP_##name, &args_, &bytes_));             \
         if (bytes_ > (bench)->workspace_bytes)                                                               \
@@ -298,13 +298,13 @@ static enum status prepare(struct bench *bench) {
     for (int i = 0; i < 6; i++)
         bench->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
     bench->tokens = (int32_t *)(uintptr_t)REGION_ALIGNMENT;
-    bench->rehearsing = true;
+    bench->dry_run = true;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int i = 0; i < N_CASES; i++) {
             bench->type = (enum dtype)type;
             TRY(cases[i].run(bench, &work));
         }
-    bench->rehearsing = false;
+    bench->dry_run = false;
     TRY(region_add(table, REGION_WORKSPACE, bench->device->place, DTYPE_U8, bench->workspace_bytes,
                    &workspace, "operations"));
     TRY(memory_allocate(&bench->memory));
