@@ -1,96 +1,97 @@
-// An event names a place in a stream for those who ask after it was recorded: so one serves all that the
-// passes tell the copies, and the copies have one a buffer, because the passes ask a block later.
+// A wait on an event refers to its latest recording. One event is enough from the passes to the copies, which
+// wait on it immediately. The copies need one per buffer, because the passes wait a block later.
 #include "model/activations.h"
 
 #include <stdlib.h>
 
 #include "model/block.h"
 
-enum status residuals_init(struct residuals *residuals, struct device *device, struct region_table *table,
-                           int n_layer, enum dtype type, size_t elements, enum residuals_keeping keeping) {
-    bool moves = keeping == RESIDUALS_ON_HOST && device->place != REGION_HOST;
+enum status activations_init(struct activation_checkpoints *activations, struct device *device,
+                             struct region_table *table, int n_layer, enum dtype type, size_t elements,
+                             enum activations_place place) {
+    bool moves = place == ACTIVATIONS_ON_HOST && device->place != REGION_HOST;
     int all = n_layer + 1;
-    *residuals =
-        (struct residuals){.device = device,
-                           .bytes = elements * dtype_size(type),
-                           .n_buffers = moves || keeping == RESIDUALS_NOT_KEPT ? RESIDUALS_IN_USE : all,
-                           .n_moved = moves ? all - RESIDUALS_IN_USE : 0};
-    residuals->regions = calloc((size_t)all, sizeof *residuals->regions);
-    residuals->buffers = calloc((size_t)all, sizeof *residuals->buffers);
-    if (!residuals->regions || !residuals->buffers)
+    *activations = (struct activation_checkpoints){
+        .device = device,
+        .bytes = elements * dtype_size(type),
+        .n_buffers = moves || place == ACTIVATIONS_DISCARDED ? ACTIVATIONS_IN_USE : all,
+        .n_moved = moves ? all - ACTIVATIONS_IN_USE : 0};
+    activations->regions = calloc((size_t)all, sizeof *activations->regions);
+    activations->buffers = calloc((size_t)all, sizeof *activations->buffers);
+    if (!activations->regions || !activations->buffers)
         return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
-    residuals->moved = residuals->buffers + residuals->n_buffers;
-    for (int i = 0; i < residuals->n_buffers; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, &residuals->regions[i],
+    activations->moved = activations->buffers + activations->n_buffers;
+    for (int i = 0; i < activations->n_buffers; i++)
+        TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, &activations->regions[i],
                        "residual.%d", i));
-    for (int i = 0; i < residuals->n_moved; i++)
+    for (int i = 0; i < activations->n_moved; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, REGION_HOST, type, elements,
-                       &residuals->regions[residuals->n_buffers + i], "residual.%d on host", i));
+                       &activations->regions[activations->n_buffers + i], "residual.%d on host", i));
     return STATUS_OK;
 }
 
-static enum status open_copies(struct residuals *residuals) {
-    TRY(stream_init(&residuals->copies, residuals->device));
-    TRY(event_init(&residuals->computed, residuals->device));
-    for (int i = 0; i < RESIDUALS_IN_USE; i++)
-        TRY(event_init(&residuals->copied[i], residuals->device));
+static enum status open_copies(struct activation_checkpoints *activations) {
+    TRY(stream_init(&activations->copies, activations->device));
+    TRY(event_init(&activations->computed, activations->device));
+    for (int i = 0; i < ACTIVATIONS_IN_USE; i++)
+        TRY(event_init(&activations->copied[i], activations->device));
     return STATUS_OK;
 }
 
-enum status residuals_bind(struct residuals *residuals, const struct region_table *table) {
-    for (int i = 0; i < residuals->n_buffers + residuals->n_moved; i++)
-        residuals->buffers[i] = buffer_find(table, residuals->regions[i]);
-    return table && residuals->n_moved > 0 ? open_copies(residuals) : STATUS_OK;
+enum status activations_bind(struct activation_checkpoints *activations, const struct region_table *table) {
+    for (int i = 0; i < activations->n_buffers + activations->n_moved; i++)
+        activations->buffers[i] = buffer_find(table, activations->regions[i]);
+    return table && activations->n_moved > 0 ? open_copies(activations) : STATUS_OK;
 }
 
-void residuals_free(struct residuals *residuals) {
-    stream_drain(&residuals->copies);
-    for (int i = 0; i < RESIDUALS_IN_USE; i++)
-        event_free(&residuals->copied[i]);
-    event_free(&residuals->computed);
-    stream_free(&residuals->copies);
-    free(residuals->regions);
-    free(residuals->buffers);
-    *residuals = (struct residuals){0};
+void activations_free(struct activation_checkpoints *activations) {
+    stream_drain(&activations->copies);
+    for (int i = 0; i < ACTIVATIONS_IN_USE; i++)
+        event_free(&activations->copied[i]);
+    event_free(&activations->computed);
+    stream_free(&activations->copies);
+    free(activations->regions);
+    free(activations->buffers);
+    *activations = (struct activation_checkpoints){0};
 }
 
-void *residual_at(const struct residuals *residuals, int i) {
-    return residuals->buffers[i % residuals->n_buffers];
+void *activations_at(const struct activation_checkpoints *activations, int i) {
+    return activations->buffers[i % activations->n_buffers];
 }
 
-static bool moves(const struct residuals *residuals, const struct stream *stream, int i) {
-    return stream && i >= 0 && i < residuals->n_moved;
+static bool moves(const struct activation_checkpoints *activations, const struct stream *stream, int i) {
+    return stream && i >= 0 && i < activations->n_moved;
 }
 
-// Copies once the passes' stream has come as far as it was given work.
-static enum status copy_after(struct residuals *residuals, struct stream *stream, int i, void *to,
-                              const void *from) {
-    TRY(event_record(&residuals->computed, stream));
-    TRY(event_wait(&residuals->computed, &residuals->copies));
-    TRY(residuals->device->copy(&residuals->copies, to, from, residuals->bytes));
-    return event_record(&residuals->copied[i % RESIDUALS_IN_USE], &residuals->copies);
+// Copies after the operations that the passes' stream has been given so far.
+static enum status copy_after(struct activation_checkpoints *activations, struct stream *stream, int i,
+                              void *to, const void *from) {
+    TRY(event_record(&activations->computed, stream));
+    TRY(event_wait(&activations->computed, &activations->copies));
+    TRY(activations->device->copy(&activations->copies, to, from, activations->bytes));
+    return event_record(&activations->copied[i % ACTIVATIONS_IN_USE], &activations->copies);
 }
 
-enum status residuals_make_room(struct residuals *residuals, struct stream *stream, int i) {
-    if (!moves(residuals, stream, i - RESIDUALS_IN_USE))
+enum status activations_reserve(struct activation_checkpoints *activations, struct stream *stream, int i) {
+    if (!moves(activations, stream, i - ACTIVATIONS_IN_USE))
         return STATUS_OK;
-    return event_wait(&residuals->copied[i % RESIDUALS_IN_USE], stream);
+    return event_wait(&activations->copied[i % ACTIVATIONS_IN_USE], stream);
 }
 
-enum status residuals_move_out(struct residuals *residuals, struct stream *stream, int i) {
-    if (!moves(residuals, stream, i))
+enum status activations_offload(struct activation_checkpoints *activations, struct stream *stream, int i) {
+    if (!moves(activations, stream, i))
         return STATUS_OK;
-    return copy_after(residuals, stream, i, residuals->moved[i], residual_at(residuals, i));
+    return copy_after(activations, stream, i, activations->moved[i], activations_at(activations, i));
 }
 
-enum status residuals_fetch(struct residuals *residuals, struct stream *stream, int i) {
-    if (!moves(residuals, stream, i))
+enum status activations_prefetch(struct activation_checkpoints *activations, struct stream *stream, int i) {
+    if (!moves(activations, stream, i))
         return STATUS_OK;
-    return copy_after(residuals, stream, i, residual_at(residuals, i), residuals->moved[i]);
+    return copy_after(activations, stream, i, activations_at(activations, i), activations->moved[i]);
 }
 
-enum status residuals_await(struct residuals *residuals, struct stream *stream, int i) {
-    if (!moves(residuals, stream, i))
+enum status activations_wait(struct activation_checkpoints *activations, struct stream *stream, int i) {
+    if (!moves(activations, stream, i))
         return STATUS_OK;
-    return event_wait(&residuals->copied[i % RESIDUALS_IN_USE], stream);
+    return event_wait(&activations->copied[i % ACTIVATIONS_IN_USE], stream);
 }

@@ -1,58 +1,71 @@
-// The residual stream before each block and after the last (0 .. n_layer): where it waits for backward.
-// Inside the model; not for other folders. Kept on the device, or (offload_activations) in host memory, as
-// DeepSpeed's cpu_checkpointing and ZeRO-Infinity (arXiv 2104.07857) have it: copied out while the next block
-// computes, and back a block ahead of its use.
+// Activation checkpoints: the residual stream before each block and after the last one. Internal to model/.
 //
-// Two buffers are then enough on the device. Residual i is in buffer i % 2: a block reads one and writes the
-// other, whose former residual has been copying out for the whole block before, and all of this one but its
-// last operation. In backward the block after it is done with the buffer that the block before it needs. The
-// last two residuals never leave: backward begins with them.
+// Checkpoint i (0 .. n_layer) is the input of block i and the output of block i - 1. Backward reads them in
+// reverse. They stay on the device or, with offload_activations, in host memory, as in DeepSpeed's
+// cpu_checkpointing and ZeRO-Infinity (arXiv 2104.07857).
 //
-// Copies run on a stream of their own, ordered with the passes' by events; the host waits for none. When the
-// passes' stream has done its work, so have the copies.
+// With offloading, the device holds two buffers; checkpoint i uses buffer i % 2.
+// - Forward: a block reads one buffer and writes the other. The checkpoint that is overwritten was copied to
+//   the host while the previous block ran, and has until the last operation of this block to finish.
+// - Backward: checkpoint i is copied back while block i + 1 runs, into the buffer that block i + 2 is done
+// with.
+// - The last two checkpoints are never moved: backward begins with them.
+//
+// Copies run on a stream of their own. Events order them with the stream of the passes; the host waits for
+// none. Once the passes' stream has finished a pass, its copies have finished too.
 #ifndef ZERO_MODEL_ACTIVATIONS_H
 #define ZERO_MODEL_ACTIVATIONS_H
 
 #include "base/region.h"
 #include "kernels/device.h"
 
-#define RESIDUALS_IN_USE 2 // at any time: what a block reads, and what it writes
+#define ACTIVATIONS_IN_USE 2 // checkpoints that a block needs on the device: its input and its output
 
-// RESIDUALS_NOT_KEPT: no backward pass follows, and only what is in use is there.
-enum residuals_keeping { RESIDUALS_NOT_KEPT, RESIDUALS_ON_DEVICE, RESIDUALS_ON_HOST };
-
-struct residuals {
-    struct device *device;
-    size_t bytes;            // of one
-    int n_buffers;           // residual i is in buffer i % n_buffers
-    int n_moved;             // residuals 0 .. n_moved - 1 wait on the host
-    int *regions;            // (n_buffers, then n_moved)
-    void **buffers, **moved; // (n_buffers), (n_moved)
-    struct stream copies;    // of what is moved
-    struct event computed;   // on the passes' stream: a buffer was written, or is no longer read
-    struct event copied[RESIDUALS_IN_USE]; // on `copies`: to or from a buffer
+enum activations_place {
+    ACTIVATIONS_DISCARDED, // no backward pass: only the two in use have memory
+    ACTIVATIONS_ON_DEVICE,
+    ACTIVATIONS_ON_HOST // the same as ON_DEVICE on a device whose memory is the host's
 };
 
-// Adds the buffers to the table, each of so many elements of a type. RESIDUALS_ON_HOST where memory is the
-// host's is RESIDUALS_ON_DEVICE.
-enum status residuals_init(struct residuals *residuals, struct device *device, struct region_table *table,
-                           int n_layer, enum dtype type, size_t elements,
-                           enum residuals_keeping keeping) MUST_CHECK;
-// Finds the buffers, and opens the stream where copies will be; table NULL: buffers of a dry run.
-enum status residuals_bind(struct residuals *residuals, const struct region_table *table) MUST_CHECK;
-// Zeroed ones are left alone.
-void residuals_free(struct residuals *residuals);
+struct activation_checkpoints {
+    struct device *device;
+    size_t bytes;            // of one checkpoint
+    int n_buffers;           // on the device; checkpoint i is in buffer i % n_buffers
+    int n_moved;             // checkpoints 0 .. n_moved - 1 are copied to the host
+    int *regions;            // (n_buffers, then n_moved)
+    void **buffers, **moved; // (n_buffers) on the device, (n_moved) on the host
+    struct stream copies;    // runs the copies to and from the host
+    struct event computed;   // on the passes' stream: a buffer has been written, or is no longer read
+    struct event copied[ACTIVATIONS_IN_USE]; // on `copies`: the last copy to or from a buffer
+};
 
-// Where residual i is while it is in use.
-void *residual_at(const struct residuals *residuals, int i);
+// Adds the buffers to the table: each has `elements` elements of `type`.
+enum status activations_init(struct activation_checkpoints *activations, struct device *device,
+                             struct region_table *table, int n_layer, enum dtype type, size_t elements,
+                             enum activations_place place) MUST_CHECK;
+// Looks up the buffers once the table is bound, and opens the copy stream. table NULL: a dry run's buffers.
+enum status activations_bind(struct activation_checkpoints *activations,
+                             const struct region_table *table) MUST_CHECK;
+// No-op on a zeroed struct.
+void activations_free(struct activation_checkpoints *activations);
 
-// In passes that backward follows: before residual i is written, and after. stream NULL (a dry run):
-// nothing.
-enum status residuals_make_room(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;
-enum status residuals_move_out(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;
-// In backward: when residual i + 2 was used for the last time (i < 0: there is none to fetch), and before i
-// is read.
-enum status residuals_fetch(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;
-enum status residuals_await(struct residuals *residuals, struct stream *stream, int i) MUST_CHECK;
+// The device buffer of checkpoint i.
+void *activations_at(const struct activation_checkpoints *activations, int i);
+
+// The four calls below order the copies with the passes on `stream`. Each is a no-op where checkpoint i is
+// not moved, for i < 0, and in a dry run (stream NULL).
+
+// Forward, before checkpoint i is written: waits until its buffer has been copied out.
+enum status activations_reserve(struct activation_checkpoints *activations, struct stream *stream,
+                                int i) MUST_CHECK;
+// Forward, after checkpoint i was written: starts its copy to the host.
+enum status activations_offload(struct activation_checkpoints *activations, struct stream *stream,
+                                int i) MUST_CHECK;
+// Backward, after the last use of checkpoint i + 2: starts the copy of checkpoint i back into that buffer.
+enum status activations_prefetch(struct activation_checkpoints *activations, struct stream *stream,
+                                 int i) MUST_CHECK;
+// Backward, before checkpoint i is read: waits for the copy back.
+enum status activations_wait(struct activation_checkpoints *activations, struct stream *stream,
+                             int i) MUST_CHECK;
 
 #endif

@@ -96,7 +96,7 @@ struct block_cache {
 // One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With a cache, B or T is
 // 1; the keys and values of the T positions go behind those that are there, and the queries see all up to
 // their own.
-struct block_forward {
+struct block_args {
     const struct gpt_config *config;
     enum dtype type;
     int B, T;
@@ -109,12 +109,12 @@ struct block_forward {
 };
 // In order of the groups: up to attention's output, the residual stream between attention and MLP, the MLP up
 // to GELU's output, and out (which nothing else touches).
-enum status block_group_forward(struct runner *runner, const struct block_forward *args,
+enum status block_group_forward(struct runner *runner, const struct block_args *args,
                                 enum block_group group) MUST_CHECK;
 // The same between the hooks' acquire and release of the group; args->params is of the unit as it was
 // acquired. `next`: the group after it, or the unit after this one.
 enum status block_group_lent_forward(struct runner *runner, const struct unit_hooks *hooks,
-                                     const struct block_forward *args, int unit,
+                                     const struct block_args *args, int unit,
                                      enum block_group group) MUST_CHECK;
 
 static inline enum status group_acquire(const struct unit_hooks *hooks, struct stream *stream, int unit,

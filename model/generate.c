@@ -71,7 +71,7 @@ static enum status run_blocks(const struct pass *pass) {
     for (int block = 0; block < config->n_layer; block += step) {
         TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD,
                                   (struct gpt_next){2 + block, 0}, &view));
-        const struct block_forward args = {
+        const struct block_args args = {
             .config = config,
             .type = generator->options.type,
             .B = pass->B,

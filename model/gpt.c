@@ -39,11 +39,11 @@ static const struct block_buffers *block_kept(const struct gpt *gpt, int block) 
 
 // ---- forward
 
-static const void *block_weight(const struct block_forward *a, int index) {
+static const void *block_weight(const struct block_args *a, int index) {
     return param_at(a->params, a->table, index, a->type);
 }
 
-static enum status attention_norm_forward(struct runner *runner, const struct block_forward *a) {
+static enum status attention_norm_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     RUN(runner, layernorm_forward, .out = kept->ln1, .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
         .x = a->x, .weight = block_weight(a, PARAM_LN1_WEIGHT), .bias = block_weight(a, PARAM_LN1_BIAS),
@@ -51,7 +51,7 @@ static enum status attention_norm_forward(struct runner *runner, const struct bl
     return STATUS_OK;
 }
 
-static enum status mlp_norm_forward(struct runner *runner, const struct block_forward *a) {
+static enum status mlp_norm_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     RUN(runner, layernorm_forward, .out = kept->ln2, .mean = kept->ln2_mean, .rstd = kept->ln2_rstd,
         .x = kept->middle, .weight = block_weight(a, PARAM_LN2_WEIGHT),
@@ -62,7 +62,7 @@ static enum status mlp_norm_forward(struct runner *runner, const struct block_fo
 
 // Several positions of one sequence: its keys and values go straight to the cache, and only the first C
 // columns' worth of buffers->qkv is used.
-static enum status append_attention_forward(struct runner *runner, const struct block_forward *a) {
+static enum status append_attention_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, length = a->cache.lengths[0];
     enum dtype type = a->type;
@@ -82,7 +82,7 @@ static enum status append_attention_forward(struct runner *runner, const struct 
 
 // One position each of several sequences, whose lengths may differ: one product for all, then attention for
 // as many at a time as lie one after the other and are equally long.
-static enum status step_attention_forward(struct runner *runner, const struct block_forward *a) {
+static enum status step_attention_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     const struct block_cache *cache = &a->cache;
     int C = a->config->n_embd, H = a->config->n_head, n;
@@ -111,7 +111,7 @@ static enum status step_attention_forward(struct runner *runner, const struct bl
     return STATUS_OK;
 }
 
-static enum status attention_forward(struct runner *runner, const struct block_forward *a) {
+static enum status attention_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd, H = a->config->n_head, N = a->B * a->T;
     enum dtype type = a->type;
@@ -131,7 +131,7 @@ static enum status attention_forward(struct runner *runner, const struct block_f
     return STATUS_OK;
 }
 
-static enum status attn_proj_forward(struct runner *runner, const struct block_forward *a) {
+static enum status attn_proj_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd;
     RUN(runner, linear_forward, .out = kept->middle, .x = kept->attention,
@@ -141,7 +141,7 @@ static enum status attn_proj_forward(struct runner *runner, const struct block_f
     return STATUS_OK;
 }
 
-static enum status fc_forward(struct runner *runner, const struct block_forward *a) {
+static enum status fc_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd;
     TRY(mlp_norm_forward(runner, a));
@@ -151,7 +151,7 @@ static enum status fc_forward(struct runner *runner, const struct block_forward 
     return STATUS_OK;
 }
 
-static enum status fc_proj_forward(struct runner *runner, const struct block_forward *a) {
+static enum status fc_proj_forward(struct runner *runner, const struct block_args *a) {
     int C = a->config->n_embd;
     RUN(runner, linear_forward, .out = a->out, .x = a->buffers->gelu,
         .weight = block_weight(a, PARAM_FC_PROJ_WEIGHT), .bias = block_weight(a, PARAM_FC_PROJ_BIAS),
@@ -160,9 +160,8 @@ static enum status fc_proj_forward(struct runner *runner, const struct block_for
     return STATUS_OK;
 }
 
-enum status block_group_forward(struct runner *runner, const struct block_forward *a,
-                                enum block_group group) {
-    static enum status (*const forward[N_BLOCK_GROUPS])(struct runner *, const struct block_forward *) = {
+enum status block_group_forward(struct runner *runner, const struct block_args *a, enum block_group group) {
+    static enum status (*const forward[N_BLOCK_GROUPS])(struct runner *, const struct block_args *) = {
         [GROUP_QKV] = attention_forward,
         [GROUP_ATTN_PROJ] = attn_proj_forward,
         [GROUP_FC] = fc_forward,
@@ -171,27 +170,27 @@ enum status block_group_forward(struct runner *runner, const struct block_forwar
 }
 
 enum status block_group_lent_forward(struct runner *runner, const struct unit_hooks *hooks,
-                                     const struct block_forward *a, int unit, enum block_group group) {
+                                     const struct block_args *a, int unit, enum block_group group) {
     bool last = group + 1 == N_BLOCK_GROUPS;
     const struct gpt_next next = {last ? unit + 1 : unit, last ? 0 : (int)group + 1};
     struct unit_view view = {.params = a->params};
     TRY(group_acquire(hooks, runner->stream, unit, group, GPT_FORWARD, next, &view));
-    struct block_forward lent = *a;
+    struct block_args lent = *a;
     lent.params = view.params;
     TRY(block_group_forward(runner, &lent, group));
     return group_release(hooks, runner->stream, unit, group, GPT_FORWARD);
 }
 
-static struct block_forward block_arguments(const struct gpt *gpt, int block, const void *params) {
-    return (struct block_forward){.config = &gpt->params->config,
-                                  .type = gpt->options.type,
-                                  .B = gpt->options.B,
-                                  .T = gpt->options.T,
-                                  .params = params,
-                                  .table = unit_params(gpt, 1 + block),
-                                  .buffers = block_kept(gpt, block),
-                                  .x = residual_at(&gpt->residuals, block),
-                                  .out = residual_at(&gpt->residuals, block + 1)};
+static struct block_args block_arguments(const struct gpt *gpt, int block, const void *params) {
+    return (struct block_args){.config = &gpt->params->config,
+                               .type = gpt->options.type,
+                               .B = gpt->options.B,
+                               .T = gpt->options.T,
+                               .params = params,
+                               .table = unit_params(gpt, 1 + block),
+                               .buffers = block_kept(gpt, block),
+                               .x = activations_at(&gpt->activations, block),
+                               .out = activations_at(&gpt->activations, block + 1)};
 }
 
 // Tokens to the residual stream after the last block.
@@ -201,25 +200,25 @@ static enum status forward(struct pass *pass, bool for_backward) {
     enum dtype type = gpt->options.type;
     struct unit_view view;
     TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
-    RUN(&pass->runner, embedding_forward, .out = residual_at(&gpt->residuals, 0),
+    RUN(&pass->runner, embedding_forward, .out = activations_at(&gpt->activations, 0),
         .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
         .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
         .B = gpt->options.B, .T = gpt->options.T, .C = config->n_embd, .V = config->vocab_size, .type = type);
     if (for_backward)
-        TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, 0));
+        TRY(activations_offload(&gpt->activations, pass->runner.stream, 0));
     TRY(release(pass, 0, GPT_FORWARD));
     int step = runner_block_step(&pass->runner, config->n_layer);
     for (int block = 0; block < config->n_layer; block += step) {
         TRY(acquire(pass, 1 + block, GPT_FORWARD, (struct gpt_next){2 + block, 0}, &view));
-        const struct block_forward args = block_arguments(gpt, block, view.params);
+        const struct block_args args = block_arguments(gpt, block, view.params);
         for (int group = 0; group < N_BLOCK_GROUPS; group++) {
             if (for_backward && group == GROUP_FC_PROJ)
-                TRY(residuals_make_room(&gpt->residuals, pass->runner.stream, block + 1));
+                TRY(activations_reserve(&gpt->activations, pass->runner.stream, block + 1));
             TRY(block_group_lent_forward(&pass->runner, pass->hooks, &args, 1 + block,
                                          (enum block_group)group));
         }
         if (for_backward)
-            TRY(residuals_move_out(&gpt->residuals, pass->runner.stream, block + 1));
+            TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;
@@ -231,7 +230,7 @@ static enum status final_norm_forward(struct pass *pass, const void *params) {
     const struct param *table = unit_params(gpt, config->n_layer + 1);
     enum dtype type = gpt->options.type;
     RUN(&pass->runner, layernorm_forward, .out = gpt->buffers.lnf, .mean = gpt->buffers.lnf_mean,
-        .rstd = gpt->buffers.lnf_rstd, .x = residual_at(&gpt->residuals, config->n_layer),
+        .rstd = gpt->buffers.lnf_rstd, .x = activations_at(&gpt->activations, config->n_layer),
         .weight = param_at(params, table, PARAM_LNF_WEIGHT, type),
         .bias = param_at(params, table, PARAM_LNF_BIAS, type), .N = gpt->options.B * gpt->options.T,
         .C = config->n_embd, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
@@ -271,15 +270,15 @@ static int rows_from(const struct gpt *gpt, int row) {
 // ---- what backward computes again
 
 // The last block's is still there.
-static unsigned remade_parts(const struct gpt *gpt, int block) {
-    return block < gpt->params->config.n_layer - 1 ? gpt_remade_parts(gpt) : 0;
+static unsigned recomputed_of(const struct gpt *gpt, int block) {
+    return block < gpt->params->config.n_layer - 1 ? gpt_recomputed(gpt) : 0;
 }
 
 // What backward asks for first of a block.
 static struct gpt_next backward_next(const struct gpt *gpt, int block) {
     if (block < 0)
         return (struct gpt_next){-1, 0};
-    return (struct gpt_next){1 + block, remade_parts(gpt, block) & BLOCK_MLP ? GROUP_QKV : GROUP_FC_PROJ};
+    return (struct gpt_next){1 + block, recomputed_of(gpt, block) & BLOCK_MLP ? GROUP_QKV : GROUP_FC_PROJ};
 }
 
 int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
@@ -318,7 +317,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     RUN(&pass->runner, layernorm_backward, .dx = gpt->buffers.dresidual,
         .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->accumulation),
         .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->accumulation), .dout = gpt->buffers.dbranch,
-        .x = residual_at(&gpt->residuals, config->n_layer),
+        .x = activations_at(&gpt->activations, config->n_layer),
         .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
         .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .type = type);
     TRY(ready(pass, last));
@@ -406,9 +405,9 @@ static enum status attention_backward(struct pass *pass, int block, const struct
         .beta_zero = view->beta_zero, .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual,
         .dweight = grad_at(pass, view, PARAM_LN1_WEIGHT), .dbias = grad_at(pass, view, PARAM_LN1_BIAS),
-        .dout = scratch->dbranch, .dresidual = scratch->dresidual, .x = residual_at(&gpt->residuals, block),
-        .weight = weight_at(pass, view, PARAM_LN1_WEIGHT), .mean = kept->ln1_mean, .rstd = kept->ln1_rstd,
-        .N = N, .C = C, .type = type);
+        .dout = scratch->dbranch, .dresidual = scratch->dresidual,
+        .x = activations_at(&gpt->activations, block), .weight = weight_at(pass, view, PARAM_LN1_WEIGHT),
+        .mean = kept->ln1_mean, .rstd = kept->ln1_rstd, .N = N, .C = C, .type = type);
     return STATUS_OK;
 }
 
@@ -428,8 +427,8 @@ static enum status backward_group(struct pass *pass, int block, const struct uni
     TRY(group_acquire(pass->hooks, stream, 1 + block, group, use, next, &view));
     if (held)
         view.params = held->params;
-    const struct block_forward args = block_arguments(pass->gpt, block, view.params);
-    unsigned parts = remade_parts(pass->gpt, block);
+    const struct block_args args = block_arguments(pass->gpt, block, view.params);
+    unsigned parts = recomputed_of(pass->gpt, block);
     bool norms = !held && parts & BLOCK_NORMS && !(parts & BLOCK_MLP);
     if (norms && group == GROUP_FC)
         TRY(mlp_norm_forward(&pass->runner, &args));
@@ -445,15 +444,15 @@ static enum status recompute_and_hold(struct pass *pass, int block, const struct
                                       enum block_group group, struct gpt_next next, struct unit_view *held) {
     *held = *unit;
     TRY(group_acquire(pass->hooks, pass->runner.stream, 1 + block, group, GPT_FORWARD, next, held));
-    const struct block_forward args = block_arguments(pass->gpt, block, held->params);
+    const struct block_args args = block_arguments(pass->gpt, block, held->params);
     return block_group_forward(&pass->runner, &args, group);
 }
 
 // Computes again what backward reads and forward did not keep, each thing no earlier than it must, so that of
 // two groups in a row at most two are held and as few as can be are asked for twice.
 static enum status block_backward(struct pass *pass, int block, const struct unit_view *unit) {
-    unsigned parts = remade_parts(pass->gpt, block);
-    const struct block_forward args = block_arguments(pass->gpt, block, unit->params);
+    unsigned parts = recomputed_of(pass->gpt, block);
+    const struct block_args args = block_arguments(pass->gpt, block, unit->params);
     const struct gpt_next before = backward_next(pass->gpt, block - 1);
     const struct gpt_next qkv = {1 + block, GROUP_QKV}, attn_proj = {1 + block, GROUP_ATTN_PROJ},
                           fc = {1 + block, GROUP_FC}, fc_proj = {1 + block, GROUP_FC_PROJ};
@@ -479,9 +478,9 @@ static enum status backward(struct pass *pass) {
     struct unit_view view;
     int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
     for (int block = n_layer - 1; block >= 0; block -= step) {
-        TRY(residuals_fetch(&gpt->residuals, pass->runner.stream, block - 1));
+        TRY(activations_prefetch(&gpt->activations, pass->runner.stream, block - 1));
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, backward_next(gpt, block - 1), &view));
-        TRY(residuals_await(&gpt->residuals, pass->runner.stream, block));
+        TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
         TRY(block_backward(pass, block, &view));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));

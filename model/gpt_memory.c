@@ -35,7 +35,7 @@ void block_buffers_find(const struct block_regions *regions, const struct region
 }
 
 // GELU's output is the same bits again only where it is not made inside a product by a library.
-unsigned gpt_remade_parts(const struct gpt *gpt) {
+unsigned gpt_recomputed(const struct gpt *gpt) {
     unsigned elementwise = BLOCK_NORMS | (gpt->device->place == REGION_HOST ? BLOCK_GELU : 0u);
     switch (gpt->options.training ? gpt->options.recompute : RECOMPUTE_NONE) {
     case RECOMPUTE_ELEMENTWISE:
@@ -53,24 +53,24 @@ unsigned gpt_remade_parts(const struct gpt *gpt) {
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct gpt_config *config = &gpt->params->config;
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    unsigned remade = gpt->n_blocks > 1 ? gpt_remade_parts(gpt) : 0;
+    unsigned recomputed = gpt->n_blocks > 1 ? gpt_recomputed(gpt) : 0;
     struct block_regions shared = {0};
-    TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, remade, true, "block",
+    TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, recomputed, true, "block",
                           &shared));
     for (int i = 0; i < gpt->n_blocks; i++) {
         char label[24];
         snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
         gpt->block_regions[i] = shared;
-        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, BLOCK_ALL & ~remade,
+        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, BLOCK_ALL & ~recomputed,
                               gpt->options.training, label, &gpt->block_regions[i]));
     }
     return STATUS_OK;
 }
 
-static enum residuals_keeping residuals_keeping_of(const struct gpt_options *options) {
-    return !options->training             ? RESIDUALS_NOT_KEPT
-           : options->offload_activations ? RESIDUALS_ON_HOST
-                                          : RESIDUALS_ON_DEVICE;
+static enum activations_place activations_place_of(const struct gpt_options *options) {
+    return !options->training             ? ACTIVATIONS_DISCARDED
+           : options->offload_activations ? ACTIVATIONS_ON_HOST
+                                          : ACTIVATIONS_ON_DEVICE;
 }
 
 static enum status add_activations(struct gpt *gpt, struct region_table *table) {
@@ -83,8 +83,8 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_DATA, place, gpt->accumulation, rows, &regions->losses, "losses"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->accumulation, rows, &regions->host_losses,
                    "losses on host"));
-    TRY(residuals_init(&gpt->residuals, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
-                       residuals_keeping_of(&gpt->options)));
+    TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
+                         activations_place_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
@@ -123,7 +123,7 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
                                         .dbranch = buffer_find(table, regions->dbranch),
                                         .dqkv = buffer_find(table, regions->dqkv),
                                         .dfc = buffer_find(table, regions->dfc)};
-    return residuals_bind(&gpt->residuals, table);
+    return activations_bind(&gpt->activations, table);
 }
 
 // The passes themselves say what workspace they need, with stand-ins for all buffers.
@@ -191,7 +191,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
 void gpt_delete(struct gpt *gpt) {
     if (!gpt)
         return;
-    residuals_free(&gpt->residuals);
+    activations_free(&gpt->activations);
     free(gpt->block_regions);
     free(gpt->blocks);
     free(gpt);

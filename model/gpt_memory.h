@@ -15,7 +15,7 @@ struct gpt {
     int logits_rows, logits_stride;
 
     // Memory: region indices from gpt_new, pointers from gpt_bind.
-    struct residuals residuals;
+    struct activation_checkpoints activations;
     int n_blocks;                        // of whose buffers
     struct block_regions *block_regions; // (n_blocks)
     struct block_buffers *blocks;
@@ -30,7 +30,7 @@ struct gpt {
 };
 
 // What backward makes again: a set of enum block_part.
-unsigned gpt_remade_parts(const struct gpt *gpt);
+unsigned gpt_recomputed(const struct gpt *gpt);
 
 // Every pass that the gpt is made for, with nothing run: the workspace that its operations will need.
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
