@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "model/block.h"
+#include "model/runner.h"
 
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
                              struct region_table *table, int n_layer, enum dtype type, size_t elements,

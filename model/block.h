@@ -1,52 +1,29 @@
-// Inside the model: what gpt.c (training) and generate.c (the key-value cache) share. Not for other folders.
+// One transformer block, forward and backward: what training (gpt.c) and generation (generate.c) share.
+// Internal to model/.
+//
+// A block's tensors form four groups (enum block_group), each a matrix product and what precedes it:
+//   GROUP_QKV        ln_1, c_attn, then attention itself    x      -> attention
+//   GROUP_ATTN_PROJ  attn.c_proj, + x                       ...    -> middle (the residual stream)
+//   GROUP_FC         ln_2, mlp.c_fc, GELU                   middle -> gelu
+//   GROUP_FC_PROJ    mlp.c_proj, + middle                   gelu   -> out
 #ifndef ZERO_MODEL_BLOCK_H
 #define ZERO_MODEL_BLOCK_H
 
-#include "base/region.h"
-#include "kernels/ops.h"
-#include "model/gpt.h"
+#include "model/runner.h"
 
-// Where operations go. Without a stream it is a dry run: nothing runs, but every operation is asked how
-// much workspace it will need, so that a plan is made by the very code that it is for.
-struct runner {
-    struct device *device;
-    struct stream *stream;  // NULL: dry run
-    size_t workspace_bytes; // the largest asked for in a dry run
-};
+// ---- activations
 
-// The distance from one block that a pass visits to the next: 1, but in a dry run only the first and the
-// last block are visited. Those between ask for what the first asks for.
-static inline int runner_block_step(const struct runner *runner, int n_layer) {
-    return runner->stream || n_layer < 3 ? 1 : n_layer - 1;
-}
-
-enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
-
-// Runs (or, in a dry run, sizes) one operation, with its arguments as designated initialisers.
-#define RUN(runner, name, ...)                                                                               \
-    do {                                                                                                     \
-        const struct name##_args args_ = {__VA_ARGS__};                                                      \
-        TRY((runner)->stream ? (runner)->device->ops->name((runner)->stream, &args_)                         \
-                             : runner_dry_run((runner), OP_##name, &args_));                                 \
-    } while (0)
-
-extern const struct unit_hooks dry_run_hooks;
-
-// What stands for a buffer in a dry run: not NULL, never read.
-#define DRY_RUN_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
-
-// The parts of a block's activations that recomputation tells apart: up to attention's output, and the rest;
-// and of both what a pass over kept elements makes again.
-enum block_part {
-    BLOCK_ATTENTION = 1,
-    BLOCK_MLP = 2,
-    BLOCK_NORMS = 4,
-    BLOCK_GELU = 8,
+// Sets of a block's activations, as recomputation tells them apart (enum gpt_recompute).
+enum block_activations {
+    BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and its statistics
+    BLOCK_MLP = 2,       // what follows attention's output, except the next two
+    BLOCK_NORMS = 4,     // outputs of both norms
+    BLOCK_GELU = 8,      // GELU's output
     BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_GELU
 };
 
-// A block's activations, in order of their making. X(name, elements, type, part, only backward reads it);
-// rows = B T.
+// A block's activations, in the order in which forward writes them.
+// X(name, elements, type, set, whether only backward reads it); rows = B T.
 #define BLOCK_BUFFERS(X)                                                                                     \
     X(ln1, rows *C, type, BLOCK_NORMS, false)                                                                \
     X(ln1_mean, rows, accumulation, BLOCK_ATTENTION, true)                                                   \
@@ -61,8 +38,8 @@ enum block_part {
     X(fc, rows * 4 * C, type, BLOCK_MLP, true) /* before GELU */                                             \
     X(gelu, rows * 4 * C, type, BLOCK_GELU, false)
 
-#define BLOCK_POINTER(name, elements, type, part, backward) void *name;
-#define BLOCK_INDEX(name, elements, type, part, backward)   int name;
+#define BLOCK_POINTER(name, elements, type, set, backward) void *name;
+#define BLOCK_INDEX(name, elements, type, set, backward)   int name;
 struct block_buffers {
     BLOCK_BUFFERS(BLOCK_POINTER)
 };
@@ -72,79 +49,72 @@ struct block_regions {
 #undef BLOCK_POINTER
 #undef BLOCK_INDEX
 
-// Adds the buffers of a block's parts (a set of enum block_part) and writes their indices; `label` names
-// them in the plan. With for_backward false, those that only backward reads are left out: their index is -1
-// and their pointer NULL.
+// Adds the buffers of some of a block's activations to the table and writes their indices.
+//   rows          B T
+//   sets          of enum block_activations; the others' indices in `out` are left alone
+//   for_backward  false: buffers that only backward reads are left out (index -1, pointer NULL)
+//   label         their prefix in the plan
 enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned sets,
                               bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
-// table NULL: buffers of a dry run.
+// Looks up the buffers in a bound table. table NULL: a dry run's buffers.
 void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
                         struct block_buffers *out);
-// A region's memory; table NULL: a dry run's.
-void *buffer_find(const struct region_table *table, int index);
 
-// Where one block keeps the keys and values of sequences that grow (generation): each sequence's are
-// (positions, 2 C), keys and then values, and row b of a pass belongs to sequence sequences[b], of which
-// lengths[b] positions are there already.
+// ---- forward
+
+// The key-value cache of one block (generation). Each sequence has (positions, 2 C) elements: per position,
+// its keys and then its values. Row b of a pass belongs to sequence sequences[b], which holds lengths[b]
+// positions.
 struct block_cache {
     void *keys_values; // NULL: no cache
-    size_t stride;     // elements from one sequence's to the next one's
+    size_t stride;     // elements from one sequence to the next
     const int *sequences, *lengths;
 };
 
-// One block on rows = B T positions: out = x + attention + MLP. x and out: (B, T, C). With a cache, B or T is
-// 1; the keys and values of the T positions go behind those that are there, and the queries see all up to
-// their own.
+// One block on rows = B T positions. With a cache, B or T is 1: the keys and values of the T positions are
+// appended to it, and each query attends to all positions up to its own.
 struct block_args {
     const struct gpt_config *config;
-    enum dtype type;
+    enum dtype type; // compute type
     int B, T;
-    const void *params; // of the unit or, for one group, of that group
-    const struct param *table;
+    int unit;                    // the block's, 1 .. n_layer
+    const struct param *tensors; // the unit's rows of the parameter table
+    const void *params;          // of the unit, or for block_group_forward of the group
     const struct block_buffers *buffers;
-    const void *x;
-    void *out;
+    const void *x; // (B, T, C)
+    void *out;     // (B, T, C)
     struct block_cache cache;
 };
-// In order of the groups: up to attention's output, the residual stream between attention and MLP, the MLP up
-// to GELU's output, and out (which nothing else touches).
+// One group. Groups are called in order; only GROUP_FC_PROJ writes `out`.
 enum status block_group_forward(struct runner *runner, const struct block_args *args,
                                 enum block_group group) MUST_CHECK;
-// The same between the hooks' acquire and release of the group; args->params is of the unit as it was
-// acquired. `next`: the group after it, or the unit after this one.
-enum status block_group_lent_forward(struct runner *runner, const struct unit_hooks *hooks,
-                                     const struct block_args *args, int unit,
-                                     enum block_group group) MUST_CHECK;
+// The same, between the hooks' group_acquire and group_release. args->params: the unit's, as acquired.
+enum status block_group_forward_acquired(struct runner *runner, const struct unit_hooks *hooks,
+                                         const struct block_args *args, enum block_group group) MUST_CHECK;
 
-static inline enum status group_acquire(const struct unit_hooks *hooks, struct stream *stream, int unit,
-                                        enum block_group group, enum gpt_pass pass, struct gpt_next next,
-                                        struct unit_view *view) {
-    return hooks->group_acquire ? hooks->group_acquire(hooks->context, stream, unit, group, pass, next, view)
-                                : STATUS_OK;
-}
+// ---- backward
 
-static inline enum status group_release(const struct unit_hooks *hooks, struct stream *stream, int unit,
-                                        enum block_group group, enum gpt_pass pass) {
-    return hooks->group_release ? hooks->group_release(hooks->context, stream, unit, group, pass) : STATUS_OK;
-}
+// Gradients of activations: buffers that all blocks share.
+struct block_scratch {
+    void *dresidual; // (B, T, C) of the residual stream
+    void *dbranch;   // (B, T, C) of a branch beside it
+    void *dqkv;      // (B, T, 3 C)
+    void *dfc;       // (B, T, 4 C)
+};
 
-// Gives the stream this workspace unless it has a larger one already.
-static inline void stream_use_workspace(struct stream *stream, void *workspace, size_t bytes) {
-    if (bytes > stream->workspace_bytes) {
-        stream->workspace = workspace;
-        stream->workspace_bytes = bytes;
-    }
-}
-
-// The address of a unit's tensor `index` (enum *_param) in a span of `type`.
-static inline void *param_at(const void *span, const struct param *table, int index, enum dtype type) {
-    return (char *)(uintptr_t)span + table[index].offset * dtype_size(type);
-}
-
-// Statistics, losses and gradients are fp32, or double where the oracle computes in double.
-static inline enum dtype accumulation_dtype(enum dtype type) {
-    return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
-}
+struct block_backward_args {
+    struct block_args forward; // as in forward; params: the unit's, as acquired for backward
+    struct unit_view view;     // the unit, as acquired for backward
+    const struct block_scratch *scratch;
+    unsigned recomputed;  // sets of enum block_activations that forward did not keep
+    struct gpt_next next; // what is acquired after this block
+};
+// Turns scratch->dresidual from the gradient of `out` into that of `x`, and adds to the unit's gradients.
+// Recomputes what forward did not keep, as late as possible.
+enum status block_backward(struct runner *runner, const struct unit_hooks *hooks,
+                           const struct block_backward_args *args) MUST_CHECK;
+// The group that block_backward acquires first.
+enum block_group block_backward_first(unsigned recomputed);
 
 #endif

@@ -76,8 +76,9 @@ static enum status run_blocks(const struct pass *pass) {
             .type = generator->options.type,
             .B = pass->B,
             .T = pass->T,
+            .unit = 1 + block,
+            .tensors = &params->params[params->units[1 + block].first_param],
             .params = view.params,
-            .table = &params->params[params->units[1 + block].first_param],
             .buffers = &generator->block,
             .x = generator->residuals[block % 2],
             .out = generator->residuals[(block + 1) % 2],
@@ -85,7 +86,7 @@ static enum status run_blocks(const struct pass *pass) {
                       (size_t)generator->options.positions * 2 * (size_t)config->n_embd, pass->sequences,
                       pass->lengths}};
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
-            TRY(block_group_lent_forward(pass->runner, hooks, &args, 1 + block, (enum block_group)group));
+            TRY(block_group_forward_acquired(pass->runner, hooks, &args, (enum block_group)group));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;

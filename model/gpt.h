@@ -9,52 +9,8 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "kernels/device.h"
+#include "model/hooks.h"
 #include "model/params.h"
-
-// What a unit is wanted for. In GPT_BACKWARD_GRADS only its gradients are: the embeddings' second addition
-// reads no parameters.
-enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
-
-// Where a unit is while it is in use: its flat span in the compute type (NULL in GPT_BACKWARD_GRADS), and its
-// fp32 gradients (to be added to; NULL in GPT_FORWARD). With beta_zero, nothing was added yet, and those of
-// params that are `gemm_gradient` may hold anything: what comes first is written over it.
-struct unit_view {
-    const void *params;
-    void *grads;
-    bool beta_zero;
-};
-
-// What a pass asks for next, so that it can be fetched ahead: a unit, and the first of its groups (enum
-// block_group; 0 where the unit is no block). unit -1: the pass asks for no more.
-struct gpt_next {
-    int unit, group;
-};
-
-// What a ZeRO stage implements. Calls nest at most two deep (the head needs the embeddings' unit too). `next`
-// is what the pass asks for after this unit.
-// Between acquire and release the view stays valid. The embeddings' gradients are added to twice in a
-// backward pass (head, then tokens): from the first acquire to grads_ready they must persist. grads_ready
-// comes once a unit and backward pass, after its last gradient was added and before its release.
-//
-// A stage need not hold a whole block at once. While the model holds a block, it asks for each group of its
-// tensors around the group's use; where group_acquire is not NULL it may set a view of that group alone, from
-// which param_at finds the group's tensors as in the whole unit. It gets the unit's view, and may leave it.
-// `next` is what is asked for after this group, of this unit or of another. A group whose activations are
-// recomputed may stay held (GPT_FORWARD) while another one is used, until its own gradients are computed
-// (GPT_BACKWARD_GRADS, inside): at most two groups are held at once. Each group is acquired once per backward
-// pass with GPT_BACKWARD or GPT_BACKWARD_GRADS; at that release its gradients are complete.
-struct unit_hooks {
-    void *context;
-    enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  struct gpt_next next, struct unit_view *view);
-    enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
-    enum status (*grads_ready)(void *context, struct stream *stream, int unit);
-    // Both NULL: a unit's view is of the whole unit.
-    enum status (*group_acquire)(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view);
-    enum status (*group_release)(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass);
-};
 
 // What backward computes again, a block at a time, instead of finding it kept from forward. It changes memory
 // and work, and no bit. Of a block's 16 C elements a token (C: n_embd; its input counts, statistics do not):

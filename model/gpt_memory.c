@@ -1,43 +1,20 @@
-// A gpt's buffers: planned as rows of the region table, found again once it is bound.
+// A gpt's memory: buffers added to the region table, and looked up in it once it is bound.
 #include "model/gpt_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-// The classifier works on a block of rows at a time; this bounds its fp32 logits.
-#define LOGITS_BLOCK_BYTES   ((size_t)64 << 20)
+// Logits are computed for a tile of rows at a time; this bounds the tile (fp32).
+#define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
 
-enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned parts,
-                              bool for_backward, const char *label, struct block_regions *out) {
-    size_t C = (size_t)config->n_embd, H = (size_t)config->n_head;
-    enum dtype accumulation = accumulation_dtype(type);
-#define BLOCK_ADD(buffer, elements, buffer_type, part, backward)                                             \
-    if (parts & part) {                                                                                      \
-        out->buffer = -1;                                                                                    \
-        if (for_backward || !backward)                                                                       \
-            TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer_type, elements, &out->buffer,    \
-                           "%s.%s", label, #buffer));                                                        \
-    }
-    BLOCK_BUFFERS(BLOCK_ADD)
-#undef BLOCK_ADD
-    return STATUS_OK;
-}
-
-void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
-                        struct block_buffers *out) {
-#define BLOCK_FIND(buffer, elements, type, part, backward) out->buffer = buffer_find(table, regions->buffer);
-    BLOCK_BUFFERS(BLOCK_FIND)
-#undef BLOCK_FIND
-}
-
-// GELU's output is the same bits again only where it is not made inside a product by a library.
-unsigned gpt_recomputed(const struct gpt *gpt) {
-    unsigned elementwise = BLOCK_NORMS | (gpt->device->place == REGION_HOST ? BLOCK_GELU : 0u);
-    switch (gpt->options.training ? gpt->options.recompute : RECOMPUTE_NONE) {
+// The sets of activations that backward recomputes. GELU's output only where it would be the same bits: a
+// GPU's library computes it in the epilogue of a product, with roundings of its own.
+static unsigned recomputed_sets(const struct gpt_options *options, const struct device *device) {
+    unsigned elementwise = BLOCK_NORMS | (device->place == REGION_HOST ? BLOCK_GELU : 0u);
+    switch (options->training ? options->recompute : RECOMPUTE_NONE) {
     case RECOMPUTE_ELEMENTWISE:
         return elementwise;
     case RECOMPUTE_ATTENTION:
@@ -49,11 +26,11 @@ unsigned gpt_recomputed(const struct gpt *gpt) {
     }
 }
 
-// Each block's own buffers, and where some are made again, those that the blocks share.
+// One set of buffers that all blocks share, for what is recomputed, and each block's own for the rest.
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct gpt_config *config = &gpt->params->config;
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    unsigned recomputed = gpt->n_blocks > 1 ? gpt_recomputed(gpt) : 0;
+    unsigned recomputed = gpt->n_blocks > 1 ? gpt->recomputed : 0;
     struct block_regions shared = {0};
     TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, recomputed, true, "block",
                           &shared));
@@ -96,7 +73,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_rstd,
                    "lnf_rstd"));
     if (type == gpt->accumulation)
-        regions->dlogits = regions->logits; // cross_entropy may write over its logits
+        regions->dlogits = regions->logits; // cross_entropy may beta_zero its logits
     else
         TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
     TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
@@ -105,7 +82,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
 }
 
-// table NULL: buffers of a dry run.
+// table NULL: a dry run's buffers.
 static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
     for (int i = 0; i < gpt->n_blocks; i++)
         block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
@@ -119,14 +96,14 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
                                         .lnf_rstd = buffer_find(table, regions->lnf_rstd),
                                         .logits = buffer_find(table, regions->logits),
                                         .dlogits = buffer_find(table, regions->dlogits),
-                                        .dresidual = buffer_find(table, regions->dresidual),
-                                        .dbranch = buffer_find(table, regions->dbranch),
-                                        .dqkv = buffer_find(table, regions->dqkv),
-                                        .dfc = buffer_find(table, regions->dfc)};
+                                        .scratch = {.dresidual = buffer_find(table, regions->dresidual),
+                                                    .dbranch = buffer_find(table, regions->dbranch),
+                                                    .dqkv = buffer_find(table, regions->dqkv),
+                                                    .dfc = buffer_find(table, regions->dfc)}};
     return activations_bind(&gpt->activations, table);
 }
 
-// The passes themselves say what workspace they need, with stand-ins for all buffers.
+// The workspace that the passes need, by a dry run of them.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
     TRY(find_buffers(gpt, NULL));
     TRY(gpt_dry_run(gpt, &gpt->workspace_bytes));
@@ -134,14 +111,14 @@ static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
                       &gpt->regions.workspace, "operations");
 }
 
-// As few blocks of rows as LOGITS_BLOCK_BYTES allows, all of the same length but the last.
+// As few tiles of rows as LOGITS_TILE_BYTES allows, all equally long but the last.
 static int choose_logits_rows(const struct gpt *gpt) {
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    size_t most = LOGITS_BLOCK_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
+    size_t most = LOGITS_TILE_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
     if (most < MINIMUM_LOGITS_ROWS)
         most = MINIMUM_LOGITS_ROWS;
-    size_t n_blocks = (rows + most - 1) / most;
-    return (int)((rows + n_blocks - 1) / n_blocks);
+    size_t n_tiles = (rows + most - 1) / most;
+    return (int)((rows + n_tiles - 1) / n_tiles);
 }
 
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
@@ -166,6 +143,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->options = *options;
     gpt->device = device;
     gpt->accumulation = accumulation_dtype(options->type);
+    gpt->recomputed = recomputed_sets(options, device);
     gpt->logits_stride =
         (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
     gpt->logits_rows = choose_logits_rows(gpt);

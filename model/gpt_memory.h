@@ -1,38 +1,36 @@
-// Inside the model: what a gpt holds, shared by its passes (gpt.c) and the planning and binding of its
-// buffers (gpt_memory.c). Not for other folders.
+// What a gpt holds: shared by its passes (gpt.c) and its memory (gpt_memory.c). Internal to model/.
 #ifndef ZERO_MODEL_GPT_MEMORY_H
 #define ZERO_MODEL_GPT_MEMORY_H
 
 #include "model/activations.h"
 #include "model/block.h"
+#include "model/gpt.h"
 
 struct gpt {
     const struct params *params;
     struct gpt_options options;
     struct device *device;
-    enum dtype accumulation; // fp32, or double on the oracle
+    enum dtype accumulation; // of losses, gradients and statistics: fp32, or double on the oracle
+    unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
     size_t workspace_bytes;
-    int logits_rows, logits_stride;
+    int logits_rows, logits_stride; // of a tile of logits: rows, and elements from one row to the next
 
     // Memory: region indices from gpt_new, pointers from gpt_bind.
     struct activation_checkpoints activations;
-    int n_blocks;                        // of whose buffers
+    int n_blocks; // blocks with buffers of their own: n_layer or, with RECOMPUTE_BLOCK or without training, 1
     struct block_regions *block_regions; // (n_blocks)
-    struct block_buffers *blocks;
+    struct block_buffers *blocks;        // (n_blocks); block i uses blocks[i % n_blocks]
     struct gpt_regions {
         int tokens, targets, host_losses, losses, lnf, lnf_mean, lnf_rstd, logits, dlogits;
         int dresidual, dbranch, dqkv, dfc, workspace;
     } regions;
     struct gpt_buffers {
         void *tokens, *targets, *host_losses, *losses, *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
-        void *dresidual, *dbranch, *dqkv, *dfc;
+        struct block_scratch scratch;
     } buffers;
 };
 
-// What backward makes again: a set of enum block_part.
-unsigned gpt_recomputed(const struct gpt *gpt);
-
-// Every pass that the gpt is made for, with nothing run: the workspace that its operations will need.
+// A dry run of every pass that the gpt can make: the workspace that its operations need.
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
 
 #endif

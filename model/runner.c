@@ -1,7 +1,4 @@
-// Dry run of a pass: the model's own code runs with stand-ins for parameters and buffers, and every operation
-// is asked for the workspace that it will need. It also lets backends prepare each shape before the first
-// step.
-#include "model/block.h"
+#include "model/runner.h"
 
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) {
     size_t bytes = 0;

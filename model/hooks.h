@@ -1,0 +1,70 @@
+// The hooks through which a model obtains its parameters and hands over its gradients. A ZeRO stage
+// implements them (zero/stages); inference implements them for weights that are all in memory
+// (model/unsharded.h). The model itself knows nothing of ranks or shards.
+#ifndef ZERO_MODEL_HOOKS_H
+#define ZERO_MODEL_HOOKS_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+#include "kernels/device.h"
+#include "model/params.h"
+
+// What a unit is acquired for. GPT_BACKWARD_GRADS: its gradients only (the second contribution to the
+// embeddings' gradients reads no parameters).
+enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
+
+// An acquired unit.
+struct unit_view {
+    const void *params; // its flat span, in the compute type; NULL in GPT_BACKWARD_GRADS
+    void *grads;        // its fp32 gradients, to be added to; NULL in GPT_FORWARD
+    // First contribution of this step (beta = 0). Gradients of the tensors marked `gemm_gradient` (struct
+    // param) may then hold anything: the first matrix product overwrites them. All others hold zeros.
+    bool beta_zero;
+};
+
+// What the pass will acquire next, so that a stage can prefetch it.
+struct gpt_next {
+    int unit;  // -1: nothing more in this pass
+    int group; // the first group of a block (enum block_group); 0 where the unit is not a block
+};
+
+// What a ZeRO stage implements. `stream` is the stream of the pass; `next` is what is acquired after this.
+//
+// Units: the model calls params_acquire before and params_release after it uses a unit; the view stays valid
+// in between. At most two units are held at a time (lm_head needs the embeddings, too). grads_ready is called
+// once per unit and backward pass: after the last contribution to its gradients, before its release. The
+// embeddings' gradients receive two contributions (lm_head, then tokens) and must persist from the first
+// acquire until grads_ready.
+//
+// Groups: a stage need not hold a whole block at once. While the model holds a block, it acquires and
+// releases each group of its tensors around the group's use.
+//   group_acquire  gets the unit's view, and may replace it by a view of the group alone: its pointers are
+//   then
+//                  such that param_at finds the group's tensors as in the whole unit
+//   next           the group after this one, of the same unit or of another
+// At most two groups are held at a time: one whose activations are being recomputed may stay held
+// (GPT_FORWARD) while another is used, until its own gradients have been computed (nested
+// GPT_BACKWARD_GRADS). Each group is acquired exactly once per backward pass with GPT_BACKWARD or
+// GPT_BACKWARD_GRADS; its gradients are complete at that release.
+struct unit_hooks {
+    void *context;
+    enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                  struct gpt_next next, struct unit_view *view);
+    enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
+    enum status (*grads_ready)(void *context, struct stream *stream, int unit); // training only
+    // Both NULL: a unit's view always covers the whole unit.
+    enum status (*group_acquire)(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view);
+    enum status (*group_release)(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass);
+};
+
+// The address of a unit's tensor `index` (enum *_param) in a span of `type`.
+//   span    the unit's first element
+//   tensors the unit's rows of the parameter table
+static inline void *param_at(const void *span, const struct param *tensors, int index, enum dtype type) {
+    return (char *)(uintptr_t)span + tensors[index].offset * dtype_size(type);
+}
+
+#endif
