@@ -1,5 +1,5 @@
-// All of forward and backward, side by side. One function serves planning and running: without a stream it
-// it is a dry run (model/block.h), so what is planned is what runs.
+// The passes over a model's units: embeddings, blocks (block.c), final norm and lm_head, forward and
+// backward. The same code plans and runs: without a stream it is a dry run (model/runner.h).
 #include "model/gpt.h"
 
 #include <assert.h>
@@ -8,7 +8,6 @@
 
 // ---- one pass
 
-// One pass over a micro-batch, and what it needs at hand.
 struct pass {
     struct gpt *gpt;
     struct runner runner;
@@ -35,7 +34,6 @@ static enum status ready(struct pass *pass, int unit) {
 
 // ---- forward
 
-// The arguments of a block's forward.
 static struct block_args block_arguments(const struct gpt *gpt, int block, const void *params) {
     return (struct block_args){.config = &gpt->params->config,
                                .type = gpt->options.type,
@@ -49,7 +47,8 @@ static struct block_args block_arguments(const struct gpt *gpt, int block, const
                                .out = activations_at(&gpt->activations, block + 1)};
 }
 
-// Tokens to the residual stream after the last block.
+// From tokens to the residual stream after the last block.
+//   for_backward  the activation checkpoints will be read again
 static enum status forward(struct pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -92,10 +91,10 @@ static enum status final_norm_forward(struct pass *pass, const void *params) {
     return STATUS_OK;
 }
 
-// ---- the classifier
+// ---- lm_head and loss, a tile of rows at a time
 
 // Logits of rows [row, row + n), to buffers.logits.
-static enum status logits_block(struct pass *pass, const void *wte, int row, int n) {
+static enum status logits_tile(struct pass *pass, const void *wte, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
@@ -105,7 +104,7 @@ static enum status logits_block(struct pass *pass, const void *wte, int row, int
     return STATUS_OK;
 }
 
-static enum status losses_block(struct pass *pass, int row, int n, float scale, void *dlogits) {
+static enum status losses_tile(struct pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
     RUN(&pass->runner, cross_entropy,
         .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->accumulation),
@@ -116,8 +115,8 @@ static enum status losses_block(struct pass *pass, int row, int n, float scale, 
     return STATUS_OK;
 }
 
-// The last block of rows is as long as the others wherever that is possible, so that few shapes occur.
-static int rows_from(const struct gpt *gpt, int row) {
+// Rows of the tile that begins at `row`. All tiles are equally long where possible, so that few shapes occur.
+static int tile_rows(const struct gpt *gpt, int row) {
     int left = gpt->options.B * gpt->options.T - row;
     return left < gpt->logits_rows ? left : gpt->logits_rows;
 }
@@ -142,10 +141,9 @@ int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, in
     return again && (group == GROUP_QKV || group == GROUP_ATTN_PROJ) ? 3 : 2;
 }
 
-// ---- the head
+// ---- final norm, lm_head and loss, with their gradients
 
-// Final norm, losses and, a block of rows at a time, their gradients: dresidual gets that of the last block's
-// output.
+// Leaves in dresidual the gradient of the last block's output.
 static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -157,11 +155,11 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
     TRY(acquire(pass, 0, GPT_BACKWARD, backward_next(gpt, config->n_layer - 1), &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
     void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation);
-    for (int row = 0; row < N; row += rows_from(gpt, row)) {
-        int n = rows_from(gpt, row);
+    for (int row = 0; row < N; row += tile_rows(gpt, row)) {
+        int n = tile_rows(gpt, row);
         size_t offset = (size_t)row * (size_t)C * dtype_size(type);
-        TRY(logits_block(pass, wte, row, n));
-        TRY(losses_block(pass, row, n, loss_scale, gpt->buffers.dlogits));
+        TRY(logits_tile(pass, wte, row, n));
+        TRY(losses_tile(pass, row, n, loss_scale, gpt->buffers.dlogits));
         RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.scratch.dbranch + offset,
             .dweight = dwte, .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf + offset,
             .weight = wte, .N = n, .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride,
@@ -217,7 +215,8 @@ static enum status run_training(struct pass *pass, float loss_scale) {
     return backward(pass);
 }
 
-// Losses of a forward pass; with host_logits, the logits themselves instead, (B T, vocab_size) fp32.
+// Leaves the losses of a forward pass in buffers.losses. With host_logits, (B T, vocab_size) fp32: copies the
+// logits there instead.
 static enum status run_evaluation(struct pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
     int last = gpt->params->config.n_layer + 1, N = gpt->options.B * gpt->options.T;
@@ -228,11 +227,11 @@ static enum status run_evaluation(struct pass *pass, float *host_logits) {
     TRY(final_norm_forward(pass, norm.params));
     TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &embedding));
     const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, gpt->options.type);
-    for (int row = 0; row < N; row += rows_from(gpt, row)) {
-        int n = rows_from(gpt, row);
-        TRY(logits_block(pass, wte, row, n));
+    for (int row = 0; row < N; row += tile_rows(gpt, row)) {
+        int n = tile_rows(gpt, row);
+        TRY(logits_tile(pass, wte, row, n));
         if (!host_logits) {
-            TRY(losses_block(pass, row, n, 0.0f, NULL));
+            TRY(losses_tile(pass, row, n, 0.0f, NULL));
             continue;
         }
         for (int i = 0; i < n; i++)
@@ -252,7 +251,7 @@ static enum status copy_in(struct gpt *gpt, struct stream *stream, const int32_t
     return targets ? gpt->device->copy(stream, gpt->buffers.targets, targets, bytes) : STATUS_OK;
 }
 
-// Brings the losses to the host and adds them up in double, in order.
+// Copies the losses to the host and adds them up in double, in order.
 static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
     size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
     TRY(gpt->device->copy(stream, gpt->buffers.host_losses, gpt->buffers.losses,

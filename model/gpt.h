@@ -1,6 +1,6 @@
-// GPT-2's forward and backward on a device. Knows nothing of ZeRO, ranks or files: before each unit it asks
-// the hooks for the unit's parameters (and, in backward, for the place of its gradients), and tells them when
-// it is done.
+// GPT-2: forward and backward on a device. Knows nothing of ZeRO, ranks or files. It walks the units
+// (embeddings, blocks, final norm) and acquires each unit's parameters, and in backward its gradients,
+// through hooks (model/hooks.h).
 #ifndef ZERO_MODEL_GPT_H
 #define ZERO_MODEL_GPT_H
 
@@ -12,20 +12,20 @@
 #include "model/hooks.h"
 #include "model/params.h"
 
-// What backward computes again, a block at a time, instead of finding it kept from forward. It changes memory
-// and work, and no bit. Of a block's 16 C elements a token (C: n_embd; its input counts, statistics do not):
-// - RECOMPUTE_NONE keeps all.
-// - RECOMPUTE_ELEMENTWISE keeps 10 C: the outputs of norms and of GELU are made again in buffers that all
-//   blocks share, for about a hundredth more work. 14 C on GPUs, whose library makes GELU's output inside a
-//   product, so that it would not be the same bits again.
-// - RECOMPUTE_ATTENTION keeps 6 C (10 C): queries, keys, values and attention's output are made again
-//   too, for about a tenth more work (a product with 3 C columns, and attention's forward). Selective
-//   recomputation (Korthikanti et al., arXiv 2205.05198) gives up what is between the two products of
-//   attention, its scores; attention here never stores scores, so this gives up what it reads and writes
-//   instead.
-// - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about a quarter more
-//   work: forward's but for its last product.
-// The last block's buffers are still full when backward begins: none of it is made again.
+// What backward recomputes, block by block, instead of keeping it from forward. It trades work for memory and
+// changes no bit. Of a block's 16 C elements per token (C = n_embd; the block's input included, statistics
+// not):
+// - RECOMPUTE_NONE keeps all 16 C.
+// - RECOMPUTE_ELEMENTWISE keeps 10 C, for about 1 % more work: the outputs of the norms and of GELU are
+//   recomputed in buffers that all blocks share. On GPUs it keeps 14 C: there the library computes GELU in
+//   the epilogue of a product, and recomputing it elsewhere would not give the same bits.
+// - RECOMPUTE_ATTENTION keeps 6 C (GPU: 10 C), for about 10 % more work: also queries, keys, values and
+//   attention's output (a product with 3 C columns, and attention's forward). Selective recomputation
+//   (Korthikanti et al., arXiv 2205.05198) drops attention's scores; attention here never stores them, so
+//   this drops its inputs and outputs instead.
+// - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about 25 % more work: the
+//   forward pass except its last product.
+// Nothing of the last block is recomputed: its buffers are still full when backward begins.
 enum gpt_recompute {
     RECOMPUTE_NONE,
     RECOMPUTE_ELEMENTWISE,
@@ -34,45 +34,47 @@ enum gpt_recompute {
     N_RECOMPUTE
 };
 
-// How often one micro-batch of training asks for the parameters of a block's group: in forward, in backward,
-// and once more where recomputation does not end with what backward begins with.
+// How many times one micro-batch of training acquires the parameters of a block's group: in forward, in
+// backward, and a third time where they are recomputed and released before backward needs them.
 int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
                    enum block_group group);
 
 struct gpt;
 
-// What a gpt is made for. With training false only forward passes run: activations of one block are kept.
 struct gpt_options {
     enum dtype type; // compute type
-    int B, T;        // micro-batch and sequence length
+    int B, T;        // micro-batch size and sequence length
     enum gpt_recompute recompute;
-    // With RECOMPUTE_BLOCK, on a device with memory of its own: the inputs of all blocks but the last wait in
-    // host memory (model/activations.h). Elsewhere there is nothing to move. It changes no bit.
+    // Moves the inputs of all blocks but the last to host memory (model/activations.h). Needs
+    // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;
-    bool training;
+    bool training; // false: forward passes only; the activations of one block are kept
 };
 
-// Adds all the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
-// REGION_DATA) and asks the device for the operations' workspace; touches no other memory. `params` must
-// outlive the gpt. STATUS_INVALID for sizes that do not fit, and offload_activations without RECOMPUTE_BLOCK.
+// Adds all of the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
+// REGION_DATA); their memory is not touched. Sizes the workspace by a dry run. `params` must outlive the gpt.
+// STATUS_INVALID for sizes that do not fit, and for offload_activations without RECOMPUTE_BLOCK.
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
                     struct region_table *table, struct gpt **out) MUST_CHECK;
 void gpt_delete(struct gpt *gpt);
-// Finds the buffers once the table is bound (host regions pinned, where the device copies), gives the stream
-// its workspace if it has no larger one, and opens what else the passes need: after it they allocate nothing.
+// Looks up the buffers once the table is bound (host regions page-locked, where the device copies), gives the
+// stream its workspace unless it has a larger one, and opens what the passes need. The passes allocate
+// nothing.
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) MUST_CHECK;
 
-// One micro-batch forward and backward. tokens, targets: (B, T) host int32. Gradients of
-// sum(losses) * loss_scale are added to the units' gradient spans. *loss_sum gets the sum of the B * T losses
-// (fp32 losses summed in double, in order).
+// Forward and backward of one micro-batch.
+//   tokens, targets  (B, T) host int32
+//   loss_scale       the gradients of sum(losses) * loss_scale are added to the units' gradients
+//   loss_sum         [out] sum of the B * T losses: fp32 losses added in double, in order
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                                  const int32_t *tokens, const int32_t *targets, float loss_scale,
                                  double *loss_sum) MUST_CHECK;
-// Forward only. losses, if not NULL: (B, T) host fp32.
+// Forward only.
+//   losses  [out] (B, T) host fp32, or NULL
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const int32_t *tokens, const int32_t *targets, double *loss_sum,
                          float *losses) MUST_CHECK;
-// Logits of all positions of one batch, (B, T, vocab_size) host fp32: for tests and for looking closely.
+// Forward only: the logits of all positions, (B, T, vocab_size) host fp32. For tests and debugging.
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) MUST_CHECK;
 
