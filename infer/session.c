@@ -5,20 +5,6 @@
 
 #include "kernels/ops.h"
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
-    const struct session *session = context;
-    (void)stream, (void)pass, (void)next;
-    const char *params = session->span + session->params.units[unit].offset * dtype_size(session->type);
-    *view = (struct unit_view){.params = params};
-    return STATUS_OK;
-}
-
-static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
-    (void)context, (void)stream, (void)unit, (void)pass;
-    return STATUS_OK;
-}
-
 static enum status open_tokenizer(struct session *session, const char *given) {
     if (given && given[0])
         return tokenizer_load(given, &session->tokenizer);
@@ -36,8 +22,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
     TRY(stream_init(&session->stream, session->device));
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
-    session->hooks =
-        (struct unit_hooks){.context = session, .params_acquire = acquire, .params_release = release};
+    session->unsharded = (struct unsharded){.params = &session->params, .type = session->type};
+    session->hooks = unsharded_hooks(&session->unsharded);
     memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
                       session->params.n_elements, &session->span_region, "params");
@@ -69,6 +55,7 @@ enum status session_load(struct session *session) {
                    "staged"));
     TRY(memory_allocate(&session->memory));
     session->span = region_data(table, session->span_region);
+    session->unsharded.weights = session->span;
     for (int unit = 0; unit < session->params.n_units; unit++)
         TRY(load_unit(session, unit, region_data(table, chunk), region_data(table, staged)));
     weights_close(&session->weights);

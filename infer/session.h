@@ -7,6 +7,7 @@
 #include "infer/weights.h"
 #include "kernels/memory.h"
 #include "model/gpt.h"
+#include "model/unsharded.h"
 
 struct session {
     struct weights weights; // open until session_load
@@ -16,8 +17,9 @@ struct session {
     enum dtype type;
     struct memory memory;
     struct tokenizer *tokenizer; // NULL when none was found or given
-    struct unit_hooks hooks;
-    char *span; // all units, in `type`
+    struct unsharded unsharded;
+    struct unit_hooks hooks; // of `unsharded`
+    char *span;              // all units, in `type`
     int span_region;
 };
 

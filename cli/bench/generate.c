@@ -12,6 +12,7 @@
 #include "kernels/memory.h"
 #include "kernels/ops.h"
 #include "model/generate.h"
+#include "model/unsharded.h"
 #include "trainer/plan/model_sizes.h"
 
 enum { SEQUENCES = 32, CONTEXT = 64, POSITIONS = 256, MOST_ROUNDS = 15 };
@@ -25,23 +26,11 @@ struct bench {
     struct params params;
     enum dtype type;
     int positions;
-    char *span;
+    char *span; // all units, in `type`
+    struct unsharded unsharded;
+    struct unit_hooks hooks; // of `unsharded`
     struct generator *generator;
 };
-
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
-    const struct bench *bench = context;
-    (void)stream, (void)pass, (void)next;
-    const char *params = bench->span + bench->params.units[unit].offset * dtype_size(bench->type);
-    *view = (struct unit_view){.params = params};
-    return STATUS_OK;
-}
-
-static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
-    (void)context, (void)stream, (void)unit, (void)pass;
-    return STATUS_OK;
-}
 
 // ---- what is measured
 
@@ -75,7 +64,6 @@ static double read_weights(const struct bench *bench) {
 }
 
 static enum status step(struct bench *bench, int n, double *seconds) {
-    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
     const struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = 1};
     int sequences[SEQUENCES];
     int32_t tokens[SEQUENCES];
@@ -86,7 +74,7 @@ static enum status step(struct bench *bench, int n, double *seconds) {
         counters[i] = (uint64_t)i;
     }
     double began = clock_monotonic_s();
-    TRY(generator_step(bench->generator, &bench->stream, &hooks, sequences, tokens, n, NULL));
+    TRY(generator_step(bench->generator, &bench->stream, &bench->hooks, sequences, tokens, n, NULL));
     TRY(generator_draw(bench->generator, &bench->stream, &sampling, bench->params.config.vocab_size, counters,
                        n, tokens));
     *seconds = clock_monotonic_s() - began;
@@ -94,7 +82,6 @@ static enum status step(struct bench *bench, int n, double *seconds) {
 }
 
 static enum status begin_contexts(struct bench *bench) {
-    const struct unit_hooks hooks = {.context = bench, .params_acquire = acquire, .params_release = release};
     int32_t tokens[CONTEXT];
     int n = bench->positions / 2 < CONTEXT ? bench->positions / 2 : CONTEXT;
     for (int i = 0; i < n; i++)
@@ -102,7 +89,7 @@ static enum status begin_contexts(struct bench *bench) {
     for (int sequence = 0; sequence < SEQUENCES; sequence++) {
         generator_reset(bench->generator, sequence);
         if (n > 0)
-            TRY(generator_append(bench->generator, &bench->stream, &hooks, sequence, tokens, n));
+            TRY(generator_append(bench->generator, &bench->stream, &bench->hooks, sequence, tokens, n));
     }
     return STATUS_OK;
 }
@@ -141,6 +128,9 @@ static enum status make_model(struct bench *bench) {
     TRY(generator_new(&bench->params, &options, bench->device, table, &bench->generator));
     TRY(memory_allocate(&bench->memory));
     bench->span = region_data(table, span);
+    bench->unsharded =
+        (struct unsharded){.params = &bench->params, .type = bench->type, .weights = bench->span};
+    bench->hooks = unsharded_hooks(&bench->unsharded);
     generator_bind(bench->generator, table, &bench->stream);
     return make_weights(bench);
 }

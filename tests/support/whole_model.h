@@ -21,6 +21,7 @@
 #include "kernels/ops.h"
 #include "model/generate.h"
 #include "model/gpt.h"
+#include "model/unsharded.h"
 
 // Fails the test with the recorded message.
 #define assert_ok(expression)                                                                                \
@@ -44,34 +45,18 @@ struct whole_model {
     struct stream stream;
     struct gpt *gpt;
     struct generator *generator;
-    struct unit_hooks hooks;
+    struct unsharded unsharded;
+    struct unit_hooks hooks; // of `unsharded`
 };
 
 static inline void *whole_data(const struct whole_model *model, int region) {
     return region_data(&model->table, region);
 }
 
-static inline enum status whole_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                        struct gpt_next next, struct unit_view *view) {
-    struct whole_model *model = context;
-    (void)stream, (void)next;
-    size_t offset = model->params.units[unit].offset;
-    view->params = (char *)whole_data(model, model->param_region) + offset * dtype_size(model->options.type);
-    view->grads = pass != GPT_FORWARD
-                      ? (char *)whole_data(model, model->grad_region) + offset * dtype_size(model->state)
-                      : NULL;
-    view->beta_zero = false;
-    return STATUS_OK;
-}
-
-static inline enum status whole_release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
-    (void)context, (void)stream, (void)unit, (void)pass;
-    return STATUS_OK;
-}
-
-static inline enum status whole_ready(void *context, struct stream *stream, int unit) {
-    (void)context, (void)stream, (void)unit;
-    return STATUS_OK;
+// For hooks of a test's own, which change what those of the model give.
+static inline enum status whole_acquire(struct whole_model *model, struct stream *stream, int unit,
+                                        enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    return model->hooks.params_acquire(model->hooks.context, stream, unit, pass, next, view);
 }
 
 // Whether weights of this compute type have fp32 master weights beside them.
@@ -144,10 +129,6 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     *model = (struct whole_model){.device = device, .options = *options};
     assert_ok(stream_init(&model->stream, device));
     model->state = options->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
-    model->hooks = (struct unit_hooks){.context = model,
-                                       .params_acquire = whole_acquire,
-                                       .params_release = whole_release,
-                                       .grads_ready = whole_ready};
     assert_ok(params_init(&model->params, config));
     struct region_table *table = &model->table;
     enum region_place place = device->place;
@@ -168,6 +149,10 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         for (int p = 0; p < N_REGION_PLACES; p++)
             whole_memory_new(model, (enum region_kind)kind, (enum region_place)p);
+    model->unsharded =
+        (struct unsharded){&model->params, options->type, model->state,
+                           whole_data(model, model->param_region), whole_data(model, model->grad_region)};
+    model->hooks = unsharded_hooks(&model->unsharded);
     assert_ok(gpt_bind(model->gpt, table, &model->stream));
     if (model->generator)
         generator_bind(model->generator, table, &model->stream);

@@ -50,7 +50,8 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
     *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes)};
     assert_non_null(loan->params);
-    memcpy(loan->params, view->params, bytes);
+    if (view->params)
+        memcpy(loan->params, view->params, bytes);
     view->params = pass == GPT_BACKWARD_GRADS ? NULL : loan->params;
     return STATUS_OK;
 }
@@ -225,8 +226,8 @@ static void check_lending_by_group(struct device *device, enum dtype type, enum 
     assert_non_null(lender.ready);
     const struct unit_hooks hooks = {.context = &lender,
                                      .params_acquire = lend_unit,
-                                     .params_release = whole_release,
-                                     .grads_ready = whole_ready,
+                                     .params_release = model.hooks.params_release,
+                                     .grads_ready = model.hooks.grads_ready,
                                      .group_acquire = lend_group,
                                      .group_release = take_group_back};
     struct step_result plain = whole_model_step(&model, &model.hooks),
@@ -262,7 +263,7 @@ static enum status lend_beta_zero(void *context, struct stream *stream, int unit
     struct whole_model *model = context;
     const struct param_unit *u = &model->params.units[unit];
     size_t size = dtype_size(model->state);
-    TRY(whole_acquire(context, stream, unit, pass, next, view));
+    TRY(whole_acquire(model, stream, unit, pass, next, view));
     view->beta_zero = pass == GPT_BACKWARD;
     for (int i = u->first_param; i < u->first_param + u->n_params && view->beta_zero; i++) {
         const struct param *param = &model->params.params[i];
@@ -282,8 +283,8 @@ static void test_gradients_with_beta_zero(void **state) {
         whole_model_liven(&model);
         struct unit_hooks hooks = {.context = &model,
                                    .params_acquire = lend_beta_zero,
-                                   .params_release = whole_release,
-                                   .grads_ready = whole_ready};
+                                   .params_release = model.hooks.params_release,
+                                   .grads_ready = model.hooks.grads_ready};
         struct step_result cleared = whole_model_step(&model, &model.hooks),
                            overwritten = whole_model_step(&model, &hooks);
         // Zeros may differ in their signs.
