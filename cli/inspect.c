@@ -19,8 +19,7 @@ static const struct arg flags[] = {
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "shows a shard's first tokens as text"},
 };
 
-// ---------------------------------------------------------------------------------------------------------
-// shards
+// ---- shards
 
 static enum status show_tokens(const uint16_t *tokens, size_t n) {
     struct tokenizer *tokenizer = NULL;
@@ -78,8 +77,7 @@ static enum status inspect_shard(const char *path) {
     return status;
 }
 
-// ------------------------------------------------------------------------------------------- tensors and
-// tokenizers
+// ---- tensors and tokenizers
 
 static enum status inspect_safetensors(const char *path) {
     struct safetensors file;
@@ -114,8 +112,7 @@ static enum status inspect_tokenizer(const char *path) {
     return STATUS_OK;
 }
 
-// -----------------------------------------------------------------------------------------------------
-// checkpoints
+// ---- checkpoints
 
 static enum status inspect_checkpoint(const char *path) {
     struct checkpoint *checkpoint;
@@ -176,8 +173,7 @@ static enum status inspect_folder(const char *path) {
     return status;
 }
 
-// --------------------------------------------------------------------------------------------------- what is
-// what
+// ---- recognizing files
 
 static bool is_text(const struct file_map *map) {
     size_t n = map->bytes < 4096 ? map->bytes : 4096;

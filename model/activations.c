@@ -19,7 +19,7 @@ enum status activations_init(struct activation_checkpoints *activations, struct 
     activations->regions = calloc((size_t)all, sizeof *activations->regions);
     activations->buffers = calloc((size_t)all, sizeof *activations->buffers);
     if (!activations->regions || !activations->buffers)
-        return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
     activations->moved = activations->buffers + activations->n_buffers;
     for (int i = 0; i < activations->n_buffers; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, &activations->regions[i],

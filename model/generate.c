@@ -1,5 +1,5 @@
-// The key-value caches, and draws from the logits behind them. A prompt is taken in chunks of a few fixed
-// lengths, so that few shapes occur and the workspace for each is known before the first token.
+// Prompts are processed in chunks of a few fixed lengths, so that few shapes occur and the workspace of each
+// is known before the first token.
 #include "model/generate.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/rng.h"
 #include "model/block.h"
 
-// Chunks are powers of two up to this.
+// Chunks of a prompt have a power of two tokens, up to this.
 #define LONGEST_CHUNK 64
 
 struct generator {
@@ -15,8 +15,8 @@ struct generator {
     struct device *device;
     struct generator_options options;
     int *lengths;     // (sequences)
-    int *row_lengths; // (sequences): of a step's rows
-    double *uniforms; // (sequences): of a draw
+    int *row_lengths; // (sequences) of the rows of a step
+    double *uniforms; // (sequences) of a draw
     size_t workspace_bytes;
     int *cache_regions; // (n_layer), each (sequences, positions, 2 C): keys, then values
     void **caches;
@@ -27,8 +27,8 @@ struct generator {
     void *residuals[2], *tokens, *lnf, *logits, *device_uniforms, *drawn;
 };
 
-// One pass: T positions of one sequence (B = 1), or one position of each of B sequences. tokens: (B T) in the
-// generator's buffer; lengths: before the pass.
+// One pass over generator->tokens, (B T): T positions of one sequence (B = 1), or one position of each of B
+// sequences. lengths: the contexts' before the pass.
 struct pass {
     struct generator *generator;
     struct runner *runner;
@@ -43,7 +43,7 @@ static enum status embed(const struct pass *pass, const void *params) {
     enum dtype type = generator->options.type;
     size_t C = (size_t)table->config.n_embd;
     int n;
-    for (int first = 0; first < pass->B; first += n) { // as many as are equally long
+    for (int first = 0; first < pass->B; first += n) { // the next ones that are equally long
         for (n = 1; first + n < pass->B && pass->lengths[first + n] == pass->lengths[first];)
             n++;
         RUN(pass->runner, embedding_forward,
@@ -56,7 +56,7 @@ static enum status embed(const struct pass *pass, const void *params) {
     return STATUS_OK;
 }
 
-// Tokens to the residual stream after the last block; keys and values go to the caches.
+// From tokens to the residual stream after the last block; appends keys and values to the caches.
 static enum status run_blocks(const struct pass *pass) {
     struct generator *generator = pass->generator;
     const struct params *params = generator->params;
@@ -92,7 +92,7 @@ static enum status run_blocks(const struct pass *pass) {
     return STATUS_OK;
 }
 
-// Logits of all rows of a step.
+// Final norm and lm_head: the logits of all rows of a step.
 static enum status run_head(const struct pass *pass) {
     struct generator *generator = pass->generator;
     const struct params *params = generator->params;
@@ -128,7 +128,7 @@ static enum status sample(struct generator *generator, struct runner *runner, co
 
 // ---- memory
 
-// table NULL: buffers of a dry run.
+// table NULL: a dry run's buffers.
 static void find_buffers(struct generator *generator, const struct region_table *table) {
     for (int i = 0; i < generator->params->config.n_layer; i++)
         generator->caches[i] = buffer_find(table, generator->cache_regions[i]);
@@ -149,14 +149,13 @@ static int longest_chunk(int n) {
     return chunk;
 }
 
-// Attention's workspace may grow with what it looks back on: the dry run takes each shape at the cache's end.
+// Sizes the workspace. Attention's may grow with the context, so each shape runs at the end of the cache.
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
     struct pass pass = {generator, &runner, &dry_run_hooks, .B = 1, .lengths = generator->row_lengths};
     int *rows = calloc((size_t)sequences, sizeof *rows);
-    enum status status =
-        rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+    enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
     pass.sequences = rows;
     find_buffers(generator, NULL);
     for (pass.T = longest_chunk(positions); pass.T > 1 && status == STATUS_OK; pass.T /= 2) {
@@ -219,7 +218,7 @@ static enum status bookkeeping_new(struct generator *generator) {
     generator->uniforms = calloc(sequences, sizeof *generator->uniforms);
     if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->row_lengths ||
         !generator->uniforms)
-        return FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+        return FAIL(STATUS_FAILED, "out of memory for the generator");
     return STATUS_OK;
 }
 
@@ -230,10 +229,10 @@ enum status generator_new(const struct params *params, const struct generator_op
         return FAIL(STATUS_INVALID, "a context of %d tokens does not fit the model's %d positions",
                     options->positions, params->config.n_positions);
     if (options->sequences < 1)
-        return FAIL(STATUS_INVALID, "%d sequences to generate, expected at least 1", options->sequences);
+        return FAIL(STATUS_INVALID, "cannot generate %d sequences, expected at least 1", options->sequences);
     struct generator *generator = calloc(1, sizeof *generator);
     if (!generator)
-        return FAIL(STATUS_FAILED, "out of memory for a generator's bookkeeping");
+        return FAIL(STATUS_FAILED, "out of memory for the generator");
     *generator = (struct generator){.params = params, .device = device, .options = *options};
     enum status status = bookkeeping_new(generator);
     if (status == STATUS_OK)
@@ -274,7 +273,7 @@ int generator_length(const struct generator *generator, int sequence) {
 
 static enum status check_room(const struct generator *generator, int sequence, int n) {
     if (n < 1 || n > generator->options.positions - generator->lengths[sequence])
-        return FAIL(STATUS_INVALID, "%d tokens do not fit a context that holds %d of at most %d", n,
+        return FAIL(STATUS_INVALID, "%d more tokens do not fit a context of %d tokens, at most %d allowed", n,
                     generator->lengths[sequence], generator->options.positions);
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-// Writing text with a model: one token at a time through key-value caches, for a batch of sequences at once
-// so that weights are read once for all of them, and the choice among the logits.
+// Incremental decoding with a key-value cache, for a batch of sequences: each step reads the weights once for
+// all of them. Includes sampling from the logits.
 #ifndef ZERO_MODEL_GENERATE_H
 #define ZERO_MODEL_GENERATE_H
 
@@ -9,44 +9,46 @@
 
 struct generator;
 
-// What a generator is made for. positions: the longest context, at most n_positions. sequences: how many
-// contexts it holds, at least 1.
 struct generator_options {
     enum dtype type; // compute type
-    int positions, sequences;
+    int positions;   // the longest context: at most n_positions
+    int sequences;   // contexts that it holds: at least 1
 };
-// Adds the caches (sequences x 2 x n_layer x positions x n_embd, compute type), a row of logits a sequence,
-// and a row of activations per token of a pass to the table.
+// Adds its buffers to the table: the caches (sequences x 2 x n_layer x positions x n_embd, compute type), one
+// row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for options that
+// are out of range.
 enum status generator_new(const struct params *params, const struct generator_options *options,
                           struct device *device, struct region_table *table,
                           struct generator **out) MUST_CHECK;
 void generator_delete(struct generator *generator);
 void generator_bind(struct generator *generator, const struct region_table *table, struct stream *stream);
 
-void generator_reset(struct generator *generator, int sequence); // forgets the context
+void generator_reset(struct generator *generator, int sequence); // empties its context
 int generator_length(const struct generator *generator, int sequence);
-// Appends n tokens to a sequence's context (length + n <= positions, else STATUS_INVALID): a prompt, of which
-// no logits are wanted.
+// Appends n tokens of a prompt to a sequence's context, without computing logits. STATUS_INVALID unless
+// length + n <= positions.
 enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens,
                              int n) MUST_CHECK;
-// Appends one token to each of n sequences, which are given in rising order (each length < positions, else
-// STATUS_INVALID), and makes the logits that follow. logits gets them, (n, vocab_size) host fp32, or is NULL
-// where generator_draw takes them on the device. On the CPU a sequence's logits are the same bits whatever
-// the others are and however many up to 32 (kernels/cpu/isa/skinny_gemm.c); a GPU's library may round
-// otherwise for another n.
+// Appends one token to each of n sequences and computes the logits of the next.
+//   sequences  (n), in ascending order; STATUS_INVALID unless each length < positions
+//   tokens     (n)
+//   logits     [out] (n, vocab_size) host fp32; NULL leaves them on the device, for generator_draw
+// Determinism: on the CPU a sequence's logits do not depend on the other sequences, nor on n up to 32
+// (kernels/cpu/isa/skinny_gemm.c). A GPU's library may round differently for another n.
 enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                            const int *sequences, const int32_t *tokens, int n, float *logits) MUST_CHECK;
 
 struct sampling {
-    double temperature; // 0: the likeliest token
-    int top_k;          // 0: all
-    double top_p;       // 1: all (nucleus sampling, Holtzman et al., arXiv 1904.09751)
+    double temperature; // 0: always the most likely token
+    int top_k;          // 0: no limit
+    double top_p;       // nucleus sampling (Holtzman et al., arXiv 1904.09751); 1: no limit
     uint64_t seed;
 };
-// Draws the tokens that follow the n sequences of the last step, each from the first n_drawable of the
-// vocabulary: a pure function of the logits, the settings and its counter (kernels/ops.h: sample). Only the
-// tokens leave the device.
+// Samples the next token of each of the n sequences of the last step. Only the tokens leave the device.
+//   n_drawable  tokens are drawn from ids 0 .. n_drawable - 1
+//   counters    (n) of the random numbers: a token is a pure function of its logits, `sampling` and its
+//   counter tokens      [out] (n)
 enum status generator_draw(struct generator *generator, struct stream *stream,
                            const struct sampling *sampling, int n_drawable, const uint64_t *counters, int n,
                            int32_t *tokens) MUST_CHECK;

@@ -130,15 +130,14 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
                     options->T, config->n_positions);
     if (options->B < 1 || (int64_t)options->B * options->T > INT32_MAX / 4)
         return FAIL(STATUS_INVALID,
-                    "a micro-batch of %d x %d tokens is out of range; use a smaller micro-batch", options->B,
+                    "a micro-batch of %d x %d tokens is too large; lower train.micro_batch_size", options->B,
                     options->T);
     if (options->offload_activations && options->recompute != RECOMPUTE_BLOCK)
         return FAIL(STATUS_INVALID,
-                    "activations move to the host only where a block's input is all that is kept of it; set "
-                    "recompute=block with offload_activations=cpu");
+                    "offload_activations=cpu needs recompute=block, which keeps only the inputs of blocks");
     struct gpt *gpt = calloc(1, sizeof *gpt);
     if (!gpt)
-        return FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
     gpt->params = params;
     gpt->options = *options;
     gpt->device = device;
@@ -153,7 +152,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
     enum status status = STATUS_OK;
     if (!gpt->block_regions || !gpt->blocks)
-        status = FAIL(STATUS_FAILED, "out of memory for a model's bookkeeping");
+        status = FAIL(STATUS_FAILED, "out of memory for the model's tables");
     if (status == STATUS_OK)
         status = add_activations(gpt, table);
     if (status == STATUS_OK)

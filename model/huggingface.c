@@ -1,5 +1,5 @@
-// Hugging Face's GPT-2 folders. Their linear weights (Conv1D) are (in, out) and ours (out, in); what the
-// folder says is checked against the table of parameters before a single value is read.
+// Hugging Face stores GPT-2's linear weights as (in, out) (Conv1D); the parameter table has (out, in). All
+// tensors are checked against the table before any value is read.
 #include "model/huggingface.h"
 
 #include <limits.h>
@@ -11,19 +11,18 @@
 #include "base/json.h"
 #include "base/text.h"
 
-// The config is small; a larger file is not one.
-#define LARGEST_CONFIG   ((size_t)1 << 20)
+#define LARGEST_CONFIG   ((size_t)1 << 20) // bytes; a larger file is not a config.json
 #define PROBLEMS_LISTED  5
 #define EPSILON_RELATIVE 1e-6 // 1e-5 is not exact in any binary type
 
-// --------------------------------------------------------------------------------------------- config.json
+// ---- config.json
 
-// Keys that change what a GPT-2 computes, with the one value that we train; absent or null means that value.
+// A key that changes what the model computes. Only one value is supported; absent or null means that value.
 static enum status check_flag(const cJSON *object, const char *key, bool expected, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item) || (expected ? cJSON_IsTrue(item) : cJSON_IsFalse(item)))
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s: another kind of model is not supported", source, key,
+    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; other models are not supported", source, key,
                 expected ? "true" : "false");
 }
 
@@ -94,9 +93,9 @@ enum status huggingface_read_config(const char *folder, struct gpt_config *confi
     return status;
 }
 
-// ---------------------------------------------------------------------------------------- model.safetensors
+// ---- model.safetensors
 
-// What is wrong with a file's tensors: the first few in words, and how many there are.
+// The problems found with a file's tensors: the text of the first few, and the count of all.
 struct problems {
     struct text text;
     int n;
@@ -106,7 +105,7 @@ static const char *separator(struct problems *problems) {
     return problems->n == 0 ? "" : "; ";
 }
 
-// Evaluates its arguments only for those that are listed.
+// Adds a problem. The arguments are evaluated only if it is listed.
 #define PROBLEM(problems, format, ...)                                                                       \
     do {                                                                                                     \
         if ((problems)->n < PROBLEMS_LISTED)                                                                 \
@@ -152,7 +151,7 @@ static void check_tensor(const struct safetensor *tensor, const struct param *pa
             shape_text(wanted, sizeof wanted, expected, param->n_dims));
 }
 
-// The head may be saved beside the embedding that it is tied to; then it must be the same.
+// lm_head may be saved next to the embedding that it is tied to. Then the two must be equal.
 static void check_head(const struct huggingface_weights *weights, const struct safetensor *head,
                        struct problems *problems) {
     int index = weights->tensor_of_param[params_find(weights->params, "wte.weight")];
@@ -178,7 +177,7 @@ static void match_tensors(struct huggingface_weights *weights, struct problems *
         } else if (strcmp(tensor->name, "lm_head.weight") == 0) {
             head = tensor;
         } else if (!is_mask(tensor->name)) {
-            PROBLEM(problems, "\"%s\" is not a tensor of a GPT-2 of %d layers", tensor->name,
+            PROBLEM(problems, "\"%s\" is not a tensor of a GPT-2 with %d layers", tensor->name,
                     params->config.n_layer);
         }
     }
@@ -214,7 +213,7 @@ enum status huggingface_open(struct huggingface_weights *weights, const char *fo
         return status;
     weights->tensor_of_param = malloc((size_t)params->n_params * sizeof *weights->tensor_of_param);
     if (!weights->tensor_of_param) {
-        status = FAIL(STATUS_FAILED, "out of memory for the weights in %s", folder);
+        status = FAIL(STATUS_FAILED, "out of memory opening the weights in %s", folder);
     } else {
         for (int i = 0; i < params->n_params; i++)
             weights->tensor_of_param[i] = -1;
@@ -231,7 +230,7 @@ void huggingface_close(struct huggingface_weights *weights) {
     *weights = (struct huggingface_weights){0};
 }
 
-// Element i of a parameter, (out, in), in its tensor, which may be (in, out).
+// The index, in the file's tensor, of element i of the parameter.
 static size_t source_index(const struct param *param, size_t i) {
     if (!param->hf_transposed)
         return i;

@@ -1,5 +1,4 @@
-// Lays GPT-2's tensors out in units, and makes their first values. The order inside a unit is the order of
-// use.
+// GPT-2's tensors in their units, and their initial values. Within a unit, tensors are in order of use.
 #include "model/params.h"
 
 #include <math.h>
@@ -10,14 +9,14 @@
 #include "base/rng.h"
 
 #define INIT_STD      0.02
-#define LARGEST_MODEL 0x1p50 // weights, about
+#define LARGEST_MODEL 0x1p50 // weights, approximately
 
 struct layout {
     const char *name; // with %d for the block's number
     int n_dims;
     int rows, columns; // in multiples of n_embd
     enum param_init init;
-    bool residual; // writes to the residual stream
+    bool residual; // a projection into the residual stream
     bool hf_transposed;
 };
 
@@ -46,7 +45,7 @@ static void begin_unit(struct params *params) {
         (struct param_unit){.first_param = params->n_params, .offset = params->n_elements};
 }
 
-// Places the tensor at the end of the newest unit. Its name is already in its row.
+// Appends a tensor to the newest unit. Its name and initialization are already in its row.
 static void add_param(struct params *params, int n_dims, int64_t rows, int64_t columns) {
     struct param_unit *unit = &params->units[params->n_units - 1];
     struct param *param = &params->params[params->n_params++];
@@ -109,7 +108,7 @@ static enum status check_config(const struct gpt_config *config) {
     double C = config->n_embd, rows = (double)config->vocab_size + config->n_positions;
     if (config->n_embd > (1 << 24) || config->n_layer > (1 << 16) ||
         12 * C * C * config->n_layer + rows * C > LARGEST_MODEL)
-        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is absurdly large", config->n_embd,
+        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is too large", config->n_embd,
                     config->n_layer);
     return STATUS_OK;
 }
@@ -123,7 +122,7 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
     params->params = calloc(n_params, sizeof *params->params);
     if (!params->units || !params->params) {
         params_free(params);
-        return FAIL(STATUS_FAILED, "out of memory for a table of %zu parameter tensors", n_params);
+        return FAIL(STATUS_FAILED, "out of memory for the table of %zu parameter tensors", n_params);
     }
     begin_unit(params);
     add_embedding(params, "wte.weight", config->vocab_size, true);

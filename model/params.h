@@ -1,5 +1,5 @@
-// The table of parameters: every tensor's name, shape, unit, place in its unit, initialisation and weight
-// decay. Sizing, checkpoints, import, export and tests read this table and nothing else.
+// The parameter table: every tensor's name, shape, unit, offset in its unit, initialization and weight decay.
+// Sizing, partitioning, checkpoints, import, export and tests all read this table.
 #ifndef ZERO_MODEL_PARAMS_H
 #define ZERO_MODEL_PARAMS_H
 
@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-// The sizes that make a GPT-2 architecture. head size = n_embd / n_head.
+// The sizes of a GPT-2 model. The head size is n_embd / n_head.
 struct gpt_config {
     int n_layer, n_head, n_embd, vocab_size, n_positions;
 };
@@ -17,8 +17,8 @@ struct gpt_config {
 
 enum param_init { INIT_NORMAL, INIT_ZEROS, INIT_ONES };
 
-// The tensors of unit 0 (embeddings), of each block, and of the last unit (final norm; the head is tied to
-// wte).
+// The tensors of unit 0 (embeddings), of each block's unit, and of the last unit (final norm). lm_head is
+// tied to wte and has no tensor of its own.
 enum embedding_param { PARAM_WTE, PARAM_WPE, N_EMBEDDING_PARAMS };
 enum block_param {
     PARAM_LN1_WEIGHT, // (C)
@@ -35,8 +35,8 @@ enum block_param {
     PARAM_FC_PROJ_BIAS,
     N_BLOCK_PARAMS
 };
-// A block's tensors fall into groups that are used together, in order of use: each a matrix product, and the
-// norm before it.
+// The tensors of a block that are used together, in order of use: those of one matrix product, with the norm
+// before it.
 enum block_group {
     GROUP_QKV,       // ln_1, attn.c_attn
     GROUP_ATTN_PROJ, // attn.c_proj
@@ -46,33 +46,34 @@ enum block_group {
 };
 enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, N_FINAL_PARAMS };
 
-// One tensor. Linear weights are (out, in); Hugging Face's GPT-2 keeps them (in, out), marked by
-// hf_transposed.
+// One tensor. Linear weights are stored as (out, in), as in torch.nn.Linear.
 struct param {
-    char name[40]; // Hugging Face's, without "transformer."
+    char name[40]; // as in Hugging Face's GPT-2, without "transformer."
     int n_dims;
     int64_t shape[2];
     size_t elements;
     int unit;
     size_t offset; // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
     enum param_init init;
-    double
-        std; // INIT_NORMAL: 0.02, and 0.02 / sqrt(2 n_layer) for what writes to the residual stream (GPT-2)
-    bool decay;         // weight decay applies: two or more dimensions
-    bool gemm_gradient; // a linear layer's weight, as the head's wte: its gradient begins with a matrix
-                        // product
-    bool hf_transposed;
+    // INIT_NORMAL: 0.02, but 0.02 / sqrt(2 n_layer) for projections into the residual stream (GPT-2).
+    double std;
+    bool decay; // weight decay applies: tensors of two or more dimensions
+    // The first contribution to its gradient is a matrix product, which may beta_zero instead of add (struct
+    // unit_view): weights of linear layers, and wte as lm_head's weight.
+    bool gemm_gradient;
+    bool hf_transposed; // Hugging Face stores it as (in, out), as its Conv1D does
 };
 #define PARAM_ALIGNMENT 128 // elements
 
-// A unit: one flat span, the piece that ZeRO gathers and releases at once.
+// A unit: the tensors that ZeRO gathers and releases together, as one flat span (FSDP's unit).
 struct param_unit {
     int first_param, n_params;
     size_t elements; // with alignment padding: a multiple of PARAM_ALIGNMENT
     size_t offset;   // of the unit in the concatenation of all units
 };
 
-// Tensors of one unit that follow each other: elements [begin, end) of it, padding included.
+// Consecutive tensors of one unit, and the span of elements that they fill: [begin, end) within the unit,
+// padding included.
 struct param_range {
     int first_param, n_params;
     size_t begin, end;
@@ -85,23 +86,25 @@ struct params {
     struct param_unit *units; // 0: embeddings; 1 .. n_layer: blocks; n_layer + 1: final norm
     int n_units;
     size_t n_elements; // sum of the units' elements, padding included
-    size_t n_weights;  // what people call the parameter count: no padding, the tied head counted once
+    size_t n_weights;  // the usual parameter count: without padding, the tied lm_head counted once
 };
 
-// Checks the sizes (each at least 1, n_embd a multiple of n_head, no overflow) and lays the table out.
+// Fills the table. STATUS_INVALID unless each size is at least 1, n_embd is a multiple of n_head, and no
+// count overflows.
 enum status params_init(struct params *params, const struct gpt_config *config) MUST_CHECK;
 void params_free(struct params *params);
-// The index of the tensor with this Hugging Face name ("transformer." may stand before it), or -1.
+// The index of the tensor with this Hugging Face name (with or without "transformer."), or -1.
 int params_find(const struct params *params, const char *name);
-struct param_range params_unit(const struct params *params, int unit); // all of its tensors
+struct param_range params_unit(const struct params *params, int unit); // the whole unit
 struct param_range params_group(const struct params *params, int unit, enum block_group group); // of a block
 
-// Writes the initial fp32 values of elements [begin, end) of a unit (offsets within the unit; padding gets
-// zero): a pure function of (seed, tensor, element), so any rank can make any part.
+// Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. They are
+// a pure function of (seed, tensor, element), so any rank can initialize any span.
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out);
 
-// FLOPs of one token, forward and backward: 6 P + 6 L C T (causal attention counted as what it computes).
+// FLOPs per token, forward and backward: 6 P + 6 L C T for P parameters, L layers and sequences of T tokens.
+// Causal attention is counted as half of the full square.
 double params_flops_per_token(const struct params *params, int T);
 
 #endif

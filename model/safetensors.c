@@ -1,6 +1,6 @@
-// safetensors, in and out. Nothing that the file says is used before it was checked against the file's size
-// and against the other tensors. Relies on base/json (which refuses duplicate keys and bounds the nesting)
-// and on a little-endian machine, as the format is.
+// Nothing from the file is used before it has been checked against the file's size and the other tensors.
+// base/json refuses duplicate keys and bounds the nesting. The machine must be little-endian, like the
+// format.
 #include "model/safetensors.h"
 
 #include <inttypes.h>
@@ -14,15 +14,14 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are read and written in place");
 
-#define LENGTH_BYTES     sizeof(uint64_t) // of the header's length, before it
+#define LENGTH_BYTES     sizeof(uint64_t) // the header's length, at the start of the file
 #define HEADER_ALIGNMENT 8
-#define LONGEST_NAME     512               // bytes: it must fit a message
-#define WRITE_ELEMENTS   ((size_t)1 << 16) // written at a time
+#define LONGEST_NAME     512               // bytes; names must fit in messages
+#define WRITE_ELEMENTS   ((size_t)1 << 16) // per write
 
-// --------------------------------------------------------------------------------------------- header
-// entries
+// ---- header entries
 
-// 0 when the format has no such type (or none that fills whole bytes).
+// 0 for an unknown type, or one of less than a byte.
 static size_t element_bytes(const char *dtype) {
     static const struct {
         const char *name;
@@ -36,7 +35,7 @@ static size_t element_bytes(const char *dtype) {
     return 0;
 }
 
-// A whole number from 0 that a double holds exactly; numbers beyond that fit no file.
+// A non-negative integer that a double holds exactly; larger ones cannot occur in a file.
 static bool whole_number(const cJSON *item, uint64_t *out) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53) ||
         item->valuedouble != floor(item->valuedouble))
@@ -68,7 +67,7 @@ static enum status read_shape(struct safetensor *tensor, const cJSON *entry, con
     return STATUS_OK;
 }
 
-// `data` is what follows the header.
+//   data  what follows the header
 static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, const char *path,
                                 const uint8_t *data, size_t data_bytes) {
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -123,9 +122,9 @@ static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, co
     return read_offsets(tensor, entry, path, data, data_bytes);
 }
 
-// ---------------------------------------------------------------------------------------------- whole files
+// ---- whole files
 
-// By place; an empty tensor comes before the one that begins where it stands.
+// By offset. An empty tensor comes before the tensor at the same offset.
 static int by_data(const void *a, const void *b) {
     const struct safetensor *x = a, *y = b;
     if (x->data != y->data)
@@ -133,7 +132,7 @@ static int by_data(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-// The tensors, in order of their data, must cover it exactly.
+// The tensors, in order of their data, must cover it without gap or overlap.
 static enum status check_coverage(const struct safetensors *file, const uint8_t *data, size_t data_bytes) {
     size_t covered = 0;
     for (int i = 0; i < file->n_tensors; i++) {
@@ -169,7 +168,7 @@ static enum status read_tensors(struct safetensors *file, const cJSON *header, c
                 return FAIL(STATUS_INVALID, "%s: \"__metadata__\" is not an object", file->path);
             continue;
         }
-        // Counted first: a name that was given memory is freed whatever follows.
+        // Counted before it is read, so that its name is freed in any case.
         struct safetensor *tensor = &file->tensors[file->n_tensors++];
         TRY(read_tensor(tensor, entry, file->path, data, data_bytes));
     }
@@ -187,7 +186,7 @@ static enum status read_file(struct safetensors *file) {
     if (length > SAFETENSORS_MAX_HEADER)
         return FAIL(STATUS_INVALID,
                     "%s is not a safetensors file: its header would have %" PRIu64
-                    " bytes, at most %d allowed",
+                    " bytes, at most %d are allowed",
                     file->path, length, SAFETENSORS_MAX_HEADER);
     if (length > map->bytes - LENGTH_BYTES)
         return FAIL(STATUS_INVALID,
@@ -232,10 +231,10 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
     return NULL;
 }
 
-// ------------------------------------------------------------------------------------------------- elements
+// ---- elements
 
 float safetensor_value(const struct safetensor *tensor, size_t i) {
-    // Their second letters tell the floating types apart; memcpy, as the data is aligned to nothing.
+    // The second letter distinguishes F32, F64, F16 and BF16. memcpy, because the data is unaligned.
     switch (tensor->dtype[1]) {
     case '3': {
         float value;
@@ -255,9 +254,9 @@ float safetensor_value(const struct safetensor *tensor, size_t i) {
     }
 }
 
-// -------------------------------------------------------------------------------------------------- writing
+// ---- writing
 
-// Elements of a tensor to be written; STATUS_INVALID where its bytes cannot be counted.
+// The number of elements of a tensor to be written; STATUS_INVALID if its bytes overflow.
 static enum status source_elements(const char *path, const struct safetensors_source *source,
                                    size_t *elements) {
     *elements = 1;
@@ -265,7 +264,7 @@ static enum status source_elements(const char *path, const struct safetensors_so
     for (int i = 0; i < source->n_dims; i++)
         if (source->shape[i] < 0 || __builtin_mul_overflow(*elements, (size_t)source->shape[i], elements) ||
             __builtin_mul_overflow(*elements, sizeof(float), &bytes))
-            return FAIL(STATUS_INVALID, "cannot write %s: the shape of tensor \"%s\" is absurd", path,
+            return FAIL(STATUS_INVALID, "cannot write %s: the shape of tensor \"%s\" is too large", path,
                         source->name);
     return STATUS_OK;
 }
@@ -278,7 +277,7 @@ static enum status make_header(struct text *header, const char *path,
         size_t elements, end;
         TRY(source_elements(path, &tensors[i], &elements));
         if (__builtin_add_overflow(begin, elements * sizeof(float), &end))
-            return FAIL(STATUS_INVALID, "cannot write %s: its tensors are absurdly large", path);
+            return FAIL(STATUS_INVALID, "cannot write %s: its tensors are too large", path);
         text_add(header, ",");
         json_add_string(header, tensors[i].name);
         text_add(header, ":{\"dtype\":\"F32\",\"shape\":[");

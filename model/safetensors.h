@@ -1,5 +1,5 @@
-// safetensors files: u64 header length, JSON header (name -> dtype, shape, data_offsets), data.
-// Reading is by mmap and distrusts everything: lengths, overlaps, gaps, overflow, duplicate names.
+// safetensors files: header length (u64), JSON header (name -> dtype, shape, data_offsets), data.
+// Files are mapped, and everything in them is validated: lengths, overlaps, gaps, overflow, duplicate names.
 #ifndef ZERO_MODEL_SAFETENSORS_H
 #define ZERO_MODEL_SAFETENSORS_H
 
@@ -18,7 +18,7 @@ struct safetensor {
     int n_dims;
     int64_t shape[SAFETENSORS_MAX_DIMS];
     size_t elements;
-    const uint8_t *data; // little-endian, row-major; aligned to 1 byte only
+    const uint8_t *data; // little-endian, row-major, unaligned
     size_t bytes;
 };
 
@@ -29,18 +29,19 @@ struct safetensors {
     int n_tensors;
 };
 
-// STATUS_INVALID, with the file and tensor named: header longer than the file or than 100,000,000 bytes,
-// malformed JSON, unknown dtype, negative or overflowing shape, offsets that overlap, leave a gap, pass the
-// end, or do not fit shape x dtype.
+// STATUS_INVALID names the file and the tensor, for:
+// - a header longer than the file or than SAFETENSORS_MAX_HEADER bytes, or malformed JSON
+// - an unknown dtype, a negative or overflowing shape
+// - offsets that overlap, leave a gap, pass the end of the file, or do not match shape and dtype
 enum status safetensors_open(struct safetensors *file, const char *path) MUST_CHECK;
 void safetensors_close(struct safetensors *file);
 // The tensor with this name, or NULL.
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
-// Element i as fp32 (F32, F16, BF16, F64).
+// Element i as fp32. The tensor is F32, F16, BF16 or F64.
 float safetensor_value(const struct safetensor *tensor, size_t i);
 
-// Writes a file of fp32 tensors, in the order given. Each tensor's data comes from `read(context, i, begin,
-// end, out)`.
+// Writes a file of fp32 tensors, in the order given. `read` supplies elements [begin, end) of tensor i in
+// out[0 ..]. The file appears under its name only when it is complete.
 struct safetensors_source {
     const char *name;
     int n_dims;

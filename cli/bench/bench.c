@@ -233,8 +233,7 @@ static const struct bench_case {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-// ---------------------------------------------------------------------------------------------------------
-// timing
+// ---- timing
 
 // The best of a few runs after one that warms up.
 static enum status time_case(struct bench *bench, const struct bench_case *one, struct operation_cost *work,

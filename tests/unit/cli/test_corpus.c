@@ -93,7 +93,7 @@ static void test_texts_that_cannot_be_read(void **state) {
     corpus_free(&corpus);
 }
 
-// ------------------------------------------------------------------------------------------ train tokenize
+// ---- train tokenize
 
 // Every flag is given each time: a command keeps its last ones, for a process runs one.
 static enum status tokenize(int n_texts, const char *tokenizer, const char *split, const char *shard_tokens) {

@@ -1,4 +1,4 @@
-// What moves or is made again on a GPU: the same bits as where all is kept, whatever order its streams take,
+// Offloading and recomputation on a GPU change no bit, whatever order its streams take,
 // and the memory that it is for. On the simulated GPU of tests/cudasim, or on a real one; skipped where there
 // is neither.
 #include "tests/support/whole_model.h"

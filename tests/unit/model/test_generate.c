@@ -282,7 +282,7 @@ static void test_batch_gives_the_logits_of_each_alone(void **state) {
     device_close(device);
 }
 
-// ------------------------------------------------------------------------------------------------ sampling
+// ---- sampling
 
 #define N_DRAWS 40000
 

@@ -18,7 +18,7 @@ static char weights_path[300], config_path[300];
 static const struct gpt_config small_config = {
     .n_layer = 2, .n_head = 2, .n_embd = 4, .vocab_size = 5, .n_positions = 3};
 
-// ------------------------------------------------------------------------------------------- making folders
+// ---- making folders
 
 // A tensor to be written, with values that depend on the name and the place.
 struct entry {
@@ -130,7 +130,7 @@ static struct entry *find_entry(struct entries *entries, const char *name) {
     return NULL;
 }
 
-// -------------------------------------------------------------------------------------------------- weights
+// ---- weights
 
 static void check_values(const struct entries *entries, const char *prefix) {
     struct params params;
@@ -246,7 +246,7 @@ static void test_wrong_tensors_are_named(void **state) {
 
     make_entries(&entries, "", "F32");
     add_entry(&entries, "h.2.ln_1.bias", "F32", 1, 4, 0);
-    assert_weights_refused(&entries, "\"h.2.ln_1.bias\" is not a tensor of a GPT-2 of 2 layers");
+    assert_weights_refused(&entries, "\"h.2.ln_1.bias\" is not a tensor of a GPT-2 with 2 layers");
 
     make_entries(&entries, "", "F32");
     entry = find_entry(&entries, "h.0.attn.c_attn.weight"); // as our own (out, in)
@@ -280,7 +280,7 @@ static void test_wrong_tensors_are_named(void **state) {
     assert_weights_refused(&entries, "and 20 more");
 }
 
-// ---------------------------------------------------------------------------------------------------- config
+// ---- config
 
 #define SIZES "\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,\"n_head\":2"
 

@@ -40,7 +40,7 @@ static void assert_refused(const char *expected) {
     status_clear();
 }
 
-// ------------------------------------------------------------------------------------------------ good files
+// ---- good files
 
 static void test_reads_a_plain_file(void **state) {
     (void)state;
@@ -149,7 +149,7 @@ static void test_reads_what_others_wrote(void **state) {
     safetensors_close(&file);
 }
 
-// --------------------------------------------------------------------------------------------------- writing
+// ---- writing
 
 static float written_value(int tensor, size_t i) {
     return (float)tensor * 1000000.0f + (float)i + 0.25f;
@@ -222,7 +222,7 @@ static void test_failed_writes_leave_nothing(void **state) {
     file_list_free(&list);
 }
 
-// ------------------------------------------------------------------------------------------------- bad files
+// ---- bad files
 
 static void test_bad_beginnings(void **state) {
     (void)state;

@@ -10,7 +10,7 @@
 static const struct gpt_config small_config = {
     .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
 
-// ------------------------------------------------------------------------------------- an owner that lends
+// ---- an owner that lends
 
 // Lends a unit's parameters as a copy that turns to NaN when it is given back, and watches the order of
 // calls.
@@ -132,8 +132,7 @@ static void test_units_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
-// ------------------------------------------------------------------------- an owner that lends group by
-// group
+// ---- an owner that lends group by group
 
 // Lends of a block one group at a time, all the rest of it NaN.
 struct group_lender {
@@ -298,7 +297,7 @@ static void test_gradients_with_beta_zero(void **state) {
     device_close(device);
 }
 
-// ------------------------------------------------------------------------------- one meaning, several ways
+// ---- one meaning, several ways
 
 static struct step_result step_with(struct device *device, const struct gpt_options *options) {
     struct whole_model model;
@@ -445,7 +444,7 @@ static void test_bad_options_are_refused(void **state) {
     device_close(device);
 }
 
-// --------------------------------------------------------------------------------------- finite differences
+// ---- finite differences
 
 #define DIFFERENCE_STEP 1e-4
 
