@@ -12,7 +12,7 @@
 #define LONGEST_CHARACTER 4
 
 // What one sequence of the generator is busy with.
-struct slot {
+struct text_slot {
     int64_t text; // -1: none
     int64_t n_drawn;
     struct token_list context;    // everything so far
@@ -36,7 +36,7 @@ struct sampler {
     int64_t n_made;
     struct waiting *waiting; // (n_texts)
     // (sequences) each; those of a step in front
-    struct slot *slots;
+    struct text_slot *slots;
     int *sequences;
     int32_t *tokens;
     uint64_t *counters;
@@ -83,13 +83,13 @@ static size_t character_length(unsigned char first) {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
 
-static enum status show_held(struct sampler *sampler, struct slot *slot) {
+static enum status show_held(struct sampler *sampler, struct text_slot *slot) {
     size_t n = slot->n_held;
     slot->n_held = 0;
     return n > 0 ? show(sampler, slot->text, slot->held, n) : STATUS_OK;
 }
 
-static enum status show_bytes(struct sampler *sampler, struct slot *slot, const char *bytes, size_t n) {
+static enum status show_bytes(struct sampler *sampler, struct text_slot *slot, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         bool continues = ((unsigned char)bytes[i] & 0xC0) == 0x80;
         if (!continues) // what is held was cut short: show it as it is
@@ -121,7 +121,7 @@ enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, con
 
 static enum status begin_text(struct sampler *sampler, int sequence) {
     const struct sample_request *request = sampler->request;
-    struct slot *slot = &sampler->slots[sequence];
+    struct text_slot *slot = &sampler->slots[sequence];
     slot->text = sampler->n_begun++;
     slot->n_drawn = 0;
     slot->context.n = 0;
@@ -132,7 +132,7 @@ static enum status begin_text(struct sampler *sampler, int sequence) {
     return STATUS_OK;
 }
 
-static enum status end_text(struct sampler *sampler, struct slot *slot) {
+static enum status end_text(struct sampler *sampler, struct text_slot *slot) {
     TRY(show_held(sampler, slot));
     sampler->waiting[slot->text].complete = true;
     slot->text = -1;
@@ -142,7 +142,7 @@ static enum status end_text(struct sampler *sampler, struct slot *slot) {
 // Brings a sequence up to date but for its last token, which the step takes; a full context starts again from
 // the last half of what it held.
 static enum status advance(struct sampler *sampler, int sequence) {
-    struct slot *slot = &sampler->slots[sequence];
+    struct text_slot *slot = &sampler->slots[sequence];
     size_t positions = (size_t)sampler->request->positions;
     size_t length = (size_t)generator_length(sampler->generator, sequence);
     if (length + slot->n_new > positions) {
@@ -156,7 +156,7 @@ static enum status advance(struct sampler *sampler, int sequence) {
                             slot->context.ids + slot->context.n - slot->n_new, (int)slot->n_new - 1);
 }
 
-static enum status take_token(struct sampler *sampler, struct slot *slot, int32_t id) {
+static enum status take_token(struct sampler *sampler, struct text_slot *slot, int32_t id) {
     const struct sample_request *request = sampler->request;
     sampler->n_made++;
     slot->n_drawn++;
@@ -177,7 +177,7 @@ static enum status step(struct sampler *sampler, int *n) {
     int drawable = n_ids < request->vocab_size ? n_ids : request->vocab_size;
     *n = 0;
     for (int sequence = 0; sequence < request->sequences; sequence++) {
-        struct slot *slot = &sampler->slots[sequence];
+        struct text_slot *slot = &sampler->slots[sequence];
         if (slot->text < 0 && sampler->n_begun < sampler->n_texts)
             TRY(begin_text(sampler, sequence));
         if (slot->text < 0)

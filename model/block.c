@@ -193,7 +193,7 @@ enum status block_group_forward_acquired(struct runner *runner, const struct uni
 // What one group's backward needs.
 struct group_backward {
     const struct block_args *block;
-    const struct block_scratch *scratch;
+    const struct activation_gradients *scratch;
     struct unit_view view; // of the group
 };
 
@@ -219,7 +219,7 @@ static enum status fc_proj_backward(struct runner *runner, const struct group_ba
 
 static enum status fc_backward(struct runner *runner, const struct group_backward *a) {
     const struct block_buffers *kept = a->block->buffers;
-    const struct block_scratch *scratch = a->scratch;
+    const struct activation_gradients *scratch = a->scratch;
     int C = a->block->config->n_embd, N = a->block->B * a->block->T;
     enum dtype type = a->block->type;
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(a, PARAM_FC_WEIGHT),
@@ -245,7 +245,7 @@ static enum status attn_proj_backward(struct runner *runner, const struct group_
 
 static enum status attention_backward(struct runner *runner, const struct group_backward *a) {
     const struct block_buffers *kept = a->block->buffers;
-    const struct block_scratch *scratch = a->scratch;
+    const struct activation_gradients *scratch = a->scratch;
     int C = a->block->config->n_embd, H = a->block->config->n_head;
     int B = a->block->B, T = a->block->T, N = B * T;
     enum dtype type = a->block->type;

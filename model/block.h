@@ -96,7 +96,7 @@ enum status block_group_forward_acquired(struct runner *runner, const struct uni
 // ---- backward
 
 // Gradients of activations: buffers that all blocks share.
-struct block_scratch {
+struct activation_gradients {
     void *dresidual; // (B, T, C) of the residual stream
     void *dbranch;   // (B, T, C) of a branch beside it
     void *dqkv;      // (B, T, 3 C)
@@ -106,7 +106,7 @@ struct block_scratch {
 struct block_backward_args {
     struct block_args forward; // as in forward; params: the unit's, as acquired for backward
     struct unit_view view;     // the unit, as acquired for backward
-    const struct block_scratch *scratch;
+    const struct activation_gradients *scratch;
     unsigned recomputed;  // sets of enum block_activations that forward did not keep
     struct gpt_next next; // what is acquired after this block
 };

@@ -29,7 +29,7 @@ struct generator {
 
 // One pass over generator->tokens, (B T): T positions of one sequence (B = 1), or one position of each of B
 // sequences. lengths: the contexts' before the pass.
-struct pass {
+struct generator_pass {
     struct generator *generator;
     struct runner *runner;
     const struct unit_hooks *hooks;
@@ -37,7 +37,7 @@ struct pass {
     const int *sequences, *lengths;
 };
 
-static enum status embed(const struct pass *pass, const void *params) {
+static enum status embed(const struct generator_pass *pass, const void *params) {
     const struct generator *generator = pass->generator;
     const struct params *table = generator->params;
     enum dtype type = generator->options.type;
@@ -57,7 +57,7 @@ static enum status embed(const struct pass *pass, const void *params) {
 }
 
 // From tokens to the residual stream after the last block; appends keys and values to the caches.
-static enum status run_blocks(const struct pass *pass) {
+static enum status run_blocks(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
     const struct params *params = generator->params;
     const struct gpt_config *config = &params->config;
@@ -93,7 +93,7 @@ static enum status run_blocks(const struct pass *pass) {
 }
 
 // Final norm and lm_head: the logits of all rows of a step.
-static enum status run_head(const struct pass *pass) {
+static enum status run_head(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
     const struct params *params = generator->params;
     const struct gpt_config *config = &params->config;
@@ -153,7 +153,7 @@ static int longest_chunk(int n) {
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
-    struct pass pass = {generator, &runner, &dry_run_hooks, .B = 1, .lengths = generator->row_lengths};
+    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1, .lengths = generator->row_lengths};
     int *rows = calloc((size_t)sequences, sizeof *rows);
     enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
     pass.sequences = rows;
@@ -282,7 +282,7 @@ enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens, int n) {
     struct runner runner = {.device = generator->device, .stream = stream};
     int length = generator->lengths[sequence];
-    struct pass pass = {generator, &runner, hooks, .B = 1, .sequences = &sequence, .lengths = &length};
+    struct generator_pass pass = {generator, &runner, hooks, .B = 1, .sequences = &sequence, .lengths = &length};
     TRY(check_room(generator, sequence, n));
     for (; n > 0; tokens += pass.T, n -= pass.T) {
         pass.T = longest_chunk(n);
@@ -297,7 +297,7 @@ enum status generator_append(struct generator *generator, struct stream *stream,
 enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                            const int *sequences, const int32_t *tokens, int n, float *logits) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    const struct pass pass = {
+    const struct generator_pass pass = {
         generator, &runner, hooks, .B = n, .T = 1, .sequences = sequences, .lengths = generator->row_lengths};
     for (int i = 0; i < n; i++) {
         TRY(check_room(generator, sequences[i], 1));

@@ -8,7 +8,7 @@
 
 // ---- one pass
 
-struct pass {
+struct model_pass {
     struct gpt *gpt;
     struct runner runner;
     const struct unit_hooks *hooks;
@@ -18,17 +18,17 @@ static const struct param *unit_params(const struct gpt *gpt, int unit) {
     return &gpt->params->params[gpt->params->units[unit].first_param];
 }
 
-static enum status acquire(struct pass *pass, int unit, enum gpt_pass direction, struct gpt_next next,
+static enum status acquire(struct model_pass *pass, int unit, enum gpt_pass direction, struct gpt_next next,
                            struct unit_view *view) {
     return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, next,
                                        view);
 }
 
-static enum status release(struct pass *pass, int unit, enum gpt_pass direction) {
+static enum status release(struct model_pass *pass, int unit, enum gpt_pass direction) {
     return pass->hooks->params_release(pass->hooks->context, pass->runner.stream, unit, direction);
 }
 
-static enum status ready(struct pass *pass, int unit) {
+static enum status ready(struct model_pass *pass, int unit) {
     return pass->hooks->grads_ready(pass->hooks->context, pass->runner.stream, unit);
 }
 
@@ -49,7 +49,7 @@ static struct block_args block_arguments(const struct gpt *gpt, int block, const
 
 // From tokens to the residual stream after the last block.
 //   for_backward  the activation checkpoints will be read again
-static enum status forward(struct pass *pass, bool for_backward) {
+static enum status forward(struct model_pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     enum dtype type = gpt->options.type;
@@ -78,7 +78,7 @@ static enum status forward(struct pass *pass, bool for_backward) {
     return STATUS_OK;
 }
 
-static enum status final_norm_forward(struct pass *pass, const void *params) {
+static enum status final_norm_forward(struct model_pass *pass, const void *params) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     const struct param *table = unit_params(gpt, config->n_layer + 1);
@@ -94,7 +94,7 @@ static enum status final_norm_forward(struct pass *pass, const void *params) {
 // ---- lm_head and loss, a tile of rows at a time
 
 // Logits of rows [row, row + n), to buffers.logits.
-static enum status logits_tile(struct pass *pass, const void *wte, int row, int n) {
+static enum status logits_tile(struct model_pass *pass, const void *wte, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
@@ -104,7 +104,7 @@ static enum status logits_tile(struct pass *pass, const void *wte, int row, int 
     return STATUS_OK;
 }
 
-static enum status losses_tile(struct pass *pass, int row, int n, float scale, void *dlogits) {
+static enum status losses_tile(struct model_pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
     RUN(&pass->runner, cross_entropy,
         .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->accumulation),
@@ -144,7 +144,7 @@ int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, in
 // ---- final norm, lm_head and loss, with their gradients
 
 // Leaves in dresidual the gradient of the last block's output.
-static enum status head_forward_backward(struct pass *pass, float loss_scale) {
+static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     int last = config->n_layer + 1, C = config->n_embd, N = gpt->options.B * gpt->options.T;
@@ -179,7 +179,7 @@ static enum status head_forward_backward(struct pass *pass, float loss_scale) {
 
 // ---- backward
 
-static enum status backward(struct pass *pass) {
+static enum status backward(struct model_pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
     int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
@@ -209,7 +209,7 @@ static enum status backward(struct pass *pass) {
 
 // ---- whole passes
 
-static enum status run_training(struct pass *pass, float loss_scale) {
+static enum status run_training(struct model_pass *pass, float loss_scale) {
     TRY(forward(pass, true));
     TRY(head_forward_backward(pass, loss_scale));
     return backward(pass);
@@ -217,7 +217,7 @@ static enum status run_training(struct pass *pass, float loss_scale) {
 
 // Leaves the losses of a forward pass in buffers.losses. With host_logits, (B T, vocab_size) fp32: copies the
 // logits there instead.
-static enum status run_evaluation(struct pass *pass, float *host_logits) {
+static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
     int last = gpt->params->config.n_layer + 1, N = gpt->options.B * gpt->options.T;
     size_t V = (size_t)gpt->params->config.vocab_size;
@@ -268,15 +268,15 @@ static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *s
     return STATUS_OK;
 }
 
-static struct pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct pass){gpt, {.device = gpt->device, .stream = stream}, hooks};
+static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
+    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream}, hooks};
 }
 
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                                  const int32_t *tokens, const int32_t *targets, float loss_scale,
                                  double *loss_sum) {
     assert(gpt->options.training);
-    struct pass pass = pass_on(gpt, stream, hooks);
+    struct model_pass pass = pass_on(gpt, stream, hooks);
     TRY(copy_in(gpt, stream, tokens, targets));
     TRY(run_training(&pass, loss_scale));
     return copy_losses(gpt, stream, loss_sum, NULL);
@@ -284,7 +284,7 @@ enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const s
 
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const int32_t *tokens, const int32_t *targets, double *loss_sum, float *losses) {
-    struct pass pass = pass_on(gpt, stream, hooks);
+    struct model_pass pass = pass_on(gpt, stream, hooks);
     TRY(copy_in(gpt, stream, tokens, targets));
     TRY(run_evaluation(&pass, NULL));
     return copy_losses(gpt, stream, loss_sum, losses);
@@ -293,13 +293,13 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) {
     assert(gpt->accumulation == DTYPE_F32);
-    struct pass pass = pass_on(gpt, stream, hooks);
+    struct model_pass pass = pass_on(gpt, stream, hooks);
     TRY(copy_in(gpt, stream, tokens, NULL));
     return run_evaluation(&pass, logits);
 }
 
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
-    struct pass pass = pass_on(gpt, NULL, &dry_run_hooks);
+    struct model_pass pass = pass_on(gpt, NULL, &dry_run_hooks);
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.training)
         TRY(run_training(&pass, 1.0f));

@@ -26,7 +26,7 @@ struct gpt {
     } regions;
     struct gpt_buffers {
         void *tokens, *targets, *host_losses, *losses, *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
-        struct block_scratch scratch;
+        struct activation_gradients scratch;
     } buffers;
 };
 

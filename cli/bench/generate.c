@@ -1,4 +1,5 @@
-// The weights are random, all blocks alike. A step must read all of them but the embeddings of positions.
+// The weights are random, and the same in all blocks. A step must read all of them except the position
+// embeddings.
 #include "cli/bench/generate.h"
 
 #include <omp.h>
@@ -19,7 +20,7 @@ enum { SEQUENCES = 32, CONTEXT = 64, POSITIONS = 256, MOST_ROUNDS = 15 };
 static const int batches[] = {1, 2, 4, 8, 16, 32};
 enum { N_BATCHES = sizeof batches / sizeof *batches };
 
-struct bench {
+struct generate_bench {
     struct device *device;
     struct stream stream;
     struct memory memory;
@@ -32,18 +33,19 @@ struct bench {
     struct generator *generator;
 };
 
-// ---- what is measured
+// ---- measurements
 
-static size_t bytes_of_a_step(const struct bench *bench) {
+// Bytes of weights that a step reads.
+static size_t step_bytes(const struct generate_bench *bench) {
     size_t elements = bench->params.n_weights - bench->params.params[PARAM_WPE].elements;
     return elements * dtype_size(bench->type);
 }
 
-// All of the weights, line by line, with later lines asked for ahead. Gives the seconds.
-static double read_weights(const struct bench *bench) {
+// Seconds of a plain read of all the weights, by cache lines, with prefetches.
+static double read_weights(const struct generate_bench *bench) {
     enum { LINE = 64 / sizeof(uint64_t), AHEAD = 8192 / sizeof(uint64_t) };
     const uint64_t *words = (const uint64_t *)bench->span;
-    size_t n_lines = bytes_of_a_step(bench) / sizeof *words / LINE;
+    size_t n_lines = step_bytes(bench) / sizeof *words / LINE;
     volatile uint64_t sink = 0;
     double began = clock_monotonic_s();
 #pragma omp parallel num_threads(bench->device->n_threads)
@@ -63,7 +65,7 @@ static double read_weights(const struct bench *bench) {
     return clock_monotonic_s() - began;
 }
 
-static enum status step(struct bench *bench, int n, double *seconds) {
+static enum status step(struct generate_bench *bench, int n, double *seconds) {
     const struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = 1};
     int sequences[SEQUENCES];
     int32_t tokens[SEQUENCES];
@@ -81,7 +83,7 @@ static enum status step(struct bench *bench, int n, double *seconds) {
     return STATUS_OK;
 }
 
-static enum status begin_contexts(struct bench *bench) {
+static enum status begin_contexts(struct generate_bench *bench) {
     int32_t tokens[CONTEXT];
     int n = bench->positions / 2 < CONTEXT ? bench->positions / 2 : CONTEXT;
     for (int i = 0; i < n; i++)
@@ -94,10 +96,10 @@ static enum status begin_contexts(struct bench *bench) {
     return STATUS_OK;
 }
 
-// ---- making a model
+// ---- the model
 
-// Units of 1 .. n_layer are alike in layout: one is made, the others are copies.
-static enum status make_weights(struct bench *bench) {
+// All blocks have the same layout: the first is initialized, the others are copies.
+static enum status make_weights(struct generate_bench *bench) {
     const struct params *params = &bench->params;
     for (int unit = 0; unit < params->n_units; unit++) {
         const struct param_unit *u = &params->units[unit];
@@ -119,7 +121,7 @@ static enum status make_weights(struct bench *bench) {
     return STATUS_OK;
 }
 
-static enum status make_model(struct bench *bench) {
+static enum status make_model(struct generate_bench *bench) {
     struct region_table *table = &bench->memory.table;
     const struct generator_options options = {bench->type, bench->positions, SEQUENCES};
     int span;
@@ -147,11 +149,11 @@ static double median(double *values, int n) {
     return values[n / 2];
 }
 
-static enum status measure(struct bench *bench, bool quick, bool as_json) {
+static enum status measure(struct generate_bench *bench, bool quick, bool as_json) {
     static double seconds[N_BATCHES][MOST_ROUNDS], ratios[N_BATCHES][MOST_ROUNDS], loops[MOST_ROUNDS];
     int n_rounds = quick ? 3 : MOST_ROUNDS;
-    double bytes = (double)bytes_of_a_step(bench);
-    TRY(begin_contexts(bench));                       // they grow by a token or so a round
+    double bytes = (double)step_bytes(bench);
+    TRY(begin_contexts(bench));                       // they grow by about a token per round
     for (int round = -1; round < n_rounds; round++) { // the first warms up
         int at = round < 0 ? 0 : round;
         for (int i = 0; i < N_BATCHES; i++) {
@@ -178,7 +180,7 @@ static enum status measure(struct bench *bench, bool quick, bool as_json) {
     return STATUS_OK;
 }
 
-static enum status bench_type(struct bench *bench, bool quick, bool as_json) {
+static enum status bench_type(struct generate_bench *bench, bool quick, bool as_json) {
     memory_init(&bench->memory, bench->device);
     enum status status = stream_init(&bench->stream, bench->device);
     if (status == STATUS_OK)
@@ -192,11 +194,11 @@ static enum status bench_type(struct bench *bench, bool quick, bool as_json) {
     return status;
 }
 
-static enum status bench_types(struct bench *bench, bool quick, bool as_json) {
+static enum status bench_types(struct generate_bench *bench, bool quick, bool as_json) {
     int n_positions = bench->params.config.n_positions;
     bench->positions = n_positions < POSITIONS ? n_positions : POSITIONS;
     if (!as_json)
-        printf("%s\n%lld weights; a step and its draws, contexts of %d tokens and more, medians:\n",
+        printf("%s\n%lld weights; medians of a step with sampling, from contexts of %d tokens:\n",
                bench->device->description, (long long)bench->params.n_weights, CONTEXT);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         bench->type = (enum dtype)type;
@@ -207,7 +209,7 @@ static enum status bench_types(struct bench *bench, bool quick, bool as_json) {
 
 enum status bench_generate(const char *config_path, int n_threads, bool quick, bool as_json) {
     struct config config;
-    struct bench bench = {0};
+    struct generate_bench bench = {0};
     enum status status = config_read(&config, config_path, 0, NULL);
     const struct gpt_config sizes = status == STATUS_OK ? model_sizes(&config) : (struct gpt_config){0};
     config_free(&config);

@@ -1,5 +1,5 @@
-// ./train bench --generate: steps of generation, held to what memory gives. A token of one text needs every
-// weight once, and nothing else of that size.
+// ./train bench --generate: steps of generation, compared with memory bandwidth. A token of a single text reads
+// every weight once, and nothing else of that size.
 #ifndef ZERO_CLI_BENCH_GENERATE_H
 #define ZERO_CLI_BENCH_GENERATE_H
 
@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-// Reads the model's sizes from a configuration (none of its weights or data) and prints, for each compute
-// type and for several texts at once, the seconds of a step and its draws, tokens a second, and the step's
-// bytes a second as a part of a plain read loop's over the same weights, in turn; medians. On the CPU.
+// Runs on the CPU, with random weights of the sizes in a configuration. For each compute type and several batch
+// sizes, prints medians of: seconds per step (with sampling), tokens per second, and the step's bytes per second
+// as a fraction of a plain read loop over the same weights, measured in alternation.
 enum status bench_generate(const char *config_path, int n_threads, bool quick, bool as_json) MUST_CHECK;
 
 #endif

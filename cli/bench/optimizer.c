@@ -1,5 +1,5 @@
-// Arrays are apart, of huge pages where the system gives them. Beside the steps: plain loops, whose bytes a
-// second are the limit that steps are held to, and the passes that a step makes one of.
+// Each array is an allocation of its own, with huge pages where the system has them. Besides optimizer steps there
+// are plain loops, whose bandwidth is the limit for the steps, and the separate passes that a step fuses.
 #include "cli/bench/optimizer.h"
 
 #include <omp.h>
@@ -14,12 +14,12 @@
 
 enum { MASTER, M, V, GRAD, PARAM, M_SCALES, V_SCALES, N_ARRAYS };
 
-struct bench {
+struct optimizer_bench {
     struct device *device;
     struct stream stream;
     size_t n;
     void *arrays[N_ARRAYS];
-    enum dtype kept; // what the moments are in
+    enum dtype kept; // the type that the moments currently hold
     int64_t step;
 };
 
@@ -31,12 +31,12 @@ static size_t array_bytes(size_t n, int array) {
 
 // ---- cases
 
-// Plain loops as fast as memory goes: line by line, with later lines asked for ahead as the steps do.
+// Plain loops at memory bandwidth: by cache lines, with the same prefetches as the steps.
 enum { LINE = 64 / sizeof(float), AHEAD = 2048 / sizeof(float) };
 enum loop { ADD, TRIAD, SCALE };
 
-// `loop` is a constant where this is called.
-static inline __attribute__((always_inline)) void over_lines(const struct bench *bench, enum loop loop,
+// `loop` is a compile-time constant at every call.
+static inline __attribute__((always_inline)) void over_lines(const struct optimizer_bench *bench, enum loop loop,
                                                              size_t first, size_t end) {
     float *restrict to = bench->arrays[GRAD];
     const float *restrict a = bench->arrays[MASTER], *restrict b = bench->arrays[M];
@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) void over_lines(const struct bench 
     }
 }
 
-static enum status run_loop(const struct bench *bench, enum loop loop) {
+static enum status run_loop(const struct optimizer_bench *bench, enum loop loop) {
     size_t lines = bench->n / LINE;
 #pragma omp parallel num_threads(bench->device->n_threads)
     {
@@ -67,21 +67,21 @@ static enum status run_loop(const struct bench *bench, enum loop loop) {
     return STATUS_OK;
 }
 
-static enum status add(struct bench *bench) {
+static enum status add(struct optimizer_bench *bench) {
     return run_loop(bench, ADD);
 }
 
-static enum status triad(struct bench *bench) {
+static enum status triad(struct optimizer_bench *bench) {
     return run_loop(bench, TRIAD);
 }
 
-// Also the first of three passes: gradients unscaled and clipped.
-static enum status scale(struct bench *bench) {
+// Also the first of the three passes: unscales and clips gradients.
+static enum status scale(struct optimizer_bench *bench) {
     return run_loop(bench, SCALE);
 }
 
-// PARAM is written where `type` is narrow.
-static enum status step(struct bench *bench, enum optimizer_rule rule, enum dtype state_type,
+// Writes PARAM where `type` is bf16 or fp16.
+static enum status step(struct optimizer_bench *bench, enum optimizer_rule rule, enum dtype state_type,
                         enum dtype grad_type, enum dtype type) {
     void **arrays = bench->arrays;
     struct optimizer_state state = {arrays[MASTER], arrays[M], arrays[V], arrays[M_SCALES], arrays[V_SCALES]};
@@ -104,7 +104,7 @@ static enum status step(struct bench *bench, enum optimizer_rule rule, enum dtyp
                                                       .state_type = state_type});
 }
 
-static enum status three_passes(struct bench *bench) {
+static enum status three_passes(struct optimizer_bench *bench) {
     TRY(scale(bench));
     TRY(step(bench, OPTIMIZER_ADAMW, DTYPE_F32, DTYPE_F32, DTYPE_F32));
     return bench->device->ops->cast(&bench->stream, &(struct cast_args){.out = bench->arrays[PARAM],
@@ -114,10 +114,10 @@ static enum status three_passes(struct bench *bench) {
                                                                         .out_type = DTYPE_BF16});
 }
 
-// A loop or passes, or else a step.
-static const struct bench_case {
+// run: a loop or separate passes; NULL: an optimizer step with the settings that follow.
+static const struct optimizer_case {
     const char *name;
-    enum status (*run)(struct bench *bench);
+    enum status (*run)(struct optimizer_bench *bench);
     enum optimizer_rule rule;
     enum dtype state_type, grad_type, type;
 } cases[] = {
@@ -139,16 +139,17 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 
 // ---- requests
 
-static enum status fill(struct bench *bench, int array, float value) {
+static enum status fill(struct optimizer_bench *bench, int array, float value) {
     size_t n = array_bytes(bench->n, array) / sizeof(float);
     return bench->device->ops->fill(
         &bench->stream,
         &(struct fill_args){.out = bench->arrays[array], .n = n, .value = value, .type = DTYPE_F32});
 }
 
-// What a case left may be no number in another's types: subnormal ones would take long.
-static enum status prepare(struct bench *bench, const struct bench_case *one) {
-    TRY(fill(bench, GRAD, moment_float(0x3c003c00u))); // as two bf16 it is about as much
+// Moments left by another case are cleared when the type changes: in the new type they could be NaN or subnormal,
+// and subnormals are slow.
+static enum status prepare(struct optimizer_bench *bench, const struct optimizer_case *one) {
+    TRY(fill(bench, GRAD, moment_float(0x3c003c00u))); // two bf16 of about the same value
     if (one->state_type == bench->kept)
         return STATUS_OK;
     for (int array = 0; array < N_ARRAYS; array++)
@@ -159,9 +160,9 @@ static enum status prepare(struct bench *bench, const struct bench_case *one) {
 }
 
 static enum status measure_case(void *context, const char *name, double *seconds) {
-    struct bench *bench = context;
+    struct optimizer_bench *bench = context;
     for (int i = 0; i < N_CASES; i++) {
-        const struct bench_case *one = &cases[i];
+        const struct optimizer_case *one = &cases[i];
         if (strcmp(name, one->name) != 0)
             continue;
         TRY(prepare(bench, one));
@@ -177,11 +178,11 @@ static enum status measure_case(void *context, const char *name, double *seconds
     return FAIL(STATUS_INVALID, "bench --optimizer: there is no case \"%s\"; there are: %s", name, names);
 }
 
-static enum status make_arrays(struct bench *bench) {
+static enum status make_arrays(struct optimizer_bench *bench) {
     for (int array = 0; array < N_ARRAYS; array++)
         TRY(bench->device->memory_new(bench->device, array_bytes(bench->n, array), "optimizer benchmark",
                                       &bench->arrays[array]));
-    // All touched before anything is timed.
+    // Touches all pages before anything is timed.
     for (int array = 0; array < N_ARRAYS; array++)
         TRY(fill(bench, array, array == MASTER ? 0x1p-6f : 0));
     return STATUS_OK;
@@ -189,7 +190,7 @@ static enum status make_arrays(struct bench *bench) {
 
 enum status bench_optimizer(int n_threads, size_t n) {
     n = (n + LINE - 1) / LINE * LINE;
-    struct bench bench = {.n = n, .kept = DTYPE_F32};
+    struct optimizer_bench bench = {.n = n, .kept = DTYPE_F32};
     TRY(device_open("cpu", n_threads, 0, &bench.device));
     enum status status = stream_init(&bench.stream, bench.device);
     if (status == STATUS_OK)

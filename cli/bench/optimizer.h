@@ -1,5 +1,5 @@
-// ./train bench --optimizer: optimizer steps timed one by one, on request, so that a script can measure them
-// in turn with other programs' and all see the same machine.
+// ./train bench --optimizer: times optimizer steps on request, so that a script can alternate them with other
+// programs under the same conditions.
 #ifndef ZERO_CLI_BENCH_OPTIMIZER_H
 #define ZERO_CLI_BENCH_OPTIMIZER_H
 
@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-// Holds the state of n elements (rounded up to whole cache lines). A request (cli/bench/requests.h) names a
-// case, which is run once; its figure is the seconds that it took. On the CPU. STATUS_INVALID for a name that
-// is none, with all of them.
+// Answers requests (cli/bench/requests.h) on the CPU, with the state of n elements (rounded up to whole cache
+// lines). A request names a case, which runs once; the answer is its seconds. STATUS_INVALID for an unknown name
+// lists the cases.
 enum status bench_optimizer(int n_threads, size_t n) MUST_CHECK;
 
 #endif

@@ -1,14 +1,14 @@
-// Measurements on request, so that a script can take them in turn with other programs' and all see the same
-// machine: a line of standard input asks for one, a line of standard output gives its figure.
+// Measurements on request, so that a script can alternate them with other programs under the same conditions.
+// Each line of standard input is a request; its answer is one line of standard output.
 #ifndef ZERO_CLI_BENCH_REQUESTS_H
 #define ZERO_CLI_BENCH_REQUESTS_H
 
 #include "base/status.h"
 
-// What a request (without its newline) comes to. STATUS_INVALID, with what was expected, where it is none.
+// Measures what a request (one line, without its newline) asks for. STATUS_INVALID says what was expected.
 typedef enum status bench_measure(void *context, const char *request, double *figure);
 
-// Writes "ready" and the device's description, then answers until the input ends or a measurement fails.
+// Prints "ready" and the device's description, then answers requests until the input ends or one fails.
 enum status bench_answer_requests(const char *description, bench_measure *measure, void *context) MUST_CHECK;
 
 #endif

@@ -1,0 +1,181 @@
+// One function per operation. Operands that no result depends on share buffers.
+#include "cli/bench/operations.h"
+
+#include "kernels/ops.h"
+
+enum { C = BENCH_C, H = 12, V = 50257 };
+
+// Runs the operation, or in a dry run asks for its workspace, and returns from the case.
+#define CALL(bench, name, ...)                                                                               \
+    do {                                                                                                     \
+        const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        size_t bytes_ = 0;                                                                                   \
+        *cost = cost_of_operation(OP_##name, &args_);                                                        \
+        if (!(bench)->dry_run)                                                                               \
+            return (bench)->device->ops->name(&(bench)->stream, &args_);                                     \
+        TRY((bench)->device->ops->workspace_bytes((bench)->device, OP_##name, &args_, &bytes_));             \
+        if (bytes_ > (bench)->workspace_bytes)                                                               \
+            (bench)->workspace_bytes = bytes_;                                                               \
+        return STATUS_OK;                                                                                    \
+    } while (0)
+
+static enum status linear_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, linear_forward, .out = b->buffers[0], .x = b->buffers[1], .weight = b->buffers[2],
+         .N = b->B * b->T, .IC = C, .OC = 4 * C, .out_stride = 4 * C, .type = b->type, .out_type = b->type);
+}
+
+static enum status linear_forward_gelu(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, linear_forward, .out = b->buffers[0], .pre_gelu = b->buffers[3], .x = b->buffers[1],
+         .weight = b->buffers[2], .bias = b->buffers[4], .N = b->B * b->T, .IC = C, .OC = 4 * C,
+         .out_stride = 4 * C, .gelu = true, .type = b->type, .out_type = b->type);
+}
+
+static enum status linear_backward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, linear_backward, .dx = b->buffers[0], .dweight = b->buffers[3], .dbias = b->buffers[4],
+         .dout = b->buffers[5], .x = b->buffers[1], .weight = b->buffers[2], .N = b->B * b->T, .IC = C,
+         .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
+}
+
+static enum status attention_forward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
+    char *qkv = b->buffers[1];
+    CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
+         .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
+         .kv_stride = stride, .kv_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T,
+         .H = H, .D = C / H, .type = b->type);
+}
+
+static enum status attention_backward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
+    char *qkv = b->buffers[1], *dqkv = b->buffers[2];
+    CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
+         .dout = b->buffers[4], .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
+         .v = qkv + 2 * C * size, .stride = stride, .batch_stride = stride * (size_t)b->T, .B = b->B,
+         .T = b->T, .H = H, .D = C / H, .type = b->type);
+}
+
+static enum status layernorm_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, layernorm_forward, .out = b->buffers[0], .mean = b->buffers[3], .rstd = b->buffers[4],
+         .x = b->buffers[1], .weight = b->buffers[2], .bias = b->buffers[2], .N = b->B * b->T, .C = C,
+         .epsilon = 1e-5f, .type = b->type);
+}
+
+static enum status layernorm_backward(struct operation_bench *b, struct operation_cost *cost) {
+    float *sums = b->buffers[5];
+    CALL(b, layernorm_backward, .dx = b->buffers[0], .dweight = sums, .dbias = sums + C,
+         .dout = b->buffers[1], .dresidual = b->buffers[0], .x = b->buffers[2], .weight = b->buffers[3],
+         .mean = b->buffers[4], .rstd = b->buffers[4], .N = b->B * b->T, .C = C, .type = b->type);
+}
+
+static enum status gelu_forward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, gelu_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
+}
+
+static enum status gelu_backward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, gelu_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .n = n,
+         .type = b->type);
+}
+
+static enum status embedding_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, embedding_forward, .out = b->buffers[0], .wte = b->buffers[1], .wpe = b->buffers[2],
+         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+}
+
+static enum status embedding_backward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
+         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+}
+
+static enum status cross_entropy(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, cross_entropy, .losses = b->buffers[2], .dlogits = b->buffers[1], .logits = b->buffers[0],
+         .targets = b->tokens, .N = BENCH_LOGITS_ROWS, .V = V, .logits_stride = BENCH_LOGITS_STRIDE,
+         .dlogits_stride = BENCH_LOGITS_STRIDE, .scale = 1, .type = b->type);
+}
+
+static enum status sample(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, sample, .tokens = b->buffers[1], .logits = b->buffers[0], .uniforms = b->buffers[2], .N = 1,
+         .V = V, .logits_stride = V, .temperature = 1, .top_k = 50, .top_p = 1, .type = DTYPE_F32);
+}
+
+static enum status adamw(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    bool narrow = b->type != DTYPE_F32;
+    struct optimizer_state state = {.master = b->buffers[0], .m = b->buffers[1], .v = b->buffers[2]};
+    CALL(b, optimizer_step, .rule = OPTIMIZER_ADAMW, .from = state, .to = state,
+         .param = narrow ? b->buffers[4] : NULL, .grad = b->buffers[3], .n = n, .step = 1, .lr = 1e-4,
+         .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
+}
+
+// Adafactor: three passes over a (B T, 4 C) tensor.
+static struct adafactor_span whole_tensor(const struct operation_bench *b) {
+    return (struct adafactor_span){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
+}
+
+static struct adafactor_direction direction_of(const struct operation_bench *b) {
+    return (struct adafactor_direction){.grad = b->buffers[0],
+                                        .row_scales = b->buffers[2],
+                                        .column_scales = b->buffers[3],
+                                        .largest_scale = 1,
+                                        .grad_scale = 1,
+                                        .grad_type = DTYPE_F32};
+}
+
+static enum status adafactor_sums(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
+         .span = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
+         .grad_type = DTYPE_F32);
+}
+
+static enum status adafactor_norms(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
+         .span = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
+}
+
+static enum status adafactor_step(struct operation_bench *b, struct operation_cost *cost) {
+    bool narrow = b->type != DTYPE_F32;
+    CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
+         .direction = direction_of(b), .span = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
+         .type = b->type);
+}
+
+static enum status sum_squares(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
+}
+
+static enum status cast(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
+         .out_type = b->type == DTYPE_F16 ? DTYPE_F16 : DTYPE_BF16);
+}
+
+static enum status add(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
+}
+
+const struct operation_case operation_cases[] = {
+    {"linear_forward", linear_forward},
+    {"linear_forward + GELU", linear_forward_gelu},
+    {"linear_backward", linear_backward},
+    {"attention_forward", attention_forward},
+    {"attention_backward", attention_backward},
+    {"layernorm_forward", layernorm_forward},
+    {"layernorm_backward", layernorm_backward},
+    {"gelu_forward", gelu_forward},
+    {"gelu_backward", gelu_backward},
+    {"embedding_forward", embedding_forward},
+    {"embedding_backward", embedding_backward},
+    {"cross_entropy", cross_entropy},
+    {"adamw", adamw},
+    {"adafactor_sums", adafactor_sums},
+    {"adafactor_norms", adafactor_norms},
+    {"adafactor_step", adafactor_step},
+    {"sum_squares", sum_squares},
+    {"cast", cast},
+    {"add", add},
+    {"sample, top_k", sample},
+};
+const int n_operation_cases = sizeof operation_cases / sizeof *operation_cases;
