@@ -1,4 +1,4 @@
-// ./train check CONFIG.json and ./train options: what a configuration means, without running it.
+// ./train check CONFIG.json and ./train options: validate a configuration, print every option.
 #include <stdio.h>
 
 #include "base/text.h"
@@ -44,13 +44,13 @@ static enum status run_options(int n_args, char **args) {
 const struct command command_check = {
     .name = "check",
     .synopsis = "CONFIG.json [section.key=value ...]",
-    .summary = "validate a configuration and print it resolved, every option",
+    .summary = "validate a configuration and print it with every option resolved",
     .run = run_check,
 };
 
 const struct command command_options = {
     .name = "options",
     .synopsis = "",
-    .summary = "print every option: type, default, bounds, meaning (Markdown)",
+    .summary = "list every option with type, default, bounds and description (Markdown)",
     .run = run_options,
 };

@@ -1,5 +1,5 @@
-// ./train checkpoint verify|consolidate: checks all of a run's checkpoints, and makes one rank's checkpoint
-// of what many wrote. Both rely on checkpoint_open, which reads every byte.
+// ./train checkpoint verify|consolidate: verifies all checkpoints of a run, or rewrites a checkpoint of many
+// ranks as one of a single rank. Both rely on checkpoint_open, which reads every byte.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,8 @@
 
 static const char *output = NULL;
 static const struct arg flags[] = {
-    {"--output", ARG_STRING, &output, 0, 0, "consolidate: the folder that gets step-N (RUN/consolidated)"},
+    {"--output", ARG_STRING, &output, 0, 0,
+     "consolidate: the folder in which to write step-N (RUN/consolidated)"},
 };
 
 static uint64_t total_bytes(const struct checkpoint *checkpoint) {
@@ -26,11 +27,10 @@ static uint64_t total_bytes(const struct checkpoint *checkpoint) {
 
 // ---- verify
 
-// What was found so far.
 struct findings {
     int n, n_bad;
     enum status worst;
-    char *newest_good; // path; checkpoints come oldest first
+    char *newest_good; // its path; checkpoints are verified oldest first
 };
 
 static void print_good(const struct checkpoint *checkpoint) {
@@ -46,11 +46,11 @@ static void print_bad(const char *path, enum status status) {
     const char *reason = status_message();
     size_t length = strlen(path);
     if (strncmp(reason, path, length) == 0 && reason[length] == '/')
-        reason += length + 1; // the line has named the folder already
+        reason += length + 1; // the line already names the folder
     printf("%s: %s: %s\n", path, status == STATUS_INVALID ? "damaged" : "cannot be verified", reason);
 }
 
-// Fails only where going on makes no sense: a bad checkpoint is a finding.
+// A bad checkpoint is a finding, not a failure: the others are still verified.
 static enum status verify_one(struct findings *findings, const char *path) {
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(NULL, path, &checkpoint);
@@ -67,7 +67,7 @@ static enum status verify_one(struct findings *findings, const char *path) {
         findings->newest_good = file_path("%s", path);
         TRY(findings->newest_good ? STATUS_OK : STATUS_FAILED);
     }
-    // Each may take minutes.
+    // The next one may take minutes.
     return output_flush();
 }
 
@@ -85,7 +85,7 @@ static enum status verify_all(struct findings *findings, const char *folder) {
     return status;
 }
 
-// DIR is taken as checkpoint_open_path takes it, but for all of its checkpoints.
+// Interprets the path as checkpoint_open_path does, but verifies all of its checkpoints.
 static enum status verify_path(struct findings *findings, const char *path) {
     if (!file_exists(path))
         return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
@@ -101,8 +101,8 @@ static enum status verify_path(struct findings *findings, const char *path) {
     free(inside);
     if (status == STATUS_OK && findings->n == 0)
         return FAIL(STATUS_INVALID,
-                    "%s: holds no checkpoint: expected a run folder (with checkpoints/step-N in it), its "
-                    "checkpoints folder, or a checkpoint folder (with manifest.json in it)",
+                    "%s: holds no checkpoint: expected a run folder (with checkpoints/step-N), its "
+                    "checkpoints folder, or a checkpoint folder (with manifest.json)",
                     path);
     return status;
 }
@@ -128,8 +128,8 @@ static enum status read_source(void *context, enum checkpoint_kind kind, int uni
     return checkpoint_read_span(context, kind, unit, begin, end, out);
 }
 
-// RUN/consolidated for RUN/checkpoints/anything: a folder of its own, so that the run's own checkpoints, and
-// how many of them are kept, stay as they are.
+// RUN/consolidated for RUN/checkpoints/anything. A separate folder, so that the run's own checkpoints and
+// their number (checkpoint.keep) are not affected.
 static enum status default_folder(const struct checkpoint *checkpoint, char **folder) {
     static const char parent[] = "/checkpoints";
     char *path = realpath(checkpoint->path, NULL);
@@ -142,11 +142,10 @@ static enum status default_folder(const struct checkpoint *checkpoint, char **fo
         *folder = file_path("%.*s/consolidated", (int)(length - tail), path);
     free(path);
     if (!in_run)
-        return FAIL(
-            STATUS_INVALID,
-            "%s is not in the checkpoints folder of a run: name the folder that gets the consolidated "
-            "one with --output",
-            checkpoint->path);
+        return FAIL(STATUS_INVALID,
+                    "%s is not in the checkpoints folder of a run: choose the folder to write to with "
+                    "--output",
+                    checkpoint->path);
     return *folder ? STATUS_OK : STATUS_FAILED;
 }
 
@@ -155,34 +154,35 @@ static bool is_same_folder(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// Whatever is there already stays. What would be written where nobody looks for it is refused, too.
+// Never overwrites anything. Also refuses folders in which no command would look for the checkpoint.
 static enum status check_target(const struct checkpoint *checkpoint, const char *folder, const char *target) {
     if (checkpoint_is_folder(folder))
         return FAIL(STATUS_INVALID,
-                    "%s is a checkpoint; --output names the folder that gets step-N in it, such as "
+                    "%s is a checkpoint; --output names the folder in which to write step-N, such as "
                     "RUN/consolidated",
                     folder);
     if (is_same_folder(target, checkpoint->path))
         return FAIL(STATUS_INVALID,
-                    "%s is the checkpoint to be consolidated, and would be overwritten; name another folder "
+                    "%s is the checkpoint to be consolidated and would be overwritten; choose another folder "
                     "with --output",
                     target);
     if (file_exists(target))
-        return FAIL(STATUS_INVALID, "%s exists already; remove it, or name another folder with --output",
+        return FAIL(STATUS_INVALID, "%s exists already; remove it, or choose another folder with --output",
                     target);
     char *inside = file_path("%s/checkpoints", folder);
     if (!inside)
         return STATUS_FAILED;
     bool is_run = file_is_folder(inside);
     free(inside);
-    return is_run ? FAIL(STATUS_INVALID,
-                         "%s is a run folder, whose checkpoints are looked for in %s/checkpoints; name that "
-                         "or another folder with --output",
-                         folder, folder)
-                  : STATUS_OK;
+    return is_run
+               ? FAIL(STATUS_INVALID,
+                      "%s is a run folder, whose checkpoints are in %s/checkpoints; choose that or another "
+                      "folder with --output",
+                      folder, folder)
+               : STATUS_OK;
 }
 
-// The same numbers and words, as one rank would have written them.
+// The same state, written as a single rank would have written it.
 static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm,
                                 const struct tokenizer *tokenizer, const char *folder) {
     struct partition partition;
@@ -261,7 +261,7 @@ static enum status run_checkpoint(int n_args, char **args) {
     TRY(args_parse("checkpoint", flags, sizeof flags / sizeof *flags, n_args, args, words, 2, &n_words));
     if (n_words == 0)
         return FAIL(STATUS_INVALID,
-                    "train checkpoint: say what to do: verify or consolidate; see: train help checkpoint");
+                    "train checkpoint: expected verify or consolidate; see: train help checkpoint");
     bool verifying = strcmp(words[0], "verify") == 0;
     if (!verifying && strcmp(words[0], "consolidate") != 0)
         return unknown_action(words[0]);
@@ -270,23 +270,23 @@ static enum status run_checkpoint(int n_args, char **args) {
                     "train checkpoint %s: name a run or a checkpoint; see: train help checkpoint", words[0]);
     if (verifying && output)
         return FAIL(STATUS_INVALID,
-                    "train checkpoint verify: writes nothing, and so has no --output; see: train help "
+                    "train checkpoint verify: writes nothing and takes no --output; see: train help "
                     "checkpoint");
     if (output && !*output)
-        return FAIL(STATUS_INVALID, "train checkpoint consolidate: --output names no folder");
+        return FAIL(STATUS_INVALID, "train checkpoint consolidate: --output is empty, expected a folder");
     return verifying ? verify(words[1]) : consolidate(words[1]);
 }
 
 const struct command command_checkpoint = {
     .name = "checkpoint",
     .synopsis = "verify RUN_OR_CHECKPOINT | consolidate RUN_OR_CHECKPOINT [--output DIR]",
-    .summary = "verify all checkpoints of a run; make one file of what many ranks wrote",
+    .summary = "verify the checkpoints of a run, or merge a checkpoint of many ranks into one file",
     .details =
-        "verify reads every byte of every checkpoint and says on one line each what it is, or what is "
-        "wrong.\n"
-        "consolidate writes a checkpoint (a run's newest good one) as one rank would have written it, to\n"
-        "DIR/step-N. DIR is RUN/consolidated where nothing else is said, and can then be named wherever a\n"
-        "run or a checkpoint can: train generate RUN/consolidated, checkpoint.resume=RUN/consolidated.",
+        "verify reads every byte of every checkpoint and prints one line for each: its contents, or what is\n"
+        "wrong with it.\n"
+        "consolidate rewrites a checkpoint (of a run: the newest good one) as a single rank would have\n"
+        "written it, to DIR/step-N. DIR is RUN/consolidated by default. It can be used like any run:\n"
+        "train generate RUN/consolidated, checkpoint.resume=RUN/consolidated.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_checkpoint,

@@ -1,4 +1,4 @@
-// ./train devices: what device=cpu and device=cuda would be here, and what is missing where there is none.
+// ./train devices: the CPU and the GPU as this build sees them or, for a missing one, the reason.
 #include <stdio.h>
 
 #include "cli/commands.h"
@@ -26,6 +26,6 @@ static enum status run_devices(int n_args, char **args) {
 const struct command command_devices = {
     .name = "devices",
     .synopsis = "",
-    .summary = "print what device=cpu and device=cuda are on this machine",
+    .summary = "list the devices of this machine (device=cpu, device=cuda)",
     .run = run_devices,
 };

@@ -14,16 +14,16 @@ static int64_t batch_size = 8, threads = 0;
 static bool as_json = false;
 
 static const struct arg flags[] = {
-    {"--data", ARG_STRING, &data_pattern, 0, 0, "token shards: a path or a glob"},
+    {"--data", ARG_STRING, &data_pattern, 0, 0, "token shards: a path or a glob pattern (required)"},
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
-     "sequences at a time, at most as many as the data has (8)"},
+     "sequences per batch, at most as many as the data has (8)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "instead of the checkpoint's own"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
+    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one per core (0)"},
 };
 
-// Sums over the shards' tokens.
+// Sums over the tokens of all shards.
 struct totals {
     double loss; // nats
     int64_t tokens, bytes;
@@ -49,7 +49,7 @@ static void count_token(struct evaluation *evaluation, int32_t target, float los
     evaluation->totals.bytes += (int64_t)n_bytes;
 }
 
-// Reads the next n + 1 tokens. What is past the shard's end is padded with its first token, and not counted.
+// Reads the next n + 1 tokens. The rest of the batch, past the end of the shard, is padded and not counted.
 static enum status read_window(struct evaluation *evaluation, struct shard *shard, size_t start, size_t n) {
     const size_t window = (size_t)evaluation->B * (size_t)evaluation->T;
     const int vocab_size = evaluation->session->params.config.vocab_size;
@@ -57,7 +57,7 @@ static enum status read_window(struct evaluation *evaluation, struct shard *shar
     TRY(shard_read(shard, start, n + 1, evaluation->read));
     for (size_t i = 0; i <= n; i++)
         if (read[i] >= vocab_size)
-            return FAIL(STATUS_INVALID, "%s: token %zu is %d, beyond the model's vocabulary of %d",
+            return FAIL(STATUS_INVALID, "%s: token %zu is %d, outside the model's vocabulary of %d",
                         shard->path, start + i, read[i], vocab_size);
     for (size_t i = 0; i < window; i++) {
         evaluation->tokens[i] = read[i < n ? i : 0];
@@ -66,8 +66,8 @@ static enum status read_window(struct evaluation *evaluation, struct shard *shar
     return STATUS_OK;
 }
 
-// Windows of T tokens one after the other, B at a time. Position i of a window predicts the token after it,
-// so every token of the shard but the first is predicted once.
+// Consecutive windows of T tokens, B per batch. Each position predicts the next token, so every token of the
+// shard except the first is predicted once.
 static enum status evaluate_shard(struct evaluation *evaluation, struct shard *shard) {
     size_t window = (size_t)evaluation->B * (size_t)evaluation->T;
     for (size_t start = 0; start + 1 < shard->n_tokens; start += window) {
@@ -82,7 +82,7 @@ static enum status evaluate_shard(struct evaluation *evaluation, struct shard *s
     return STATUS_OK;
 }
 
-// No more sequences at a time than the longest shard has: the rest would be padding.
+// No more sequences per batch than the longest shard has: the rest would be padding.
 static enum status clamp_batch(struct evaluation *evaluation, const struct file_list *files) {
     size_t longest = 1, T = (size_t)evaluation->T;
     for (int i = 0; i < files->n_paths; i++) {
@@ -106,7 +106,8 @@ static enum status evaluate_files(struct evaluation *evaluation, const struct fi
         TRY(status);
     }
     if (evaluation->totals.tokens == 0)
-        return FAIL(STATUS_INVALID, "%s holds no token to predict: a shard needs at least 2", data_pattern);
+        return FAIL(STATUS_INVALID, "%s contains no token to predict: a shard needs at least 2 tokens",
+                    data_pattern);
     return STATUS_OK;
 }
 
@@ -121,7 +122,7 @@ static void report(const struct totals *totals) {
             text_double(number[2], bits_per_byte), (long long)totals->tokens, (long long)totals->bytes);
         return;
     }
-    printf("loss %.4f nats a token, perplexity %.2f", loss, exp(loss));
+    printf("loss %.4f nats per token, perplexity %.2f", loss, exp(loss));
     if (totals->bytes > 0)
         printf(", %.4f bits per byte", bits_per_byte);
     printf(" (%lld tokens)\n", (long long)totals->tokens);
@@ -137,11 +138,12 @@ static enum status check_place(const struct evaluation *evaluation, enum region_
         TRY(device_memory_available(session->device, &available));
     if (wanted <= available)
         return STATUS_OK;
-    return FAIL(STATUS_FAILED,
-                "train eval: %d sequences of %d tokens at a time need %s of %smemory, and %s are available; "
-                "lower --batch-size",
-                evaluation->B, evaluation->T, text_bytes(needed, sizeof needed, (double)wanted),
-                place == REGION_HOST ? "" : "GPU ", text_bytes(there, sizeof there, (double)available));
+    return FAIL(
+        STATUS_FAILED,
+        "train eval: a batch of %d sequences of %d tokens needs %s of %smemory, but %s are available; "
+        "lower --batch-size",
+        evaluation->B, evaluation->T, text_bytes(needed, sizeof needed, (double)wanted),
+        place == REGION_HOST ? "" : "GPU ", text_bytes(there, sizeof there, (double)available));
 }
 
 static enum status check_memory(const struct evaluation *evaluation) {
@@ -180,7 +182,7 @@ static enum status run_eval(int n_args, char **args) {
     TRY(args_parse("eval", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
     if (n_paths == 0 || !data_pattern)
         return FAIL(STATUS_INVALID,
-                    "train eval: name a run or a checkpoint, and --data FILE; see: train help eval");
+                    "train eval: expected a run or checkpoint, and --data FILE; see: train help eval");
     enum status status = file_glob(&files, data_pattern);
     if (status == STATUS_OK)
         status =
@@ -202,8 +204,8 @@ static enum status run_eval(int n_args, char **args) {
 const struct command command_eval = {
     .name = "eval",
     .synopsis = "RUN_OR_CHECKPOINT --data FILE",
-    .summary = "loss, perplexity and bits per byte on token shards",
-    .details = "The whole data, in windows of the model's n_positions.",
+    .summary = "measure loss, perplexity and bits per byte on token shards",
+    .details = "Evaluates all of the data, in windows of n_positions tokens.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_eval,

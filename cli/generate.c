@@ -16,19 +16,20 @@ static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, t
 static double temperature = 1, top_p = 1;
 
 static const struct arg flags[] = {
-    {"--prompt", ARG_STRING, &prompt, 0, 0, "text to go on from (none: start anew)"},
-    {"--tokens", ARG_INTEGER, &n_tokens, 1, 1e9, "at most this many tokens (128)"},
-    {"--prompts", ARG_STRING, &prompts_path, 0, 0, "a file of prompts, one a line; - is standard input"},
-    {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts to write, of each prompt (1)"},
-    {"--batch", ARG_INTEGER, &batch, 1, 1024, "texts to make side by side at most (16)"},
+    {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue (none: start from end-of-text)"},
+    {"--tokens", ARG_INTEGER, &n_tokens, 1, 1e9, "limit of tokens per text (128)"},
+    {"--prompts", ARG_STRING, &prompts_path, 0, 0, "a file of prompts, one per line; - reads standard input"},
+    {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts per prompt (1)"},
+    {"--batch", ARG_INTEGER, &batch, 1, 1024, "texts to generate at the same time (16)"},
     {"--temperature", ARG_NUMBER, &temperature, 0, 1e3,
-     "0: always the likeliest token; 1: as the model says (1)"},
-    {"--top-k", ARG_INTEGER, &top_k, 0, 1e9, "draw from the k likeliest only; 0: from all (0)"},
-    {"--top-p", ARG_NUMBER, &top_p, 0, 1, "draw from the likeliest that reach this probability (1)"},
-    {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "of the draws: the same seed gives the same text (1)"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "instead of the checkpoint's own"},
+     "divides the logits; 0: always the most likely token (1)"},
+    {"--top-k", ARG_INTEGER, &top_k, 0, 1e9, "sample from the k most likely tokens only; 0: from all (0)"},
+    {"--top-p", ARG_NUMBER, &top_p, 0, 1,
+     "sample from the most likely tokens that together reach this probability (1)"},
+    {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one a core (0)"},
+    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: one per core (0)"},
 };
 
 static enum status write_out(void *context, const char *bytes, size_t n_bytes) {
@@ -45,10 +46,10 @@ static enum status begin_text(void *context, int64_t text, const char *of_prompt
 // ---- prompts
 
 struct prompts {
-    char *file; // its lines, each NUL-terminated
+    char *file; // the file's text, its lines NUL-terminated
     const char **lines;
     int64_t n;
-    int longest; // tokens
+    int longest; // in tokens
 };
 
 static void prompts_free(struct prompts *prompts) {
@@ -64,14 +65,14 @@ static enum status read_prompts(struct prompts *prompts) {
     for (size_t i = 0; i < bytes; i++)
         prompts->n += prompts->file[i] == '\n' || i + 1 == bytes;
     if (prompts_path && prompts->n == 0)
-        return FAIL(STATUS_INVALID, "%s holds no prompt, expected one a line", prompts_path);
+        return FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", prompts_path);
     prompts->lines = calloc((size_t)prompts->n + 1, sizeof *prompts->lines);
     if (!prompts->lines)
         return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)prompts->n);
     char *line = prompts->file;
     for (int64_t i = 0; i < prompts->n; i++) {
         char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
-        end = end ? end : prompts->file + bytes; // file_read leaves room for a NUL there
+        end = end ? end : prompts->file + bytes; // file_read_stream leaves room for a NUL there
         prompts->lines[i] = line;
         *end = '\0';
         line = end + 1;
@@ -94,7 +95,7 @@ static enum status measure_prompts(struct prompts *prompts, const struct session
     return STATUS_OK;
 }
 
-// ---- writing
+// ---- generation
 
 static enum status write_samples(struct session *session, struct generator *generator,
                                  const struct generator_options *options, const struct prompts *prompts) {
@@ -119,7 +120,7 @@ static enum status write_samples(struct session *session, struct generator *gene
     return STATUS_OK;
 }
 
-// Caches as long as the texts can become, and no more of them than there are texts.
+// A cache for the longest possible text, and no more sequences than there are texts.
 static struct generator_options choose_options(const struct session *session, const struct prompts *prompts) {
     int64_t most = prompts->longest + n_tokens, n_texts = prompts->n * n_samples;
     int n_positions = session->params.config.n_positions;
@@ -132,7 +133,7 @@ static enum status generate(struct session *session, struct prompts *prompts, co
     struct generator *generator = NULL;
     TRY(session_open(session, &(struct session_options){path, device_name, threads, tokenizer_path}));
     if (!session->tokenizer)
-        return FAIL(STATUS_INVALID, "%s names no tokenizer; give one with --tokenizer FILE", path);
+        return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", path);
     TRY(measure_prompts(prompts, session));
     const struct generator_options options = choose_options(session, prompts);
     enum status status =
@@ -153,9 +154,9 @@ static enum status run_generate(int n_args, char **args) {
     struct session session = {0};
     TRY(args_parse("generate", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
     if (n_paths == 0)
-        return FAIL(STATUS_INVALID, "train generate: name a run or a checkpoint; see: train help generate");
+        return FAIL(STATUS_INVALID, "train generate: expected a run or checkpoint; see: train help generate");
     if (prompt && prompts_path)
-        return FAIL(STATUS_INVALID, "train generate: give --prompt or --prompts, not both");
+        return FAIL(STATUS_INVALID, "train generate: --prompt and --prompts cannot be combined");
     struct prompts prompts = {0};
     enum status status = read_prompts(&prompts);
     if (status == STATUS_OK)
@@ -170,12 +171,14 @@ const struct command command_generate = {
     .synopsis =
         "RUN_OR_CHECKPOINT [--prompt TEXT | --prompts FILE] [--tokens N] [--samples N] [--temperature X] "
         "[--top-k K] [--top-p P] [--seed S]",
-    .summary = "write text with a trained model",
+    .summary = "generate text with a trained model",
     .details =
-        "Texts come in order, those of a prompt one after the other, with a line of --- between them, and\n"
-        "are made side by side: the weights are read once for a batch. Draws depend on the seed and the\n"
-        "text's number alone. On the CPU a text is the same whatever --batch is, up to 32; beyond, and on a\n"
-        "GPU, rounding may differ by the batch, and with it a token now and then.",
+        "Texts are printed in order, prompt by prompt, separated by a line of ---. A batch of them is "
+        "generated\n"
+        "at the same time, so that the weights are read once for all. Random numbers depend only on the "
+        "seed\n"
+        "and the number of the text. On the CPU, texts do not depend on --batch up to 32; with larger\n"
+        "batches, and on a GPU, rounding may differ with the batch and occasionally change a token.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_generate,

@@ -1,4 +1,4 @@
-// ./train inspect FILE: says what a file or folder of ours is, and what it holds.
+// ./train inspect PATH: recognizes a file or folder, and describes its contents.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "shows a shard's first tokens as text"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "also print a shard's first tokens as text"},
 };
 
 // ---- shards
@@ -106,7 +106,7 @@ static enum status inspect_tokenizer(const char *path) {
         (void)tokenizer_bytes(tokenizer, id, &n);
         longest = n > longest ? n : longest;
     }
-    printf("%s: %s tokenizer, %d ids (end-of-text is %d), the longest token has %zu bytes\n", path,
+    printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
            tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
     tokenizer_delete(tokenizer);
     return STATUS_OK;
@@ -122,7 +122,7 @@ static enum status inspect_checkpoint(const char *path) {
     uint64_t total = 0;
     for (int i = 0; i < checkpoint->n_files; i++)
         total += checkpoint->files[i].bytes;
-    printf("%s: checkpoint, whole (every checksum holds)\n", path);
+    printf("%s: checkpoint, verified (all checksums match)\n", path);
     printf("  step %lld, %lld tokens, %s, optimizer %s, %d rank%s, %s, written by zero.c %s\n",
            (long long)checkpoint->step, (long long)checkpoint->tokens, dtype_name(checkpoint->compute),
            checkpoint->optimizer, checkpoint->world, checkpoint->world == 1 ? "" : "s",
@@ -164,10 +164,12 @@ static enum status inspect_folder(const char *path) {
     else if (status == STATUS_OK && file_exists(tensors))
         status = inspect_safetensors(tensors);
     else if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID,
-                      "%s: a folder that is neither a run (checkpoints/), one of checkpoints (step-N), a "
-                      "checkpoint (manifest.json) nor a Hugging Face model (model.safetensors)",
-                      path);
+        status =
+            FAIL(STATUS_INVALID,
+                 "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
+                 "step-N), a checkpoint (with manifest.json) or a Hugging Face model (with "
+                 "model.safetensors)",
+                 path);
     free(checkpoints);
     free(tensors);
     return status;
@@ -202,7 +204,8 @@ static enum status inspect_file(const char *path) {
     if (text)
         return inspect_tokenizer(path);
     return FAIL(STATUS_INVALID,
-                "%s starts with the bytes %016llx: neither a token shard, nor safetensors, nor a tokenizer",
+                "%s is not recognized: it starts with the bytes %016llx, expected a token shard, a "
+                "safetensors file or a tokenizer",
                 path, (unsigned long long)__builtin_bswap64(header));
 }
 
@@ -211,14 +214,14 @@ static enum status run_inspect(int n_args, char **args) {
     int n_paths;
     TRY(args_parse("inspect", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
     if (n_paths == 0)
-        return FAIL(STATUS_INVALID, "train inspect: name a file or a folder; see: train help inspect");
+        return FAIL(STATUS_INVALID, "train inspect: expected a file or folder; see: train help inspect");
     return file_is_folder(path) ? inspect_folder(path) : inspect_file(path);
 }
 
 const struct command command_inspect = {
     .name = "inspect",
     .synopsis = "FILE_OR_FOLDER [--tokenizer FILE]",
-    .summary = "say what a shard, tokenizer, safetensors file, checkpoint or run holds",
+    .summary = "describe a token shard, tokenizer, safetensors file, checkpoint or run",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_inspect,

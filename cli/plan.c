@@ -1,5 +1,6 @@
-// ./train plan CONFIG.json: what a run would take and send on each number of ranks, at every ZeRO stage. No
-// memory of the run's is touched, so that a model of any size can be planned anywhere.
+// ./train plan CONFIG.json: memory per rank and communication volume of a run, for several numbers of ranks,
+// at every ZeRO stage. None of the run's memory is allocated, so a model of any size can be planned on any
+// machine.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,18 +21,21 @@ enum { MOST_CASES = 64, MOST_RANKS = 4096 };
 static const char *ranks_list = "1,2,4,8";
 static int64_t per_machine = 0;
 static bool as_json = false, with_paper = false, fits = false;
-static uint64_t device_memory = 0, host_memory = 0; // 0: not said
+static uint64_t device_memory = 0, host_memory = 0; // 0: not given
 
 static const struct arg flags[] = {
     {"--ranks", ARG_STRING, &ranks_list, 0, 0, "numbers of ranks, separated by commas (1,2,4,8)"},
-    {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS, "ranks that share a machine; 0: all (0)"},
-    {"--fit", ARG_FLAG, &fits, 0, 0, "propose the fastest setting that fits, and the command to run"},
+    {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS,
+     "ranks per machine; 0: all on one machine (0)"},
+    {"--fit", ARG_FLAG, &fits, 0, 0,
+     "find the fastest settings that fit in memory, and print the command to run"},
     {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
-     "plan for a GPU of this memory for each rank, as in 24G"},
+     "plan for one GPU per rank with this much memory, such as 24G"},
     {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
-     "memory of a machine, for all ranks on it (what is available here)"},
-    {"--paper", ARG_FLAG, &with_paper, 0, 0, "table 1 of the ZeRO paper, by its formulas; needs no config"},
-    {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object, every figure exact"},
+     "host memory per machine, shared by its ranks (what is available here)"},
+    {"--paper", ARG_FLAG, &with_paper, 0, 0,
+     "print table 1 of the ZeRO paper from its formulas; needs no config"},
+    {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object with exact figures"},
 };
 
 // ---- numbers of ranks
@@ -39,19 +43,18 @@ static const struct arg flags[] = {
 static enum status parse_ranks(const char *list, struct plan_report *report) {
     report->cases = calloc(MOST_CASES, sizeof *report->cases);
     if (!report->cases)
-        return FAIL(STATUS_FAILED, "out of memory for plans");
+        return FAIL(STATUS_FAILED, "out of memory for the plans");
     for (const char *at = list;; at++) {
         char *end = NULL;
         errno = 0;
         long n = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
         if (!end || errno || n < 1 || n > MOST_RANKS || (*end && *end != ','))
             return FAIL(STATUS_INVALID,
-                        "train plan: --ranks is \"%s\", expected numbers from 1 to %d with commas between "
-                        "them, as in 1,2,4,8",
+                        "train plan: --ranks is \"%s\", expected numbers from 1 to %d separated by commas, "
+                        "such as 1,2,4,8",
                         list, MOST_RANKS);
         if (report->n_cases == MOST_CASES)
-            return FAIL(STATUS_INVALID, "train plan: --ranks names more than %d numbers of ranks",
-                        MOST_CASES);
+            return FAIL(STATUS_INVALID, "train plan: --ranks lists more than %d numbers", MOST_CASES);
         report->cases[report->n_cases++].world = (int)n;
         at = end;
         if (!*at)
@@ -59,21 +62,21 @@ static enum status parse_ranks(const char *list, struct plan_report *report) {
     }
 }
 
-// ---- the config, for one number of ranks after the other
+// ---- the configuration, for each number of ranks
 
 struct planner {
     const char *path;
     char **overrides;
     int n_overrides;
-    struct gpt_config weights; // the sizes found in model.init_from, if that is named
-    int n_ids;                 // of the tokenizer, if the vocabulary's size comes from it; else 0
-    struct device *device;     // opened again where ranks have other threads
+    struct gpt_config weights; // the sizes in model.init_from, if it is set
+    int n_ids;                 // of the tokenizer, if the vocabulary size comes from it; else 0
+    struct device *device;     // opened anew when the number of threads per rank changes
     struct plan_report report;
-    bool has_type;         // report.type
-    struct fit_report fit; // with --fit: a case for each of the report's
+    bool has_type;         // report.type is chosen
+    struct fit_report fit; // with --fit: one case for each of report.cases
 };
 
-// Opens the files that the model's sizes come from: once, as they are the same for all.
+// Reads the files that the model's sizes come from: once, as they do not depend on the number of ranks.
 static enum status find_sizes(struct planner *planner, const struct config *config) {
     if (config->model.init_from[0]) {
         struct weights weights;
@@ -89,7 +92,7 @@ static enum status find_sizes(struct planner *planner, const struct config *conf
     if (strcmp(path, "bytes") != 0 && !file_exists(path))
         return FAIL(
             STATUS_INVALID,
-            "%s: model.vocab_size comes from data.tokenizer, but there is no %s; make it first, or add "
+            "%s: model.vocab_size comes from data.tokenizer, but %s does not exist; create it, or set "
             "model.vocab_size=N",
             config->source, path);
     TRY(tokenizer_load(path, &tokenizer));
@@ -112,13 +115,13 @@ static enum status read_sizes(struct planner *planner) {
         report->partition = partition_name(partition);
         report->source = strdup(config.source);
         if (!report->source)
-            status = FAIL(STATUS_FAILED, "out of memory for plans");
+            status = FAIL(STATUS_FAILED, "out of memory for the plans");
     }
     config_free(&config);
     return status;
 }
 
-// ---- the device, which may be one that is only planned for
+// ---- the device, which need not exist here
 
 static enum status plan_gpu(struct planner *planner) {
     planner->report.gpu_is_planned = true;
@@ -130,24 +133,25 @@ static enum status open_or_plan(struct planner *planner, const struct config *co
     if (device_memory > 0 && strcmp(name, "cpu") == 0)
         return FAIL(
             STATUS_INVALID,
-            "%s: --device-memory is a GPU's, but device is cpu; add device=cuda, or say --host-memory",
+            "%s: --device-memory is for GPUs, but device is cpu; add device=cuda, or use --host-memory",
             config->source);
     if (device_memory > 0)
         return plan_gpu(planner);
     enum status status = device_open(name, n_threads, 0, &planner->device);
     if (status != STATUS_UNSUPPORTED || strcmp(name, "cuda") != 0)
         return status;
-    status_clear(); // no GPU here, and none is needed
+    status_clear(); // there is no GPU here, and a plan needs none
     return plan_gpu(planner);
 }
 
-// What it has. A GPU that is here measures the matrix products of what is planned for it, once and for the
-// run; for the many settings of --fit that would take minutes, so they are planned as for one that is not.
+// The GPU's memory, for --fit. Then switches to a planned GPU: a real one would measure the matrix products
+// of every setting, which takes minutes for the many settings of --fit.
 static enum status measure_gpu(struct planner *planner) {
     size_t available = device_memory;
     if (device_memory == 0 && planner->report.gpu_is_planned)
-        return FAIL(STATUS_INVALID,
-                    "train plan: there is no GPU here to ask; add --device-memory SIZE, as in 24G");
+        return FAIL(
+            STATUS_INVALID,
+            "train plan: there is no GPU here; give its memory with --device-memory SIZE, such as 24G");
     if (device_memory == 0)
         TRY(device_memory_available(planner->device, &available));
     planner->fit.on_gpu = true;
@@ -171,7 +175,7 @@ static enum status open_device(struct planner *planner, const struct config *con
     return fits && planner->device->place == REGION_DEVICE ? measure_gpu(planner) : STATUS_OK;
 }
 
-// As a new run does; the first plan decides for all.
+// The compute type, chosen as a new run does. The first plan decides for all.
 static enum status choose_type(struct planner *planner, const struct config *config) {
     struct plan_report *report = &planner->report;
     if (planner->has_type)
@@ -185,7 +189,8 @@ static enum status choose_type(struct planner *planner, const struct config *con
 
 // ---- planning
 
-// What there is, and where nothing fits, what else would.
+// The settings that fit. If there are none: the largest preset that fits, and whether narrower optimizer
+// state would.
 static enum status fit_case(struct planner *planner, const struct plan_request *plan, struct fit_case *out) {
     const struct fit_request request = {
         .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
@@ -225,7 +230,7 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
     return status;
 }
 
-// A number of ranks that the batch does not divide by is no failure: it is said, and the others follow.
+// A number of ranks that does not divide the batch is not a failure: it is reported in its place.
 static enum status refuse(struct plan_case *one, const char *source) {
     const char *message = status_message();
     size_t n = strlen(source);
@@ -233,7 +238,7 @@ static enum status refuse(struct plan_case *one, const char *source) {
         message += n + 2;
     one->refused = strdup(message);
     status_clear();
-    return one->refused ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for plans");
+    return one->refused ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the plans");
 }
 
 static enum status plan_one(struct planner *planner, struct plan_case *one) {
@@ -262,7 +267,7 @@ static enum status begin_fit(struct planner *planner) {
     planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_bytes();
     planner->fit.host_is_here = host_memory == 0;
     planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
-    return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for proposals");
+    return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the proposals");
 }
 
 static enum status plan_all(struct planner *planner) {
@@ -311,7 +316,7 @@ static void planner_free(struct planner *planner) {
 
 static enum status run_with(int n_positional, const char **positional) {
     if (fits && with_paper)
-        return FAIL(STATUS_INVALID, "train plan: --fit and --paper do not go together");
+        return FAIL(STATUS_INVALID, "train plan: --fit and --paper cannot be combined");
     if (n_positional == 0)
         return with_paper
                    ? print(NULL)
@@ -344,16 +349,14 @@ static enum status run_plan(int n_args, char **args) {
 const struct command command_plan = {
     .name = "plan",
     .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] [--fit] | --paper",
-    .summary = "memory and messages of a run on any number of ranks, at every ZeRO stage",
+    .summary = "predict memory and communication of a run on any number of ranks, at every ZeRO stage",
     .details =
-        "Allocates nothing of it. Workspace depends on the threads of a rank: run.threads, or this\n"
-        "machine's cores shared among the ranks on a machine. A GPU need not be here: with device=cuda or\n"
-        "--device-memory one is planned for.\n\n"
-        "--fit tries what leaves the run the same to the bit or to rounding (ZeRO stage, recompute, what "
-        "waits\n"
-        "on the host, smaller micro-batches of the same batch) and prints the fastest that fits as a "
-        "command.\n"
-        "Exit code 1 when nothing fits; it then names the largest preset that would train.",
+        "Nothing of the run is allocated. Workspace depends on the threads per rank: run.threads, or this\n"
+        "machine's cores divided among the ranks of a machine. No GPU is needed to plan for one: use\n"
+        "device=cuda or --device-memory.\n\n"
+        "--fit varies only what keeps the run's results the same, to the bit or up to rounding: ZeRO stage,\n"
+        "recompute, offload, and smaller micro-batches of the same batch. It prints the fastest settings\n"
+        "that fit, as a command. Exit code 1 if nothing fits; it then names the largest preset that does.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_plan,

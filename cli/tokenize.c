@@ -19,20 +19,22 @@ static int64_t shard_tokens = SHARD_MAX_TOKENS;
 static const char *out_folder = NULL, *tokenizer_path = NULL;
 
 static const struct arg flags[] = {
-    {"--out", ARG_STRING, &out_folder, 0, 0, "the folder to write train-*.bin, val-*.bin and meta.json to"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "a tiktoken file, a vocab.bpe, or \"bytes\""},
-    {"--split", ARG_NUMBER, &held_out, 0, 0.99, "hold out this last part of the text, by bytes (0)"},
-    {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9,
-     "start a new shard at this many tokens (100000000)"},
+    {"--out", ARG_STRING, &out_folder, 0, 0,
+     "the folder for train-*.bin, val-*.bin and meta.json (required)"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
+     "a tiktoken file, a vocab.bpe, or \"bytes\" (required)"},
+    {"--split", ARG_NUMBER, &held_out, 0, 0.99,
+     "fraction of the text, from its end, to hold out for validation (0)"},
+    {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9, "tokens per shard (100000000)"},
 };
 
-// One split being written: shards of it as they fill. All stay under temporary names until everything is on
-// disk, as a disk that fills must leave what an earlier run wrote.
+// One split being written, shard by shard. All shards keep temporary names until everything is on disk, so
+// that a full disk leaves the files of an earlier run intact.
 struct split_writer {
     const char *name; // "train", "val"
     struct shard_writer *shards;
     int n_shards, capacity;
-    bool open; // the last of them takes tokens
+    bool open; // the last shard is not full yet
     size_t n_tokens, n_bytes;
 };
 
@@ -84,7 +86,7 @@ static enum status add_ids(struct split_writer *split, const int32_t *ids, size_
     return STATUS_OK;
 }
 
-// A document, or its part that belongs to the split: end-of-text, then its tokens.
+// Adds a document, or the part of it that belongs to the split: end-of-text, then its tokens.
 static enum status add_text(struct split_writer *split, const struct tokenizer *tokenizer, const char *text,
                             size_t bytes) {
     struct token_list list = {0};
@@ -103,13 +105,12 @@ static enum status add_text(struct split_writer *split, const struct tokenizer *
 
 static void report(const struct split_writer *split) {
     if (split->n_bytes > 0)
-        log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes a token", split->name, split->n_bytes,
+        log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes per token", split->name, split->n_bytes,
                  split->n_tokens, split->n_shards, split->n_shards == 1 ? "" : "s",
                  (double)split->n_bytes / (double)split->n_tokens);
 }
 
-// What an earlier run left must not be taken for this one's: removes the split's shards beyond those just
-// written.
+// Removes the split's shards that an earlier run left beyond those just written.
 static enum status remove_stale(const struct split_writer *split) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, out_folder);
@@ -150,8 +151,8 @@ static enum status write_meta(const struct tokenizer *tokenizer, const struct sp
     return status;
 }
 
-// Everything is on disk: only names change from here on. meta.json goes first and comes last, so that it
-// never describes shards that are not those beside it.
+// Renames the shards, when all data is on disk. meta.json is removed first and written last, so that it
+// always describes the shards next to it.
 static enum status publish(struct split_writer splits[2], const char *meta_path, struct file_writer *meta) {
     if (unlink(meta_path) != 0 && errno != ENOENT)
         return FAIL(STATUS_FAILED, "cannot replace %s: %s", meta_path, strerror(errno));
@@ -206,12 +207,12 @@ static enum status tokenize(const char *const *paths, int n_paths) {
     TRY(tokenizer_load(tokenizer_path, &tokenizer));
     enum status status = STATUS_OK;
     if (tokenizer_n_ids(tokenizer) > 65536)
-        status = FAIL(STATUS_INVALID, "%s has %d ids, and a shard's tokens hold 65536", tokenizer_path,
+        status = FAIL(STATUS_INVALID, "%s has %d ids, but token shards support at most 65536", tokenizer_path,
                       tokenizer_n_ids(tokenizer));
     if (status == STATUS_OK)
         status = corpus_read(&corpus, paths, n_paths, held_out);
     if (status == STATUS_OK && corpus.bytes == 0)
-        status = FAIL(STATUS_INVALID, "train tokenize: %s holds no text", paths[0]);
+        status = FAIL(STATUS_INVALID, "train tokenize: %s contains no text", paths[0]);
     if (status == STATUS_OK)
         status = write_shards(tokenizer, &corpus);
     corpus_free(&corpus);
@@ -235,8 +236,8 @@ static enum status run_tokenize(int n_args, char **args) {
 const struct command command_tokenize = {
     .name = "tokenize",
     .synopsis = "TEXT... --out DIR --tokenizer FILE [--split 0.05]",
-    .summary = "turn text files into token shards, with a held-out split",
-    .details = "Each file is a document, preceded by end-of-text; - reads standard input.",
+    .summary = "tokenize text files into token shards, with a validation split",
+    .details = "Each file is one document, preceded by end-of-text; - reads standard input.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenize,

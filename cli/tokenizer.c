@@ -15,14 +15,16 @@ static double held_out = 0;
 static const char *out_path = NULL, *tokenizer_path = NULL;
 
 static const struct arg flags[] = {
-    {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536, "train: ids, end-of-text included (4096)"},
-    {"--split", ARG_NUMBER, &held_out, 0, 0.99, "train: hold out this last part of the text (0)"},
-    {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format"},
+    {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536,
+     "train: number of ids, including end-of-text (4096)"},
+    {"--split", ARG_NUMBER, &held_out, 0, 0.99,
+     "train: fraction of the text, from its end, to leave out (0)"},
+    {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format (required)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
 };
 
-// The folder that --out is to stand in, made if absent.
+// Creates the folder of --out if necessary.
 static enum status make_out_folder(void) {
     const char *slash = strrchr(out_path, '/');
     if (!slash || slash == out_path)
@@ -40,8 +42,7 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     if (!out_path)
         return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
     if (n_paths == 0)
-        return FAIL(STATUS_INVALID,
-                    "train tokenizer train: name one or more text files (- for standard input)");
+        return FAIL(STATUS_INVALID, "train tokenizer train: expected text files (- for standard input)");
     enum status status = corpus_read(&corpus, paths, n_paths, held_out);
     for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
         text_add_bytes(&text, corpus.texts[i].text, corpus.texts[i].train_bytes);
@@ -75,7 +76,7 @@ static enum status encode(const struct tokenizer *tokenizer, const char *const *
     return status;
 }
 
-// The ids in a text of numbers, to standard output as bytes.
+// Parses ids from text, and writes their bytes to standard output.
 static enum status decode_ids(const struct tokenizer *tokenizer, const char *text) {
     for (const char *at = text; *(at += strspn(at, " \t\r\n,"));) {
         char *end;
@@ -86,7 +87,7 @@ static enum status decode_ids(const struct tokenizer *tokenizer, const char *tex
                                 : NULL;
         if (!bytes)
             return FAIL(STATUS_INVALID,
-                        "train tokenizer decode: \"%.*s\" is no id of this tokenizer (0 to %d)",
+                        "train tokenizer decode: \"%.*s\" is not an id of this tokenizer (0 to %d)",
                         (int)strcspn(at, " \t\r\n,"), at, tokenizer_n_ids(tokenizer) - 1);
         fwrite(bytes, 1, n_bytes, stdout);
         at = end;
@@ -114,9 +115,10 @@ static enum status run_with(const char **words, int n_words) {
         return train_tokenizer(words + 1, n_words - 1);
     bool encoding = strcmp(action, "encode") == 0;
     if (!encoding && strcmp(action, "decode") != 0)
-        return FAIL(STATUS_INVALID,
-                    "train tokenizer: \"%s\" is none of train, encode, decode; see: train help tokenizer",
-                    action);
+        return FAIL(
+            STATUS_INVALID,
+            "train tokenizer: expected train, encode or decode, got \"%s\"; see: train help tokenizer",
+            action);
     if (!tokenizer_path)
         return FAIL(STATUS_INVALID, "train tokenizer %s: --tokenizer FILE is missing", action);
     TRY(tokenizer_load(tokenizer_path, &tokenizer));
@@ -143,8 +145,8 @@ const struct command command_tokenizer = {
     .name = "tokenizer",
     .synopsis =
         "train TEXT... --out FILE | encode [TEXT...] --tokenizer FILE | decode [ID...] --tokenizer FILE",
-    .summary = "train a byte-pair tokenizer; turn text to ids and back",
-    .details = "encode and decode read standard input when nothing else is named.",
+    .summary = "train a byte-pair tokenizer, encode text, decode ids",
+    .details = "encode and decode read standard input when no TEXT or ID is given.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenizer,

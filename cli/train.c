@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "trainer/trainer.h"
 
-// Adds an argument as a shell takes it back.
+// Adds an argument, quoted for the shell where necessary.
 static void add_quoted(struct text *line, const char *argument) {
     if (argument[strspn(
             argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")] == '\0') {
@@ -20,7 +20,7 @@ static void add_quoted(struct text *line, const char *argument) {
     text_add(line, "'");
 }
 
-// The command that goes on with this run: as it was given, but resuming.
+// The command that resumes this run: as given, without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
     if (world > 1)
@@ -45,7 +45,7 @@ static enum status run_train(int n_args, char **args) {
     if (comm_open(&options, &comm) != STATUS_OK)
         status = status == STATUS_OK ? STATUS_FAILED : status;
     if (comm && comm->rank > 0)
-        log_set_level(LOG_QUIET); // rank 0 alone speaks
+        log_set_level(LOG_QUIET); // only rank 0 prints
     if (comm)
         status = comm_agree(comm, status);
     add_command(&command, comm ? comm->world : 1, n_args, args);
@@ -63,10 +63,10 @@ static enum status run_train(int n_args, char **args) {
 const struct command command_train = {
     .name = "train",
     .synopsis = "CONFIG.json [section.key=value ...]",
-    .summary = "train a model, or go on where its run stopped (the word train may be left out)",
-    .details = "The configuration is one JSON object; ./train options lists every option with its default.\n"
-               "An override's value is JSON, a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
-               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; the same "
-               "command goes on.",
+    .summary = "train a model, or resume its run (the default command: the word train may be omitted)",
+    .details = "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
+               "Override values are JSON; a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
+               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits. Run the same\n"
+               "command again to resume.",
     .run = run_train,
 };

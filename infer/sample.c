@@ -1,6 +1,6 @@
-// The loop of generation: every sequence of the generator holds a text until that ends, and then takes the
-// next. A step appends one token to each of them, draws, and shows. Bytes are held back until they make a
-// whole character, and texts until those before them are complete.
+// The generation loop. Each sequence of the generator works on one text, and takes the next one when that
+// ends. A step appends a token to every sequence, samples and writes. Bytes are held back until they form a
+// whole character, and texts until the earlier ones are complete.
 #include "infer/sample.h"
 
 #include <stdbool.h>
@@ -11,17 +11,17 @@
 
 #define LONGEST_CHARACTER 4
 
-// What one sequence of the generator is busy with.
+// The text that one sequence of the generator works on.
 struct text_slot {
     int64_t text; // -1: none
     int64_t n_drawn;
-    struct token_list context;    // everything so far
-    size_t n_new;                 // of it, what the generator has not seen
-    char held[LONGEST_CHARACTER]; // the start of a character
+    struct token_list context;    // prompt and text so far
+    size_t n_new;                 // its last tokens, which the generator has not processed yet
+    char held[LONGEST_CHARACTER]; // the incomplete character at its end
     size_t n_held;
 };
 
-// What waits for its turn.
+// Text that is held back until all earlier texts are complete.
 struct waiting {
     struct text text;
     bool complete;
@@ -32,17 +32,17 @@ struct sampler {
     struct generator *generator;
     struct stream *stream;
     const struct unit_hooks *hooks;
-    int64_t n_texts, n_begun, n_shown; // taken by a slot; shown to the end
+    int64_t n_texts, n_begun, n_shown; // n_begun: assigned to a sequence; n_shown: written completely
     int64_t n_made;
     struct waiting *waiting; // (n_texts)
-    // (sequences) each; those of a step in front
+    // (sequences) each; of the last three, a step uses the first entries
     struct text_slot *slots;
     int *sequences;
     int32_t *tokens;
     uint64_t *counters;
 };
 
-// ---- showing
+// ---- output
 
 static const char *prompt_of(const struct sampler *sampler, int64_t text) {
     return sampler->request->prompts[text / sampler->request->n_samples];
@@ -56,7 +56,7 @@ static enum status begin_showing(struct sampler *sampler) {
     return request->begin(request->context, text, prompt_of(sampler, text));
 }
 
-// The first that is not complete is shown as it is made.
+// The first incomplete text is streamed; later ones are held back.
 static enum status show(struct sampler *sampler, int64_t text, const char *bytes, size_t n) {
     if (text == sampler->n_shown)
         return sampler->request->write(sampler->request->context, bytes, n);
@@ -78,7 +78,7 @@ static enum status show_complete(struct sampler *sampler) {
     return STATUS_OK;
 }
 
-// The length of the character that this byte starts; 1 for what starts none.
+// Bytes of the UTF-8 character that starts with this byte; 1 if no character starts with it.
 static size_t character_length(unsigned char first) {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
@@ -92,7 +92,7 @@ static enum status show_held(struct sampler *sampler, struct text_slot *slot) {
 static enum status show_bytes(struct sampler *sampler, struct text_slot *slot, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         bool continues = ((unsigned char)bytes[i] & 0xC0) == 0x80;
-        if (!continues) // what is held was cut short: show it as it is
+        if (!continues) // the held character was cut short: write its bytes as they are
             TRY(show_held(sampler, slot));
         slot->held[slot->n_held++] = bytes[i];
         if (slot->n_held == character_length((unsigned char)slot->held[0]))
@@ -101,7 +101,7 @@ static enum status show_bytes(struct sampler *sampler, struct text_slot *slot, c
     return STATUS_OK;
 }
 
-// ---- making
+// ---- decoding
 
 enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, const char *prompt,
                           struct token_list *list) {
@@ -113,8 +113,8 @@ enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, con
         if (list->ids[i] >= vocab_size)
             return FAIL(
                 STATUS_INVALID,
-                "the prompt's token %d is beyond the model's vocabulary of %d: the tokenizer is not the "
-                "model's",
+                "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is not the "
+                "one that the model was trained with",
                 list->ids[i], vocab_size);
     return STATUS_OK;
 }
@@ -139,8 +139,8 @@ static enum status end_text(struct sampler *sampler, struct text_slot *slot) {
     return show_complete(sampler);
 }
 
-// Brings a sequence up to date but for its last token, which the step takes; a full context starts again from
-// the last half of what it held.
+// Appends a sequence's new tokens, except the last one, which the step appends. When the context is full,
+// starts a new one from the last half of it.
 static enum status advance(struct sampler *sampler, int sequence) {
     struct text_slot *slot = &sampler->slots[sequence];
     size_t positions = (size_t)sampler->request->positions;
@@ -170,7 +170,7 @@ static enum status take_token(struct sampler *sampler, struct text_slot *slot, i
     return slot->n_drawn == request->n_tokens ? end_text(sampler, slot) : STATUS_OK;
 }
 
-// One token for each text in work. *n: how many those are; 0 at the end.
+// Generates one token for each active text. *n: how many there were; 0 when all texts are complete.
 static enum status step(struct sampler *sampler, int *n) {
     const struct sample_request *request = sampler->request;
     int n_ids = tokenizer_n_ids(request->tokenizer);

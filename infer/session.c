@@ -1,4 +1,4 @@
-// Weights are read as fp32, a chunk at a time, and rounded to the type that the run computed in.
+// Weights are read as fp32, chunk by chunk, and converted to the compute type of the run.
 #include "infer/session.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// A trained model ready for use: found, loaded onto a device, with its tokenizer. For the commands that train
-// nothing.
+// A trained model for inference: finds its weights and tokenizer and loads them onto a device. For the
+// commands that do not train.
 #ifndef ZERO_INFER_SESSION_H
 #define ZERO_INFER_SESSION_H
 
@@ -10,13 +10,13 @@
 #include "model/unsharded.h"
 
 struct session {
-    struct weights weights; // open until session_load
+    struct weights weights; // the source; open until session_load
     struct params params;
     struct device *device;
     struct stream stream;
     enum dtype type;
     struct memory memory;
-    struct tokenizer *tokenizer; // NULL when none was found or given
+    struct tokenizer *tokenizer; // NULL: none was given or recorded with the checkpoint
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`
     char *span;              // all units, in `type`
@@ -24,14 +24,15 @@ struct session {
 };
 
 struct session_options {
-    const char *path;      // run, checkpoint or Hugging Face folder
-    const char *device;    // as the option `device`
-    int64_t threads;       // as run.threads
+    const char *path;      // a run, checkpoint or Hugging Face folder (infer/weights.h)
+    const char *device;    // like the option `device`
+    int64_t threads;       // like run.threads
     const char *tokenizer; // "" or NULL: the checkpoint's own
 };
 
-// Opens everything but the weights' memory. The caller then adds its own regions (gpt_new, generator_new) to
-// session->memory.table, and calls session_load, which allocates, and binds afterwards.
+// Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them
+// (gpt_bind, generator_bind). session_open opens the weights, the tokenizer and the device; session_load
+// allocates the table's memory and reads the weights. session_close may follow a failure of either.
 enum status session_open(struct session *session, const struct session_options *options) MUST_CHECK;
 enum status session_load(struct session *session) MUST_CHECK;
 void session_close(struct session *session);

@@ -1,4 +1,4 @@
-// One face for two kinds of weights: ours and Hugging Face's.
+// One interface to checkpoints and Hugging Face folders.
 #include "infer/weights.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 
-// True also when the folder cannot be examined: opening it then reports why.
+// Also true when the folder cannot be examined: opening it then reports why.
 static bool holds(const char *folder, const char *name) {
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
@@ -29,9 +29,9 @@ enum status weights_open(struct weights *weights, const char *path) {
     if (holds(path, "model.safetensors"))
         return huggingface_read_config(path, &weights->config);
     return FAIL(STATUS_INVALID,
-                "%s holds no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
+                "%s contains no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
                 "(with step-N), a checkpoint (with manifest.json) or a Hugging Face GPT-2 folder "
-                "(config.json and model.safetensors)",
+                "(with config.json and model.safetensors)",
                 path);
 }
 

@@ -153,7 +153,8 @@ static int longest_chunk(int n) {
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
-    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1, .lengths = generator->row_lengths};
+    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1,
+                                  .lengths = generator->row_lengths};
     int *rows = calloc((size_t)sequences, sizeof *rows);
     enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
     pass.sequences = rows;
@@ -282,7 +283,8 @@ enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens, int n) {
     struct runner runner = {.device = generator->device, .stream = stream};
     int length = generator->lengths[sequence];
-    struct generator_pass pass = {generator, &runner, hooks, .B = 1, .sequences = &sequence, .lengths = &length};
+    struct generator_pass pass = {generator,         &runner, hooks, .B = 1, .sequences = &sequence,
+                                  .lengths = &length};
     TRY(check_room(generator, sequence, n));
     for (; n > 0; tokens += pass.T, n -= pass.T) {
         pass.T = longest_chunk(n);

@@ -76,8 +76,8 @@ static enum status measure_limits(struct machine_bench *bench) {
     const struct operation_bench *operations = &bench->operations;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gemm_rate rate;
-        TRY(device_measure_gemm_rate(operations->device, operations->B * operations->T, BENCH_C, (enum dtype)type, GEMM_SECONDS,
-                                     &rate));
+        TRY(device_measure_gemm_rate(operations->device, operations->B * operations->T, BENCH_C,
+                                     (enum dtype)type, GEMM_SECONDS, &rate));
         bench->gemm_rate[type] = rate.best;
     }
     return device_measure_bandwidth(operations->device, &bench->bandwidth);
@@ -147,8 +147,8 @@ static void report_case(const struct machine_bench *bench, const struct operatio
     if (as_json)
         printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"flops\": %.6g, "
                "\"bytes\": %.6g, \"limit\": \"%s\", \"of_limit\": %.4g}",
-               first ? "" : ",", one->name, dtype_name(bench->operations.type), seconds, cost->flops, cost->bytes,
-               cost_limit_name(limit), least / seconds);
+               first ? "" : ",", one->name, dtype_name(bench->operations.type), seconds, cost->flops,
+               cost->bytes, cost_limit_name(limit), least / seconds);
     else
         printf("%-22s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->operations.type),
                seconds * 1e3, (compute ? cost->flops : cost->bytes) / seconds / 1e9,

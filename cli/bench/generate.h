@@ -1,5 +1,5 @@
-// ./train bench --generate: steps of generation, compared with memory bandwidth. A token of a single text reads
-// every weight once, and nothing else of that size.
+// ./train bench --generate: steps of generation, compared with memory bandwidth. A token of a single text
+// reads every weight once, and nothing else of that size.
 #ifndef ZERO_CLI_BENCH_GENERATE_H
 #define ZERO_CLI_BENCH_GENERATE_H
 
@@ -7,9 +7,9 @@
 
 #include "base/status.h"
 
-// Runs on the CPU, with random weights of the sizes in a configuration. For each compute type and several batch
-// sizes, prints medians of: seconds per step (with sampling), tokens per second, and the step's bytes per second
-// as a fraction of a plain read loop over the same weights, measured in alternation.
+// Runs on the CPU, with random weights of the sizes in a configuration. For each compute type and several
+// batch sizes, prints medians of: seconds per step (with sampling), tokens per second, and the step's bytes
+// per second as a fraction of a plain read loop over the same weights, measured in alternation.
 enum status bench_generate(const char *config_path, int n_threads, bool quick, bool as_json) MUST_CHECK;
 
 #endif

@@ -1,5 +1,6 @@
-// Each array is an allocation of its own, with huge pages where the system has them. Besides optimizer steps there
-// are plain loops, whose bandwidth is the limit for the steps, and the separate passes that a step fuses.
+// Each array is an allocation of its own, with huge pages where the system has them. Besides optimizer steps
+// there are plain loops, whose bandwidth is the limit for the steps, and the separate passes that a step
+// fuses.
 #include "cli/bench/optimizer.h"
 
 #include <omp.h>
@@ -36,8 +37,8 @@ enum { LINE = 64 / sizeof(float), AHEAD = 2048 / sizeof(float) };
 enum loop { ADD, TRIAD, SCALE };
 
 // `loop` is a compile-time constant at every call.
-static inline __attribute__((always_inline)) void over_lines(const struct optimizer_bench *bench, enum loop loop,
-                                                             size_t first, size_t end) {
+static inline __attribute__((always_inline)) void over_lines(const struct optimizer_bench *bench,
+                                                             enum loop loop, size_t first, size_t end) {
     float *restrict to = bench->arrays[GRAD];
     const float *restrict a = bench->arrays[MASTER], *restrict b = bench->arrays[M];
     for (size_t i = first * LINE; i < end * LINE; i += LINE) {
@@ -146,8 +147,8 @@ static enum status fill(struct optimizer_bench *bench, int array, float value) {
         &(struct fill_args){.out = bench->arrays[array], .n = n, .value = value, .type = DTYPE_F32});
 }
 
-// Moments left by another case are cleared when the type changes: in the new type they could be NaN or subnormal,
-// and subnormals are slow.
+// Moments left by another case are cleared when the type changes: in the new type they could be NaN or
+// subnormal, and subnormals are slow.
 static enum status prepare(struct optimizer_bench *bench, const struct optimizer_case *one) {
     TRY(fill(bench, GRAD, moment_float(0x3c003c00u))); // two bf16 of about the same value
     if (one->state_type == bench->kept)

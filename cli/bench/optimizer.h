@@ -8,8 +8,8 @@
 #include "base/status.h"
 
 // Answers requests (cli/bench/requests.h) on the CPU, with the state of n elements (rounded up to whole cache
-// lines). A request names a case, which runs once; the answer is its seconds. STATUS_INVALID for an unknown name
-// lists the cases.
+// lines). A request names a case, which runs once; the answer is its seconds. STATUS_INVALID for an unknown
+// name lists the cases.
 enum status bench_optimizer(int n_threads, size_t n) MUST_CHECK;
 
 #endif

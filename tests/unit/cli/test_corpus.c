@@ -217,8 +217,8 @@ static void test_what_is_missing(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, tokenize(2, "bytes", "1.5", "100"), "--split", "1.5");
     EXPECT_FAILURE(STATUS_INVALID, tokenize(2, "bytes", "0", "0"), "--shard-tokens");
     char *bad_action[] = {(char[]){"trian"}};
-    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(1, bad_action), "trian", "train, encode, decode");
-    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(0, NULL), "train, encode, decode");
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(1, bad_action), "trian", "train, encode or decode");
+    EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(0, NULL), "train, encode or decode");
     char *no_tokenizer[] = {(char[]){"encode"}};
     EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(1, no_tokenizer), "--tokenizer");
     char *no_out[] = {(char[]){"train"}, paths[1]};
