@@ -1,7 +1,6 @@
-// A whole model in memory, for tests of model/: the plainest owner of parameters and gradients that the hooks
-// allow, and AdamW over it. whole_data, the norm and the update rely on devices whose memory the host can
-// read (cpu, ref); the rest serves a GPU too. Header only, as every test links tests/support but only those
-// of model/ link the model.
+// A whole model in memory, for tests of model/: unsharded parameters and gradients, and AdamW. whole_data,
+// the norm and the update need a device whose memory the host can read (cpu, ref); the rest works on a GPU,
+// too. Header only, because every test links tests/support, but only those of model/ link the model.
 #ifndef ZERO_TESTS_WHOLE_MODEL_H
 #define ZERO_TESTS_WHOLE_MODEL_H
 
@@ -13,7 +12,7 @@
 #include <string.h>
 
 #include <setjmp.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include "base/arena.h"
@@ -30,7 +29,7 @@
             fail_msg("%s", status_message());                                                                \
     } while (0)
 
-#define WHOLE_MODEL_SEQUENCES 5 // of its generator
+#define WHOLE_MODEL_SEQUENCES 5 // of the generator
 
 struct whole_model {
     struct params params;
@@ -39,7 +38,7 @@ struct whole_model {
     enum dtype state; // of gradients, master weights and moments: fp32, or double for DTYPE_F64
     struct region_table table;
     int param_region, master_region, grad_region, m_region,
-        v_region; // master is param unless that is narrower
+        v_region; // master: the parameters themselves, unless they are bf16 or fp16
     void *memory[N_REGION_KINDS][N_REGION_PLACES];
     struct arena pinned[N_REGION_KINDS]; // of memory in REGION_HOST, where the device has memory of its own
     struct stream stream;
@@ -53,13 +52,13 @@ static inline void *whole_data(const struct whole_model *model, int region) {
     return region_data(&model->table, region);
 }
 
-// For hooks of a test's own, which change what those of the model give.
+// For a test's own hooks, which modify what the model's hooks return.
 static inline enum status whole_acquire(struct whole_model *model, struct stream *stream, int unit,
                                         enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
     return model->hooks.params_acquire(model->hooks.context, stream, unit, pass, next, view);
 }
 
-// Whether weights of this compute type have fp32 master weights beside them.
+// Whether this compute type has separate fp32 master weights.
 static inline bool is_narrow(enum dtype type) {
     return type == DTYPE_BF16 || type == DTYPE_F16;
 }
@@ -83,7 +82,7 @@ static inline double state_get(const void *data, enum dtype type, size_t i) {
                                 : (double)((const float *)data)[i];
 }
 
-// Copies either way, and waits.
+// Copies in either direction, and waits.
 static inline void whole_copy(struct whole_model *model, void *to, const void *from, size_t bytes) {
     assert_ok(model->device->copy(&model->stream, to, from, bytes));
     assert_ok(model->device->synchronize(&model->stream));
@@ -97,7 +96,7 @@ static inline void whole_fill(struct whole_model *model, void *to, int byte, siz
     free(from);
 }
 
-// Makes NaN of everything that a pass may only read after writing it.
+// Fills with NaN all memory that a pass must write before it reads it.
 static inline void whole_model_poison(struct whole_model *model) {
     static const enum region_kind kinds[] = {REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -107,7 +106,7 @@ static inline void whole_model_poison(struct whole_model *model) {
                            model->table.arena_bytes[kinds[i]][place]);
 }
 
-// As zero/memory: pinned where a device copies to and from it.
+// As kernels/memory.c: page-locked where the device copies.
 static inline void whole_memory_new(struct whole_model *model, enum region_kind kind,
                                     enum region_place place) {
     size_t bytes = model->table.arena_bytes[kind][place];
@@ -123,7 +122,7 @@ static inline void whole_memory_new(struct whole_model *model, enum region_kind 
         region_table_bind(&model->table, kind, place, *memory);
 }
 
-// Adds the regions, allocates and binds them. positions > 0: with a generator of so many.
+// Adds the regions, allocates and binds them. positions > 0: with a generator of that context length.
 static inline void whole_model_init(struct whole_model *model, const struct gpt_config *config,
                                     struct device *device, const struct gpt_options *options, int positions) {
     *model = (struct whole_model){.device = device, .options = *options};
@@ -173,7 +172,7 @@ static inline void whole_model_free(struct whole_model *model) {
     params_free(&model->params);
 }
 
-// Takes fp32 values for a unit's span as master weights, rounded where the compute type is narrower.
+// Sets a unit's master weights to fp32 values, and its parameters to them in the compute type.
 static inline void whole_model_set_unit(struct whole_model *model, int unit, const float *values) {
     const struct param_unit *u = &model->params.units[unit];
     enum dtype type = model->options.type, master = is_narrow(type) ? DTYPE_F32 : type;
@@ -193,7 +192,7 @@ static inline void whole_model_set_unit(struct whole_model *model, int unit, con
     free(converted);
 }
 
-// The model's own first values.
+// The model's initial values.
 static inline void whole_model_randomize(struct whole_model *model, uint64_t seed) {
     float *values = malloc(model->params.n_elements * sizeof *values);
     assert_non_null(values);
@@ -240,7 +239,7 @@ static inline void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_
         tokens[i] = (int32_t)rng_below(7, stream, (uint64_t)i, (uint64_t)vocab_size);
 }
 
-// Initial weights are too tame to show much: norms of 1 and biases of 0 hide their gradients' errors.
+// Perturbs the initial weights: norms of 1 and biases of 0 hide errors of gradients.
 static inline void whole_model_liven(struct whole_model *model) {
     float *values = malloc(model->params.n_elements * sizeof *values);
     assert_non_null(values);
@@ -261,7 +260,7 @@ struct step_result {
     size_t bytes;
 };
 
-// One training pass over tokens that are always the same, everything else poisoned first.
+// One training pass over fixed tokens, from poisoned buffers.
 static inline struct step_result whole_model_step(struct whole_model *model, const struct unit_hooks *hooks) {
     int32_t tokens[64], targets[64];
     int n = model->options.B * model->options.T;

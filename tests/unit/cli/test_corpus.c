@@ -1,4 +1,4 @@
-// From text files to shards: where the held-out tail begins, and what ./train tokenize writes.
+// From text files to shards: where the validation split begins, and what ./train tokenize writes.
 #include "tests/support/expect.h"
 
 #include <stdbool.h>
@@ -60,20 +60,20 @@ static void expect_cuts(const char *const *texts, int n, double held_out, const 
 
 static void test_where_the_tail_begins(void **state) {
     (void)state;
-    // Ten lines of ten bytes: the cut falls after the line in which it would fall.
+    // Ten lines of ten bytes: the cut moves to the end of its line.
     const char *lines[] = {"line 0...\nline 1...\nline 2...\nline 3...\nline 4...\n"
                            "line 5...\nline 6...\nline 7...\nline 8...\nline 9...\n"};
     expect_cuts(lines, 1, 0, (const size_t[]){100});
     expect_cuts(lines, 1, 0.25, (const size_t[]){80});
     expect_cuts(lines, 1, 0.48, (const size_t[]){60});
     expect_cuts(lines, 1, 0.05, (const size_t[]){95}); // in the last line: after a character
-    // No line end: after a character, never within one. Ten characters of three bytes.
+    // Without line ends the cut moves to the end of a character. Ten characters of three bytes.
     const char *one_line[] = {"\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"
                               "\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"};
     expect_cuts(one_line, 1, 0.1, (const size_t[]){27});
     expect_cuts(one_line, 1, 0.15, (const size_t[]){27}); // 25.5 bytes: 25 is in the ninth
     expect_cuts(one_line, 1, 0.2, (const size_t[]){24});
-    // Over several texts: what comes before the cut is for training, what comes after is held out.
+    // Several texts: what precedes the cut is for training, the rest is held out.
     const char *texts[] = {"one\ntwo\nthree\nfour\n", "five\nsix\nseven\n", "eight\nnine\nten\n"}; // 19 15 15
     expect_cuts(texts, 3, 0, (const size_t[]){19, 15, 15});
     expect_cuts(texts, 3, 0.1, (const size_t[]){19, 15, 10 + 1}); // 44.1: within "nine"
@@ -95,7 +95,7 @@ static void test_texts_that_cannot_be_read(void **state) {
 
 // ---- train tokenize
 
-// Every flag is given each time: a command keeps its last ones, for a process runs one.
+// Every flag is given each time, because commands keep their flags (a process normally runs one command).
 static enum status tokenize(int n_texts, const char *tokenizer, const char *split, const char *shard_tokens) {
     char *args[16] = {0};
     int n = 0;
@@ -119,7 +119,7 @@ static bool out_exists(const char *name) {
     return file_exists(path);
 }
 
-// The tokens of all shards of a split, in order; gives the number of shards.
+// Reads the tokens of all shards of a split, in order. Returns the number of shards.
 static int read_split(const char *name, uint16_t *tokens, size_t *n_tokens) {
     char shards[400];
     struct file_list list = {0};
@@ -173,7 +173,7 @@ static void test_shards(void **state) {
     assert_false(out_exists("train-00001.bin"));
 }
 
-// What an earlier run left must not be taken for this one's: neither its further shards nor its tail.
+// Neither extra shards nor the tail of an earlier run remain.
 static void test_shards_of_an_earlier_run(void **state) {
     (void)state;
     write_texts((const char *[]){"0123\n5678\nabcd\nfghi\n"}, 1);
@@ -196,7 +196,7 @@ static void test_more_ids_than_a_shard_can_hold(void **state) {
     EXPECT_OK(file_write_all(tokenizer_file, merges.data, merges.length));
     write_texts((const char *[]){"text\n"}, 1);
     EXPECT_FAILURE(STATUS_INVALID, tokenize(1, tokenizer_file, "0", "100"), tokenizer_file, "65537", "65536");
-    // With one fewer, the last id is 65,535.
+    // With one id fewer, the last id is 65,535.
     merges.data[merges.length - 1] = '\0';
     size_t length = (size_t)(strrchr(merges.data, '\n') + 1 - merges.data);
     EXPECT_OK(file_write_all(tokenizer_file, merges.data, length));

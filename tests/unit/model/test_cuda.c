@@ -1,15 +1,14 @@
-// Offloading and recomputation on a GPU change no bit, whatever order its streams take,
-// and the memory that it is for. On the simulated GPU of tests/cudasim, or on a real one; skipped where there
-// is neither.
+// Activation offloading and recomputation on a GPU: they change no bit, in whatever order its streams run,
+// and save the memory that they should. Runs on the simulated GPU of tests/cudasim or on a real one, else is
+// skipped.
 #include "tests/support/whole_model.h"
 
-// tests/cudasim: delays and reorders the work of streams from now on, as CUDA's rules permit. NULL on a real
-// GPU, which has an order of its own.
+// tests/cudasim: from now on delays and reorders the work of streams, as CUDA permits. NULL on a real GPU.
 void cudasim_reorder(unsigned seed) __attribute__((weak));
 
 #define N_SEEDS 6
 
-// Deep enough that a buffer of the residual stream is filled three times in a pass.
+// Deep enough that a buffer for activation checkpoints is filled three times in a pass.
 static const struct gpt_config deep_config = {
     .n_layer = 4, .n_head = 2, .n_embd = 32, .vocab_size = 37, .n_positions = 16};
 
@@ -26,7 +25,7 @@ static void evaluate(struct whole_model *model, double *sum) {
     assert_ok(gpt_evaluate(model->gpt, &model->stream, &model->hooks, tokens, targets, sum, NULL));
 }
 
-// Two steps and an evaluation in between: each pass begins with what the one before left in the buffers.
+// Two steps with an evaluation in between: each pass starts with what the previous one left in the buffers.
 struct trace {
     struct step_result first, second;
     double evaluated;
@@ -94,7 +93,7 @@ static void check_offload(struct device *device, int n_layer, enum dtype type) {
     trace_free(&moved);
 }
 
-// Small models too: with one block nothing moves, with two only what the embeddings gave.
+// Small models too: with one block nothing is moved, with two only the output of the embeddings.
 static void test_offload_changes_no_bit(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
@@ -105,7 +104,7 @@ static void test_offload_changes_no_bit(void **state) {
     device_close(device);
 }
 
-// A missing event shows as other bits for some seed: each that model/residuals waits for was taken out once.
+// A missing event shows as different bits for some seed: removing any one in model/activations.c fails here.
 static void test_offload_waits_for_what_it_needs(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
@@ -124,7 +123,7 @@ static void test_offload_waits_for_what_it_needs(void **state) {
     device_close(device);
 }
 
-// How often a pass had the host wait for the device.
+// How many times a pass made the host wait for the device.
 static int n_waits;
 static enum status (*wait_for)(struct stream *stream);
 
@@ -149,15 +148,16 @@ static int waits_of_a_pass(struct device *device, bool offload) {
     return n_waits;
 }
 
-static void test_offload_has_the_host_wait_no_more(void **state) {
+static void test_offload_adds_no_waits_of_the_host(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
     assert_int_equal(waits_of_a_pass(device, true), waits_of_a_pass(device, false));
     device_close(device);
 }
 
-// Of n_layer + 1 residuals two stay on the device, and all but the last two have a place on the host.
-static void test_offload_leaves_the_device_two_residuals(void **state) {
+// Of n_layer + 1 activation checkpoints, the device has buffers for two and the host for all but the last
+// two.
+static void test_offload_keeps_two_checkpoints_on_the_device(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
     for (int n_layer = 1; n_layer <= deep_config.n_layer; n_layer++) {
@@ -185,7 +185,7 @@ static void test_offload_leaves_the_device_two_residuals(void **state) {
     device_close(device);
 }
 
-// One line for all where there is no GPU.
+// Without a GPU: one skipped test instead of all.
 static void test_models_on_a_gpu(void **state) {
     (void)state;
     device_close(device_for_test("cuda"));
@@ -197,12 +197,12 @@ int main(void) {
         cmocka_unit_test(test_recompute_changes_no_bit),
         cmocka_unit_test(test_offload_changes_no_bit),
         cmocka_unit_test(test_offload_waits_for_what_it_needs),
-        cmocka_unit_test(test_offload_has_the_host_wait_no_more),
-        cmocka_unit_test(test_offload_leaves_the_device_two_residuals),
+        cmocka_unit_test(test_offload_adds_no_waits_of_the_host),
+        cmocka_unit_test(test_offload_keeps_two_checkpoints_on_the_device),
     };
     struct device *device = NULL;
     enum status status = cuda_device_open(0, &device);
-    status_clear(); // each test's to tell
+    status_clear(); // each test reports it
     if (status == STATUS_UNSUPPORTED)
         return cmocka_run_group_tests_name("models on a GPU", without_a_gpu, NULL, NULL);
     device_close(device);

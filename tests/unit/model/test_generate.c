@@ -1,5 +1,5 @@
-// Generation: the key-value cache against whole passes, however the prompt is cut, and draws against their
-// definition.
+// Generation: decoding with the key-value cache against full forward passes, for any split of the prompt, and
+// sampling against its definition.
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static const struct gpt_config small_config = {
 #define VOCAB_SIZE  61
 #define N_POSITIONS 100
 
-// Weights of a size that a trained model has, so that positions and attention matter.
+// Weights as large as a trained model's, so that positions and attention matter.
 static void model_init(struct whole_model *model, struct device *device, enum dtype type) {
     whole_model_init(model, &small_config, device,
                      &(struct gpt_options){.type = type, .B = 1, .T = N_POSITIONS}, N_POSITIONS);
@@ -28,7 +28,7 @@ static void model_init(struct whole_model *model, struct device *device, enum dt
     free(values);
 }
 
-// n tokens: all but the last as a prompt, the last in a step, whose logits are given.
+// Appends n tokens: all but the last as a prompt, the last in a step, whose logits it returns.
 static void append(struct whole_model *model, int sequence, const int32_t *tokens, int n, float *logits) {
     if (n > 1)
         assert_ok(generator_append(model->generator, &model->stream, &model->hooks, sequence, tokens, n - 1));
@@ -36,10 +36,10 @@ static void append(struct whole_model *model, int sequence, const int32_t *token
                              logits));
 }
 
-// How far two evaluations of one formula may lie apart: every value that is stored on the way to a logit is
-// rounded to the compute type (per block: two norms, qkv, attention, two residual sums, two of the MLP; then
-// the embedding and the last norm), each by half an epsilon of values about as large as the largest logit;
-// sums of up to 4 C products in fp32 add sqrt(4 C) half epsilons of fp32 each. Both evaluations may be off.
+// The largest difference between two evaluations of one formula. Every stored value is rounded to the compute
+// type (per block: two norms, qkv, attention, two residual sums, two of the MLP; then the embedding and the
+// last norm), by half an epsilon of values about as large as the largest logit. Sums of up to 4 C fp32
+// products add sqrt(4 C) half epsilons of fp32 each. Both evaluations have these errors.
 static double logits_tolerance(enum dtype type, const float *logits, size_t n) {
     double largest = 0, stored = 8.0 * small_config.n_layer + 2;
     for (size_t i = 0; i < n; i++)
@@ -48,8 +48,8 @@ static double logits_tolerance(enum dtype type, const float *logits, size_t n) {
            (dtype_epsilon(type) + sqrt(4.0 * small_config.n_embd) * dtype_epsilon(DTYPE_F32));
 }
 
-// Appends in chunks of these lengths (the last one repeats), of which the last token is a step's, and
-// compares the logits after each.
+// Appends in chunks of these lengths (the last one repeats), each with its last token in a step, and compares
+// the logits after every chunk.
 static double append_error(struct whole_model *model, const int32_t *tokens, const float *expected,
                            const int *chunks, int n_chunks) {
     float logits[VOCAB_SIZE];
@@ -102,7 +102,7 @@ static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
     device_close(device);
 }
 
-// A context must not depend on what was in the cache before: the same bits again after a reset.
+// A context must not depend on earlier contents of the cache: after a reset, the bits are the same.
 static void test_reset_forgets(void **state) {
     struct device *device = device_for_test(*state);
     struct whole_model model;
@@ -163,7 +163,7 @@ static int likeliest_of(const float *logits) {
     return best;
 }
 
-// What is drawn on the device is what its logits say.
+// The tokens sampled on the device agree with its logits.
 static void test_draws_are_of_the_context(void **state) {
     struct device *device = device_for_test(*state);
     struct whole_model model;
@@ -189,8 +189,8 @@ static void test_draws_are_of_the_context(void **state) {
     device_close(device);
 }
 
-// Greedy generation takes, at each position, the likeliest by a whole pass's logits: all but ties, which the
-// two evaluations may see otherwise.
+// Greedy generation takes the most likely token by the logits of a full pass, except for near ties, which the
+// two evaluations may resolve differently.
 static void test_greedy_is_the_likeliest_of_whole_passes(void **state) {
     enum { N_PROMPT = 9 };
     struct device *device = device_for_test(*state);
@@ -228,8 +228,8 @@ static void test_greedy_is_the_likeliest_of_whole_passes(void **state) {
     device_close(device);
 }
 
-// Five sequences of other lengths step together, some ending early, against each of them alone: on the CPU to
-// the bit, on a GPU as near as two evaluations are.
+// Five sequences of different lengths decoded together, some ending early, against each one alone: equal bits
+// on the CPU, within the tolerance of two evaluations on a GPU.
 static void check_batch(struct device *device, enum dtype type) {
     enum { N_STEPS = 12 };
     static const int lengths[WHOLE_MODEL_SEQUENCES] = {4, 4, 71, 1, 12};
@@ -299,7 +299,7 @@ static int close_device(void **state) {
     return 0;
 }
 
-// What generator_draw does with logits in its memory.
+// Samples as generator_draw does, from logits in its memory.
 static int32_t draw(const struct sampling *sampling, const float *logits, int n, uint64_t counter) {
     double uniform = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counter);
     uint64_t workspace[3 * VOCAB_SIZE];
@@ -330,8 +330,8 @@ static void make_logits(float *logits, int n) {
         logits[i] = (float)(2 * rng_normal(21, 1, (uint64_t)i));
 }
 
-// The probabilities by their definition: sort by repeated search, cut to top_k, renormalise, cut to the
-// fewest that reach top_p, renormalise.
+// The probabilities by definition: sort by repeated search, keep top_k, renormalize, keep the fewest that
+// reach top_p, renormalize.
 static void expected_probabilities(const struct sampling *sampling, const float *logits, int n, double *out) {
     bool *kept = calloc((size_t)n, sizeof *kept);
     double *weights = malloc((size_t)n * sizeof *weights), total = 0, largest = -INFINITY, reached = 0;
@@ -367,14 +367,14 @@ static void expected_probabilities(const struct sampling *sampling, const float 
     free(weights);
 }
 
-// The bound that a chi-square of k degrees passes with probability 1e-6 (Wilson and Hilferty; z = 4.753).
+// The bound that chi-square with k degrees of freedom exceeds with probability 1e-6 (Wilson and Hilferty; z
+// = 4.753).
 static double chi_square_bound(int k) {
     double a = 2.0 / (9.0 * k);
     return k * pow(1 - a + 4.753 * sqrt(a), 3);
 }
 
-// Draws often, and compares the frequencies with the definition; tokens that are too rare to judge are
-// pooled.
+// Samples many tokens and compares their frequencies with the definition. Rare tokens are pooled.
 static void check_frequencies(const struct sampling *sampling) {
     float logits[VOCAB_SIZE];
     double expected[VOCAB_SIZE], chi_square = 0, rest_expected = 0, rest_seen = 0;
@@ -445,7 +445,7 @@ static void test_draws_are_pure(void **state) {
     assert_true(differ_by_seed > 50 && differ_by_counter > 50);
 }
 
-// Logits that overflow a careless exp, and ties at the edge of top_k.
+// Logits that overflow a naive exp, and ties at the boundary of top_k.
 static void test_extreme_logits(void **state) {
     (void)state;
     const float huge[4] = {-3e38f, 3e38f, 0, -INFINITY}, equal[4] = {1, 1, 1, 1};

@@ -1,5 +1,5 @@
-// Whole training runs against PyTorch's in float64 (tests/golden, described in its README): logits,
-// gradients, losses, norms and final weights, through the model's API only, on every device of this machine.
+// Training runs against PyTorch's in float64 (tests/golden/README.md): logits, gradients, losses, norms and
+// final weights, through the model's API only, on every device of this machine.
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #define SHARD_HEADER  1024 // bytes, before the uint16 tokens
 #define LARGEST_SHARD ((size_t)1 << 20)
 
-// What must be reached. NAN: not judged.
+// Largest errors allowed. NAN: not checked.
 struct tolerances {
     double logits;        // absolute
     double gradients;     // relative to the tensor's largest element
@@ -117,7 +117,7 @@ static void read_model(struct run *run, struct device *device) {
     huggingface_close(&weights);
 }
 
-// Micro-batch k of the run: the B T tokens from k B T on, and those one further.
+// Micro-batch k of the run: the B T tokens from k B T on, and as targets the tokens one position later.
 static void micro_batch(const struct run *run, int k, int32_t *tokens, int32_t *targets) {
     size_t n = (size_t)run->B * (size_t)run->T, first = (size_t)k * n;
     assert_true(first + n + 1 <= run->n_tokens);
@@ -172,7 +172,7 @@ static void check_logits(struct run *run, const int32_t *tokens) {
     free(logits);
 }
 
-// The mean loss of a step; leaves its gradients.
+// The mean loss of a step; leaves the gradients in the model.
 static double run_micro_batches(struct run *run, int step) {
     struct whole_model *model = &run->model;
     size_t n = (size_t)run->B * (size_t)run->T;
@@ -213,7 +213,7 @@ static void train(struct run *run) {
             run->reached.gradients = worse(run->reached.gradients,
                                            tensor_error(run, "grad", i, whole_data(model, model->grad_region),
                                                         model->state, true, false));
-        // As PyTorch's clip_grad_norm_ has it.
+        // As in PyTorch's clip_grad_norm_.
         double scale = run->clip_norm / (norm + 1e-6);
         whole_model_update(model, &run->settings, step + 1, scale < 1 ? scale : 1);
     }

@@ -1,5 +1,5 @@
-// Hugging Face's GPT-2 folders: every value arrives at its place, in each type and under both ways of naming,
-// and folders that are not what they say are refused by name.
+// Hugging Face GPT-2 folders: every value is read to its place, in each type and with both naming schemes,
+// and messages about bad folders name what is wrong.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static const struct gpt_config small_config = {
 
 // ---- making folders
 
-// A tensor to be written, with values that depend on the name and the place.
+// A tensor to be written. Its values depend on its name and the element.
 struct entry {
     char name[64], dtype[8];
     int n_dims;
@@ -33,7 +33,7 @@ struct entries {
     int n;
 };
 
-// Small whole numbers: exact in every type.
+// Small integers: exact in every type.
 static int value_of(int seed, int64_t row, int64_t column) {
     return (int)((seed * 7 + row * 31 + column * 11) % 61) - 30;
 }
@@ -95,7 +95,7 @@ static struct entry *add_entry(struct entries *entries, const char *name, const 
     return entry;
 }
 
-// The shapes of facts about GPT-2, written out rather than taken from the table under test.
+// GPT-2's shapes, written out instead of taken from the table under test.
 static void make_entries(struct entries *entries, const char *prefix, const char *dtype) {
     static const struct {
         const char *name;
@@ -150,7 +150,7 @@ static void check_values(const struct entries *entries, const char *prefix) {
             char name[64];
             snprintf(name, sizeof name, "%s%s", prefix, param->name);
             const struct entry *entry = find_entry((struct entries *)(uintptr_t)entries, name);
-            // Conv1D weights, and only they, change places: (in, out) there, (out, in) here.
+            // Conv1D weights, and only they, are transposed: (in, out) in the file, (out, in) here.
             bool conv = entry->n_dims == 2 && strstr(name, ".c_");
             float *of_param = values + param->offset;
             int64_t columns = param->n_dims == 2 ? param->shape[1] : 1;
@@ -184,7 +184,7 @@ static void test_every_value_arrives(void **state) {
         }
 }
 
-// A span may begin and end anywhere.
+// A span may begin and end at any element.
 static void test_parts_of_a_unit(void **state) {
     (void)state;
     struct entries entries;

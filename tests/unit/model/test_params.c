@@ -1,5 +1,5 @@
-// The table of parameters: known counts, a layout without overlap, first values that are a pure function of
-// (seed, tensor, element) with the spread that GPT-2 asks for, and sizes that no model has refused.
+// The parameter table: known counts, a layout without overlap, initial values that are a pure function of
+// (seed, tensor, element) with GPT-2's deviations, and impossible sizes refused.
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@ static const struct gpt_config gpt2_small = {
 static const struct gpt_config tiny = {
     .n_layer = 3, .n_head = 2, .n_embd = 50, .vocab_size = 77, .n_positions = 13};
 
-// The counts that the GPT-2 models are known by (Hugging Face's num_parameters).
+// The known parameter counts of the GPT-2 models (Hugging Face's num_parameters).
 static void test_known_counts(void **state) {
     (void)state;
     static const struct {
@@ -91,7 +91,7 @@ static void test_names(void **state) {
     params_free(&params);
 }
 
-// Any cut of a unit gives the same values: any rank can make any shard.
+// Any division of a unit into spans gives the same values: any rank can initialize any shard.
 static void test_initial_values_do_not_depend_on_the_cut(void **state) {
     (void)state;
     struct params params;
@@ -170,7 +170,7 @@ static void test_sizes_that_overflow_are_refused(void **state) {
     }
 }
 
-// 6 P + 6 L C T, with the tied head among P.
+// 6 P + 6 L C T, with the tied lm_head counted in P.
 static void test_flops(void **state) {
     (void)state;
     struct params params;

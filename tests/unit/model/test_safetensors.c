@@ -1,5 +1,5 @@
-// safetensors: what is written reads back, files made by PyTorch's side read as they should, and every way
-// that a file can lie is refused with a message that names the file and the tensor.
+// safetensors: written files read back, files written from PyTorch are read correctly, and inconsistent files
+// are refused with a message that names the file and the tensor.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -90,7 +90,7 @@ static void test_reads_empty_and_scalar_tensors(void **state) {
     safetensors_close(&file);
 }
 
-// Values whose bits and meaning IEEE 754 (and bfloat16's cut of it) give.
+// Values with known bits, by IEEE 754 and, for bfloat16, its truncation.
 static void test_values_of_each_type(void **state) {
     (void)state;
     static const struct {
@@ -184,7 +184,7 @@ static void test_written_files_read_back(void **state) {
         for (size_t e = 0; e < tensor->elements; e++)
             assert_true(safetensor_value(tensor, e) == written_value(i, e));
     }
-    // The format's own demands: the header padded with spaces so that the data is aligned to 8.
+    // The format requires: the header is padded with spaces so that the data is aligned to 8 bytes.
     uint64_t length;
     memcpy(&length, file.map.data, 8);
     assert_int_equal(length % 8, 0);
@@ -214,7 +214,7 @@ static void test_failed_writes_leave_nothing(void **state) {
     status_clear();
     assert_int_equal(file_list_folder(&list, folder), STATUS_OK);
     assert_int_equal(list.n_paths, 0);
-    // A folder that is not there takes no file.
+    // A missing folder.
     snprintf(target, sizeof target, "%s/absent/x.safetensors", folder);
     assert_int_equal(safetensors_write(target, &good, 1, give_values, &context), STATUS_FAILED);
     assert_non_null(strstr(status_message(), target));

@@ -1,6 +1,6 @@
-// What model/gpt promises whoever owns the parameters: units are used only while they are held, gradients are
-// complete when they are said to be, recomputation changes no bit; and that backward is the gradient of
-// forward, by finite differences of the whole model in double.
+// The contract of model/hooks.h: units are used only while they are held, gradients are complete when
+// grads_ready is called, recomputation changes no bit. And backward is the gradient of forward, by finite
+// differences of the whole model in double.
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
@@ -10,10 +10,9 @@
 static const struct gpt_config small_config = {
     .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
 
-// ---- an owner that lends
+// ---- lending units
 
-// Lends a unit's parameters as a copy that turns to NaN when it is given back, and watches the order of
-// calls.
+// Lends a unit's parameters as a copy that is filled with NaN on release, and checks the order of calls.
 struct lender {
     struct whole_model *model;
     int n_units;
@@ -23,8 +22,8 @@ struct lender {
         void *params;
     } * loans;
     int n_held, n_backward;
-    int next;     // what the last acquire foretold
-    void **ready; // (n_units) the gradients when they were said to be complete, or NULL
+    int next;     // the unit that the last acquire announced
+    void **ready; // (n_units) the gradients at grads_ready, or NULL
 };
 
 static size_t unit_bytes(const struct lender *lender, int unit, enum dtype type) {
@@ -42,7 +41,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
     if (pass == GPT_BACKWARD_GRADS) {
         assert_int_equal(lender->next, -1);
-    } else { // it was foretold
+    } else { // it was announced
         assert_true(unit == lender->next || (lender->next == -1 && unit == 0 && pass == GPT_FORWARD));
         lender->next = next.unit;
     }
@@ -132,9 +131,9 @@ static void test_units_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
-// ---- an owner that lends group by group
+// ---- lending groups
 
-// Lends of a block one group at a time, all the rest of it NaN.
+// Lends one group of a block at a time; the rest of the block is NaN.
 struct group_lender {
     struct whole_model *model;
     void *loans[8][N_BLOCK_GROUPS]; // NULL: not lent
@@ -147,7 +146,7 @@ static bool is_block(const struct group_lender *lender, int unit) {
     return unit > 0 && unit < lender->model->params.n_units - 1;
 }
 
-static void expect_foretold(struct group_lender *lender, int unit, int group, struct gpt_next next) {
+static void expect_announced(struct group_lender *lender, int unit, int group, struct gpt_next next) {
     assert_int_equal(unit, lender->next.unit);
     assert_int_equal(group, lender->next.group);
     lender->next = next;
@@ -160,7 +159,7 @@ static enum status lend_unit(void *context, struct stream *stream, int unit, enu
     if (is_block(lender, unit))
         *view = (struct unit_view){0};
     else if (pass != GPT_BACKWARD_GRADS)
-        expect_foretold(lender, unit, 0, next);
+        expect_announced(lender, unit, 0, next);
     return STATUS_OK;
 }
 
@@ -176,7 +175,7 @@ static enum status lend_group(void *context, struct stream *stream, int unit, en
         assert_non_null(lender->loans[unit][group]);
         return STATUS_OK;
     }
-    expect_foretold(lender, unit, group, next);
+    expect_announced(lender, unit, group, next);
     assert_null(lender->loans[unit][group]);
     assert_true(lender->n_lent++ < MOST_HELD);
     lender->uses[unit][group]++;
@@ -256,7 +255,7 @@ static void test_groups_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
-// What matrix products write need not be cleared: NaN stands there.
+// Gradients that a matrix product overwrites need not be cleared: they hold NaN here.
 static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                   struct gpt_next next, struct unit_view *view) {
     struct whole_model *model = context;
@@ -286,7 +285,7 @@ static void test_gradients_with_beta_zero(void **state) {
                                    .grads_ready = model.hooks.grads_ready};
         struct step_result cleared = whole_model_step(&model, &model.hooks),
                            overwritten = whole_model_step(&model, &hooks);
-        // Zeros may differ in their signs.
+        // Zeros may differ in sign.
         for (size_t i = 0; i < model.params.n_elements; i++)
             assert_true(state_get(cleared.grads, model.state, i) ==
                         state_get(overwritten.grads, model.state, i));
@@ -297,7 +296,7 @@ static void test_gradients_with_beta_zero(void **state) {
     device_close(device);
 }
 
-// ---- one meaning, several ways
+// ---- the same result in several ways
 
 static struct step_result step_with(struct device *device, const struct gpt_options *options) {
     struct whole_model model;
@@ -338,9 +337,9 @@ static size_t planned_activations(struct device *device, const struct gpt_option
     return bytes;
 }
 
-// What is kept of N = B T positions: C elements of the residual stream before each block and after the last,
-// and of the final norm; in each block 4 C of attention, 5 C of the MLP, 2 C of norms and 4 C of GELU; and
-// the statistics.
+// The activations kept for N = B T positions: C elements of the residual stream before each block and after
+// the last, and of the final norm; in each block 4 C of attention, 5 C of the MLP, 2 C of norms and 4 C of
+// GELU; and the statistics.
 static void test_recompute_keeps_what_it_says(void **state) {
     struct device *device = device_for_test(*state);
     size_t N = 3 * 9, C = (size_t)small_config.n_embd, H = (size_t)small_config.n_head,
@@ -392,12 +391,12 @@ static void test_evaluation_agrees_with_training(void **state) {
         whole_model_free(&model);
     }
     assert_true(sums[1] == sums[2]);
-    // Where no backward follows, a library may fuse GELU in another rounding.
+    // Without a backward pass, a library may fuse GELU with a different rounding.
     assert_true(fabs(sums[0] / sums[1] - 1) < 8 * dtype_epsilon(DTYPE_F32));
     device_close(device);
 }
 
-// Where memory is the host's there is nothing to move.
+// On a device whose memory is the host's, there is nothing to move.
 static void test_offload_on_the_host_is_the_same(void **state) {
     struct device *device = device_for_test(*state);
     struct gpt_options options = {
@@ -448,7 +447,7 @@ static void test_bad_options_are_refused(void **state) {
 
 #define DIFFERENCE_STEP 1e-4
 
-// The mean loss with one element moved.
+// The mean loss with one element changed.
 static double moved_loss(struct whole_model *model, size_t element, double by, const int32_t *tokens,
                          const int32_t *targets) {
     double *params = whole_data(model, model->param_region), before = params[element], sum;
