@@ -104,15 +104,12 @@ static enum status find_sizes(struct planner *planner, const struct config *conf
 static enum status read_sizes(struct planner *planner) {
     struct config config;
     struct plan_report *report = &planner->report;
-    enum partition_kind partition;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
     if (status == STATUS_OK)
         status = find_sizes(planner, &config);
-    if (status == STATUS_OK)
-        status = partition_find(config.zero_optimization.partition, &partition);
     if (status == STATUS_OK) {
         report->stage = (int)config.zero_optimization.stage;
-        report->partition = partition_name(partition);
+        report->partition = config_partition_name(config.zero_optimization.partition);
         report->source = strdup(config.source);
         if (!report->source)
             status = FAIL(STATUS_FAILED, "out of memory for the plans");
@@ -129,16 +126,15 @@ static enum status plan_gpu(struct planner *planner) {
 }
 
 static enum status open_or_plan(struct planner *planner, const struct config *config, int n_threads) {
-    const char *name = config->top.device;
-    if (device_memory > 0 && strcmp(name, "cpu") == 0)
+    if (device_memory > 0 && config->top.device == CONFIG_DEVICE_CPU)
         return FAIL(
             STATUS_INVALID,
             "%s: --device-memory is for GPUs, but device is cpu; add device=cuda, or use --host-memory",
             config->source);
     if (device_memory > 0)
         return plan_gpu(planner);
-    enum status status = device_open(name, n_threads, 0, &planner->device);
-    if (status != STATUS_UNSUPPORTED || strcmp(name, "cuda") != 0)
+    enum status status = device_open(config_device_name(config->top.device), n_threads, 0, &planner->device);
+    if (status != STATUS_UNSUPPORTED || config->top.device != CONFIG_DEVICE_CUDA)
         return status;
     status_clear(); // there is no GPU here, and a plan needs none
     return plan_gpu(planner);
@@ -181,7 +177,7 @@ static enum status choose_type(struct planner *planner, const struct config *con
     if (planner->has_type)
         return STATUS_OK;
     planner->has_type = true;
-    if (dtype_from_name(config->precision.compute, &report->type))
+    if (config_compute_type(config, &report->type))
         return STATUS_OK;
     report->type_measured = planner->device->place == REGION_HOST;
     return device_measure_compute_type(planner->device, &report->type);

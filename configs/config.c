@@ -66,21 +66,21 @@ static enum status replace_string(char **slot, const char *value) {
     return STATUS_OK;
 }
 
-static enum status read_choice(const struct option *option, const char *source, const cJSON *value,
-                               char **slot) {
-    const char *names[MAX_CHOICES];
-    char copy[MAX_CHOICES_LENGTH], list[2 * MAX_CHOICES_LENGTH] = "";
-    int n = option_choices(option, copy, names);
+static enum status read_choice(struct config *config, const struct option *option, const char *source,
+                               const cJSON *value) {
+    char list[256] = "", found[96];
     const char *word =
         cJSON_IsBool(value) ? (cJSON_IsTrue(value) ? "on" : "off") : cJSON_GetStringValue(value);
-    for (int i = 0; i < n; i++) {
-        if (word && strcmp(word, names[i]) == 0)
-            return replace_string(slot, names[i]);
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", names[i]);
+    for (int i = 0; i < option->n_choices; i++) {
+        if (word && strcmp(word, option->choices[i]) == 0) {
+            option_choose(option, config, i);
+            return STATUS_OK;
+        }
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
     }
-    char found[96];
     what_is(value, found, sizeof found);
-    const char *nearest = cJSON_IsString(value) ? text_nearest(value->valuestring, names, n) : NULL;
+    const char *nearest =
+        cJSON_IsString(value) ? text_nearest(value->valuestring, option->choices, option->n_choices) : NULL;
     if (nearest)
         return FAIL(STATUS_INVALID, "%s: %s is %s, expected one of %s; did you mean %s?", source,
                     option_full_name(option), found, list, nearest);
@@ -137,7 +137,7 @@ static enum status read_value(struct config *config, const struct option *option
                             &((struct config_pair *)slot)->value[i]));
         return STATUS_OK;
     case OPTION_CHOICE:
-        return read_choice(option, source, value, slot);
+        return read_choice(config, option, source, value);
     case OPTION_STRING:
         if (!cJSON_IsString(value))
             return wrong_type(option, source, value, "a string");
@@ -347,20 +347,14 @@ static enum status set_defaults(struct config *config, const char *source) {
         (struct config){.source = strdup(source), .given = calloc((size_t)n_options, sizeof *config->given)};
     if (!config->source || !config->given)
         return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-#define SECTION(name, help)
-#define SUBSECTION(section, name, help)
 #define BOOL(section, name, initial, resume, help)               config->section.name = initial;
 #define INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
 #define NUMBER(section, name, initial, low, high, resume, help)  config->section.name = initial;
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
     config->section.name = (struct config_pair){{first, second}};
-#define CHOICE(section, name, initial, choices, resume, help)                                                \
-    TRY(replace_string(&config->section.name, initial));
-#define STRING(section, name, initial, resume, help) TRY(replace_string(&config->section.name, initial));
-#define PATHS(section, name, resume, help)
-#define END_SECTION(name)
+#define CHOICE(section, name, set, initial, resume, help) config->section.name = initial;
+#define STRING(section, name, initial, resume, help)      TRY(replace_string(&config->section.name, initial));
 #include "configs/schema.def"
-#include "configs/schema_end.h"
     return STATUS_OK;
 }
 
@@ -390,7 +384,7 @@ enum status config_read(struct config *config, const char *path, int n_overrides
 void config_free(struct config *config) {
     for (int i = 0; i < n_options; i++) {
         void *slot = option_value(&options[i], config);
-        if (options[i].type == OPTION_CHOICE || options[i].type == OPTION_STRING)
+        if (options[i].type == OPTION_STRING)
             free(*(char **)slot);
         else if (options[i].type == OPTION_PATHS)
             file_list_free(slot);

@@ -6,13 +6,26 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "base/status.h"
 #include "base/text.h"
 
-// One member per option, in a struct per section: config.model.n_layer. CHOICE and STRING are char pointers
-// owned by the config; CHOICE holds one of its choices. PATHS is a file_list of what was written, not yet
-// globbed.
+// The choices of options that take one word of a few: enum config_device {CONFIG_DEVICE_AUTO, ...}.
+#define CHOICES(set)         enum config_##set {
+#define WORD(constant, word) constant,
+#define END_CHOICES(set)                                                                                     \
+    }                                                                                                        \
+    ;
+#include "configs/schema.def"
+
+// The word of a choice, as files and the command line write it: config_device_name(CONFIG_DEVICE_CPU) is
+// "cpu".
+#define END_CHOICES(set) const char *config_##set##_name(enum config_##set choice);
+#include "configs/schema.def"
+
+// One member per option, in a struct per section: config.model.n_layer. CHOICE is the enum of its set. STRING
+// is owned by the config, never NULL. PATHS is the list as written, not yet globbed.
 struct config_pair {
     double value[2];
 };
@@ -23,14 +36,13 @@ struct config {
 #define INTEGER(section, name, initial, low, high, resume, help)    int64_t name;
 #define NUMBER(section, name, initial, low, high, resume, help)     double name;
 #define PAIR(section, name, first, second, low, high, resume, help) struct config_pair name;
-#define CHOICE(section, name, initial, choices, resume, help)       char *name;
+#define CHOICE(section, name, set, initial, resume, help)           enum config_##set name;
 #define STRING(section, name, initial, resume, help)                char *name;
 #define PATHS(section, name, resume, help)                          struct file_list name;
 #define END_SECTION(name)                                                                                    \
     }                                                                                                        \
     name;
 #include "configs/schema.def"
-#include "configs/schema_end.h"
     bool *given;  // (number of options) whether file or override named it
     char *source; // path of the file
 };
@@ -61,6 +73,9 @@ void config_print_overrides(const struct config *before, const struct config *no
 // Adds the options page: Markdown, a table a section. `./train options` prints it; configs/OPTIONS.md is it.
 void config_print_options(struct text *out);
 
+// The compute type that precision.compute names; false where it is auto, and *type is untouched.
+bool config_compute_type(const struct config *config, enum dtype *type);
+
 // Whether losses are scaled: what fp16.loss_scaling says or, where that is auto, comes to.
 bool config_scales_losses(const struct config *config);
 
@@ -72,8 +87,8 @@ enum status config_require_training(const struct config *config) MUST_CHECK;
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
 // Refuses by name what schema.def calls FIXED and differs, and RAISE that shrank. `before` is the resumed
-// run's, and `compute` the type ("fp32") that its precision.compute came to.
-enum status config_check_resume(const struct config *before, const char *compute,
+// run's, and `compute` the type that its precision.compute came to.
+enum status config_check_resume(const struct config *before, enum dtype compute,
                                 const struct config *now) MUST_CHECK;
 
 #endif

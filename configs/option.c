@@ -7,7 +7,22 @@
 
 #include "base/json.h"
 
-#define ROW(kind, section, name, low, high, shown, choices, resume, help)                                    \
+// The words of each set, and the functions that give one.
+#define CHOICES(set)         static const char *const set##_words[] = {
+#define WORD(constant, word) [constant] = word,
+#define END_CHOICES(set)                                                                                     \
+    }                                                                                                        \
+    ;                                                                                                        \
+    _Static_assert(sizeof(enum config_##set) == sizeof(int), "a CHOICE is stored as an int");
+#include "configs/schema.def"
+
+#define END_CHOICES(set)                                                                                     \
+    const char *config_##set##_name(enum config_##set choice) {                                              \
+        return set##_words[choice];                                                                          \
+    }
+#include "configs/schema.def"
+
+#define ROW(kind, section, name, low, high, shown, choices, n_choices, chosen, resume, help)                 \
     {#section,                                                                                               \
      #name,                                                                                                  \
      #section "." #name,                                                                                     \
@@ -17,27 +32,27 @@
      high,                                                                                                   \
      shown,                                                                                                  \
      choices,                                                                                                \
+     n_choices,                                                                                              \
+     chosen,                                                                                                 \
      resume,                                                                                                 \
      help},
 const struct option options[] = {
-#define SECTION(name, help)
-#define SUBSECTION(section, name, help)
 #define BOOL(section, name, initial, resume, help)                                                           \
-    ROW(OPTION_BOOL, section, name, 0, 0, #initial, NULL, resume, help)
+    ROW(OPTION_BOOL, section, name, 0, 0, #initial, NULL, 0, 0, resume, help)
 #define INTEGER(section, name, initial, low, high, resume, help)                                             \
-    ROW(OPTION_INTEGER, section, name, low, high, #initial, NULL, resume, help)
+    ROW(OPTION_INTEGER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
 #define NUMBER(section, name, initial, low, high, resume, help)                                              \
-    ROW(OPTION_NUMBER, section, name, low, high, #initial, NULL, resume, help)
+    ROW(OPTION_NUMBER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
-    ROW(OPTION_PAIR, section, name, low, high, "[" #first ", " #second "]", NULL, resume, help)
-#define CHOICE(section, name, initial, choices, resume, help)                                                \
-    ROW(OPTION_CHOICE, section, name, 0, 0, #initial, choices, resume, help)
+    ROW(OPTION_PAIR, section, name, low, high, "[" #first ", " #second "]", NULL, 0, 0, resume, help)
+#define CHOICE(section, name, set, initial, resume, help)                                                    \
+    ROW(OPTION_CHOICE, section, name, 0, 0, NULL, set##_words, sizeof set##_words / sizeof *set##_words,     \
+        initial, resume, help)
 #define STRING(section, name, initial, resume, help)                                                         \
-    ROW(OPTION_STRING, section, name, 0, 0, #initial, NULL, resume, help)
-#define PATHS(section, name, resume, help) ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, resume, help)
-#define END_SECTION(name)
+    ROW(OPTION_STRING, section, name, 0, 0, #initial, NULL, 0, 0, resume, help)
+#define PATHS(section, name, resume, help)                                                                   \
+    ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
 #include "configs/schema.def"
-#include "configs/schema_end.h"
 };
 const int n_options = sizeof options / sizeof *options;
 _Static_assert(sizeof options / sizeof *options <= MAX_OPTIONS, "raise MAX_OPTIONS");
@@ -46,16 +61,7 @@ _Static_assert(sizeof options / sizeof *options <= MAX_OPTIONS, "raise MAX_OPTIO
 static const char *const all_sections[][2] = {
 #define SECTION(name, help)             {#name, help},
 #define SUBSECTION(section, name, help) {#section "." #name, help},
-#define BOOL(section, name, initial, resume, help)
-#define INTEGER(section, name, initial, low, high, resume, help)
-#define NUMBER(section, name, initial, low, high, resume, help)
-#define PAIR(section, name, first, second, low, high, resume, help)
-#define CHOICE(section, name, initial, choices, resume, help)
-#define STRING(section, name, initial, resume, help)
-#define PATHS(section, name, resume, help)
-#define END_SECTION(name)
 #include "configs/schema.def"
-#include "configs/schema_end.h"
 };
 
 int section_count(void) {
@@ -97,14 +103,14 @@ const char *option_number(char *buffer, double value) {
     return buffer;
 }
 
-int option_choices(const struct option *option, char *copy, const char **names) {
-    int n = 0;
-    snprintf(copy, MAX_CHOICES_LENGTH, "%s", option->choices);
-    char *state = NULL;
-    for (char *name = strtok_r(copy, "|", &state); name && n < MAX_CHOICES;
-         name = strtok_r(NULL, "|", &state))
-        names[n++] = name;
-    return n;
+const char *option_word(const struct option *option, const struct config *config) {
+    int choice;
+    memcpy(&choice, option_value(option, config), sizeof choice);
+    return option->choices[choice];
+}
+
+void option_choose(const struct option *option, struct config *config, int i) {
+    memcpy(option_value(option, config), &i, sizeof i);
 }
 
 // ---- printing
@@ -128,6 +134,8 @@ void option_print(const struct option *option, const struct config *config, stru
         break;
     }
     case OPTION_CHOICE:
+        json_add_string(out, option_word(option, config));
+        break;
     case OPTION_STRING:
         json_add_string(out, *(char *const *)slot);
         break;
@@ -184,12 +192,21 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
         break;
     case OPTION_CHOICE:
         buffer[0] = '\0';
-        for (const char *p = option->choices; *p && strlen(buffer) + 3 < size; p++)
-            snprintf(buffer + strlen(buffer), size - strlen(buffer), *p == '|' ? ", " : "%c", *p);
+        for (int i = 0; i < option->n_choices; i++)
+            snprintf(buffer + strlen(buffer), size - strlen(buffer), "%s%s", i ? ", " : "",
+                     option->choices[i]);
         break;
     default:
         snprintf(buffer, size, " ");
     }
+    return buffer;
+}
+
+// The default as the page shows it.
+static const char *default_of(const struct option *option, char *buffer, size_t size) {
+    if (option->type != OPTION_CHOICE)
+        return option->initial;
+    snprintf(buffer, size, "\"%s\"", option->choices[option->chosen]);
     return buffer;
 }
 
@@ -215,10 +232,10 @@ void config_print_options(struct text *out) {
         text_add(out,
                  "| option | type | default | values | on resume | meaning |\n|---|---|---|---|---|---|\n");
         for (int i = 0; i < n_options; i++) {
-            char bounds[256];
+            char bounds[256], initial[64];
             if (strcmp(options[i].section, section_name(s)) == 0)
                 text_add(out, "| `%s` | %s | `%s` | %s | %s | %s |\n", option_full_name(&options[i]),
-                         types[options[i].type], options[i].initial,
+                         types[options[i].type], default_of(&options[i], initial, sizeof initial),
                          bounds_of(&options[i], bounds, sizeof bounds), resumes[options[i].resume],
                          options[i].help);
         }

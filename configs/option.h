@@ -21,15 +21,14 @@ struct option {
     enum option_type type;
     size_t offset; // in struct config
     double minimum, maximum;
-    const char *initial; // as shown on the options page
-    const char *choices; // separated by '|'
+    const char *initial;        // the default as written in schema.def; NULL for a CHOICE
+    const char *const *choices; // (n_choices) words of a CHOICE, by the values of its enum
+    int n_choices, chosen;      // the default is choices[chosen]
     enum option_resume resume;
     const char *help;
 };
 
-#define MAX_OPTIONS        256
-#define MAX_CHOICES        8
-#define MAX_CHOICES_LENGTH 128
+#define MAX_OPTIONS 256
 
 extern const struct option options[];
 extern const int n_options;
@@ -45,8 +44,10 @@ const struct option *option_find(const char *full_name);
 void *option_value(const struct option *option, const struct config *config);
 // A value or bound as people write it: 1000000 and not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);
-// Splits the choices into `copy` (MAX_CHOICES_LENGTH) and gives their number.
-int option_choices(const struct option *option, char *copy, const char **names);
+// The word of a CHOICE's value.
+const char *option_word(const struct option *option, const struct config *config);
+// Sets a CHOICE to choices[i].
+void option_choose(const struct option *option, struct config *config, int i);
 // Adds the option's value as JSON.
 void option_print(const struct option *option, const struct config *config, struct text *out);
 

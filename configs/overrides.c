@@ -16,9 +16,10 @@ void config_print_overrides(const struct config *before, const struct config *no
         }
         if (strcmp(was.data, is.data) == 0)
             continue;
-        bool is_text = option->type == OPTION_CHOICE || option->type == OPTION_STRING;
-        text_add(&word, "%s=%s", option_full_name(option),
-                 is_text ? *(char *const *)option_value(option, now) : is.data);
+        const char *value = option->type == OPTION_CHOICE   ? option_word(option, now)
+                            : option->type == OPTION_STRING ? *(char *const *)option_value(option, now)
+                                                            : is.data;
+        text_add(&word, "%s=%s", option_full_name(option), value);
         if (word.failed) {
             out->failed = true;
             break;

@@ -132,20 +132,20 @@ static enum status check_samples(const struct config *c) {
 }
 
 static enum status check_offload_activations(const struct config *c) {
-    if (strcmp(c->top.offload_activations, "none") == 0 || strcmp(c->top.recompute, "block") == 0)
+    if (c->top.offload_activations == CONFIG_OFFLOAD_NONE || c->top.recompute == CONFIG_RECOMPUTE_BLOCK)
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
         "%s: offload_activations=cpu moves the blocks' inputs, which only recompute=block keeps alone "
         "(DeepSpeed's cpu_checkpointing needs activation checkpointing likewise), and recompute is %s; "
         "set recompute=block, or offload_activations=none",
-        c->source, c->top.recompute);
+        c->source, config_recompute_name(c->top.recompute));
 }
 
 // DeepSpeed: "offload_param ... is valid only with stage 3"; its partial offload likewise needs whole
 // parameters where the device steps.
 static enum status check_offload_param(const struct config *c) {
-    if (strcmp(c->zero_optimization.offload_param.device, "none") == 0)
+    if (c->zero_optimization.offload_param.device == CONFIG_OFFLOAD_NONE)
         return STATUS_OK;
     if (c->zero_optimization.stage != 3)
         return FAIL(
@@ -154,20 +154,20 @@ static enum status check_offload_param(const struct config *c) {
             "and zero_optimization.stage is %lld: below it every rank keeps all parameters where it "
             "computes; set stage=3, or offload_param.device=none",
             c->source, (long long)c->zero_optimization.stage);
-    if (strcmp(c->zero_optimization.offload_optimizer.device, "cpu") == 0 &&
+    if (c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU &&
         c->zero_optimization.offload_optimizer.ratio == 1)
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
         "%s: zero_optimization.offload_param.device is cpu, so the host must update all parameters, but "
         "offload_optimizer.device is %s with ratio %g; set offload_optimizer.device=cpu and ratio=1",
-        c->source, c->zero_optimization.offload_optimizer.device,
+        c->source, config_offload_name(c->zero_optimization.offload_optimizer.device),
         c->zero_optimization.offload_optimizer.ratio);
 }
 
 static enum status check_speculative(const struct config *c) {
     if (!c->zero_optimization.offload_optimizer.speculative ||
-        strcmp(c->zero_optimization.offload_optimizer.device, "cpu") == 0)
+        c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
                 "%s: zero_optimization.offload_optimizer.speculative steps on the host, and "
@@ -177,13 +177,13 @@ static enum status check_speculative(const struct config *c) {
 
 // Its state has no moments to narrow, and a step needs sums over whole tensors of clipped gradients.
 static enum status check_adafactor(const struct config *c) {
-    if (strcmp(c->optimizer.type, "adafactor") != 0)
+    if (c->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
-    if (strcmp(c->optimizer.state_dtype, "fp32") != 0)
+    if (c->optimizer.state_dtype != CONFIG_STATE_DTYPE_FP32)
         return FAIL(STATUS_INVALID,
                     "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps factors of rows and "
                     "columns in fp32, which are small already; set state_dtype=fp32",
-                    c->source, c->optimizer.state_dtype);
+                    c->source, config_state_dtype_name(c->optimizer.state_dtype));
     if (c->zero_optimization.offload_optimizer.speculative)
         return FAIL(
             STATUS_INVALID,
@@ -219,10 +219,20 @@ enum status config_require_training(const struct config *config) {
                 config->source);
 }
 
+bool config_compute_type(const struct config *config, enum dtype *type) {
+    static const enum dtype types[] = {[CONFIG_COMPUTE_FP32] = DTYPE_F32,
+                                       [CONFIG_COMPUTE_BF16] = DTYPE_BF16,
+                                       [CONFIG_COMPUTE_FP16] = DTYPE_F16};
+    if (config->precision.compute == CONFIG_COMPUTE_AUTO)
+        return false;
+    *type = types[config->precision.compute];
+    return true;
+}
+
 bool config_scales_losses(const struct config *config) {
-    const char *asked = config->fp16.loss_scaling;
-    return strcmp(asked, "auto") == 0 ? strcmp(config->precision.compute, dtype_name(DTYPE_F16)) == 0
-                                      : strcmp(asked, "on") == 0;
+    if (config->fp16.loss_scaling == CONFIG_LOSS_SCALING_AUTO)
+        return config->precision.compute == CONFIG_COMPUTE_FP16;
+    return config->fp16.loss_scaling == CONFIG_LOSS_SCALING_ON;
 }
 
 // ---- several ranks
@@ -250,15 +260,16 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // "auto" and what it comes to are one meaning. A resumed run keeps its compute type, so that "auto" now
 // always comes to that.
-static bool means_the_same(const struct option *option, const struct config *before, const char *compute,
+static bool means_the_same(const struct option *option, const struct config *before, enum dtype compute,
                            const struct config *now) {
+    enum dtype named;
     if (option == option_find("precision.compute"))
-        return strcmp(now->precision.compute, "auto") == 0 || strcmp(now->precision.compute, compute) == 0;
+        return !config_compute_type(now, &named) || named == compute;
     return option == option_find("fp16.loss_scaling") &&
            config_scales_losses(before) == config_scales_losses(now);
 }
 
-enum status config_check_resume(const struct config *before, const char *compute, const struct config *now) {
+enum status config_check_resume(const struct config *before, enum dtype compute, const struct config *now) {
     struct text differences = {0}, was = {0}, is = {0};
     for (int i = 0; i < n_options; i++) {
         was.length = is.length = 0;
@@ -269,12 +280,12 @@ enum status config_check_resume(const struct config *before, const char *compute
             continue;
         bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
                                                       *(int64_t *)option_value(&options[i], before);
-        bool chosen =
-            &options[i] == option_find("precision.compute") && strcmp(before->precision.compute, "auto") == 0;
+        bool chosen = &options[i] == option_find("precision.compute") &&
+                      before->precision.compute == CONFIG_COMPUTE_AUTO;
         if (!grew)
             text_add(&differences, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(&options[i]),
-                     was.data, chosen ? ", which came to \"" : "", chosen ? compute : "", chosen ? "\"," : "",
-                     is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
+                     was.data, chosen ? ", which came to \"" : "", chosen ? dtype_name(compute) : "",
+                     chosen ? "\"," : "", is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
     }
     enum status status = STATUS_OK;
     if (was.failed || is.failed || differences.failed)

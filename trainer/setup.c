@@ -85,8 +85,7 @@ static enum status check_same_config(struct trainer *trainer) {
 
 static enum status check_resumed(struct trainer *trainer) {
     TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
-    return config_check_resume(&trainer->resumed->config, dtype_name(trainer->resumed->compute),
-                               trainer->config);
+    return config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config);
 }
 
 static enum status settle_resume(struct trainer *trainer) {
@@ -114,8 +113,9 @@ static enum status open_devices(struct trainer *trainer) {
     if (threads == 0)
         threads = processors_share(trainer->comm->local_world);
     bool overlap = config->zero_optimization.overlap_comm;
-    TRY(device_open(config->top.device, threads, local_rank, &trainer->device));
-    TRY(device_open(config->top.device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
+    const char *device = config_device_name(config->top.device);
+    TRY(device_open(device, threads, local_rank, &trainer->device));
+    TRY(device_open(device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
     if (trainer->device->place == REGION_DEVICE)
         TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
     TRY(stream_init(&trainer->stream, trainer->device));
@@ -126,7 +126,7 @@ static enum status open_devices(struct trainer *trainer) {
 // As asked for or, where that is auto, what rank 0 finds faster.
 static enum status choose_type(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    if (dtype_from_name(config->precision.compute, &trainer->type))
+    if (config_compute_type(config, &trainer->type))
         return STATUS_OK;
     if (trainer->resumed) { // measured once; the run keeps it
         trainer->type = trainer->resumed->compute;
@@ -304,10 +304,10 @@ static void describe(const struct trainer *trainer) {
     if (comm->world > 1)
         log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
-                 config->zero_optimization.partition,
+                 config_partition_name(config->zero_optimization.partition),
                  config->zero_optimization.overlap_comm ? "while computing" : "between computations");
-    bool asked = strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0 ||
-                 strcmp(config->top.offload_activations, "cpu") == 0;
+    bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
+                 config->top.offload_activations == CONFIG_OFFLOAD_CPU;
     if (asked && trainer->device->place == REGION_HOST)
         log_info("offload: the device is the host, which has everything already; nothing is moved");
     log_info(

@@ -55,7 +55,7 @@ static void rig_init(struct rig *rig, struct comm *with, int stage, const char *
     struct region_table *table = &rig->memory.table;
     together_ok(comm, model_states_init(&rig->state, &rig->params, &rig->config, type, with->rank,
                                         with->world, NULL, rig->device, table));
-    together_ok(comm, optimizer_init(&rig->optimizer, &rig->config, &rig->state));
+    optimizer_init(&rig->optimizer, &rig->config, &rig->state);
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(with, rig->device, true));
     together_ok(comm, model_states_bind(&rig->state, table, with, rig->device));

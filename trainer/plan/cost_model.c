@@ -3,7 +3,6 @@
 #include "trainer/plan/cost_model.h"
 
 #include <math.h>
-#include <string.h>
 
 // ---- the nominal machine
 
@@ -42,10 +41,6 @@ struct step_cost {
     double memory_rate;
 };
 
-static bool is(const char *value, const char *name) {
-    return strcmp(value, name) == 0;
-}
-
 // A forward pass over the blocks, for a token: two FLOPs a weight, and attention over half of the positions.
 static double block_flops(const struct step_cost *work, bool attention_half_only) {
     double C = work->model->n_embd, L = work->model->n_layer, T = (double)work->config->train.seq_len;
@@ -55,10 +50,10 @@ static double block_flops(const struct step_cost *work, bool attention_half_only
 
 // What backward computes again, for a token. Elements alone take no time worth a choice.
 static double recomputed_flops(const struct step_cost *work) {
-    const char *recompute = work->config->top.recompute;
-    return is(recompute, "block")       ? block_flops(work, false)
-           : is(recompute, "attention") ? block_flops(work, true)
-                                        : 0;
+    enum config_recompute recompute = work->config->top.recompute;
+    return recompute == CONFIG_RECOMPUTE_BLOCK       ? block_flops(work, false)
+           : recompute == CONFIG_RECOMPUTE_ATTENTION ? block_flops(work, true)
+                                                     : 0;
 }
 
 // Backward is two forward passes, and what it computes again a part of one. A micro-batch reads the weights
@@ -76,7 +71,7 @@ static double micro_batch_s(const struct step_cost *work, double flops_per_s) {
 // The part of what the rank owns that the host updates.
 static double on_host(const struct step_cost *work) {
     const struct config *config = work->config;
-    bool offloads = work->on_gpu && is(config->zero_optimization.offload_optimizer.device, "cpu");
+    bool offloads = work->on_gpu && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     return offloads ? config->zero_optimization.offload_optimizer.ratio * work->owned : 0;
 }
 
@@ -86,9 +81,9 @@ static double on_host(const struct step_cost *work) {
 static double exposed_copies_s(const struct step_cost *work, double compute_s) {
     const struct config *config = work->config;
     double bytes = 0;
-    if (is(config->zero_optimization.offload_param.device, "cpu"))
+    if (config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU)
         bytes += 2 * work->type_bytes * work->owned;
-    if (is(config->top.offload_activations, "cpu"))
+    if (config->top.offload_activations == CONFIG_OFFLOAD_CPU)
         bytes += 2 * work->type_bytes * work->model->n_layer * work->model->n_embd * work->tokens;
     if (config->zero_optimization.stage >= 2)
         bytes += 4 * on_host(work) * (2 - 1 / work->micro_batches);

@@ -11,11 +11,10 @@
 
 enum { RATIO_STEPS = 20, MOST_MICRO_SIZES = 64 };
 
-static const char *const recomputations[] = {"none", "elementwise", "attention", "block"};
-enum { N_RECOMPUTATIONS = sizeof recomputations / sizeof *recomputations, RECOMPUTES_BLOCKS = 3 };
+enum { N_RECOMPUTATIONS = CONFIG_RECOMPUTE_BLOCK + 1 };
 
 struct setting {
-    int stage, recompute; // as `recomputations` counts
+    int stage, recompute; // enum config_recompute
     int ratio;            // of the optimizer on the host, of RATIO_STEPS
     bool host_params, host_activations;
     int micro; // as the search's micro_sizes counts
@@ -59,8 +58,8 @@ static bool on_gpu(const struct search *search) {
     return search->request->plan.device->place == REGION_DEVICE;
 }
 
-static char *word(const char *constant) {
-    return (char *)(uintptr_t)constant; // configs hold what they own; these copies are never freed
+static enum config_offload offload(bool on_host) {
+    return on_host ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE;
 }
 
 static struct config config_with(const struct search *search, const struct setting *setting) {
@@ -68,13 +67,13 @@ static struct config config_with(const struct search *search, const struct setti
     int64_t sequences = config.train.micro_batch_size * config.train.gradient_accumulation_steps;
     config.train.micro_batch_size = search->micro_sizes[setting->micro];
     config.train.gradient_accumulation_steps = sequences / config.train.micro_batch_size;
-    config.top.recompute = word(recomputations[setting->recompute]);
+    config.top.recompute = (enum config_recompute)setting->recompute;
     config.zero_optimization.stage = setting->stage;
     if (!on_gpu(search))
         return config;
-    config.top.offload_activations = word(setting->host_activations ? "cpu" : "none");
-    config.zero_optimization.offload_param.device = word(setting->host_params ? "cpu" : "none");
-    config.zero_optimization.offload_optimizer.device = word(setting->ratio > 0 ? "cpu" : "none");
+    config.top.offload_activations = offload(setting->host_activations);
+    config.zero_optimization.offload_param.device = offload(setting->host_params);
+    config.zero_optimization.offload_optimizer.device = offload(setting->ratio > 0);
     if (setting->ratio > 0)
         config.zero_optimization.offload_optimizer.ratio = setting->ratio / (double)RATIO_STEPS;
     else
@@ -83,14 +82,12 @@ static struct config config_with(const struct search *search, const struct setti
 }
 
 static int count_changes(const struct config *a, const struct config *b) {
-    bool offloads = strcmp(b->zero_optimization.offload_optimizer.device, "cpu") == 0;
+    bool offloads = b->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     return (a->zero_optimization.stage != b->zero_optimization.stage) +
-           (strcmp(a->top.recompute, b->top.recompute) != 0) +
-           (strcmp(a->top.offload_activations, b->top.offload_activations) != 0) +
-           (strcmp(a->zero_optimization.offload_param.device, b->zero_optimization.offload_param.device) !=
-            0) +
-           (strcmp(a->zero_optimization.offload_optimizer.device,
-                   b->zero_optimization.offload_optimizer.device) != 0) +
+           (a->top.recompute != b->top.recompute) +
+           (a->top.offload_activations != b->top.offload_activations) +
+           (a->zero_optimization.offload_param.device != b->zero_optimization.offload_param.device) +
+           (a->zero_optimization.offload_optimizer.device != b->zero_optimization.offload_optimizer.device) +
            (offloads &&
             a->zero_optimization.offload_optimizer.ratio != b->zero_optimization.offload_optimizer.ratio) +
            (a->train.micro_batch_size != b->train.micro_batch_size);
@@ -274,7 +271,7 @@ static enum status consider_stages(struct search *search, struct setting setting
 static enum status consider_all(struct search *search) {
     for (int micro = 0; micro < search->n_micro_sizes; micro++)
         for (int recompute = 0; recompute < N_RECOMPUTATIONS; recompute++) {
-            bool may_host = on_gpu(search) && recompute == RECOMPUTES_BLOCKS;
+            bool may_host = on_gpu(search) && recompute == CONFIG_RECOMPUTE_BLOCK;
             for (int host = 0; host <= may_host; host++)
                 TRY(consider_stages(
                     search,
@@ -325,19 +322,19 @@ static void describe(const struct config *config, int world, bool gpu, struct te
     const double ratio = config->zero_optimization.offload_optimizer.ratio;
     if (world > 1 || config->zero_optimization.stage > 0)
         text_add(words, "ZeRO stage %lld", (long long)config->zero_optimization.stage);
-    if (strcmp(config->top.recompute, "none") == 0)
+    if (config->top.recompute == CONFIG_RECOMPUTE_NONE)
         add_part(words, "all activations kept");
-    else if (strcmp(config->top.recompute, "elementwise") != 0)
+    else if (config->top.recompute != CONFIG_RECOMPUTE_ELEMENTWISE)
         text_add(words, "%s%s computed again in backward", words->length ? ", " : "",
-                 strcmp(config->top.recompute, "block") == 0 ? "blocks" : "attention");
-    if (gpu && strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0) {
+                 config->top.recompute == CONFIG_RECOMPUTE_BLOCK ? "blocks" : "attention");
+    if (gpu && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU) {
         add_part(words, ratio < 1 ? "" : "the optimizer on the host");
         if (ratio < 1)
             text_add(words, "%g of the optimizer on the host", ratio);
     }
-    if (gpu && strcmp(config->zero_optimization.offload_param.device, "cpu") == 0)
+    if (gpu && config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU)
         add_part(words, "parameters on the host");
-    if (gpu && strcmp(config->top.offload_activations, "cpu") == 0)
+    if (gpu && config->top.offload_activations == CONFIG_OFFLOAD_CPU)
         add_part(words, "activations on the host");
     text_add(words, ", %lld x %lld sequences a rank", (long long)config->train.gradient_accumulation_steps,
              (long long)config->train.micro_batch_size);

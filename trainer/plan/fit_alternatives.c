@@ -127,23 +127,20 @@ enum status fit_preset(const struct fit_request *request, const char **path, str
 // ---- a narrower state
 
 enum status fit_narrow_state(const struct fit_request *request, const char **name, struct fit_proposal *out) {
-    static const char *const narrower[] = {"fp32", "bf16", "int8"};
-    bool found = false, wider = true;
+    bool found = false;
     *name = NULL;
-    if (strcmp(request->plan.config->optimizer.type, "adafactor") == 0) // has no moments
+    if (request->plan.config->optimizer.type == CONFIG_OPTIMIZER_ADAFACTOR) // has no moments
         return STATUS_OK;
-    for (size_t i = 0; i < sizeof narrower / sizeof *narrower && !found; i++) {
+    // The enum's order is from wide to narrow.
+    for (int type = (int)request->plan.config->optimizer.state_dtype + 1;
+         type <= CONFIG_STATE_DTYPE_INT8 && !found; type++) {
         struct config config = *request->plan.config;
         struct fit_request changed = *request;
-        if (wider) { // as wide as what there is, or more
-            wider = strcmp(config.optimizer.state_dtype, narrower[i]) != 0;
-            continue;
-        }
-        config.optimizer.state_dtype = (char *)(uintptr_t)narrower[i];
+        config.optimizer.state_dtype = (enum config_state_dtype)type;
         changed.plan.config = &config;
         TRY(find_fastest(&changed, &found, out));
         if (found)
-            *name = narrower[i];
+            *name = config_state_dtype_name(config.optimizer.state_dtype);
     }
     return STATUS_OK;
 }

@@ -22,7 +22,8 @@ static enum status add_states(struct engine *parts, const struct plan_request *r
                               struct region_table *table) {
     TRY(model_states_init(&parts->state, request->params, request->config, request->type, request->rank,
                           request->world, request->partition, request->device, table));
-    return optimizer_init(&parts->optimizer, request->config, &parts->state);
+    optimizer_init(&parts->optimizer, request->config, &parts->state);
+    return STATUS_OK;
 }
 
 size_t plan_links_bytes(const struct plan_request *request) {
@@ -38,7 +39,7 @@ static enum status add_model(struct engine *parts, const struct plan_request *re
                                         .T = (int)config->train.seq_len,
                                         .recompute = stage_recompute(config),
                                         .offload_activations =
-                                            strcmp(config->top.offload_activations, "cpu") == 0,
+                                            config->top.offload_activations == CONFIG_OFFLOAD_CPU,
                                         .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
     if (plan_samples(request))
@@ -272,7 +273,7 @@ static int keep_extremes(struct load *loads, int n) {
 
 static enum status partition_of(const struct plan_request *request, struct partition *out) {
     struct stage_options options;
-    TRY(stage_options_read(request->config, request->device->place, &options));
+    stage_options_read(request->config, request->device->place, &options);
     return partition_init(out, request->params, options.partition, request->world);
 }
 

@@ -2,7 +2,6 @@
 #include "zero/offload/placement.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/moments.h"
 
@@ -107,21 +106,28 @@ static enum status add_tier(struct tiers *tiers, const struct stage_options *opt
 // AdamW and Adam keep two moments; Lion one; SGD one, and none without momentum. Adafactor's factors are no
 // element's (zero/partition/second_moments.h).
 static int count_kinds(const struct config *config) {
-    if (strcmp(config->optimizer.type, "sgd") == 0)
+    switch (config->optimizer.type) {
+    case CONFIG_OPTIMIZER_SGD:
         return config->optimizer.momentum > 0 ? 2 : 1;
-    if (strcmp(config->optimizer.type, "adafactor") == 0)
+    case CONFIG_OPTIMIZER_ADAFACTOR:
         return 1;
-    return strcmp(config->optimizer.type, "lion") == 0 ? 2 : 3;
+    case CONFIG_OPTIMIZER_LION:
+        return 2;
+    case CONFIG_OPTIMIZER_ADAMW:
+    case CONFIG_OPTIMIZER_ADAM:
+        break;
+    }
+    return 3;
 }
 
 enum status tiers_init(struct tiers *tiers, const struct config *config, const struct stage_options *options,
                        const struct params *params, const struct stage_span *spans, int n_spans,
                        enum dtype type, struct device *device, struct region_table *table) {
-    const char *moments = config->optimizer.state_dtype;
+    static const enum dtype moment_types[] = {[CONFIG_STATE_DTYPE_FP32] = DTYPE_F32,
+                                              [CONFIG_STATE_DTYPE_BF16] = DTYPE_BF16,
+                                              [CONFIG_STATE_DTYPE_INT8] = DTYPE_I8};
     *tiers = (struct tiers){.type = type,
-                            .moment_type = strcmp(moments, "int8") == 0   ? DTYPE_I8
-                                           : strcmp(moments, "bf16") == 0 ? DTYPE_BF16
-                                                                          : DTYPE_F32,
+                            .moment_type = moment_types[config->optimizer.state_dtype],
                             .n_kinds = count_kinds(config),
                             .undoes = options->offload_speculative};
     TRY(list_parts(tiers, options, params, spans, n_spans));

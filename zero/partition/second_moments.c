@@ -2,7 +2,6 @@
 #include "zero/partition/second_moments.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static size_t factors_of(const struct param *param) {
     return (size_t)factors_rows(param) + (size_t)factors_columns(param);
@@ -30,7 +29,7 @@ static enum status add_place(struct factors *factors, enum region_place place, s
 enum status factors_init(struct factors *factors, const struct config *config, const struct params *params,
                          struct device *device, struct region_table *table) {
     *factors = (struct factors){.params = params, .apart = device->place != REGION_HOST};
-    if (strcmp(config->optimizer.type, "adafactor") != 0)
+    if (config->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
     factors->first = calloc((size_t)params->n_params + 1, sizeof *factors->first);
     if (!factors->first)

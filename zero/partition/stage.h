@@ -25,8 +25,8 @@ struct stage_options {
     double offload_ratio;
 };
 // place: where the device has its memory.
-enum status stage_options_read(const struct config *config, enum region_place place,
-                               struct stage_options *out) MUST_CHECK;
+void stage_options_read(const struct config *config, enum region_place place, struct stage_options *out);
+enum partition_kind stage_partition(const struct config *config);
 enum gpt_recompute stage_recompute(const struct config *config);
 
 // Whether gradients are reduced into a shard of their own as each micro-batch ends, rather than where they

@@ -9,18 +9,30 @@
 #include "kernels/ops.h"
 
 enum gpt_recompute stage_recompute(const struct config *config) {
-    return strcmp(config->top.recompute, "block") == 0         ? RECOMPUTE_BLOCK
-           : strcmp(config->top.recompute, "attention") == 0   ? RECOMPUTE_ATTENTION
-           : strcmp(config->top.recompute, "elementwise") == 0 ? RECOMPUTE_ELEMENTWISE
-                                                               : RECOMPUTE_NONE;
+    static const enum gpt_recompute levels[] = {[CONFIG_RECOMPUTE_NONE] = RECOMPUTE_NONE,
+                                                [CONFIG_RECOMPUTE_ELEMENTWISE] = RECOMPUTE_ELEMENTWISE,
+                                                [CONFIG_RECOMPUTE_ATTENTION] = RECOMPUTE_ATTENTION,
+                                                [CONFIG_RECOMPUTE_BLOCK] = RECOMPUTE_BLOCK};
+    return levels[config->top.recompute];
 }
 
-enum status stage_options_read(const struct config *config, enum region_place place,
-                               struct stage_options *out) {
+enum partition_kind stage_partition(const struct config *config) {
+    static const enum partition_kind kinds[] = {[CONFIG_PARTITION_EVEN] = PARTITION_EVEN,
+                                                [CONFIG_PARTITION_LAYER] = PARTITION_LAYER,
+                                                [CONFIG_PARTITION_TENSOR] = PARTITION_TENSOR};
+    return kinds[config->zero_optimization.partition];
+}
+
+void stage_options_read(const struct config *config, enum region_place place, struct stage_options *out) {
+    static const enum dtype comm_dtypes[] = {[CONFIG_COMMUNICATION_DTYPE_FP32] = DTYPE_F32,
+                                             [CONFIG_COMMUNICATION_DTYPE_BF16] = DTYPE_BF16,
+                                             [CONFIG_COMMUNICATION_DTYPE_FP16] = DTYPE_F16};
     bool apart = place == REGION_DEVICE; // otherwise the host has everything already
-    bool on_host = apart && strcmp(config->zero_optimization.offload_optimizer.device, "cpu") == 0;
+    bool on_host = apart && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     *out = (struct stage_options){
         .stage = (int)config->zero_optimization.stage,
+        .partition = stage_partition(config),
+        .gradient_comm_dtype = comm_dtypes[config->top.communication_data_type],
         .reduce_bucket = (size_t)config->zero_optimization.reduce_bucket_size,
         .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
         .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
@@ -34,12 +46,7 @@ enum status stage_options_read(const struct config *config, enum region_place pl
         .offload_speculative = on_host && config->zero_optimization.offload_optimizer.speculative,
         // Of other stages a plan says what they would take without.
         .offload_param = apart && config->zero_optimization.stage == 3 &&
-                         strcmp(config->zero_optimization.offload_param.device, "cpu") == 0};
-    const char *comm_dtype = config->top.communication_data_type;
-    if (!dtype_from_name(comm_dtype, &out->gradient_comm_dtype))
-        return FAIL(STATUS_INVALID, "%s: communication_data_type is \"%s\", expected fp32, bf16 or fp16",
-                    config->source, comm_dtype);
-    return partition_find(config->zero_optimization.partition, &out->partition);
+                         config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
 }
 
 // ---- hooks
@@ -149,7 +156,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
                                        .grads_ready = ready,
                                        .group_acquire = acquire_group,
                                        .group_release = release_group};
-    TRY(stage_options_read(config, device->place, &state->options));
+    stage_options_read(config, device->place, &state->options);
     state->partition_is_lent = partition != NULL;
     if (partition)
         state->partition = *partition;

@@ -3,24 +3,18 @@
 #include "zero/stages/optimizer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "kernels/ops.h"
 #include "zero/stages/adafactor.h"
 
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
-                           struct model_states *state) {
-    static const char *const names[N_OPTIMIZER_RULES] = {"adamw", "adam", "sgd", "lion"};
+void optimizer_init(struct optimizer *optimizer, const struct config *config, struct model_states *state) {
+    static const enum optimizer_rule rules[] = {[CONFIG_OPTIMIZER_ADAMW] = OPTIMIZER_ADAMW,
+                                                [CONFIG_OPTIMIZER_ADAM] = OPTIMIZER_ADAM,
+                                                [CONFIG_OPTIMIZER_SGD] = OPTIMIZER_SGD,
+                                                [CONFIG_OPTIMIZER_LION] = OPTIMIZER_LION};
     *optimizer = (struct optimizer){.config = config, .state = state, .adafactor = state->factors.n > 0};
-    if (optimizer->adafactor)
-        return STATUS_OK;
-    for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
-        if (strcmp(config->optimizer.type, names[rule]) == 0) {
-            optimizer->rule = (enum optimizer_rule)rule;
-            return STATUS_OK;
-        }
-    return FAIL(STATUS_INVALID, "%s: optimizer.type is \"%s\", which no rule has", config->source,
-                config->optimizer.type);
+    if (!optimizer->adafactor)
+        optimizer->rule = rules[config->optimizer.type];
 }
 
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {

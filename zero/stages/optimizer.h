@@ -24,8 +24,7 @@ struct optimizer {
     bool stepped_ahead;              // the last step was as expected: what the host had stepped counted
 };
 
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
-                           struct model_states *state) MUST_CHECK;
+void optimizer_init(struct optimizer *optimizer, const struct config *config, struct model_states *state);
 enum status optimizer_bind(struct optimizer *optimizer) MUST_CHECK; // once the state is bound
 void optimizer_free(struct optimizer *optimizer);                   // before the state is
 

@@ -108,8 +108,22 @@ static void test_schema(void **state) {
         assert_true(strlen(options[i].help) > 5);
         assert_true(options[i].minimum <= options[i].maximum);
         assert_true(options[i].resume != RAISE || options[i].type == OPTION_INTEGER);
-        if (options[i].type == OPTION_CHOICE)
-            assert_true(strlen(options[i].choices) < MAX_CHOICES_LENGTH);
+        if (options[i].type != OPTION_CHOICE)
+            continue;
+        // Every word of the set reads and prints as itself, and the set has no hole.
+        for (int k = 0; k < options[i].n_choices; k++) {
+            char override[128], *words[] = {override}, expected[64];
+            struct text printed = {0};
+            assert_non_null(options[i].choices[k]);
+            snprintf(override, sizeof override, "%s=%s", option_full_name(&options[i]),
+                     options[i].choices[k]);
+            snprintf(expected, sizeof expected, "\"%s\"", options[i].choices[k]);
+            EXPECT_OK(config_read(&config, "configs/gpt2-small.json", 1, words));
+            option_print(&options[i], &config, &printed);
+            assert_string_equal(printed.data, expected);
+            text_free(&printed);
+            config_free(&config);
+        }
     }
 }
 

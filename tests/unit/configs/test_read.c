@@ -50,7 +50,7 @@ static void test_defaults_are_gpt2_small(void **state) {
     assert_int_equal(config.model.n_embd, 768);
     assert_int_equal(config.model.vocab_size, 50257);
     assert_int_equal(config.model.n_positions, 1024);
-    assert_string_equal(config.top.device, "auto");
+    assert_int_equal(config.top.device, CONFIG_DEVICE_AUTO);
     assert_true(config.optimizer.lr == 6e-4 && config.optimizer.betas.value[1] == 0.95);
     assert_true(config.data.shuffle && config.data.train.n_paths == 0);
     assert_false(config_given(&config, "model.n_layer"));
@@ -66,7 +66,7 @@ static void test_values(void **state) {
         " \"data\": {\"train\": \"x/*.bin\", \"val\": [\"a.bin\", \"b.bin\"], \"shuffle\": false},"
         " \"optimizer\": {\"betas\": [0.5, 0], \"lr\": 1}, \"scheduler\": {\"type\": \"linear\"},"
         " \"train\": {\"seed\": 9007199254740991}}"));
-    assert_string_equal(config.top.device, "cpu");
+    assert_int_equal(config.top.device, CONFIG_DEVICE_CPU);
     assert_int_equal(config.model.n_layer, 3);
     assert_int_equal(config.model.n_embd, 1000);
     assert_string_equal(config.model.init_from, "a\xc3\xa9");
@@ -77,7 +77,7 @@ static void test_values(void **state) {
     assert_false(config.data.shuffle);
     assert_true(config.optimizer.betas.value[0] == 0.5 && config.optimizer.betas.value[1] == 0);
     assert_true(config.optimizer.lr == 1);
-    assert_string_equal(config.scheduler.type, "linear");
+    assert_int_equal(config.scheduler.type, CONFIG_SCHEDULE_LINEAR);
     assert_true(config.train.seed == 9007199254740991);
     assert_true(config_given(&config, "device") && config_given(&config, "model.n_embd"));
     assert_false(config_given(&config, "model.n_head"));
@@ -93,7 +93,7 @@ static void test_overrides(void **state) {
                                        "data.train=my data/a=b-*.bin", "data.val=[\"p\", \"q\"]",
                                        "run.dir=12", "checkpoint.resume=\"never\"",
                                        "data.tokenizer=", "train.sample_prompt=In the beginning", NULL}));
-    assert_string_equal(config.top.device, "cpu");
+    assert_int_equal(config.top.device, CONFIG_DEVICE_CPU);
     assert_int_equal(config.model.n_layer, 2);
     assert_true(config.optimizer.lr == 1e-3 && config.optimizer.betas.value[0] == 0.8);
     assert_false(config.data.shuffle);
@@ -106,7 +106,7 @@ static void test_overrides(void **state) {
     assert_true(config_given(&config, "model.n_layer"));
     config_free(&config);
     EXPECT_OK(override(&config, (const char *const[]){"fp16.loss_scaling=true", NULL}));
-    assert_string_equal(config.fp16.loss_scaling, "on");
+    assert_int_equal(config.fp16.loss_scaling, CONFIG_LOSS_SCALING_ON);
     config_free(&config);
     EXPECT_OK(override(&config, (const char *const[]){"data.train=7", "data.val=", NULL}));
     assert_string_equal(config.data.train.paths[0], "7");
@@ -143,13 +143,13 @@ static void test_subsections(void **state) {
                                "\"cpu\", \"ratio\": 0.25}, \"offload_param\": {}}}";
     struct config config;
     EXPECT_OK(config_parse(&config, json, strlen(json), "c.json"));
-    assert_string_equal(config.zero_optimization.offload_optimizer.device, "cpu");
+    assert_int_equal(config.zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
     assert_true(config.zero_optimization.offload_optimizer.ratio == 0.25);
-    assert_string_equal(config.zero_optimization.offload_param.device, "none");
+    assert_int_equal(config.zero_optimization.offload_param.device, CONFIG_OFFLOAD_NONE);
     assert_true(config_given(&config, "zero_optimization.offload_optimizer.ratio"));
     config_free(&config);
     EXPECT_OK(override(&config, (const char *const[]){"zero_optimization.offload_param.device=cpu", NULL}));
-    assert_string_equal(config.zero_optimization.offload_param.device, "cpu");
+    assert_int_equal(config.zero_optimization.offload_param.device, CONFIG_OFFLOAD_CPU);
     config_free(&config);
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization\": {\"offload_optimiser\": {}}}"),
                    "unknown section zero_optimization.offload_optimiser",

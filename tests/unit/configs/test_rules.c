@@ -188,7 +188,7 @@ static void test_run_folder(void **state) {
     }
 }
 
-static enum status resume_computed(const char *before_json, const char *compute, const char *now_json) {
+static enum status resume_computed(const char *before_json, enum dtype compute, const char *now_json) {
     struct config before, now;
     EXPECT_OK(resolve_named(&before, "before.json", before_json, 1));
     EXPECT_OK(resolve_named(&now, "now.json", now_json, 1));
@@ -199,7 +199,7 @@ static enum status resume_computed(const char *before_json, const char *compute,
 }
 
 static enum status resume(const char *before_json, const char *now_json) {
-    return resume_computed(before_json, "fp32", now_json);
+    return resume_computed(before_json, DTYPE_F32, now_json);
 }
 
 // A run of "auto" goes on by the name of what that came to, and a named one by "auto"; another type is
@@ -208,12 +208,12 @@ static void test_resuming_a_compute_type(void **state) {
     (void)state;
     static const char fp32[] = "{\"precision\": {\"compute\": \"fp32\"}}",
                       bf16[] = "{\"precision\": {\"compute\": \"bf16\"}}", automatic[] = "{}";
-    EXPECT_OK(resume_computed(automatic, "bf16", bf16));
-    EXPECT_OK(resume_computed(automatic, "bf16", automatic));
-    EXPECT_OK(resume_computed(bf16, "bf16", automatic));
-    EXPECT_FAILURE(STATUS_INVALID, resume_computed(automatic, "bf16", fp32),
+    EXPECT_OK(resume_computed(automatic, DTYPE_BF16, bf16));
+    EXPECT_OK(resume_computed(automatic, DTYPE_BF16, automatic));
+    EXPECT_OK(resume_computed(bf16, DTYPE_BF16, automatic));
+    EXPECT_FAILURE(STATUS_INVALID, resume_computed(automatic, DTYPE_BF16, fp32),
                    "precision.compute was \"auto\", which came to \"bf16\", and is now \"fp32\"");
-    EXPECT_FAILURE(STATUS_INVALID, resume_computed(bf16, "bf16", fp32),
+    EXPECT_FAILURE(STATUS_INVALID, resume_computed(bf16, DTYPE_BF16, fp32),
                    "precision.compute was \"bf16\" and is now \"fp32\"");
 }
 

@@ -83,10 +83,8 @@ static void check_states(const struct rig *rig, enum dtype type, size_t owned, c
 }
 
 static void check_ranks(struct rig *rig, int world) {
-    enum partition_kind kind;
     struct partition partition;
-    EXPECT_OK(partition_find(rig->config.zero_optimization.partition, &kind));
-    EXPECT_OK(partition_init(&partition, &rig->params, kind, world));
+    EXPECT_OK(partition_init(&partition, &rig->params, stage_partition(&rig->config), world));
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int rank = 0; rank < world; rank++)
             for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
@@ -201,8 +199,7 @@ static void test_adafactor(void **state) {
             rig_init(&rig, world, "", "\"partition\": \"tensor\"");
             rig.config.zero_optimization.stage = stage;
             sum_wire(&rig, DTYPE_BF16, world, &adamw);
-            free(rig.config.optimizer.type);
-            rig.config.optimizer.type = strdup("adafactor");
+            rig.config.optimizer.type = CONFIG_OPTIMIZER_ADAFACTOR;
             sum_wire(&rig, DTYPE_BF16, world, &sum);
             for (int i = 0; i < rig.params.n_params; i++) {
                 const struct param *param = &rig.params.params[i];
@@ -224,9 +221,10 @@ static void test_narrow_gradients(void **state) {
     struct comm_volume wide, narrow;
     rig_init(&rig, 4, "", "");
     sum_wire(&rig, DTYPE_F32, 4, &wide);
-    for (int type = DTYPE_BF16; type <= DTYPE_F16; type++) {
-        free(rig.config.top.communication_data_type);
-        rig.config.top.communication_data_type = strdup(dtype_name((enum dtype)type));
+    static const enum config_communication_dtype types[] = {CONFIG_COMMUNICATION_DTYPE_BF16,
+                                                            CONFIG_COMMUNICATION_DTYPE_FP16};
+    for (int i = 0; i < 2; i++) {
+        rig.config.top.communication_data_type = types[i];
         sum_wire(&rig, DTYPE_F32, 4, &narrow);
         assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
     }
