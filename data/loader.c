@@ -46,8 +46,7 @@ struct loader {
     bool running, wanted, stopping; // wanted: the thread is to fill batches[1 - current]
 };
 
-// --------------------------------------------------------------------------------------------- from rows to
-// tokens
+// ---- from rows to tokens
 
 // The shard of a sequence: the last whose first sequence is not after it.
 static int find_shard(const struct loader *loader, size_t sequence) {
@@ -157,8 +156,7 @@ static enum status check_batch(const struct loader *loader, const struct batch *
                 batch->bad_shard->path, batch->bad_token, batch->bad_value, vocab_size, vocab_size - 1);
 }
 
-// ----------------------------------------------------------------------------------------------------- the
-// thread
+// ---- the thread
 
 static void *read_ahead(void *argument) {
     struct loader *loader = argument;
@@ -219,8 +217,7 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
     return status;
 }
 
-// -------------------------------------------------------------------------------------------------------
-// opening
+// ---- opening
 
 static enum status find_shards(const struct loader *loader, struct file_list *paths) {
     const struct file_list *patterns = loader->options.patterns;

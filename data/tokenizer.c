@@ -36,8 +36,7 @@ enum status token_list_add(struct token_list *list, int32_t id) {
     return STATUS_OK;
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// tables
+// ---- tables
 
 uint64_t tokenizer_hash_pair(uint64_t pair) {
     pair *= 0x9E3779B97F4A7C15u;
@@ -214,8 +213,7 @@ const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_
     return tokenizer->bytes + tokenizer->offsets[id];
 }
 
-// --------------------------------------------------------------------------------------------------------
-// encoding
+// ---- encoding
 
 // One piece being merged: a linked list of tokens over its bytes, and a heap of candidate merges, the lowest
 // rank and then the leftmost first. A candidate whose tokens have changed since is passed over.

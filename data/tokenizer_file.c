@@ -64,8 +64,7 @@ static enum status add_bytes(struct tokens *tokens) {
     return STATUS_OK;
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// base64
+// ---- base64
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -102,8 +101,7 @@ static void base64_add(struct text *out, const unsigned char *bytes, size_t n) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------
-// reading
+// ---- reading
 
 struct reader {
     const char *path, *line; // the line's start

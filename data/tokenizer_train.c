@@ -51,8 +51,7 @@ static enum status out_of_memory(void) {
     return FAIL(STATUS_FAILED, "out of memory training a tokenizer; use less text");
 }
 
-// -----------------------------------------------------------------------------------------------------------
-// words
+// ---- words
 
 static enum status grow_words(struct training *training) {
     size_t capacity = training->words_capacity ? 2 * training->words_capacity : 1 << 14;
@@ -118,8 +117,7 @@ static enum status count_words(struct training *training, const char *text, size
     return STATUS_OK;
 }
 
-// -----------------------------------------------------------------------------------------------------------
-// pairs
+// ---- pairs
 
 static enum status grow_pairs(struct training *training) {
     size_t n_slots = training->n_pair_slots ? 2 * training->n_pair_slots : 1 << 15;
@@ -226,8 +224,7 @@ static enum status count_pairs(struct training *training) {
     return STATUS_OK;
 }
 
-// ----------------------------------------------------------------------------------------------------------
-// merges
+// ---- merges
 
 // Merges the pair wherever it stands in one word: the pairs around it lose and gain.
 static enum status merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {

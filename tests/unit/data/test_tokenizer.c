@@ -159,7 +159,7 @@ static void test_gpt2_tinyshakespeare(void **state) {
     tokenizer_delete(gpt2);
 }
 
-// --------------------------------------------------------------------------------------------- vocab.bpe
+// ---- vocab.bpe
 
 // A byte in GPT-2's alphabet, as UTF-8: itself where it prints, else the next code point from 256 on.
 static void add_letter(struct text *out, unsigned char byte) {
@@ -250,7 +250,7 @@ static void test_gpt2_from_vocab_bpe(void **state) {
     tokenizer_delete(gpt2);
 }
 
-// ------------------------------------------------------------------------------------------- there and back
+// ---- there and back
 
 // Chunks, threads and the memory of pieces change no id.
 static void test_long_texts(void **state) {
@@ -365,7 +365,7 @@ static void test_bytes(void **state) {
     tokenizer_delete(bytes);
 }
 
-// ------------------------------------------------------------------------------------------------ bad files
+// ---- bad files
 
 // The 256 bytes as a tiktoken file, then `more`. Byte b is on line b + 1 with rank b.
 static enum status load_with(const char *more) {
