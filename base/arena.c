@@ -1,4 +1,4 @@
-// Anonymous maps, over-mapped so that the start can be aligned to a huge page.
+// Anonymous mmap. Maps more than needed, so that the start can be aligned to a huge page.
 #include "base/arena.h"
 
 #include <stdint.h>
@@ -18,17 +18,18 @@ enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
     uint64_t available = memory_available_bytes();
     if (bytes > available)
         return FAIL(STATUS_FAILED,
-                    "%s need %s (%zu bytes) of memory, and %s are available; use a smaller "
-                    "micro-batch, recompute=block or a smaller model",
+                    "%s need %s (%zu bytes) of memory, %s are available; lower "
+                    "train.micro_batch_size, set recompute=block or use a smaller model",
                     purpose, wanted, bytes, text_bytes(there, sizeof there, (double)available));
     size_t padded;
     if (__builtin_add_overflow(bytes, 2 * HUGE_PAGE_BYTES - 1, &padded))
-        return FAIL(STATUS_FAILED, "%s need %s of memory: more than can be addressed", purpose, wanted);
+        return FAIL(STATUS_FAILED, "%s need %s of memory, more than this machine can address", purpose,
+                    wanted);
     size_t mapped = padded & ~(HUGE_PAGE_BYTES - 1);
     char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
         return FAIL(STATUS_FAILED, "%s need %s of memory, which the system refused", purpose, wanted);
-    // Give back what lies before the first huge page boundary and after the last needed one.
+    // Unmap what precedes the first huge page boundary and what follows the last one needed.
     size_t before = -(uintptr_t)base & (HUGE_PAGE_BYTES - 1);
     size_t kept = (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
     if (before)
@@ -37,7 +38,7 @@ enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
         munmap(base + before + kept, mapped - before - kept);
     arena->data = base + before;
     arena->mapped_bytes = kept;
-    // Advice only: without huge pages the memory is as good, just slower to reach.
+    // Only advice: without huge pages the memory still works, just slower.
     (void)madvise(arena->data, kept, MADV_HUGEPAGE);
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-// Flags by their table. Everything that is not a flag is positional.
+// Table-driven flags. Every argument that is not a flag is positional.
 #include "base/args.h"
 
 #include <errno.h>
@@ -61,7 +61,7 @@ static const struct arg *find_flag(const struct arg *table, int n_table, const c
     return NULL;
 }
 
-// One flag at args[*i], whose value may be the next argument: then *i moves on.
+// Parses the flag at args[*i]. When the next argument is its value, advances *i.
 static enum status parse_flag(const char *command, const struct arg *table, int n_table, int n_args,
                               char **args, int *i) {
     const char *equals = strchr(args[*i], '=');
@@ -77,7 +77,7 @@ static enum status parse_flag(const char *command, const struct arg *table, int 
     }
     const char *text = equals ? equals + 1 : *i + 1 < n_args ? args[++*i] : NULL;
     if (!text)
-        return FAIL(STATUS_INVALID, "train %s: %s wants a value after it", command, arg->name);
+        return FAIL(STATUS_INVALID, "train %s: %s needs a value after it", command, arg->name);
     if (arg->type == ARG_BYTES)
         return parse_bytes(command, arg, text);
     if (arg->type != ARG_STRING)

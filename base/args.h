@@ -1,5 +1,5 @@
-// Command-line flags of the subcommands, from one table: parsing, bounds, unknown names with the nearest, and
-// the help text all come from it.
+// Command-line flags of the subcommands. One table per command drives parsing, bounds checks, suggestions for
+// misspelled names, and the help text.
 #ifndef ZERO_BASE_ARGS_H
 #define ZERO_BASE_ARGS_H
 
@@ -14,8 +14,8 @@ enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_BYTES, ARG_STRING };
 struct arg {
     const char *name; // "--tokens"
     enum arg_type type;
-    void *value;             // bool *, int64_t *, double *, uint64_t * or const char **; holds the default
-    double minimum, maximum; // for numbers and bytes, inclusive
+    void *value;             // bool *, int64_t *, double *, uint64_t * or const char **: default, then result
+    double minimum, maximum; // inclusive; ARG_INTEGER, ARG_NUMBER and ARG_BYTES
     const char *help;
 };
 
@@ -29,10 +29,12 @@ struct command {
     enum status (*run)(int n_args, char **args);
 };
 
-// Takes flags ("--name value" or "--name=value") out of `args`; what is left (in order) goes to positional,
-// at most max_positional of them. "--" ends the flags. STATUS_INVALID names the flag and `command`.
+// Parses flags ("--name value" or "--name=value") into their values. The other arguments go to `positional`
+// in order; "--" ends the flags. STATUS_INVALID: unknown flag, bad value, or more than max_positional
+// arguments; the message names `command` and the flag.
 enum status args_parse(const char *command, const struct arg *table, int n_table, int n_args, char **args,
                        const char **positional, int max_positional, int *n_positional) MUST_CHECK;
+// Prints one line per flag: name, placeholder for its value, help.
 void args_print_help(FILE *stream, const struct arg *table, int n_table);
 
 #endif

@@ -1,5 +1,5 @@
-// Element types and their conversions. bf16 is a float32 cut to its upper 16 bits, fp16 is IEEE 754's half
-// precision; both are rounded to from fp32 as IEEE rounds, to nearest even. Valid in C and in C++.
+// Element types and conversions between them. bf16 is the upper 16 bits of an fp32; fp16 is IEEE 754 half
+// precision. Conversions from fp32 round to nearest, ties to even. Valid in C and C++.
 #ifndef ZERO_BASE_DTYPE_H
 #define ZERO_BASE_DTYPE_H
 
@@ -8,16 +8,16 @@
 #include <stdint.h>
 #include <string.h>
 
-// The compute types come first: what parameters and activations may be.
+// The first three are the compute types: types that parameters and activations may have.
 enum dtype {
     DTYPE_F32 = 0,
     DTYPE_BF16,
     DTYPE_F16,
-    DTYPE_F64, // kernels/ref only: the oracle's own precision
+    DTYPE_F64, // kernels/ref only: the reference computes in double
     DTYPE_I32,
     DTYPE_U16,
     DTYPE_U8,
-    DTYPE_I8, // codes of optimizer state: kernels/moments.h
+    DTYPE_I8, // quantized optimizer moments: kernels/moments.h
     N_DTYPES,
 };
 #define N_COMPUTE_DTYPES (DTYPE_F16 + 1)
@@ -33,7 +33,7 @@ static inline const char *dtype_name(enum dtype type) {
     return names[type];
 }
 
-// The compute type of that name; false where there is none.
+// Finds the compute type called `name`. Returns false, and leaves *type alone, when there is none.
 static inline bool dtype_from_name(const char *name, enum dtype *type) {
     for (int i = 0; i < N_COMPUTE_DTYPES; i++)
         if (strcmp(name, dtype_name((enum dtype)i)) == 0) {
@@ -43,8 +43,8 @@ static inline bool dtype_from_name(const char *name, enum dtype *type) {
     return false;
 }
 
-// The distance from 1 to the next value, and the smallest value above 0 (a subnormal): what tolerances are
-// made of. Floating types only.
+// Machine epsilon (the distance from 1 to the next larger value) and the smallest positive (subnormal) value.
+// Tests derive their tolerances from them. Floating-point types only.
 static inline double dtype_epsilon(enum dtype type) {
     static const double epsilons[DTYPE_F64 + 1] = {0x1p-23, 0x1p-7, 0x1p-10, 0x1p-52};
     return epsilons[type];
@@ -62,7 +62,7 @@ static inline float bf16_to_float(uint16_t x) {
     return value;
 }
 
-// Round to nearest even; NaN stays a (quiet) NaN.
+// Rounds to nearest, ties to even. NaN becomes a quiet NaN.
 static inline uint16_t bf16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -71,7 +71,7 @@ static inline uint16_t bf16_from_float(float value) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// Every half is a float.
+// Exact: every fp16 value is an fp32 value.
 static inline float f16_to_float(uint16_t x) {
     uint32_t sign = (uint32_t)(x & 0x8000u) << 16, exponent = x >> 10 & 0x1fu, fraction = x & 0x3ffu, bits;
     float value;
@@ -84,8 +84,8 @@ static inline float f16_to_float(uint16_t x) {
     return value;
 }
 
-// Round to nearest even, subnormals included; from 65520 on the result is infinite, and NaN stays a (quiet)
-// NaN: bit for bit what processors' own conversions give.
+// Rounds to nearest, ties to even, subnormals included. Magnitudes from 65520 up become infinity; NaN becomes
+// a quiet NaN. Bit-identical to the conversion instructions of CPUs and GPUs.
 static inline uint16_t f16_from_float(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -94,7 +94,7 @@ static inline uint16_t f16_from_float(float value) {
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     if (magnitude >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { // below 2^-14: beside 1/2 a float's last bit is 2^-24, so adding rounds
+    if (magnitude < 0x38800000u) { // below 2^-14: an fp32 near 1/2 has a last bit of 2^-24, so the sum rounds
         float sum = 0.5f + (value < 0 ? -value : value);
         memcpy(&bits, &sum, sizeof bits);
         return (uint16_t)(sign | (bits - 0x3f000000u));

@@ -1,5 +1,5 @@
-// Files by POSIX calls. Absent or unreadable input is the caller's input (STATUS_INVALID); what fails while
-// writing is the environment (STATUS_FAILED).
+// Files by POSIX calls. Input that is absent or unreadable is STATUS_INVALID (the user named it); a failed
+// write is STATUS_FAILED (the environment).
 #include "base/file.h"
 
 #include <errno.h>
@@ -21,8 +21,7 @@ static enum status refuse_kind(const char *path, mode_t mode) {
     return FAIL(STATUS_INVALID, "%s is %s, expected a%s file", path, kind, S_ISDIR(mode) ? "" : " regular");
 }
 
-// O_NONBLOCK returns at once where opening would wait for a FIFO's other end; on regular files it does
-// nothing.
+// O_NONBLOCK, because opening a FIFO would block until its other end is opened. No effect on regular files.
 enum status file_open_regular(const char *path, int flags, int *descriptor) {
     const bool reads = (flags & O_ACCMODE) == O_RDONLY;
     struct stat info;
@@ -35,7 +34,7 @@ enum status file_open_regular(const char *path, int flags, int *descriptor) {
                     path, strerror(error));
     enum status status = STATUS_OK;
     if (fstat(*descriptor, &info) != 0)
-        status = FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
+        status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         status = refuse_kind(path, info.st_mode);
     if (status != STATUS_OK) {
@@ -50,7 +49,7 @@ static enum status open_regular(const char *path, int *descriptor, size_t *bytes
     TRY(file_open_regular(path, O_RDONLY, descriptor));
     if (fstat(*descriptor, &info) != 0) {
         close(*descriptor);
-        return FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
+        return FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
     }
     *bytes = (size_t)info.st_size;
     return STATUS_OK;
@@ -95,7 +94,7 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
-// Reads to the end of the file, whatever its size was: pipes and files of /proc have none.
+// Reads until end of file, because pipes and files in /proc report no size.
 static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
                             size_t *bytes) {
     size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;
@@ -111,8 +110,7 @@ static enum status read_all(int descriptor, const char *path, size_t expected, s
         length += (size_t)got;
         if (length > max_bytes) {
             free(buffer);
-            return FAIL(STATUS_INVALID, "%s is larger than the %zu bytes that such a file may have", path,
-                        max_bytes);
+            return FAIL(STATUS_INVALID, "%s is too large, expected at most %zu bytes", path, max_bytes);
         }
         if (got == 0) {
             buffer[length] = '\0';
@@ -161,7 +159,7 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 
 // ---- writing
 
-// A rename would replace a device or a FIFO by a file of its name; a folder it refuses itself.
+// rename(2) would replace a device or a FIFO by a regular file. It refuses to replace a folder.
 static enum status check_replaced(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
@@ -219,7 +217,7 @@ enum status file_commit(struct file_writer *writer) {
         writer->error = errno;
         status = write_failed(writer);
     }
-    if (status == STATUS_OK) { // nothing temporary is left to remove
+    if (status == STATUS_OK) { // file_discard has nothing left to remove
         free(writer->temporary_path);
         writer->temporary_path = NULL;
     }
@@ -261,7 +259,7 @@ char *file_path(const char *format, ...) {
 
 enum status file_lock(const char *path, int *descriptor) {
     enum status opened = file_open_regular(path, O_RDWR | O_CREAT, descriptor);
-    if (opened != STATUS_OK) // a lock that cannot be made: the folder is the wrong one
+    if (opened != STATUS_OK) // cannot create the lock file: the user named an unsuitable folder
         return STATUS_INVALID;
     char owner[32] = {0};
     if (flock(*descriptor, LOCK_EX | LOCK_NB) != 0) {
@@ -275,7 +273,7 @@ enum status file_lock(const char *path, int *descriptor) {
                     owner[0] ? owner : "(unknown)");
     }
     int length = snprintf(owner, sizeof owner, "%ld\n", (long)getpid());
-    // Who holds it is a courtesy to the next one; the lock holds without it.
+    // The process id is only for the message above; the lock works without it.
     if (ftruncate(*descriptor, 0) != 0 || pwrite(*descriptor, owner, (size_t)length, 0) != length)
         return STATUS_OK;
     return STATUS_OK;

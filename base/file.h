@@ -1,5 +1,5 @@
-// Files, checked: whole reads, memory maps, atomic writes (temporary name, flush, rename), folders, globs,
-// locks. Every message names the path and what the system said.
+// Checked file access: whole-file reads, memory maps, atomic writes (temporary name, flush, rename), folders,
+// globs and locks. Every message names the path and the system's reason.
 #ifndef ZERO_BASE_FILE_H
 #define ZERO_BASE_FILE_H
 
@@ -10,72 +10,78 @@
 
 #include "base/status.h"
 
-// A read-only map of a whole file; `data` is NULL for an empty file.
+// A read-only memory map of a whole file; `data` is NULL for an empty file.
 struct file_map {
     const uint8_t *data;
     size_t bytes;
 };
-enum status file_map_open(struct file_map *map,
-                          const char *path) MUST_CHECK; // STATUS_INVALID: absent, not a regular file
+// STATUS_INVALID: the file is absent or not a regular file.
+enum status file_map_open(struct file_map *map, const char *path) MUST_CHECK;
 void file_map_close(struct file_map *map);
 
-// The whole of a regular file, with a NUL after its last byte (not counted). Free with free(). STATUS_INVALID
-// when it is absent, not a regular file, or larger than max_bytes.
+// Reads a whole regular file into *data, which the caller frees. A NUL follows the last byte; *bytes does not
+// count it. STATUS_INVALID: the file is absent, not a regular file, or larger than max_bytes.
 enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
-// The same for input that the user names: pipes and devices are read to their end, too.
+// Like file_read, for paths given by the user: pipes and devices are read to their end too.
 enum status file_read_stream(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
 
-// Opens a regular file (after links) without ever waiting: a FIFO or a device in its place is refused with
-// STATUS_INVALID. flags: as of open(2). Absent input is STATUS_INVALID; a file that cannot be written is
-// STATUS_FAILED.
+// Opens a regular file, following links. Never blocks: a FIFO or a device gives STATUS_INVALID.
+//   flags   as for open(2)
+// A file that cannot be opened gives STATUS_INVALID when it is opened for reading, else STATUS_FAILED.
 enum status file_open_regular(const char *path, int flags, int *descriptor) MUST_CHECK;
-// A stream that appends to a regular file, made if absent.
+// Opens a stream that appends to a regular file; creates the file if it is absent.
 enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
 
-// Writes to PATH.tmp-PID; file_commit flushes to disk and renames it over PATH; file_discard removes it (and
-// does nothing after a commit). STATUS_INVALID where PATH is a FIFO or a device. A failed
-// write is remembered, so that only the commit needs checking.
+// An atomic write: open, file_write..., then file_commit or file_discard. Data goes to PATH.tmp-PID until the
+// commit renames it to PATH. The writer remembers the first failed write, so only the commit needs a check.
 struct file_writer {
     FILE *stream;
     char *path, *temporary_path;
-    uint64_t bytes;
-    int error; // errno of the first failure
+    uint64_t bytes; // written so far
+    int error;      // errno of the first failure
 };
+// STATUS_INVALID: PATH is a FIFO or a device.
 enum status file_writer_open(struct file_writer *writer, const char *path) MUST_CHECK;
 void file_write(struct file_writer *writer, const void *data, size_t bytes);
-// Flushes to disk what was written so far, so that the commit of a large file does not take minutes at once.
+// Flushes to disk what was written so far. Called now and then, it keeps the commit of a large file short.
 void file_sync(struct file_writer *writer);
-enum status file_commit(struct file_writer *writer) MUST_CHECK; // STATUS_FAILED: disk full and the like
-// The first half of file_commit: all is on disk under the temporary name. For several files that must become
-// visible together or not at all: finish each, then commit each, which only renames.
+// Flushes to disk and renames the temporary file to PATH. STATUS_FAILED: a write failed (disk full, I/O
+// error).
+enum status file_commit(struct file_writer *writer) MUST_CHECK;
+// The first half of file_commit: flushes and closes, but keeps the temporary name. When several files must
+// become visible together, finish them all first; then file_commit only renames.
 enum status file_finish(struct file_writer *writer) MUST_CHECK;
+// Removes the temporary file; no-op after a commit.
 void file_discard(struct file_writer *writer);
+// Writes a whole file atomically: open, write, commit.
 enum status file_write_all(const char *path, const void *data, size_t bytes) MUST_CHECK;
 
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
-enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when not permitted
-// Whether files can be made in a folder, by making one and removing it: NAME, which a killed process may
-// leave. STATUS_INVALID where they cannot, STATUS_FAILED where the disk is full or broken.
+enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when refused
+// Checks that the folder is writable: creates the file `name` in it, writes to it and removes it. A process
+// killed meanwhile leaves the file behind. STATUS_INVALID: not writable; STATUS_FAILED: disk full or I/O
+// error.
 enum status file_try_folder(const char *folder, const char *name) MUST_CHECK;
-enum status file_remove_tree(const char *path) MUST_CHECK; // rm -r; absent is fine; follows no links
-enum status file_sync_folder(const char *path) MUST_CHECK; // makes renames inside it durable
+enum status file_remove_tree(const char *path) MUST_CHECK; // rm -rf; does not follow links
+enum status file_sync_folder(const char *path) MUST_CHECK; // makes renames inside the folder durable
 enum status file_rename(const char *from, const char *to) MUST_CHECK;
-// DIR/NAME in a fresh string, formatted; NULL when out of memory (then a failure is recorded).
+// Formats a path into a new string, which the caller frees. NULL when out of memory; the failure is recorded.
 char *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Paths that match a glob pattern (or the path itself when it has no wildcard), sorted bytewise.
-// STATUS_INVALID when nothing matches.
 struct file_list {
     char **paths;
     int n_paths;
 };
-enum status file_glob(struct file_list *list, const char *pattern) MUST_CHECK;       // adds to the list
-enum status file_list_folder(struct file_list *list, const char *folder) MUST_CHECK; // names, sorted
+// Appends the paths that match a glob pattern, sorted bytewise. A pattern that is itself an existing path
+// matches that path. STATUS_INVALID: nothing matches.
+enum status file_glob(struct file_list *list, const char *pattern) MUST_CHECK;
+// Lists the names in a folder (without "." and ".."), sorted bytewise. STATUS_INVALID: cannot be listed.
+enum status file_list_folder(struct file_list *list, const char *folder) MUST_CHECK;
 void file_list_free(struct file_list *list);
 
-// An exclusive lock held through an open file until file_unlock or the end of the process. STATUS_INVALID
-// when another process holds it: the message names that process.
+// Takes an exclusive lock (flock) on a file, creating it if absent; held until file_unlock or process exit.
+// STATUS_INVALID: another process holds it (the message names that process).
 enum status file_lock(const char *path, int *descriptor) MUST_CHECK;
 void file_unlock(int *descriptor);
 

@@ -30,8 +30,7 @@ enum status file_make_folders(const char *path) {
             continue;
         bool last = *end == '\0';
         *end = '\0';
-        // What is already there is fine, whatever error that gives: EEXIST, or EROFS and EACCES on some
-        // systems.
+        // An existing folder is fine. mkdir then reports EEXIST, or on some systems EROFS or EACCES.
         int error = mkdir(partial, 0777) != 0 ? errno : 0;
         if (error == EEXIST && !file_is_folder(partial))
             status = FAIL(
@@ -49,7 +48,7 @@ enum status file_make_folders(const char *path) {
     return status;
 }
 
-// 0, or the errno of what failed. The write counts too: a full disk still takes empty files.
+// Returns 0 or errno. Writes a byte too, because a full disk still accepts empty files.
 static int try_file(const char *path) {
     int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0)
@@ -114,7 +113,7 @@ enum status file_sync_folder(const char *path) {
     int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0)
         return FAIL(STATUS_FAILED, "cannot open the folder %s: %s", path, strerror(errno));
-    // Some file systems cannot flush a folder and say EINVAL: then there is nothing more to do.
+    // Some file systems cannot fsync a folder and report EINVAL; nothing more can be done there.
     int error = fsync(descriptor) != 0 && errno != EINVAL ? errno : 0;
     close(descriptor);
     return error ? FAIL(STATUS_FAILED, "cannot flush the folder %s: %s", path, strerror(error)) : STATUS_OK;
@@ -142,7 +141,7 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 enum status file_glob(struct file_list *list, const char *pattern) {
-    if (file_exists(pattern)) // a path, even if it looks like a pattern
+    if (file_exists(pattern)) // an existing path, even if it contains wildcards
         return list_add(list, pattern);
     glob_t found = {0};
     int result = glob(pattern, GLOB_NOSORT, NULL, &found);

@@ -1,4 +1,4 @@
-// cJSON finds the syntax; this adds places, refuses duplicate keys, and checks types.
+// cJSON parses; this adds line numbers, rejects duplicate keys and checks types.
 #include "base/json.h"
 
 #include <math.h>
@@ -37,10 +37,10 @@ static enum status syntax_error(const char *text, size_t length, const char *at,
     }
     while (at + shown < end && shown < 20 && (unsigned char)at[shown] >= ' ')
         shown++;
-    if (at + 1 >= end) // cJSON points at the last byte when it needs more of them
-        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is not complete or wrong at its end: \"%.*s\"",
+    if (at + 1 >= end) // cJSON points at the last byte when the input ends too early
+        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is incomplete, or wrong at its end: \"%.*s\"",
                     source, line, column, (int)shown, at);
-    return FAIL(STATUS_INVALID, "%s:%zu:%zu: not JSON from here on: \"%.*s\"", source, line, column,
+    return FAIL(STATUS_INVALID, "%s:%zu:%zu: invalid JSON from here on: \"%.*s\"", source, line, column,
                 (int)shown, at);
 }
 
@@ -48,7 +48,7 @@ static int by_key(const void *a, const void *b) {
     return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
 }
 
-// Sorting finds a key given twice in n log n, whatever the file.
+// Sorting finds duplicate keys in O(n log n) for any input.
 static enum status check_keys(const cJSON *object, const char *source) {
     int n = cJSON_GetArraySize(object), i = 0;
     if (n < 2)
@@ -66,7 +66,7 @@ static enum status check_keys(const cJSON *object, const char *source) {
     return status;
 }
 
-// cJSON bounds the nesting (CJSON_NESTING_LIMIT), and so this recursion.
+// cJSON limits the nesting (CJSON_NESTING_LIMIT), which bounds this recursion.
 static enum status check_tree(const cJSON *node, const char *source) {
     if (cJSON_IsObject(node))
         TRY(check_keys(node, source));
@@ -79,8 +79,8 @@ static bool is_escaped_nul(const char *backslash, const char *end) {
     return end - backslash >= 6 && memcmp(backslash, "\\u0000", 6) == 0;
 }
 
-// cJSON's strings end at their first NUL, so a NUL would silently cut one. `text` is valid JSON otherwise:
-// quotes and backslashes occur only as the syntax has them.
+// Rejects \u0000, because cJSON's strings are NUL-terminated and would be silently truncated. `text` has been
+// parsed already, so every quote and backslash is valid syntax.
 static enum status check_no_nul(const char *text, size_t length, const char *source) {
     size_t line = 1;
     for (const char *p = text, *end = text + length; p < end; p++) {
@@ -89,7 +89,7 @@ static enum status check_no_nul(const char *text, size_t length, const char *sou
                         "%s:%zu: a string contains a zero byte (\\u0000), which is not allowed", source,
                         line);
         line += *p == '\n';
-        p += *p == '\\' && p + 1 < end; // what a backslash escapes, such as another backslash
+        p += *p == '\\' && p + 1 < end; // skip the escaped character
     }
     return STATUS_OK;
 }

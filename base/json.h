@@ -1,5 +1,5 @@
-// JSON in and out, over cJSON: parse with a message that names file, line and column, refuse duplicate keys,
-// and walk objects with checked getters whose messages name the whole key ("model.n_layer").
+// JSON on top of cJSON: parsing with errors that name file, line and column, rejection of duplicate keys, and
+// checked getters.
 #ifndef ZERO_BASE_JSON_H
 #define ZERO_BASE_JSON_H
 
@@ -8,12 +8,12 @@
 
 #include "base/status.h"
 
-// `source` names the text in messages (a path or "override"). STATUS_INVALID for syntax errors, trailing
-// text, duplicate keys and strings that contain a zero byte. Free the result with cJSON_Delete.
+// Parses `text`; free the result with cJSON_Delete. `source` (a path, or "override") names it in messages.
+// STATUS_INVALID: syntax error, text after the value, duplicate key, or a string that contains a zero byte.
 enum status json_parse(const char *text, size_t length, const char *source, cJSON **out) MUST_CHECK;
 enum status json_read_file(const char *path, cJSON **out) MUST_CHECK;
-// Getters for files that we wrote or that others did: STATUS_INVALID with `source` and key when absent or of
-// another type; integers must be whole and within [minimum, maximum] (exact up to 2^53).
+// Getters for a member of `object`. STATUS_INVALID, with `source` and key, when it is absent or has another
+// type. Integers must be whole and within [minimum, maximum]; values up to 2^53 are exact.
 enum status json_get_integer(const cJSON *object, const char *key, int64_t minimum, int64_t maximum,
                              const char *source, int64_t *out) MUST_CHECK;
 enum status json_get_number(const cJSON *object, const char *key, const char *source, double *out) MUST_CHECK;
@@ -24,7 +24,7 @@ enum status json_get_array(const cJSON *object, const char *key, const char *sou
 enum status json_get_object(const cJSON *object, const char *key, const char *source,
                             const cJSON **out) MUST_CHECK;
 
-// Adds `string` quoted and escaped as JSON has it.
+// Appends `string` as a JSON string: quoted and escaped.
 struct text;
 void json_add_string(struct text *text, const char *string);
 

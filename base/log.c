@@ -1,4 +1,4 @@
-// One mutex keeps lines whole: the loader's thread may warn while the trainer draws its live line.
+// One mutex keeps lines whole: the loader's thread may warn while the trainer draws the progress line.
 #include "base/log.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
 static FILE *log_file;
-static bool live; // a live line stands on the terminal
+static bool live; // the progress line is on the terminal
 
 void log_set_level(enum log_level level) {
     shown = level;
@@ -95,7 +95,7 @@ void log_live(const char *format, ...) {
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
     size_t columns = terminal_columns();
-    if (strlen(line) >= columns) // a line that wraps cannot be drawn over
+    if (strlen(line) >= columns) // a wrapped line cannot be redrawn
         line[columns - 1] = '\0';
     pthread_mutex_lock(&lock);
     fprintf(stderr, "\r%s\033[K", line);

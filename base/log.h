@@ -1,6 +1,6 @@
-// What a person reads: messages to standard error, each also to the run's log file once one is open, and one
-// live line that plain messages never tear. Not for metrics (zero/metrics) or a command's own output
-// (stdout).
+// Log messages and the progress line, on standard error. Messages also go to the run's log file once it is
+// open. Thread-safe; a message never splits the progress line. Metrics go through trainer/metrics, a
+// command's output to stdout.
 #ifndef ZERO_BASE_LOG_H
 #define ZERO_BASE_LOG_H
 
@@ -10,22 +10,24 @@
 
 enum log_level { LOG_QUIET, LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
 
-void log_set_level(enum log_level level); // LOG_INFO at the start
-// Each adds its own newline. log_error prefixes "train: error: ", log_warning "train: warning: ".
+void log_set_level(enum log_level level); // default: LOG_INFO
+// Each call appends a newline. log_error prefixes "train: error: ", log_warning "train: warning: ".
 void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Appends every message to this file too, until log_close_file. STATUS_FAILED when it cannot be opened.
+// Appends every message, with a time stamp, to this file until log_close_file. STATUS_FAILED: cannot be
+// opened.
 enum status log_open_file(const char *path) MUST_CHECK;
 void log_close_file(void);
 
-// Whether standard error is a terminal that can redraw a line (TERM is set and not "dumb").
+// Whether standard error is a terminal that can redraw a line: TERM is set and not "dumb".
 bool log_is_terminal(void);
-// Redraws the live line (terminal only; cut to its width). The next message clears it first.
+// Redraws the progress line, cut to the terminal's width. The next message clears it first. No-op when
+// standard error is not a terminal.
 void log_live(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// Ends the live line so that it stays on the screen.
+// Keeps the progress line on the screen and starts a new line below it.
 void log_live_end(void);
 
 #endif

@@ -1,5 +1,5 @@
-// The kernel's own accounts, by file: /proc/meminfo, and the control groups' limits (version 2, and 1 at its
-// root). A file that is missing or says something else counts as no limit.
+// Reads /proc/meminfo and the limits of control groups (version 2; of version 1 only the root). A file that
+// is missing or has another format counts as no limit.
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 
 #define LONGEST_PATH 4096
 
-// The number after `key` at the start of a line; with an empty key, the number that the file starts with.
+// The number after `key` at the start of a line. With an empty key, the number at the start of the file.
 static uint64_t number_in(const char *path, const char *key, uint64_t otherwise) {
     FILE *file = fopen(path, "r");
     if (!file)
@@ -23,7 +23,7 @@ static uint64_t number_in(const char *path, const char *key, uint64_t otherwise)
     return found;
 }
 
-// What a group's limit leaves. Pages of files that the kernel can drop are not in the way.
+// What is left below a group's limit. Page cache counts as free, because the kernel can drop it.
 static uint64_t left_in_group(const char *group, const char *limit_name, const char *usage_name) {
     char path[LONGEST_PATH + 64];
     snprintf(path, sizeof path, "%s/%s", group, limit_name);
@@ -38,7 +38,7 @@ static uint64_t left_in_group(const char *group, const char *limit_name, const c
     return limit > used ? limit - used : 0;
 }
 
-// "0::/user.slice/job" in /proc/self/cgroup names this process's group of version 2.
+// This process's version 2 group, from a line such as "0::/user.slice/job" in /proc/self/cgroup.
 static void own_group(const char *proc, char *group, size_t size) {
     char path[LONGEST_PATH], line[LONGEST_PATH];
     snprintf(path, sizeof path, "%s/self/cgroup", proc);
@@ -64,7 +64,7 @@ uint64_t memory_available_in(const char *proc, const char *groups) {
 
     snprintf(path, sizeof path, "%.4000s/memory", groups);
     least = smaller(least, left_in_group(path, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-    // Every group from its own up to the root may have a limit.
+    // Any group from this process's own up to the root may have a limit.
     own_group(proc, group, sizeof group);
     for (char *slash = group + strlen(group); slash; slash = strrchr(group, '/')) {
         *slash = '\0';

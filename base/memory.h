@@ -1,14 +1,14 @@
-// How much memory this process can still get: what the system has, and what its control groups (containers,
-// batch systems) allow. Linux promises memory that it does not have and then kills the process that uses it,
-// so whoever needs much asks here first.
+// Host memory that this process can still allocate: what the system has free, within the limits of its
+// control groups (containers, batch systems). Linux overcommits, so a large malloc succeeds and the process
+// is killed later, when it touches the memory. Check here before large allocations.
 #ifndef ZERO_BASE_MEMORY_H
 #define ZERO_BASE_MEMORY_H
 
 #include <stdint.h>
 
-// UINT64_MAX where the system does not say.
+// UINT64_MAX when the system does not report it.
 uint64_t memory_available_bytes(void);
-// The same, with the folders that stand for /proc and /sys/fs/cgroup.
+// For tests: reads from these folders instead of /proc and /sys/fs/cgroup.
 uint64_t memory_available_in(const char *proc, const char *groups);
 
 #endif

@@ -1,4 +1,4 @@
-// hwloc's tree, restricted to what this process is allowed to use and bound to.
+// hwloc's topology tree, restricted to the CPUs that this process is allowed to use and bound to.
 #include "base/numa.h"
 
 #include <hwloc.h>
@@ -30,7 +30,7 @@ enum status numa_open(const char *synthetic, struct numa **out) {
     bool described = !synthetic || hwloc_topology_set_synthetic(numa->topology, synthetic) == 0;
     if (!described || hwloc_topology_load(numa->topology) != 0) {
         numa_close(numa);
-        return FAIL(STATUS_FAILED, "hwloc cannot tell the machine's topology%s%s", synthetic ? ": " : "",
+        return FAIL(STATUS_FAILED, "hwloc cannot read the machine's topology%s%s", synthetic ? ": " : "",
                     synthetic ? synthetic : "");
     }
     hwloc_bitmap_t bound = hwloc_bitmap_alloc();

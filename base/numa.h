@@ -1,6 +1,6 @@
-// Memory nodes (NUMA): where a machine has several, a processor reaches its own node's memory faster than the
-// others'. Threads are bound to nodes, and memory then stands where the thread that touches it first is
-// bound. One node, as on most machines, needs none of this, and nothing is done there. By hwloc.
+// NUMA placement. On machines with several memory nodes a CPU reaches its own node's memory fastest. Threads
+// are bound to nodes, and Linux allocates each page on the node of the thread that first touches it. On
+// machines with one node, binding does nothing. Relies on hwloc.
 #ifndef ZERO_BASE_NUMA_H
 #define ZERO_BASE_NUMA_H
 
@@ -10,20 +10,20 @@
 
 struct numa;
 
-// Whether this process may use several nodes. Reads one file: cheap enough to ask at every start.
+// Whether the machine has several nodes. Reads one small file, so it is cheap.
 bool numa_has_nodes(void);
-// The nodes of this process's processors, or of the machine that `synthetic` describes in hwloc's words
-// ("node:2 core:4 pu:1", for tests), or NULL. Free with numa_close.
+// Opens the topology of the CPUs that this process may use. Free with numa_close.
+//   synthetic   NULL, or for tests a machine in hwloc's notation ("node:2 core:4 pu:1")
 enum status numa_open(const char *synthetic, struct numa **out) MUST_CHECK;
 void numa_close(struct numa *numa); // NULL is fine
 
 int numa_n_nodes(const struct numa *numa);
 int numa_n_processors(const struct numa *numa);
-// The node, from 0, for thread `slot` of n_slots: neighbours share a node, and nodes get threads in
-// proportion to their processors. Slots beyond n_slots begin again.
+// The node (from 0) for thread `slot` of n_slots. Consecutive slots share a node, and each node gets threads
+// in proportion to its CPUs. slot is taken modulo n_slots.
 int numa_node_of(const struct numa *numa, int slot, int n_slots);
-// Binds the calling thread to a node's processors: any of them, as the system likes. A system that refuses is
-// left alone: the thread then runs where it did.
+// Binds the calling thread to the set of a node's CPUs. If the system refuses, the thread stays unbound; that
+// is not an error.
 void numa_bind_thread(const struct numa *numa, int node);
 
 #endif

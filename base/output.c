@@ -1,6 +1,6 @@
-// stdio remembers that a write failed, but neither which nor why: the next flush of an emptied buffer
-// succeeds. So the stream's error flag decides, and the pipe itself says whether its reader is there. As
-// gnulib's close_stdout.
+// After a failed write, the next flush of the emptied stdio buffer succeeds, and errno is lost. So the
+// stream's error flag decides whether output was lost, and polling the pipe tells whether its reader closed
+// it. Compare gnulib's close_stdout.
 #include "base/output.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ enum status output_close(void) {
     int error = failed ? errno : 0;
     failed = ferror(stdout) || failed;
     const bool gone = failed && (error == EPIPE || reader_has_gone());
-    // A file system may report a full disk as late as here. Standard output that was closed from the start is
-    // an error only where something was printed.
+    // Some file systems report a full disk only on close. If standard output was closed from the start, that
+    // is an error only when something was printed.
     if (fclose(stdout) != 0 && !failed && (pending || errno != EBADF)) {
         failed = true;
         error = errno;
@@ -51,6 +51,6 @@ enum status output_write(const char *bytes, size_t n_bytes) {
         return STATUS_OK;
     const int error = errno;
     return error == EPIPE || reader_has_gone()
-               ? FAIL(STATUS_STOPPED, "the reader of standard output has gone")
+               ? FAIL(STATUS_STOPPED, "the reader of standard output closed the pipe")
                : write_failed(error);
 }

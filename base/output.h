@@ -1,5 +1,4 @@
-// Standard output, checked once at the end of the program: what was printed has arrived, or the program
-// fails.
+// Standard output with error checking: a program that could not write all its output exits with a failure.
 #ifndef ZERO_BASE_OUTPUT_H
 #define ZERO_BASE_OUTPUT_H
 
@@ -7,13 +6,12 @@
 
 #include "base/status.h"
 
-// Flushes and closes standard output. STATUS_FAILED when anything that was printed is lost (a full disk), at
-// whichever write. A pipe whose reader has gone (| head) is no error. Call it once, as the last use of
-// stdout.
+// Flushes and closes standard output. Call it once, as the last use of stdout. STATUS_FAILED when any earlier
+// write or this flush failed (disk full). A closed pipe (| head) is not an error.
 enum status output_close(void) MUST_CHECK;
-// Flushes what was printed so far, for commands that take minutes. A reader that has gone is no error.
+// Flushes what was printed so far, for commands that take minutes. A closed pipe is not an error.
 enum status output_flush(void) MUST_CHECK;
-// Writes at once, for text that appears as it is made. STATUS_STOPPED when the reader has gone.
+// Writes and flushes, for text that is streamed as it is generated. STATUS_STOPPED when the pipe is closed.
 enum status output_write(const char *bytes, size_t n_bytes) MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-// Linux's affinity mask and control groups; of caches, hwloc's tree.
+// CPUs from Linux's affinity mask and control groups; caches from hwloc's topology.
 #include "base/processors.h"
 
 #include <hwloc.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-// The processors that a container's quota amounts to ("200000 100000": two), or 0 when there is no quota.
+// The CPUs that a container's quota allows ("200000 100000" means 2), or 0 when there is no quota.
 static int quota_processors(void) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
     if (!file)
@@ -40,8 +40,7 @@ int processors_of_machine(void) {
 
 int processors_share(int n_processes) {
     int usable = processors_usable(), machine = processors_of_machine();
-    // A launcher may have given each process processors of its own; then they add up to no more than there
-    // are.
+    // When the launcher bound each process to CPUs of its own, all of them together fit the machine.
     int share = usable * n_processes <= machine ? usable : machine / n_processes;
     return share < 1 ? 1 : share;
 }

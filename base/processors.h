@@ -1,16 +1,17 @@
-// The processors that this process may use: what its affinity, its container's quota and the machine leave.
+// The number of CPUs that this process may use, given its affinity mask, its container's quota and the
+// machine.
 #ifndef ZERO_BASE_PROCESSORS_H
 #define ZERO_BASE_PROCESSORS_H
 
 #include <stddef.h>
 
-// At least 1 each.
-int processors_usable(void);
-int processors_of_machine(void); // or of the container: what all its processes share
-// For one of n processes alike on this machine: as many as it may use, or its share where they all may use
-// the same ones.
+// Each returns at least 1.
+int processors_usable(void);     // in this process's affinity mask, within the quota
+int processors_of_machine(void); // in the machine or container, shared by all its processes
+// CPUs per process when n_processes ranks run on this machine. A launcher may bind each rank to CPUs of its
+// own; then all of those. If the ranks compete for the same CPUs, an equal share of them.
 int processors_share(int n_processes);
-// Bytes that the machine's last caches hold together; 0 where it does not say.
+// Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 
 #endif

@@ -1,4 +1,4 @@
-// Rows only: sizes are summed as they are added, so that a plan needs no memory but the table.
+// Only rows, no buffers: sizes are summed as regions are added, so a plan needs memory for the table alone.
 #include "base/region.h"
 
 #include <stdarg.h>
@@ -60,7 +60,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
     for (int i = 0; i < table->n_regions; i++) {
         struct region *region = &table->regions[i];
         if (region->kind == kind && region->place == place && !region->elsewhere)
-            region->data = base ? (char *)base + region->offset : NULL; // nothing to hold: no arena
+            region->data = base ? (char *)base + region->offset : NULL; // an empty kind has no arena
     }
 }
 

@@ -32,7 +32,7 @@ double rng_uniform(uint64_t seed, uint32_t stream, uint64_t counter) {
     return uniform_from(r[0], r[1]);
 }
 
-// The upper 64 bits of a product, by halves: 128-bit integers are no part of C.
+// The upper 64 bits of a 128-bit product, from 32-bit halves: standard C has no 128-bit integers.
 static uint64_t multiply_high(uint64_t a, uint64_t b) {
     uint64_t a0 = (uint32_t)a, a1 = a >> 32, b0 = (uint32_t)b, b1 = b >> 32;
     uint64_t middle = a1 * b0 + (a0 * b0 >> 32);

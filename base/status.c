@@ -1,4 +1,5 @@
-// The record of the first failure. A mutex guards it: the prefetch thread and the main thread may both fail.
+// The record of the first failure. A mutex guards it, because the loader's thread and the main thread can
+// fail at the same time.
 #include "base/status.h"
 
 #include <pthread.h>

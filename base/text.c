@@ -1,4 +1,4 @@
-// Growing text, and how numbers are shown to people and to programs.
+// The growing string, and numbers formatted for people and for programs.
 #include "base/text.h"
 
 #include <ctype.h>
@@ -15,7 +15,7 @@ void text_free(struct text *text) {
     *text = (struct text){0};
 }
 
-// Room for `more` bytes and a NUL.
+// Makes room for `more` bytes and a NUL.
 static bool text_reserve(struct text *text, size_t more) {
     if (text->failed)
         return false;
@@ -71,7 +71,7 @@ enum status text_status(const struct text *text) {
                         : STATUS_OK;
 }
 
-// Levenshtein distance, one row at a time. Names longer than the row are far from everything.
+// Levenshtein distance, one row of the table at a time. Names longer than the row get a large distance.
 int text_distance(const char *a, const char *b) {
     enum { LONGEST = 127 };
     int row[LONGEST + 1];
@@ -98,13 +98,13 @@ int text_distance(const char *a, const char *b) {
 
 const char *text_nearest(const char *name, const char *const *names, int n) {
     const char *nearest = NULL;
-    // A third of the letters may be wrong, and at least two.
+    // Up to a third of the letters may differ, and always up to two.
     int within = (int)strlen(name) / 3;
     int best = (within > 2 ? within : 2) + 1;
     for (int i = 0; i < n; i++) {
         size_t longer = strlen(name) > strlen(names[i]) ? strlen(name) : strlen(names[i]);
         int distance = text_distance(name, names[i]);
-        if (distance < best && (size_t)distance < longer) { // something must be the same
+        if (distance < best && (size_t)distance < longer) { // at least one letter must match
             best = distance;
             nearest = names[i];
         }
@@ -123,7 +123,7 @@ const char *text_bytes(char *buffer, size_t size, double bytes) {
     return buffer;
 }
 
-// 1 where there is no unit, 0 where it is none that we know.
+// The unit's factor: 1 without a unit, 0 for an unknown one.
 static double bytes_of_unit(const char *unit) {
     static const char letters[] = "KMGT";
     if (!*unit || strcasecmp(unit, "B") == 0)
@@ -138,7 +138,7 @@ static double bytes_of_unit(const char *unit) {
 }
 
 bool text_read_bytes(const char *text, uint64_t *bytes) {
-    if (*text < '0' || *text > '9') // strtod would take signs, blanks and names
+    if (*text < '0' || *text > '9') // strtod would also accept signs, blanks and "inf"
         return false;
     char *end;
     double number = strtod(text, &end);
@@ -182,7 +182,8 @@ const char *text_duration(char *buffer, size_t size, double seconds) {
 const char *text_float(char *buffer, float value) {
     if (!isfinite(value))
         return strcpy(buffer, "null");
-    // Six digits cost nothing (%g drops zeros, and "10" beats "1e+01"); subnormal values may need fewer.
+    // Start at six digits: %g drops trailing zeros, and prints 10 as "10", not "1e+01". Subnormal values may
+    // need fewer.
     for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {
         snprintf(buffer, FLOAT_BUFFER, "%.*g", digits, (double)value);
         if (strtof(buffer, NULL) == value)

@@ -90,7 +90,7 @@ static void test_refusals(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--token", "3"), "generate", "--token;", "did you mean --tokens?");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--whatever"), "no flag --whatever", "train help generate");
-    EXPECT_FAILURE(STATUS_INVALID, PARSE("--tokens"), "--tokens wants a value");
+    EXPECT_FAILURE(STATUS_INVALID, PARSE("--tokens"), "--tokens needs a value");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--tokens", "many"), "--tokens is \"many\"", "an integer");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--tokens", "1.5"), "\"1.5\"", "an integer");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--tokens", "0"), "--tokens is 0", "from 1 to 100");

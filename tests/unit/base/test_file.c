@@ -67,7 +67,8 @@ static void test_read(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, file_read(in_folder("b"), 9, &data, &bytes), folder, "/b", "No such file");
     EXPECT_FAILURE(STATUS_INVALID, file_read(folder, 9, &data, &bytes), folder, "is a folder");
     EXPECT_FAILURE(STATUS_INVALID, file_read(in_folder("a"), 4, &data, &bytes), "/a", "5 bytes", "at most 4");
-    EXPECT_FAILURE(STATUS_INVALID, file_read("/proc/self/status", 10, &data, &bytes), "larger than the 10");
+    EXPECT_FAILURE(STATUS_INVALID, file_read("/proc/self/status", 10, &data, &bytes), "too large",
+                   "at most 10 bytes");
 }
 
 static void test_map(void **state) {
@@ -281,8 +282,8 @@ static void test_read_stream(void **state) {
     assert_string_equal(data, "piped");
     free(data);
     close(ends[0]);
-    EXPECT_FAILURE(STATUS_INVALID, file_read_stream("/dev/zero", 1000, &data, &bytes),
-                   "larger than the 1000");
+    EXPECT_FAILURE(STATUS_INVALID, file_read_stream("/dev/zero", 1000, &data, &bytes), "too large",
+                   "at most 1000 bytes");
     EXPECT_FAILURE(STATUS_INVALID, file_read_stream(folder, 1000, &data, &bytes), "is a folder");
     EXPECT_FAILURE(STATUS_INVALID, file_read_stream(in_folder("none"), 9, &data, &bytes), "No such file");
 }

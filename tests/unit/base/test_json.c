@@ -25,7 +25,7 @@ static void test_places(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1,\n \"b\": oops}"), "a.json:2:7", "oops");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\n  \"a\": 1,\n}"), "a.json:4:1");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1} // no"), "a.json:1:10", "// no");
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": [1, 2"), "a.json:1:", "not complete");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": [1, 2"), "a.json:1:", "incomplete");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": \"b"), "a.json:1:");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{'a': 1}"), "a.json:1:");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": NaN}"), "a.json:1:7");

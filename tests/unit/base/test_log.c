@@ -112,7 +112,7 @@ static void test_status(void **state) {
     assert_int_equal(FAIL(STATUS_FAILED, "first"), STATUS_FAILED);
     assert_int_equal(FAIL(STATUS_INVALID, "second"), STATUS_INVALID);
     assert_string_equal(status_message(), "first"); // later failures never hide it
-    assert_non_null(strstr(status_place(), "test_base_log.c:"));
+    assert_non_null(strstr(status_place(), "test_log.c:"));
     status_clear();
     char longest[5000];
     memset(longest, 'x', sizeof longest - 1);

@@ -104,7 +104,7 @@ static void test_arena_beyond_memory(void **state) {
     (void)state;
     struct arena arena;
     EXPECT_FAILURE(STATUS_FAILED, arena_init(&arena, (size_t)1 << 50, "activations"), "activations",
-                   "1.00 PiB", "1125899906842624", "available", "micro-batch");
+                   "1.00 PiB", "1125899906842624", "available", "train.micro_batch_size");
     assert_null(arena.data);
     EXPECT_FAILURE(STATUS_FAILED, arena_init(&arena, SIZE_MAX, "activations"), "activations");
     arena_free(&arena);
