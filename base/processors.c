@@ -38,7 +38,7 @@ int processors_of_machine(void) {
     return processors < 1 ? 1 : processors;
 }
 
-int processors_share(int n_processes) {
+int processors_per_process(int n_processes) {
     int usable = processors_usable(), machine = processors_of_machine();
     // When the launcher bound each process to CPUs of its own, all of them together fit the machine.
     int share = usable * n_processes <= machine ? usable : machine / n_processes;

@@ -10,7 +10,7 @@ int processors_usable(void);     // in this process's affinity mask, within the 
 int processors_of_machine(void); // in the machine or container, shared by all its processes
 // CPUs per process when n_processes ranks run on this machine. A launcher may bind each rank to CPUs of its
 // own; then all of those. If the ranks compete for the same CPUs, an equal share of them.
-int processors_share(int n_processes);
+int processors_per_process(int n_processes);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 

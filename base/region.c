@@ -45,12 +45,12 @@ enum status region_add(struct region_table *table, enum region_kind kind, enum r
     return STATUS_OK;
 }
 
-enum status region_add_elsewhere(struct region_table *table, enum region_kind kind, enum region_place place,
-                                 size_t bytes, const char *name) {
+enum status region_add_external(struct region_table *table, enum region_kind kind, enum region_place place,
+                                size_t bytes, const char *name) {
     int index;
     size_t before = table->arena_bytes[kind][place];
     TRY(region_add(table, kind, place, DTYPE_U8, bytes, &index, "%s", name));
-    table->regions[index].elsewhere = true;
+    table->regions[index].external = true;
     table->arena_bytes[kind][place] = before;
     return STATUS_OK;
 }
@@ -59,7 +59,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
                        void *base) {
     for (int i = 0; i < table->n_regions; i++) {
         struct region *region = &table->regions[i];
-        if (region->kind == kind && region->place == place && !region->elsewhere)
+        if (region->kind == kind && region->place == place && !region->external)
             region->data = base ? (char *)base + region->offset : NULL; // an empty kind has no arena
     }
 }

@@ -36,10 +36,10 @@ struct region {
     enum region_place place;
     enum dtype type;
     size_t elements;
-    size_t bytes;   // elements x size of type, without the padding to REGION_ALIGNMENT
-    size_t offset;  // in its arena
-    void *data;     // NULL until region_table_bind
-    bool elsewhere; // its owner allocates it: counted here, never bound
+    size_t bytes;  // elements x size of type, without the padding to REGION_ALIGNMENT
+    size_t offset; // in its arena
+    void *data;    // NULL until region_table_bind
+    bool external; // its owner allocates it: counted here, never bound
 };
 
 struct region_table {
@@ -58,8 +58,8 @@ enum status region_add(struct region_table *table, enum region_kind kind, enum r
     __attribute__((format(printf, 7, 8)));
 
 // Adds a region that its owner allocates. It counts towards the totals, but not towards any arena.
-enum status region_add_elsewhere(struct region_table *table, enum region_kind kind, enum region_place place,
-                                 size_t bytes, const char *name) MUST_CHECK;
+enum status region_add_external(struct region_table *table, enum region_kind kind, enum region_place place,
+                                size_t bytes, const char *name) MUST_CHECK;
 
 // Points every region of (kind, place) into the arena that starts at `base`, aligned to REGION_ALIGNMENT.
 void region_table_bind(struct region_table *table, enum region_kind kind, enum region_place place,

@@ -205,7 +205,7 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
     one->local_world = per_machine > 0 && per_machine < one->world ? (int)per_machine : one->world;
     one->n_threads = (int)config->run.threads;
     if (one->n_threads == 0)
-        one->n_threads = processors_share(one->local_world);
+        one->n_threads = processors_per_process(one->local_world);
     one->micro_batch_size = config->train.micro_batch_size;
     one->accumulation_steps = config->train.gradient_accumulation_steps;
     one->train_batch_size = config->train.train_batch_size;

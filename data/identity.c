@@ -11,7 +11,7 @@
 #define MOST_NAMED    4 // shards that a message names
 
 enum status identity_init(struct identity *identity, int n_shards) {
-    uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MOST_ENTRIES - 1) / IDENTITY_MOST_ENTRIES;
+    uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MAX_ENTRIES - 1) / IDENTITY_MAX_ENTRIES;
     *identity = (struct identity){.shards_per_entry = per_entry ? per_entry : 1};
     identity->entries = calloc((size_t)n / identity->shards_per_entry + 1, sizeof *identity->entries);
     return identity->entries ? STATUS_OK

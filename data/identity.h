@@ -10,10 +10,10 @@
 #include "base/text.h"
 #include "data/shard.h"
 
-#define IDENTITY_MOST_ENTRIES 1024
-#define IDENTITY_NAME_BYTES   48
+#define IDENTITY_MAX_ENTRIES 1024
+#define IDENTITY_NAME_BYTES  48
 
-// One shard, or several in a row where there are more than IDENTITY_MOST_ENTRIES. Plain bytes, to be sent.
+// One shard, or several in a row where there are more than IDENTITY_MAX_ENTRIES. Plain bytes, to be sent.
 struct identity_entry {
     uint64_t tokens, checksum;
     char name[IDENTITY_NAME_BYTES]; // file name of the first, printable ASCII, maybe cut: for messages only

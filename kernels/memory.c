@@ -34,7 +34,7 @@ static size_t count_bound(const struct region_table *table, enum region_kind kin
     size_t bytes = 0;
     for (int i = 0; i < table->n_regions; i++) {
         const struct region *region = &table->regions[i];
-        if (region->kind == kind && (region->data || region->elsewhere))
+        if (region->kind == kind && (region->data || region->external))
             bytes += region->bytes;
     }
     return bytes;

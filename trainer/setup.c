@@ -111,7 +111,7 @@ static enum status open_devices(struct trainer *trainer) {
     const struct config *config = trainer->config;
     int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
     if (threads == 0)
-        threads = processors_share(trainer->comm->local_world);
+        threads = processors_per_process(trainer->comm->local_world);
     bool overlap = config->zero_optimization.overlap_comm;
     const char *device = config_device_name(config->top.device);
     TRY(device_open(device, threads, local_rank, &trainer->device));

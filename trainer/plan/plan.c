@@ -51,10 +51,10 @@ static enum status add_model(struct engine *parts, const struct plan_request *re
     if (request->world == 1)
         return STATUS_OK;
     enum region_place place = request->device->place;
-    TRY(region_add_elsewhere(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
-                             "sums between ranks"));
-    return region_add_elsewhere(table, REGION_COMMUNICATION, REGION_HOST, plan_links_bytes(request),
-                                "links between ranks");
+    TRY(region_add_external(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
+                            "sums between ranks"));
+    return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, plan_links_bytes(request),
+                               "links between ranks");
 }
 
 enum status engine_plan(struct engine *parts, const struct plan_request *request,
@@ -194,7 +194,7 @@ static void count_regions(const struct region_table *table, enum region_place pl
         for (int kind = 0; kind < N_REGION_KINDS; kind++)
             plan->taken[at] += table->arena_bytes[kind][at];
     for (int i = 0; i < table->n_regions; i++)
-        if (table->regions[i].elsewhere)
+        if (table->regions[i].external)
             plan->taken[table->regions[i].place] += table->regions[i].bytes;
 }
 

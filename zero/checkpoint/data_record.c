@@ -110,7 +110,7 @@ static enum status parse_identity(struct identity *identity, const cJSON *object
     TRY(get_count(object, "shards_per_entry", MAX_SHARDS, source, &per_entry));
     TRY(json_get_array(object, "entries", source, &array));
     uint64_t n = (uint64_t)cJSON_GetArraySize(array);
-    if (per_entry < 1 || n > IDENTITY_MOST_ENTRIES || n != (identity->n_shards + per_entry - 1) / per_entry)
+    if (per_entry < 1 || n > IDENTITY_MAX_ENTRIES || n != (identity->n_shards + per_entry - 1) / per_entry)
         return FAIL(STATUS_INVALID,
                     "%s: %" PRIu64 " entries of %" PRIu64 " shards each do not describe data of %" PRIu64
                     " shards",
