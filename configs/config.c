@@ -1,4 +1,4 @@
-// Reads a configuration by schema.def: the list becomes a table of options, and everything walks that table.
+// Reads a configuration from JSON and overrides, by the table of options that is generated from schema.def.
 #include "configs/config.h"
 
 #include <assert.h>
@@ -96,7 +96,7 @@ static enum status read_paths(const struct option *option, const char *source, c
     list.paths = calloc((size_t)n + 1, sizeof *list.paths);
     if (!list.paths)
         return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-    // By the list's links: cJSON_GetArrayItem walks from the start each time.
+    // Follows the links, because cJSON_GetArrayItem walks from the start each time.
     for (const cJSON *item = cJSON_IsArray(value) ? value->child : value; n-- > 0 && status == STATUS_OK;
          item = item->next) {
         if (!cJSON_IsString(item))
@@ -164,8 +164,7 @@ static const struct option *first_option(const char *section) {
     return option;
 }
 
-// The option whose own name is nearest to `key`, among those of a section (NULL: of all); NULL when none is
-// near.
+// The option of a section (NULL: of all sections) whose name is closest to `key`; NULL when none is close.
 static const struct option *nearest_option(const char *key, const char *section, size_t section_length) {
     const char *names[MAX_OPTIONS] = {0};
     const struct option *owners[MAX_OPTIONS];
@@ -189,13 +188,14 @@ static const char *nearest_section(const char *name) {
     for (int i = 0; i < section_count(); i++) {
         if (!section_is_top(section_name(i)))
             names[n++] = section_name(i);
-        if (strcmp(section_own_name(i), name) == 0) // right, but not in its section
+        if (strcmp(section_own_name(i), name) == 0) // the right name in the wrong section
             return section_name(i);
     }
     return text_nearest(name, names, n);
 }
 
-// The message for a key that no option has: where that key does stand, or what it was probably meant to be.
+// Fails for a key that is no option, with the best hint: the key's section, DeepSpeed's equivalent, or the
+// nearest name.
 static enum status unknown_key(const char *source, const char *full_name) {
     const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
     if (is_section(full_name, strlen(full_name)))
@@ -203,14 +203,14 @@ static enum status unknown_key(const char *source, const char *full_name) {
                     full_name, option_full_name(first_option(full_name)));
     for (int i = 0; i < n_options; i++)
         if (strcmp(options[i].name, key) == 0)
-            return FAIL(STATUS_INVALID, "%s: unknown option %s: %s stands %s%s; did you mean %s?", source,
-                        full_name, key, section_is_top(options[i].section) ? "at the top" : "in the section ",
-                        section_is_top(options[i].section) ? "" : options[i].section,
-                        option_full_name(&options[i]));
+            return FAIL(
+                STATUS_INVALID, "%s: unknown option %s: %s is %s%s; did you mean %s?", source, full_name, key,
+                section_is_top(options[i].section) ? "outside all sections" : "in the section ",
+                section_is_top(options[i].section) ? "" : options[i].section, option_full_name(&options[i]));
     const char *advice = deepspeed_advice(key);
     if (advice)
         return FAIL(STATUS_INVALID, "%s: unknown option %s; %s", source, full_name, advice);
-    // What stands in its section comes before what is spelled alike elsewhere.
+    // Prefer options of the same section.
     const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
     if (!nearest)
         nearest = nearest_option(key, NULL, 0);
@@ -247,7 +247,7 @@ static enum status unknown_section(const char *source, const char *name) {
     return status;
 }
 
-// `name`: with that of the section around it, if there is one.
+// name: the section's full name, such as "zero_optimization.offload_param".
 static enum status read_section(struct config *config, const char *source, const char *name,
                                 const cJSON *section) {
     const cJSON *item;
@@ -269,7 +269,7 @@ static enum status read_section(struct config *config, const char *source, const
     return STATUS_OK;
 }
 
-// "model.n_layer" as a key of the file.
+// Fails for a file whose key is a dotted name, such as "model.n_layer".
 static enum status name_for_command_line(const char *source, const char *name) {
     struct text nested = {0};
     int depth = 1;
@@ -283,8 +283,8 @@ static enum status name_for_command_line(const char *source, const char *name) {
         text_add(&nested, "}");
     enum status status = text_status(&nested);
     if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s: \"%s\" is a name for the command line; in a file write %s", source,
-                      name, nested.data);
+        status = FAIL(STATUS_INVALID, "%s: \"%s\" is the form for the command line; in a file write %s",
+                      source, name, nested.data);
     text_free(&nested);
     return status;
 }
@@ -310,7 +310,7 @@ static enum status read_tree(struct config *config, const char *source, const cJ
     return STATUS_OK;
 }
 
-// "section.key=value": JSON where it is JSON, else a bare word.
+// Applies "section.key=value". The value is JSON if it parses as JSON, else a bare word.
 static enum status read_override(struct config *config, const char *override, bool *seen) {
     const char *equals = strchr(override, '=');
     char full_name[128];
@@ -325,7 +325,7 @@ static enum status read_override(struct config *config, const char *override, bo
         return FAIL(STATUS_INVALID, "override: %s is given twice", full_name);
     seen[option - options] = true;
     cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
-    // A path or word that happens to be JSON (a run named 12) is still text where text is wanted.
+    // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
     bool wants_text = option->type == OPTION_STRING ||
                       (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
                       (option->type == OPTION_PATHS && !cJSON_IsArray(value));

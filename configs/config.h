@@ -1,5 +1,6 @@
-// The configuration of a run: read from JSON and overrides, checked, printed. Everything comes from
-// schema.def.
+// The configuration of a run: read from a JSON file and command-line overrides, checked, and printed. The
+// struct and everything else about an option are generated from schema.def. config.c reads, rules.c derives
+// and checks, print.c prints.
 #ifndef ZERO_CONFIGS_CONFIG_H
 #define ZERO_CONFIGS_CONFIG_H
 
@@ -11,7 +12,7 @@
 #include "base/status.h"
 #include "base/text.h"
 
-// The choices of options that take one word of a few: enum config_device {CONFIG_DEVICE_AUTO, ...}.
+// One enum per set of choices: enum config_device { CONFIG_DEVICE_AUTO, ... }.
 #define CHOICES(set)         enum config_##set {
 #define WORD(constant, word) constant,
 #define END_CHOICES(set)                                                                                     \
@@ -19,13 +20,12 @@
     ;
 #include "configs/schema.def"
 
-// The word of a choice, as files and the command line write it: config_device_name(CONFIG_DEVICE_CPU) is
-// "cpu".
+// The word for a choice in files and on the command line: config_device_name(CONFIG_DEVICE_CPU) is "cpu".
 #define END_CHOICES(set) const char *config_##set##_name(enum config_##set choice);
 #include "configs/schema.def"
 
-// One member per option, in a struct per section: config.model.n_layer. CHOICE is the enum of its set. STRING
-// is owned by the config, never NULL. PATHS is the list as written, not yet globbed.
+// One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
+// STRING is never NULL, and owned by the config. PATHS is the list as written, before globbing.
 struct config_pair {
     double value[2];
 };
@@ -43,51 +43,56 @@ struct config {
     }                                                                                                        \
     name;
 #include "configs/schema.def"
-    bool *given;  // (number of options) whether file or override named it
-    char *source; // path of the file
+    bool *given;  // (number of options) whether the file or an override sets it
+    char *source; // path of the file, for messages
 };
 
-// Reads the file, then the overrides ("section.key=value", value JSON or a bare word), each named in
-// messages. STATUS_INVALID: unknown section or key (with the nearest), wrong type, out of bounds, not one of
-// the choices, a key given twice. Nothing is derived yet. Free with config_free, also after a failure.
+// Reads the file, then applies the overrides: "section.key=value", where the value is JSON or a bare word.
+// Derives nothing. Free with config_free, also after a failure. STATUS_INVALID: unknown section or key (the
+// message suggests the nearest), wrong type, out of bounds, not one of the choices, or a duplicate key.
 enum status config_read(struct config *config, const char *path, int n_overrides,
                         char **overrides) MUST_CHECK;
-// The same from a JSON text (a checkpoint's manifest).
+// Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names it in
+// messages.
 enum status config_parse(struct config *config, const char *json, size_t length,
                          const char *source) MUST_CHECK;
 void config_free(struct config *config);
 
-// Whether the option at this full name ("model.n_layer"; "device") was given explicitly. The name must exist
-// (asserted).
+// Whether the file or an override sets this option ("model.n_layer", "device"). Asserts that the option
+// exists.
 bool config_given(const struct config *config, const char *name);
 
-// Derives what was left to derive (batch sizes, seq_len, run.dir) and checks rules across fields: batch sizes
-// that disagree, n_embd % n_head, seq_len beyond n_positions, warm-up beyond max_steps, and so on. world:
-// ranks.
+// Derives the values left open (batch sizes, seq_len, run.dir), then checks the rules between options: batch
+// sizes that disagree, n_embd % n_head, seq_len above n_positions, warm-up longer than max_steps, and so on.
+//   world   number of ranks
+// STATUS_INVALID: a rule is broken; the message names the options and what to change.
 enum status config_resolve(struct config *config, int world) MUST_CHECK;
 
-// Adds the whole config as JSON (indented by two spaces, schema order, every option).
+// Appends the whole config as JSON: every option, in schema order, indented by two spaces.
 void config_print(const struct config *config, struct text *out);
-// Adds the words of a command line that make `before` into `now`: "section.key=value ...", for what differs.
+// Appends the overrides that turn `before` into `now`, quoted for a shell: "section.key=value ...".
 void config_print_overrides(const struct config *before, const struct config *now, struct text *out);
-// Adds the options page: Markdown, a table a section. `./train options` prints it; configs/OPTIONS.md is it.
+// Appends the options page: Markdown, one table per section. `./train options` prints it, and
+// configs/OPTIONS.md is a copy of it.
 void config_print_options(struct text *out);
 
-// The compute type that precision.compute names; false where it is auto, and *type is untouched.
+// The compute type that precision.compute names. Returns false, and leaves *type alone, when it is auto.
 bool config_compute_type(const struct config *config, enum dtype *type);
 
-// Whether losses are scaled: what fp16.loss_scaling says or, where that is auto, comes to.
+// Whether losses are scaled: fp16.loss_scaling, with auto resolved by precision.compute.
 bool config_scales_losses(const struct config *config);
 
-// Further, what only training needs: data.train is named.
+// Checks what only training needs: data.train names token shards.
 enum status config_require_training(const struct config *config) MUST_CHECK;
 
-// Refuses a config that differs from rank 0's, naming the first option that does. run.threads may differ, as
-// machines do.
+// Checks that this rank's config equals rank 0's. run.threads may differ, because machines do.
+// STATUS_INVALID: the message names the first option that differs.
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
-// Refuses by name what schema.def calls FIXED and differs, and RAISE that shrank. `before` is the resumed
-// run's, and `compute` the type that its precision.compute came to.
+// Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller.
+//   before    config of the checkpoint
+//   compute   compute type of the checkpoint, which resolves precision.compute=auto
+// STATUS_INVALID: the message lists every option that must not change.
 enum status config_check_resume(const struct config *before, enum dtype compute,
                                 const struct config *now) MUST_CHECK;
 

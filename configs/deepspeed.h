@@ -1,10 +1,10 @@
-// DeepSpeed's words that are not ours: whoever brings a configuration from there is told what does here what
-// that word did. Sources: DeepSpeed's documentation, "DeepSpeed Configuration JSON" (0.19).
+// Advice for users who bring a DeepSpeed configuration: for each DeepSpeed option that this program does not
+// have, what to use instead. Source: DeepSpeed's documentation, "DeepSpeed Configuration JSON" (0.19).
 #ifndef ZERO_CONFIGS_DEEPSPEED_H
 #define ZERO_CONFIGS_DEEPSPEED_H
 
-// What to do about an option or section of that last name ("pin_memory"), or NULL where it is no word of
-// DeepSpeed's.
+// Advice about the DeepSpeed option or section with this last name component ("pin_memory"); NULL when there
+// is none. It completes the message "unknown option X; ...".
 const char *deepspeed_advice(const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-// Inside configs/: the options of schema.def as a table.
+// Internal to configs/: the options of schema.def as a table.
 #ifndef ZERO_CONFIGS_OPTION_H
 #define ZERO_CONFIGS_OPTION_H
 
@@ -16,8 +16,8 @@ enum option_type {
 enum option_resume { FREE, RAISE, FIXED };
 
 struct option {
-    const char *section;          // "top" at the top; "zero_optimization.offload_param" in a subsection
-    const char *name, *qualified; // "n_layer", "model.n_layer"
+    const char *section;          // "model", "zero_optimization.offload_param"; "top" outside all sections
+    const char *name, *qualified; // "n_layer", "model.n_layer"; of device: "device", "top.device"
     enum option_type type;
     size_t offset; // in struct config
     double minimum, maximum;
@@ -32,23 +32,25 @@ struct option {
 
 extern const struct option options[];
 extern const int n_options;
-// Sections in order; the top, whose options stand at the top of the file, is one of them.
+// Sections in the order of schema.def. "top", for the options outside all sections, is one of them.
 int section_count(void);
 const char *section_name(int i);     // "zero_optimization", "zero_optimization.offload_param"
-const char *section_own_name(int i); // its last part
+const char *section_own_name(int i); // the last component: "offload_param"
+const char *section_help(int i);
 bool section_is_top(const char *name);
 
-// "model.n_layer"; "device".
+// The name that users write: "model.n_layer", "device".
 const char *option_full_name(const struct option *option);
-const struct option *option_find(const char *full_name);
+const struct option *option_find(const char *full_name); // NULL when there is none
+// The option's member of `config`, of the type that config.h gives it.
 void *option_value(const struct option *option, const struct config *config);
-// A value or bound as people write it: 1000000 and not 1e+06. buffer: 32 bytes.
+// Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);
-// The word of a CHOICE's value.
+// The word that a CHOICE is set to.
 const char *option_word(const struct option *option, const struct config *config);
 // Sets a CHOICE to choices[i].
 void option_choose(const struct option *option, struct config *config, int i);
-// Adds the option's value as JSON.
+// Appends the option's value as JSON.
 void option_print(const struct option *option, const struct config *config, struct text *out);
 
 #endif

@@ -1,4 +1,4 @@
-// The table is made by the Makefile, a row a file.
+// The Makefile generates the table, one row per file.
 #include "configs/presets.h"
 
 const struct preset presets[] = {

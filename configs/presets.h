@@ -1,11 +1,11 @@
-// The presets, configs/gpt*.json, inside the program: taken in when it is built, so that their sizes stand in
-// one place and the program knows them wherever it is.
+// The presets configs/gpt*.json, embedded into the program at build time, so that it knows them wherever it
+// runs.
 #ifndef ZERO_CONFIGS_PRESETS_H
 #define ZERO_CONFIGS_PRESETS_H
 
 struct preset {
     const char *path; // "configs/gpt2-xl.json"
-    const char *json; // what is in it
+    const char *json; // the content of the file
 };
 extern const struct preset presets[];
 extern const int n_presets;

@@ -1,5 +1,4 @@
-// What options mean together: values derived from others, rules across them, and what a resumed run may
-// change.
+// Derived values, rules between options, and which options a resumed run may change.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +10,15 @@
 static enum status batch_disagrees(const struct config *config, int world) {
     const long long micro = config->train.micro_batch_size,
                     accumulation = config->train.gradient_accumulation_steps;
-    return FAIL(STATUS_INVALID,
-                "%s: train.train_batch_size is %lld, but train.micro_batch_size %lld x "
-                "train.gradient_accumulation_steps %lld x %d rank%s = %lld; leave one of the three out",
-                config->source, (long long)config->train.train_batch_size, micro, accumulation, world,
-                world == 1 ? "" : "s", micro * accumulation * world);
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.train_batch_size is %lld, but train.micro_batch_size %lld x "
+        "train.gradient_accumulation_steps %lld x %d rank%s = %lld; leave out one of the three options",
+        config->source, (long long)config->train.train_batch_size, micro, accumulation, world,
+        world == 1 ? "" : "s", micro * accumulation * world);
 }
 
-// `given`: the one of the two factors that is known, 0 when neither is.
+// given: the value of `name`, the one factor that is set; 0 when neither factor is.
 static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
                                          int64_t given) {
     struct text product = {0};
@@ -35,7 +35,7 @@ static enum status batch_does_not_divide(const struct config *config, int world,
     return status;
 }
 
-// Any two of the three give the third.
+// train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.
 static enum status derive_batch_sizes(struct config *config, int world) {
     int64_t *micro = &config->train.micro_batch_size,
             *accumulation = &config->train.gradient_accumulation_steps,
@@ -53,7 +53,7 @@ static enum status derive_batch_sizes(struct config *config, int world) {
     if (*batch % world != 0 || (given && per_rank % given != 0) || per_rank == 0)
         return batch_does_not_divide(
             config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
-    if (!given) // only the whole: micro-batches of at most the usual 4
+    if (!given) // only train_batch_size is set: micro-batches of up to the default 4
         for (*micro = per_rank < 4 ? per_rank : 4; per_rank % *micro != 0;)
             --*micro;
     if (*micro)
@@ -63,7 +63,7 @@ static enum status derive_batch_sizes(struct config *config, int world) {
     return STATUS_OK;
 }
 
-// What was derived has the same bounds as what is given: a printed config can always be read again.
+// Derived values obey the bounds of their options, so that a printed config can be read again.
 static enum status check_derived(const struct config *config) {
     static const char *const names[] = {"train.micro_batch_size", "train.gradient_accumulation_steps",
                                         "train.train_batch_size"};
@@ -71,7 +71,7 @@ static enum status check_derived(const struct config *config) {
         const struct option *option = option_find(names[i]);
         int64_t value = *(int64_t *)option_value(option, config);
         if ((double)value > option->maximum)
-            return FAIL(STATUS_INVALID, "%s: %s comes to %lld, expected at most %.0f", config->source,
+            return FAIL(STATUS_INVALID, "%s: the derived %s is %lld, expected at most %.0f", config->source,
                         names[i], (long long)value, option->maximum);
     }
     return STATUS_OK;
@@ -83,7 +83,8 @@ static enum status derive_run_folder(struct config *config) {
         return STATUS_OK;
     const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
     size_t length = strlen(name);
-    if (length > 5 && strcmp(name + length - 5, ".json") == 0) // "gpt3-2.7b.json" is called gpt3-2.7b
+    if (length > 5 &&
+        strcmp(name + length - 5, ".json") == 0) // cut only ".json": gpt3-2.7b.json gives gpt3-2.7b
         length -= 5;
     char *folder = file_path("runs/%.*s", (int)length, name);
     if (!folder)
@@ -95,7 +96,7 @@ static enum status derive_run_folder(struct config *config) {
 
 // ---- rules
 
-// A rule holds, or its message says which values meet and what to do.
+// Each rule returns STATUS_OK or fails with the values that conflict and what to change.
 static enum status check_heads(const struct config *c) {
     if (c->model.n_embd % c->model.n_head == 0)
         return STATUS_OK;
@@ -107,28 +108,28 @@ static enum status check_sequence(const struct config *c) {
     if (c->train.seq_len <= c->model.n_positions)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: train.seq_len %lld is beyond model.n_positions %lld; lower the one or raise the other",
+                "%s: train.seq_len %lld is above model.n_positions %lld; lower the first or raise the second",
                 c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
 }
 
-// The default may be longer than a short run: then the run ends while it warms up, as its first steps would
-// in a longer one. A config that was printed names the default too, so this looks at the value and not at who
-// set it.
+// The default warm-up may exceed a short run, which then ends during warm-up. A printed config sets every
+// option, so this compares the value with the default instead of using config_given.
 static enum status check_warmup(const struct config *c) {
     bool by_default = c->scheduler.warmup_steps == atoll(option_find("scheduler.warmup_steps")->initial);
     if (c->train.max_steps == 0 || c->scheduler.warmup_steps <= c->train.max_steps || by_default)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: scheduler.warmup_steps %lld is beyond train.max_steps %lld; lower the one or raise the "
-                "other",
+                "%s: scheduler.warmup_steps %lld is above train.max_steps %lld; lower the first or raise the "
+                "second",
                 c->source, (long long)c->scheduler.warmup_steps, (long long)c->train.max_steps);
 }
 
 static enum status check_samples(const struct config *c) {
     if (c->train.sample_every == 0 || c->data.tokenizer[0])
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: train.sample_every is %lld, but samples need data.tokenizer to be named",
-                c->source, (long long)c->train.sample_every);
+    return FAIL(STATUS_INVALID,
+                "%s: train.sample_every is %lld, but samples need a tokenizer; set data.tokenizer", c->source,
+                (long long)c->train.sample_every);
 }
 
 static enum status check_offload_activations(const struct config *c) {
@@ -136,14 +137,14 @@ static enum status check_offload_activations(const struct config *c) {
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
-        "%s: offload_activations=cpu moves the blocks' inputs, which only recompute=block keeps alone "
-        "(DeepSpeed's cpu_checkpointing needs activation checkpointing likewise), and recompute is %s; "
+        "%s: offload_activations=cpu moves block inputs, so it needs recompute=block, which keeps only "
+        "those (as DeepSpeed's cpu_checkpointing needs activation checkpointing); recompute is %s; "
         "set recompute=block, or offload_activations=none",
         c->source, config_recompute_name(c->top.recompute));
 }
 
-// DeepSpeed: "offload_param ... is valid only with stage 3"; its partial offload likewise needs whole
-// parameters where the device steps.
+// As in DeepSpeed, whose documentation says "offload_param ... is valid only with stage 3", and whose partial
+// optimizer offload keeps whole parameters on the device.
 static enum status check_offload_param(const struct config *c) {
     if (c->zero_optimization.offload_param.device == CONFIG_OFFLOAD_NONE)
         return STATUS_OK;
@@ -151,15 +152,15 @@ static enum status check_offload_param(const struct config *c) {
         return FAIL(
             STATUS_INVALID,
             "%s: zero_optimization.offload_param.device is cpu, which is valid only with ZeRO stage 3, "
-            "and zero_optimization.stage is %lld: below it every rank keeps all parameters where it "
-            "computes; set stage=3, or offload_param.device=none",
+            "and zero_optimization.stage is %lld: below stage 3 every rank keeps all parameters on its "
+            "device; set stage=3, or offload_param.device=none",
             c->source, (long long)c->zero_optimization.stage);
     if (c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU &&
         c->zero_optimization.offload_optimizer.ratio == 1)
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
-        "%s: zero_optimization.offload_param.device is cpu, so the host must update all parameters, but "
+        "%s: with zero_optimization.offload_param.device=cpu the host must update all parameters, but "
         "offload_optimizer.device is %s with ratio %g; set offload_optimizer.device=cpu and ratio=1",
         c->source, config_offload_name(c->zero_optimization.offload_optimizer.device),
         c->zero_optimization.offload_optimizer.ratio);
@@ -170,27 +171,27 @@ static enum status check_speculative(const struct config *c) {
         c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: zero_optimization.offload_optimizer.speculative steps on the host, and "
-                "offload_optimizer.device is none; set it to cpu, or speculative to false",
+                "%s: zero_optimization.offload_optimizer.speculative updates on the host, but "
+                "offload_optimizer.device is none; set device=cpu, or speculative=false",
                 c->source);
 }
 
-// Its state has no moments to narrow, and a step needs sums over whole tensors of clipped gradients.
+// Adafactor has no moments to store in a narrower type, and each update needs sums over whole tensors of
+// clipped gradients.
 static enum status check_adafactor(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
     if (c->optimizer.state_dtype != CONFIG_STATE_DTYPE_FP32)
         return FAIL(STATUS_INVALID,
-                    "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps factors of rows and "
-                    "columns in fp32, which are small already; set state_dtype=fp32",
+                    "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps only row and column "
+                    "second moments, which are small, in fp32; set state_dtype=fp32",
                     c->source, config_state_dtype_name(c->optimizer.state_dtype));
     if (c->zero_optimization.offload_optimizer.speculative)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: zero_optimization.offload_optimizer.speculative steps each unit on its own, and "
-            "optimizer.type=adafactor steps by sums over all ranks' gradients once their norm is known; "
-            "set speculative=false",
-            c->source);
+        return FAIL(STATUS_INVALID,
+                    "%s: zero_optimization.offload_optimizer.speculative updates each unit on its own, but "
+                    "optimizer.type=adafactor needs sums over all ranks' gradients, clipped by their norm; "
+                    "set speculative=false",
+                    c->source);
     return STATUS_OK;
 }
 
@@ -214,7 +215,7 @@ enum status config_require_training(const struct config *config) {
     if (config->data.train.n_paths > 0)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: data.train names no token shards; ./train tokenize makes them from text, as in "
+                "%s: data.train names no token shards; create them with ./train tokenize, then set "
                 "\"data\": {\"train\": \"corpus/train-*.bin\"}",
                 config->source);
 }
@@ -258,8 +259,8 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
-// "auto" and what it comes to are one meaning. A resumed run keeps its compute type, so that "auto" now
-// always comes to that.
+// "auto" equals the value it resolves to. A resumed run keeps its compute type, so "auto" now resolves to
+// that.
 static bool means_the_same(const struct option *option, const struct config *before, enum dtype compute,
                            const struct config *now) {
     enum dtype named;
@@ -284,7 +285,7 @@ enum status config_check_resume(const struct config *before, enum dtype compute,
                       before->precision.compute == CONFIG_COMPUTE_AUTO;
         if (!grew)
             text_add(&differences, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(&options[i]),
-                     was.data, chosen ? ", which came to \"" : "", chosen ? dtype_name(compute) : "",
+                     was.data, chosen ? ", resolved to \"" : "", chosen ? dtype_name(compute) : "",
                      chosen ? "\"," : "", is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
     }
     enum status status = STATUS_OK;
@@ -293,8 +294,8 @@ enum status config_check_resume(const struct config *before, enum dtype compute,
     else if (differences.length)
         status = FAIL(
             STATUS_INVALID,
-            "%s: the run cannot be resumed with a changed meaning:%s\n  restore them, or start anew with "
-            "another run.dir",
+            "%s: these options must not change when a run is resumed:%s\n  restore them, or start a new run "
+            "with another run.dir",
             now->source, differences.data);
     text_free(&differences);
     text_free(&was);

@@ -1,5 +1,5 @@
-// What configurations print reads back as the same; the options page is the one in the tree; presets resolve,
-// to the sizes and rates that their sources give.
+// A printed configuration reads back unchanged; configs/OPTIONS.md is up to date; presets resolve to the
+// sizes and learning rates of their sources.
 #include "tests/support/expect.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void expect_round_trip(const struct config *config) {
     print(config, &first);
     EXPECT_OK(config_parse(&again, first.data, first.length, "printed"));
     for (int i = 0; i < n_options; i++)
-        assert_true(again.given[i]); // every option is there
+        assert_true(again.given[i]); // every option is printed
     print(&again, &second);
     assert_string_equal(first.data, second.data);
     config_free(&again);
@@ -51,7 +51,7 @@ static void test_round_trip(void **state) {
     }
 }
 
-// Values survive, not only text: numbers to the bit.
+// Numbers read back bit for bit.
 static void test_round_trip_to_the_bit(void **state) {
     (void)state;
     struct config config, again;
@@ -81,7 +81,7 @@ static void test_options_page(void **state) {
     EXPECT_OK(text_status(&page));
     EXPECT_OK(file_read("configs/OPTIONS.md", 1 << 20, &written, &bytes));
     if (strcmp(page.data, written) != 0)
-        fail_msg("configs/OPTIONS.md is old: ./train options > configs/OPTIONS.md");
+        fail_msg("configs/OPTIONS.md is out of date: ./train options > configs/OPTIONS.md");
     for (int i = 0; i < n_options; i++) { // one row each, and no cell that breaks the table
         char start[128];
         snprintf(start, sizeof start, "\n| `%s` |", option_full_name(&options[i]));
@@ -96,7 +96,7 @@ static void test_options_page(void **state) {
     text_free(&page);
 }
 
-// The table that everything is made from is itself sound: defaults in bounds, names unique, choices that fit.
+// The table of options itself: defaults within bounds, unique names, and sets of choices without holes.
 static void test_schema(void **state) {
     (void)state;
     struct config config;
@@ -127,7 +127,7 @@ static void test_schema(void **state) {
     }
 }
 
-// The words for a change, given to the one, make the other.
+// The overrides printed for two configurations turn the first into the second.
 static void test_overrides(void **state) {
     (void)state;
     static const char before[] = "{\"train\": {\"micro_batch_size\": 4, \"sample_prompt\": \"a b\"}}",
@@ -161,10 +161,10 @@ static double parameters(const struct config *c) {
            (double)c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
 }
 
-// Sizes: Radford et al. 2019 as llm.c reproduces it (its scripts/run_gpt2_*.sh: rate, tokens of a step,
+// Sizes: Radford et al. 2019 as llm.c reproduces it (its scripts/run_gpt2_*.sh: rate, tokens per step,
 // steps, warm-up) and Brown et al. 2020, Table 2.1 (rate, batch; 300B tokens, warm-up of 375M). The paper's
 // heads of XL (24) and width of 13B (5140) do not divide; these are the nearest that do, with its 128
-// channels a head.
+// channels per head.
 static void test_presets(void **state) {
     (void)state;
     static const struct {
@@ -209,7 +209,7 @@ static void test_presets(void **state) {
     }
 }
 
-// The program's own are the files.
+// The embedded presets are the files.
 static void test_presets_inside(void **state) {
     (void)state;
     struct file_list list = {0};
@@ -226,7 +226,7 @@ static void test_presets_inside(void **state) {
     file_list_free(&list);
 }
 
-// Every file that lies there, also one that the table above does not know.
+// Every file in configs/, including those that the table above does not list.
 static void test_every_preset_resolves(void **state) {
     (void)state;
     struct file_list list = {0};

@@ -1,4 +1,4 @@
-// Reading a configuration: what files and overrides may say, and each way to say it wrong.
+// Reading a configuration: valid files and overrides, and every kind of error.
 #include "tests/support/expect.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ static enum status parse_only(const char *json) {
     return status;
 }
 
-// Reads "{}" and these overrides, ended by NULL.
+// Reads "{}" with these overrides (NULL-terminated).
 static enum status override(struct config *config, const char *const *words) {
     char path[256], *overrides[16];
     const char *parent = getenv("TMPDIR");
@@ -99,7 +99,7 @@ static void test_overrides(void **state) {
     assert_false(config.data.shuffle);
     assert_string_equal(config.data.train.paths[0], "my data/a=b-*.bin");
     assert_int_equal(config.data.val.n_paths, 2);
-    assert_string_equal(config.run.dir, "12"); // where text is wanted, what looks like a number is text
+    assert_string_equal(config.run.dir, "12"); // a number is text for an option that takes text
     assert_string_equal(config.checkpoint.resume, "never");
     assert_string_equal(config.data.tokenizer, "");
     assert_string_equal(config.train.sample_prompt, "In the beginning");
@@ -129,14 +129,14 @@ static void test_unknown_keys(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"completely_else\": 2}}"),
                    "unknown option model.completely_else", "./train options");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"Model\": {\"n_layer\": 2}}"), "Model",
-                   "did you mean model?"); // case counts
+                   "did you mean model?"); // names are case-sensitive
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"\": 2}}"), "unknown option model.");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_heads=2"), "override", "did you mean model.n_head?");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("optimiser.lr=2"), "did you mean optimizer.lr?");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "model is a section", "model.n_layer");
 }
 
-// Sections inside sections, by file and by override.
+// Subsections, in the file and as overrides.
 static void test_subsections(void **state) {
     (void)state;
     static const char json[] = "{\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": "
@@ -167,7 +167,7 @@ static void test_subsections(void **state) {
                    "{\"zero_optimization\": {\"offload_param\": {\"device\": ...}}}");
 }
 
-// Words that people bring from DeepSpeed: the message says what does the same here.
+// DeepSpeed's option names: the message names the equivalent.
 static void test_words_of_deepspeed(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
@@ -185,14 +185,14 @@ static void test_words_of_deepspeed(void **state) {
                    "the string \"nvme\"", "none, cpu");
 }
 
-// A key that exists elsewhere: the message says where.
+// A key in the wrong section: the message names the right one.
 static void test_wrong_section(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"seq_len\": 64}}"),
                    "unknown option model.seq_len", "in the section train", "train.seq_len");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"n_layer\": 2}"), "unknown option n_layer",
                    "in the section model");
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"device\": \"cpu\"}}"), "at the top");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"device\": \"cpu\"}}"), "outside all sections");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("lr=1"), "unknown option lr", "optimizer.lr");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("top.device=cpu"), "did you mean device?");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model.n_layer\": 2}"), "model.n_layer",

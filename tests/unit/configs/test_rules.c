@@ -1,4 +1,4 @@
-// What options mean together: batch arithmetic, derived values, rules across sections, and resuming.
+// Rules between options: batch arithmetic, derived values, rules across sections, and resuming.
 #include "tests/support/expect.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static enum status resolve(const char *json, int world) {
     return status;
 }
 
-// Every choice of micro-batch, accumulation and ranks; 0 leaves one out.
+// Every combination of micro-batch, accumulation and ranks; 0 leaves an option unset.
 static void test_any_two_give_the_third(void **state) {
     (void)state;
     for (int micro = 1; micro <= 6; micro++)
@@ -36,7 +36,7 @@ static void test_any_two_give_the_third(void **state) {
                     assert_int_equal(config.train.micro_batch_size, micro);
                     assert_int_equal(config.train.gradient_accumulation_steps, accumulation);
                     assert_int_equal(config.train.train_batch_size, batch);
-                    EXPECT_OK(config_resolve(&config, world)); // what is resolved stays as it is
+                    EXPECT_OK(config_resolve(&config, world)); // resolving again changes nothing
                     assert_int_equal(config.train.micro_batch_size, micro);
                     config_free(&config);
                 }
@@ -88,7 +88,7 @@ static void test_batch_refusals(void **state) {
                    resolve("{\"train\": {\"micro_batch_size\": 1000000, "
                            "\"gradient_accumulation_steps\": 1000000}}",
                            1),
-                   "train.train_batch_size comes to 1000000000000", "at most 1000000000");
+                   "the derived train.train_batch_size is 1000000000000", "at most 1000000000");
 }
 
 static void test_sequence_and_heads(void **state) {
@@ -120,7 +120,7 @@ static void test_other_rules(void **state) {
     EXPECT_OK(resolve("{\"offload_activations\": \"cpu\", \"recompute\": \"block\"}", 1));
 }
 
-// Sentences as DeepSpeed's users know them.
+// Messages in the words of DeepSpeed's documentation.
 static void test_offload_rules(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
@@ -202,8 +202,8 @@ static enum status resume(const char *before_json, const char *now_json) {
     return resume_computed(before_json, DTYPE_F32, now_json);
 }
 
-// A run of "auto" goes on by the name of what that came to, and a named one by "auto"; another type is
-// refused.
+// A run with "auto" resumes with the type that it resolved to, and a run with a named type resumes with
+// "auto". Another type is refused.
 static void test_resuming_a_compute_type(void **state) {
     (void)state;
     static const char fp32[] = "{\"precision\": {\"compute\": \"fp32\"}}",
@@ -212,7 +212,7 @@ static void test_resuming_a_compute_type(void **state) {
     EXPECT_OK(resume_computed(automatic, DTYPE_BF16, automatic));
     EXPECT_OK(resume_computed(bf16, DTYPE_BF16, automatic));
     EXPECT_FAILURE(STATUS_INVALID, resume_computed(automatic, DTYPE_BF16, fp32),
-                   "precision.compute was \"auto\", which came to \"bf16\", and is now \"fp32\"");
+                   "precision.compute was \"auto\", resolved to \"bf16\", and is now \"fp32\"");
     EXPECT_FAILURE(STATUS_INVALID, resume_computed(bf16, DTYPE_BF16, fp32),
                    "precision.compute was \"bf16\" and is now \"fp32\"");
 }
@@ -220,7 +220,7 @@ static void test_resuming_a_compute_type(void **state) {
 static void test_resuming(void **state) {
     (void)state;
     EXPECT_OK(resume("{}", "{}"));
-    // Paths, logging and how a batch is cut may change; max_steps may grow.
+    // Paths, logging and the micro-batch size may change; max_steps may grow.
     EXPECT_OK(resume("{\"train\": {\"max_steps\": 100, \"train_batch_size\": 8}}",
                      "{\"train\": {\"max_steps\": 101, \"train_batch_size\": 8, \"micro_batch_size\": 2, "
                      "\"eval_every\": 7}, \"data\": {\"train\": \"moved/*.bin\"}, \"run\": {\"dir\": \"x\", "
@@ -228,13 +228,13 @@ static void test_resuming(void **state) {
     EXPECT_FAILURE(STATUS_INVALID,
                    resume("{\"train\": {\"max_steps\": 100}}", "{\"train\": {\"max_steps\": 99}}"),
                    "now.json", "train.max_steps was 100 and is now 99", "only grow");
-    // What auto comes to may be said in so many words.
+    // The value that auto resolves to may be named.
     EXPECT_OK(resume("{\"fp16\": {\"loss_scaling\": false}}", "{}"));
     EXPECT_OK(resume("{\"precision\": {\"compute\": \"fp16\"}}",
                      "{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scaling\": true}}"));
     EXPECT_FAILURE(STATUS_INVALID, resume("{}", "{\"fp16\": {\"loss_scaling\": true}}"),
                    "fp16.loss_scaling was \"auto\" and is now \"on\"");
-    // All that differ, in one message.
+    // One message lists all differences.
     EXPECT_FAILURE(STATUS_INVALID,
                    resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "
                                 "[0.9, 0.99], \"type\": \"sgd\"}, \"data\": {\"shuffle\": false}, \"train\": "
@@ -243,7 +243,7 @@ static void test_resuming(void **state) {
                    "optimizer.betas was [0.9, 0.95] and is now [0.9, 0.99]",
                    "optimizer.type was \"adamw\" and is now \"sgd\"",
                    "data.shuffle was true and is now false", "train.seed was 1337 and is now 1",
-                   "train.train_batch_size was 4 and is now 8", "start anew");
+                   "train.train_batch_size was 4 and is now 8", "start a new run");
 }
 
 int main(void) {

@@ -1,0 +1,129 @@
+// Prints a configuration: as JSON, as overrides for a command line, and the options page.
+#include <stdio.h>
+#include <string.h>
+
+#include "configs/option.h"
+
+// ---- JSON
+
+// Prints the options of a section, then its subsections.
+static void print_section(const struct config *config, struct text *out, const char *name, int indent) {
+    size_t length = strlen(name);
+    const char *separator = "{";
+    for (int i = 0; i < n_options; i++) {
+        if (strcmp(options[i].section, name) != 0)
+            continue;
+        text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", options[i].name);
+        option_print(&options[i], config, out);
+        separator = ",";
+    }
+    for (int s = 0; s < section_count(); s++) {
+        const char *other = section_name(s), *own = section_own_name(s);
+        bool inside = section_is_top(name) ? own == other && !section_is_top(other)
+                                           : own == other + length + 1 && memcmp(other, name, length) == 0;
+        if (!inside)
+            continue;
+        text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", own);
+        print_section(config, out, other, indent + 2);
+        separator = ",";
+    }
+    text_add(out, "\n%*s}", indent - 2, "");
+}
+
+void config_print(const struct config *config, struct text *out) {
+    print_section(config, out, "top", 2);
+    text_add(out, "\n");
+}
+
+// ---- overrides
+
+void config_print_overrides(const struct config *before, const struct config *now, struct text *out) {
+    struct text was = {0}, is = {0}, word = {0};
+    for (int i = 0; i < n_options; i++) {
+        const struct option *option = &options[i];
+        was.length = is.length = word.length = 0;
+        option_print(option, before, &was);
+        option_print(option, now, &is);
+        if (was.failed || is.failed) {
+            out->failed = true;
+            break;
+        }
+        if (strcmp(was.data, is.data) == 0)
+            continue;
+        const char *value = option->type == OPTION_CHOICE   ? option_word(option, now)
+                            : option->type == OPTION_STRING ? *(char *const *)option_value(option, now)
+                                                            : is.data;
+        text_add(&word, "%s=%s", option_full_name(option), value);
+        if (word.failed) {
+            out->failed = true;
+            break;
+        }
+        text_add(out, out->length ? " " : "");
+        text_add_shell_word(out, word.data);
+    }
+    text_free(&was);
+    text_free(&is);
+    text_free(&word);
+}
+
+// ---- the options page
+
+static const char *bounds_of(const struct option *option, char *buffer, size_t size) {
+    char low[32], high[32];
+    switch (option->type) {
+    case OPTION_INTEGER:
+    case OPTION_NUMBER:
+    case OPTION_PAIR:
+        snprintf(buffer, size, "%s to %s", option_number(low, option->minimum),
+                 option_number(high, option->maximum));
+        break;
+    case OPTION_CHOICE:
+        buffer[0] = '\0';
+        for (int i = 0; i < option->n_choices; i++)
+            snprintf(buffer + strlen(buffer), size - strlen(buffer), "%s%s", i ? ", " : "",
+                     option->choices[i]);
+        break;
+    default:
+        snprintf(buffer, size, " ");
+    }
+    return buffer;
+}
+
+// The default as shown on the page.
+static const char *default_of(const struct option *option, char *buffer, size_t size) {
+    if (option->type != OPTION_CHOICE)
+        return option->initial;
+    snprintf(buffer, size, "\"%s\"", option->choices[option->chosen]);
+    return buffer;
+}
+
+void config_print_options(struct text *out) {
+    static const char *const types[] = {"true or false", "integer", "number", "two numbers",
+                                        "choice",        "text",    "paths"};
+    static const char *const resumes[] = {"may change", "may only grow", "fixed"};
+    text_add(
+        out,
+        "# Options\n\n"
+        "Generated from `configs/schema.def` by `./train options`.\n\n"
+        "- A configuration is one JSON object with an object per section. Every option has a default.\n"
+        "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
+        "string.\n"
+        "- On resume, `fixed` options define the run: a resumed run that changes one is refused.\n");
+    for (int s = 0; s < section_count(); s++) {
+        bool top = section_is_top(section_name(s));
+        if (top)
+            text_add(out, "\n## Outside all sections\n\n");
+        else
+            text_add(out, "\n## %s: %s\n\n", section_name(s), section_help(s));
+        text_add(out,
+                 "| option | type | default | values | on resume | meaning |\n|---|---|---|---|---|---|\n");
+        for (int i = 0; i < n_options; i++) {
+            char bounds[256], initial[64];
+            if (strcmp(options[i].section, section_name(s)) == 0)
+                text_add(out, "| `%s` | %s | `%s` | %s | %s | %s |\n", option_full_name(&options[i]),
+                         types[options[i].type], default_of(&options[i], initial, sizeof initial),
+                         bounds_of(&options[i], bounds, sizeof bounds), resumes[options[i].resume],
+                         options[i].help);
+        }
+    }
+}
