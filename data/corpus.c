@@ -1,4 +1,4 @@
-// The whole text is in memory: a corpus larger than that is many runs of ./train tokenize.
+// Holds the whole text in memory. For a larger corpus, run ./train tokenize several times.
 #include "data/corpus.h"
 
 #include <stdbool.h>
@@ -13,9 +13,9 @@ static enum status read_text(struct corpus_text *text) {
     return file_read_stream(path, SIZE_MAX / 2, &text->text, &text->bytes);
 }
 
-// Where to cut the text so that about `wanted` bytes stand before: after a line, else after a character of
-// UTF-8.
-static size_t cut_at(const struct corpus_text *text, size_t wanted) {
+// Where to split the text so that about `wanted` bytes come before: after a line, else after a UTF-8
+// character.
+static size_t split_point(const struct corpus_text *text, size_t wanted) {
     if (wanted >= text->bytes)
         return text->bytes;
     const char *newline = memchr(text->text + wanted, '\n', text->bytes - wanted);
@@ -32,7 +32,7 @@ static void split(struct corpus *corpus, double held_out) {
     size_t wanted = (size_t)((double)corpus->bytes * (1 - held_out));
     for (int i = 0; i < corpus->n_texts; i++) {
         struct corpus_text *text = &corpus->texts[i];
-        text->train_bytes = held_out > 0 ? cut_at(text, wanted) : text->bytes;
+        text->train_bytes = held_out > 0 ? split_point(text, wanted) : text->bytes;
         wanted -= wanted < text->train_bytes ? wanted : text->train_bytes;
         corpus->train_bytes += text->train_bytes;
     }

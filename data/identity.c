@@ -1,5 +1,5 @@
-// Samples, and not whole shards: a terabyte of tokens must not be read to start a run, and tokens that were
-// made anew differ nearly everywhere.
+// Samples instead of whole shards, so that starting a run does not read a terabyte of tokens. Shards that
+// were tokenized again differ nearly everywhere, so samples detect that.
 #include "data/identity.h"
 
 #include <stdlib.h>
@@ -35,7 +35,7 @@ enum status identity_copy(struct identity *copy, const struct identity *identity
     return STATUS_OK;
 }
 
-// Chained, so that order counts.
+// Chained, so that the digest depends on the order.
 static uint64_t chain(uint64_t digest, uint64_t tokens, uint64_t checksum) {
     const uint64_t pair[2] = {tokens, checksum};
     return XXH3_64bits_withSeed(pair, sizeof pair, digest);
@@ -50,7 +50,7 @@ static enum status sample(struct shard *shard, uint64_t *checksum) {
         size_t now = n - first < SAMPLE_TOKENS ? n - first : SAMPLE_TOKENS;
         TRY(shard_read(shard, first, now, tokens));
         *checksum = XXH3_64bits_withSeed(tokens, now * sizeof *tokens, *checksum);
-        // The last sample ends where the shard does.
+        // The last sample ends at the end of the shard.
         first = whole ? first + SAMPLE_TOKENS : (n - SAMPLE_TOKENS) / (N_SAMPLES - 1) * (i + 1);
         if (!whole && i == N_SAMPLES - 2)
             first = n - SAMPLE_TOKENS;
@@ -88,7 +88,8 @@ static bool same_entry(const struct identity_entry *a, const struct identity_ent
     return a->tokens == b->tokens && a->checksum == b->checksum;
 }
 
-// Of each entry of `a`, whether `b` has one like it, each counted once: at its own place, or else anywhere.
+// For each entry of `a`, whether `b` has an equal one: at the same index, else at any. Each entry of `b`
+// matches once. NULL when out of memory.
 static bool *match(const struct identity *a, const struct identity *b) {
     bool *matched = calloc((size_t)a->n_entries + 1, sizeof *matched);
     bool *taken = calloc((size_t)b->n_entries + 1, sizeof *taken);

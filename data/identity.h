@@ -1,5 +1,6 @@
-// The identity of token shards: what they hold, whatever their paths. Ranks compare theirs, and a resumed run
-// compares it with its checkpoint's, as another list of shards is another order of sequences.
+// The identity of a list of token shards: a fingerprint of their content and order, independent of their
+// paths. Ranks compare theirs with each other, and a resumed run compares its own with the checkpoint's,
+// because another list of shards means another order of sequences.
 #ifndef ZERO_DATA_IDENTITY_H
 #define ZERO_DATA_IDENTITY_H
 
@@ -13,21 +14,22 @@
 #define IDENTITY_MAX_ENTRIES 1024
 #define IDENTITY_NAME_BYTES  48
 
-// One shard, or several in a row where there are more than IDENTITY_MAX_ENTRIES. Plain bytes, to be sent.
+// One shard, or several consecutive ones when there are more than IDENTITY_MAX_ENTRIES shards. No pointers:
+// entries are sent between ranks as bytes.
 struct identity_entry {
     uint64_t tokens, checksum;
-    char name[IDENTITY_NAME_BYTES]; // file name of the first, printable ASCII, maybe cut: for messages only
+    char name[IDENTITY_NAME_BYTES]; // file name of the first shard, for messages; printable ASCII, may be cut
 };
 
 struct identity {
     uint64_t n_shards, n_tokens;
-    uint64_t digest; // over the sizes and checksums of all shards, in order
+    uint64_t digest; // of the sizes and checksums of all shards, in order
     uint32_t shards_per_entry, n_entries;
     struct identity_entry *entries;
 };
 
-// For n_shards shards, which identity_add then takes in order. A shard's checksum covers its size and 8
-// blocks of 2,048 tokens spread evenly over it (all of a shard that is smaller).
+// Prepares for n_shards shards; then call identity_add for each, in order. A shard's checksum covers its size
+// and 8 samples of 2,048 tokens, evenly spaced (the whole shard if it is smaller).
 enum status identity_init(struct identity *identity, int n_shards) MUST_CHECK;
 enum status identity_add(struct identity *identity, struct shard *shard) MUST_CHECK;
 enum status identity_copy(struct identity *copy, const struct identity *identity) MUST_CHECK;
@@ -35,7 +37,8 @@ void identity_free(struct identity *identity);
 
 bool identity_is_same(const struct identity *a, const struct identity *b);
 
-// How two identities are told apart: "shard 2 (b.bin) has changed, shard 4 (d.bin) is new", with these words.
+// Appends how two identities differ: "shard 2 (b.bin) has changed, shard 4 (d.bin) is new". `words` are the
+// verbs.
 struct identity_words {
     const char *changed, *only_before, *only_now; // "has changed", "is gone", "is new"
 };

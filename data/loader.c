@@ -1,5 +1,5 @@
-// A thread fills one of two buffers while the trainer uses the other. Which sequence stands in which row is
-// computed, never remembered.
+// Double buffering: a thread fills one batch while the trainer uses the other. Which sequence goes into which
+// row is computed; no order is stored.
 #include "data/loader.h"
 
 #include <pthread.h>
@@ -17,8 +17,8 @@ struct batch {
     int64_t step;
     int first_row;
     bool filled;
-    // A token beyond the vocabulary, where there is one: reported only when the batch is asked for, which may
-    // be never.
+    // The first token outside the vocabulary, if any. Reported only when the batch is requested, because a
+    // prefetched batch may never be.
     const struct shard *bad_shard;
     size_t bad_token;
     int32_t bad_value;
@@ -29,26 +29,26 @@ struct loader {
     struct loader_options options;
     char *option;
     struct shard *shards;
-    size_t *first_sequence; // (n_shards + 1): the first sequence of each shard, then their number
+    size_t *first_sequence; // (n_shards + 1) index of each shard's first sequence, then the total
     int n_shards;
     size_t n_tokens;
     struct identity identity;
     int64_t first_step; // of the order of sequences
     uint16_t *row;      // (T + 1) tokens of a sequence, as read
-    // Shards whose files are open: a ring of their indices, so that any number of shards can be read.
+    // Ring of the shards whose files are open. It is bounded, so any number of shards can be read.
     int *open_shards, n_open, most_open, next_open;
 
     struct batch batches[2];
-    int current; // the one that the caller holds
+    int current; // index of the batch that the caller uses
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool running, wanted, stopping; // wanted: the thread is to fill batches[1 - current]
+    bool running, wanted, stopping; // wanted: the thread must fill batches[1 - current]
 };
 
 // ---- from rows to tokens
 
-// The shard of a sequence: the last whose first sequence is not after it.
+// The shard that holds a sequence, by binary search in first_sequence.
 static int find_shard(const struct loader *loader, size_t sequence) {
     int low = 0, high = loader->n_shards;
     while (high - low > 1) {
@@ -61,7 +61,8 @@ static int find_shard(const struct loader *loader, size_t sequence) {
     return low;
 }
 
-// How far an epoch shifts a shard's grid: at most what its tail leaves, so that no sequence is lost.
+// How many tokens an epoch shifts a shard's sequences: at most the tokens left over at its end, so that no
+// sequence is lost.
 static size_t epoch_shift(const struct loader *loader, const struct shard *shard, size_t n_sequences,
                           int shard_index, uint64_t epoch) {
     size_t T = (size_t)loader->options.seq_len;
@@ -71,7 +72,7 @@ static size_t epoch_shift(const struct loader *loader, const struct shard *shard
                      (slack < T - 1 ? slack : T - 1) + 1);
 }
 
-// Counts a shard among the open ones; the one that has been open longest makes room.
+// Adds a shard to the ring of open ones. When the ring is full, closes the one opened first.
 static void keep_open(struct loader *loader, int index) {
     int *slot = &loader->open_shards[loader->next_open];
     if (loader->n_open == loader->most_open)
@@ -88,7 +89,7 @@ static struct shard *shard_to_read(struct loader *loader, int index) {
     return &loader->shards[index];
 }
 
-// The sequence of a row of the run: its shard, and where it starts there.
+// Finds the sequence for a row, counted from the start of the run: its shard, and its first token there.
 static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *start) {
     size_t T = (size_t)loader->options.seq_len, n_sequences = loader_n_sequences(loader);
     uint64_t epoch = row / n_sequences;
@@ -125,8 +126,8 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
     batch->bad_value = row[bad];
 }
 
-// `ahead`: a failure is not recorded, as nobody may ever ask for this batch; it stays unfilled, and who asks
-// for it reads it again.
+// ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
+// stays unfilled, and a request for it reads again.
 static enum status fill_batch(struct loader *loader, struct batch *batch, bool ahead) {
     size_t n = (size_t)loader->options.seq_len + 1;
     int64_t step = batch->step > loader->first_step ? batch->step - loader->first_step : 0;
@@ -151,8 +152,8 @@ static enum status check_batch(const struct loader *loader, const struct batch *
     if (!batch->bad_shard)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: token %zu of the shard is %d, beyond the vocabulary of %d (ids 0 to %d); the shard was "
-                "made with another tokenizer, or model.vocab_size is too small",
+                "%s: token %zu of the shard is %d, outside the vocabulary of %d (ids 0 to %d); the shard was "
+                "written with another tokenizer, or model.vocab_size is too small",
                 batch->bad_shard->path, batch->bad_token, batch->bad_value, vocab_size, vocab_size - 1);
 }
 
@@ -168,7 +169,7 @@ static void *read_ahead(void *argument) {
         }
         struct batch *batch = &loader->batches[1 - loader->current];
         pthread_mutex_unlock(
-            &loader->lock); // the caller waits for `wanted` to fall before it touches this batch
+            &loader->lock); // loader_batch waits until wanted is false before it uses this batch
         (void)fill_batch(loader, batch, true);
         pthread_mutex_lock(&loader->lock);
         loader->wanted = false;
@@ -178,8 +179,7 @@ static void *read_ahead(void *argument) {
     return NULL;
 }
 
-// The batch that comes after this one when the run goes on: the next rows of the step, or the next step's
-// first.
+// The batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
 static void expect_next(const struct loader *loader, const struct batch *now, struct batch *next) {
     const struct loader_options *options = &loader->options;
     int row = now->first_row + options->row_stride;
@@ -197,7 +197,7 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
     struct batch *batch = &loader->batches[1 - loader->current];
     enum status status = STATUS_OK;
     if (!batch->filled || batch->step != step || batch->first_row != first_row) {
-        // Not foreseen (the first batch, or a jump): read it here.
+        // Not prefetched (the first batch, or out of order): read it here.
         batch->step = step;
         batch->first_row = first_row;
         batch->filled = false;
@@ -225,13 +225,14 @@ static enum status find_shards(const struct loader *loader, struct file_list *pa
         if (file_glob(paths, patterns->paths[i]) == STATUS_OK)
             continue;
         status_clear();
-        return FAIL(STATUS_INVALID, "%s: no file matches %s; ./train tokenize makes token shards from text",
+        return FAIL(STATUS_INVALID,
+                    "%s: no file matches %s; create token shards from text with ./train tokenize",
                     loader->option, patterns->paths[i]);
     }
     return STATUS_OK;
 }
 
-// Of the files that the process may have open, an eighth: there is another loader, and there are checkpoints.
+// An eighth of the process's limit on open files, because a second loader and checkpoints need some too.
 static int most_open_shards(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -275,12 +276,11 @@ static enum status find_and_open_shards(struct loader *loader) {
 static enum status check_size(const struct loader *loader) {
     if (loader_n_sequences(loader) >= (size_t)loader->options.batch_size)
         return STATUS_OK;
-    return FAIL(
-        STATUS_INVALID,
-        "%s: %d shard%s of %zu tokens hold %zu sequences of %d + 1 tokens, less than one batch of %d; "
-        "name more data or lower train.train_batch_size or train.seq_len",
-        loader->option, loader->n_shards, loader->n_shards == 1 ? "" : "s", loader->n_tokens,
-        loader_n_sequences(loader), loader->options.seq_len, loader->options.batch_size);
+    return FAIL(STATUS_INVALID,
+                "%s: %d shard%s of %zu tokens hold %zu sequences of %d + 1 tokens, fewer than a batch of %d; "
+                "add data, or lower train.train_batch_size or train.seq_len",
+                loader->option, loader->n_shards, loader->n_shards == 1 ? "" : "s", loader->n_tokens,
+                loader_n_sequences(loader), loader->options.seq_len, loader->options.batch_size);
 }
 
 static enum status start_thread(struct loader *loader) {
@@ -316,7 +316,7 @@ enum status loader_new(const struct loader_options *options, struct loader **out
         status = check_size(loader);
     if (status == STATUS_OK)
         status = start_thread(loader);
-    loader->options.patterns = NULL; // the caller's; not needed again
+    loader->options.patterns = NULL; // owned by the caller; not used again
     if (status != STATUS_OK) {
         loader_delete(loader);
         return status;

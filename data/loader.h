@@ -1,12 +1,14 @@
-// Batches of tokens as a pure function of (seed, step): resuming needs only the step number, and any number
-// of ranks sees the same global batch. A thread reads ahead. Relies on data/shard.
+// The data loader. A batch is a pure function of (seed, step): a resumed run needs only the step number, and
+// the global batch does not depend on the number of ranks. A thread prefetches the next batch. Relies on
+// data/shard.
 //
-// The shards hold sequences of T + 1 tokens, the last being only a target; sequences overlap by that one
-// token and never cross from one shard to the next: a shard of n tokens holds (n - 1) / T of them. Without
-// shuffle, sequence i of the run is sequence i (modulo their number) in file order, starting at token i * T.
-// With shuffle, each epoch is a permutation of all sequences keyed by (seed, epoch), and each epoch shifts
-// every shard's grid by an offset in [0, T) keyed likewise (as far as the shard's tail allows), so that
-// windows differ.
+// A sequence is T + 1 tokens of one shard; the last token is only a target. Consecutive sequences overlap by
+// that token, so a shard of n tokens holds (n - 1) / T sequences.
+// - Without shuffle, sequences come in file order and repeat after the last.
+// - With shuffle, each epoch visits all sequences in a permutation keyed by (seed, epoch). Each epoch also
+// shifts the
+//   start of every shard's sequences by an offset in [0, T), keyed likewise and limited by the tokens left
+//   over at the shard's end, so that windows differ between epochs.
 #ifndef ZERO_DATA_LOADER_H
 #define ZERO_DATA_LOADER_H
 
@@ -22,31 +24,32 @@ struct loader;
 
 struct loader_options {
     const struct file_list *patterns; // paths or globs of shards, in order
-    const char *option;               // the config key that named them ("data.train"), for messages
+    const char *option;               // config option that named them ("data.train"), for messages
     int vocab_size;                   // tokens at or above it are refused, with file and token offset
     int seq_len;                      // T
-    int batch_size;                   // sequences of one step, over all micro-batches and ranks
-    int micro_batch_size;             // B: rows of one loader_batch
-    // What this rank will ask for, to be read ahead: rows first_row, first_row + row_stride, ... of a step,
-    // then of the step step_stride later. 0: B and 1, all rows of every step.
+    int batch_size;                   // sequences per step, over all micro-batches and ranks
+    int micro_batch_size;             // B: sequences (rows) per loader_batch
+    // What this rank will request, for prefetching: rows first_row, first_row + row_stride, ... of a step,
+    // then the same rows step_stride steps later. Strides of 0 mean B and 1: all rows of every step.
     int first_row, row_stride, step_stride;
     bool shuffle;
     uint64_t seed;
 };
 
-// STATUS_INVALID when a shard is bad or all shards together hold less than one batch (counts named).
+// STATUS_INVALID: a shard is damaged, or all shards together hold less than one batch.
 enum status loader_new(const struct loader_options *options, struct loader **out) MUST_CHECK;
 void loader_delete(struct loader *loader);
 
-// Rows [first_row, first_row + B) of the global batch of `step` (from 0): tokens and targets (B, T), valid
-// until the next call. Micro-batch k of rank r of N asks for first_row = (k * N + r) * B. Asking in order
-// finds the batch already read by the thread. STATUS_INVALID for a token beyond the vocabulary: the batch
-// given before then stays valid.
+// Returns rows [first_row, first_row + B) of the global batch of `step` (from 0).
+//   first_row         (k * N + r) * B for micro-batch k of rank r of N
+//   tokens, targets   [out] (B, T), valid until the next call
+// Requests in the order of loader_options are already prefetched; others are read in this call.
+// STATUS_INVALID: a token is outside the vocabulary; the batch returned before then stays valid.
 enum status loader_batch(struct loader *loader, int64_t step, int first_row, const int32_t **tokens,
                          const int32_t **targets) MUST_CHECK;
 
-// Begins a new order of sequences at `first_step`, whose first row is the first of the order's epoch 0. For
-// data that changed on the way; without a call the order begins at step 0. Before the first loader_batch.
+// Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
+// whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
 const struct identity *loader_identity(const struct loader *loader);
 

@@ -14,7 +14,7 @@ size_t permutation_at(uint64_t seed, uint64_t epoch, size_t n, size_t i) {
         uint64_t left = value >> half_bits, right = value & mask;
         for (uint64_t round = 0; round < ROUNDS; round++) {
             uint32_t word[4];
-            // The epoch keys the cipher together with the seed; right and round fill the counter.
+            // Seed and epoch are the key; the right half and the round are the counter.
             rng_block(seed ^ (epoch * 0x9E3779B97F4A7C15u), RNG_STREAM_SHUFFLE, round << 32 | right, word);
             uint64_t next = left ^ (word[0] & mask);
             left = right;

@@ -1,4 +1,4 @@
-// llm.c's shards. The host is taken to be little-endian, as every machine this runs on is.
+// Token shards. Requires a little-endian host, so that tokens can be read without conversion.
 #include "data/shard.h"
 
 #include <errno.h>
@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they lie in memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read without byte swapping");
 
-enum { READ_SHORT = -1 }; // beside 0 and errno
+enum { READ_SHORT = -1 }; // unexpected end of file; other results are 0 or errno
 
-// Reads `bytes` at `offset`: 0, errno, or READ_SHORT where the file ends before.
+// Reads `bytes` at `offset`. Returns 0, errno, or READ_SHORT when the file ends too early.
 static int read_at(const struct shard *shard, size_t offset, size_t bytes, void *out) {
     for (size_t done = 0; done < bytes;) {
         ssize_t got = pread(shard->descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
@@ -29,8 +29,7 @@ static int read_at(const struct shard *shard, size_t offset, size_t bytes, void 
 
 static enum status read_failed(const struct shard *shard, int error) {
     if (error == READ_SHORT)
-        return FAIL(STATUS_FAILED,
-                    "%s became shorter while it was read; put back the file as it was and start again",
+        return FAIL(STATUS_FAILED, "%s was truncated while in use; restore the file and start again",
                     shard->path);
     return FAIL(STATUS_FAILED, "cannot read %s: %s", shard->path, strerror(error));
 }
@@ -46,8 +45,8 @@ static enum status check_header(struct shard *shard, size_t bytes) {
         return read_failed(shard, error);
     if (header[0] != SHARD_MAGIC)
         return FAIL(STATUS_INVALID,
-                    "%s is not a token shard: it starts with %d, expected %d; ./train tokenize makes "
-                    "shards from text",
+                    "%s is not a token shard: it starts with %d, expected %d; create "
+                    "shards from text with ./train tokenize",
                     shard->path, header[0], SHARD_MAGIC);
     if (header[1] != SHARD_VERSION)
         return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path, header[1],
@@ -55,7 +54,7 @@ static enum status check_header(struct shard *shard, size_t bytes) {
     size_t found = bytes - SHARD_HEADER_BYTES;
     if (header[2] < 0 || found != (size_t)header[2] * sizeof(uint16_t))
         return FAIL(STATUS_INVALID,
-                    "%s says that it holds %d tokens of 2 bytes, but %zu bytes follow its header: it is "
+                    "%s should hold %d tokens of 2 bytes, but %zu bytes follow its header: it is "
                     "truncated or damaged",
                     shard->path, header[2], found);
     shard->n_tokens = found / sizeof(uint16_t);
@@ -69,7 +68,7 @@ enum status shard_open(struct shard *shard, const char *path) {
         return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
     enum status status = file_open_regular(path, O_RDONLY, &shard->descriptor);
     if (status == STATUS_OK && fstat(shard->descriptor, &info) != 0)
-        status = FAIL(STATUS_FAILED, "cannot look at %s: %s", path, strerror(errno));
+        status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
     if (status == STATUS_OK)
         status = check_header(shard, (size_t)info.st_size);
     if (status != STATUS_OK)
@@ -77,7 +76,7 @@ enum status shard_open(struct shard *shard, const char *path) {
     return status;
 }
 
-// A released file may be another one by now, under the same name.
+// Reopens a released file, which may have been replaced by another one in the meantime.
 static int open_again(struct shard *shard) {
     struct stat info;
     shard->descriptor = open(shard->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -111,7 +110,7 @@ void shard_release(struct shard *shard) {
 }
 
 void shard_close(struct shard *shard) {
-    if (shard->path) // a zeroed shard holds no file
+    if (shard->path) // a zero-initialized shard has no file
         shard_release(shard);
     free(shard->path);
     *shard = (struct shard){.descriptor = -1};

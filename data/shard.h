@@ -1,6 +1,7 @@
-// Token shards in llm.c's format: 256 little-endian int32 ([0] 20240520, [1] version 1, [2] token count),
-// then uint16 tokens. Checked when opened, read by pread, written atomically. Tokens are not mapped: a file
-// that is cut or fails while a run reads it is then an error of the read, not a SIGBUS.
+// Token shards in llm.c's format: a header of 256 little-endian int32 ([0] magic 20240520, [1] version 1, [2]
+// number of tokens), then uint16 tokens. Shards are checked when opened, read with pread and written
+// atomically. They are not memory-mapped, so a file that is truncated during a run gives a read error and not
+// a SIGBUS.
 #ifndef ZERO_DATA_SHARD_H
 #define ZERO_DATA_SHARD_H
 
@@ -14,28 +15,28 @@
 #define SHARD_MAGIC        20240520
 #define SHARD_VERSION      1
 #define SHARD_HEADER_BYTES 1024
-#define SHARD_MAX_TOKENS   100000000 // what a writer starts a new shard at
+#define SHARD_MAX_TOKENS   100000000 // ./train tokenize then starts a new shard
 
 struct shard {
     char *path;
-    int descriptor; // -1: released; the next read opens the file again
+    int descriptor; // -1: released; the next read reopens the file
     size_t n_tokens;
 };
 
-// STATUS_INVALID: absent, not a shard (says what the magic was), another version, shorter or longer than its
-// header says (both sizes named).
+// STATUS_INVALID: the file is absent, not a shard (the message has the magic number found), of another
+// version, or not as long as its header says (the message has both sizes).
 enum status shard_open(struct shard *shard, const char *path) MUST_CHECK;
 void shard_close(struct shard *shard);
-// Reads tokens [first, first + n), which must be within n_tokens. STATUS_FAILED when the file no longer has
-// them, another size, or cannot be read. Not for two threads at once.
+// Reads tokens [first, first + n), which must be within n_tokens. Not thread-safe. STATUS_FAILED: the file
+// changed size since it was opened, or cannot be read.
 enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) MUST_CHECK;
-// The same without recording a message, for reading ahead: false where shard_read would fail.
+// Like shard_read, but returns false instead of recording a failure. For prefetching.
 bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens);
-// Closes the file until the next read, for those who hold more shards than a process may have files open.
+// Closes the file until the next read, to stay within the process's limit on open files.
 void shard_release(struct shard *shard);
 
-// Writes tokens as they come. shard_writer_finish puts the count in the header and flushes the file under its
-// temporary name; shard_writer_commit does that, unless it was done, and makes the file visible.
+// Writes a shard atomically. shard_writer_finish writes the token count into the header and flushes to disk,
+// under a temporary name. shard_writer_commit finishes if needed, then renames the file to its path.
 struct shard_writer {
     struct file_writer file;
     size_t n_tokens;

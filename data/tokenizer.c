@@ -1,6 +1,6 @@
-// Tables and encoding. A piece is merged with a heap of its candidate pairs, n log n whatever its length;
-// pieces seen before in the same chunk are copied. Long texts are cut into chunks, where pieces begin
-// whatever is before them, and each thread takes some: the ids are the same however many there are.
+// Tables and encoding. A heap of candidate pairs merges a pre-token of n bytes in O(n log n). A cache holds
+// the ids of pre-tokens already seen in the same chunk. Long texts are split into chunks between pre-tokens,
+// which threads encode in parallel; the ids do not depend on the number of threads.
 #include "data/tokenizer.h"
 
 #include <omp.h>
@@ -99,14 +99,15 @@ static enum status build_slots(struct tokenizer *tokenizer, const int *lines, co
         const char c = (char)byte;
         tokenizer->byte_ids[byte] = tokenizer_find(tokenizer, &c, 1);
         if (tokenizer->byte_ids[byte] < 0)
-            return FAIL(STATUS_INVALID, "%s: no token for the byte 0x%02x; all 256 must be there", source,
+            return FAIL(STATUS_INVALID,
+                        "%s: no token for the byte 0x%02x, expected one for each of the 256 bytes", source,
                         byte);
     }
     return STATUS_OK;
 }
 
-// Goes through every way to make a token of two others; counts them, and with `add` puts them into the table.
-// has_length tells which lengths tokens have: a very long token is cut only where both halves can be one.
+// Visits every way to concatenate two tokens to a third. Counts them; with `add`, adds them to the table.
+// has_length: the lengths that tokens have. A long token is split only where both halves have such a length.
 static size_t each_pair(struct tokenizer *tokenizer, const bool *has_length, bool add) {
     size_t n_pairs = 0;
     for (int32_t id = 0; id < tokenizer->n_tokens; id++) {
@@ -215,13 +216,13 @@ const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_
 
 // ---- encoding
 
-// One piece being merged: a linked list of tokens over its bytes, and a heap of candidate merges, the lowest
-// rank and then the leftmost first. A candidate whose tokens have changed since is passed over.
+// The merging of one pre-token: a linked list of tokens over its bytes, and a heap of candidate merges,
+// ordered by rank, then from left to right. A candidate whose tokens have changed since is skipped.
 struct node {
     int32_t id, previous, next; // id -1: merged into its left neighbour
 };
 struct candidate {
-    int32_t id, at; // what the merge makes; the left node
+    int32_t id, at; // the merged token; its left node
     int32_t left, right;
 };
 struct merging {
@@ -276,19 +277,19 @@ static enum status merging_reserve(struct merging *merging, size_t n) {
     struct node *nodes = realloc(merging->nodes, 2 * n * sizeof *nodes);
     if (nodes)
         merging->nodes = nodes;
-    // Each byte gives one candidate at first, and each of fewer than n merges two more.
+    // Up to n initial candidates, and two more for each of fewer than n merges.
     struct candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
     if (heap)
         merging->heap = heap;
     if (!nodes || !heap)
-        return FAIL(STATUS_FAILED, "out of memory encoding a piece of %zu bytes", n);
+        return FAIL(STATUS_FAILED, "out of memory encoding a word of %zu bytes", n);
     merging->capacity = 2 * n;
     return STATUS_OK;
 }
 
-static enum status encode_piece(const struct tokenizer *tokenizer, struct merging *merging, const char *piece,
-                                size_t n, struct token_list *list) {
-    int32_t whole = tokenizer_find(tokenizer, piece, n);
+static enum status encode_pretoken(const struct tokenizer *tokenizer, struct merging *merging,
+                                   const char *pretoken, size_t n, struct token_list *list) {
+    int32_t whole = tokenizer_find(tokenizer, pretoken, n);
     TRY(list_reserve(list, n));
     if (whole >= 0) {
         list->ids[list->n++] = whole;
@@ -298,7 +299,7 @@ static enum status encode_piece(const struct tokenizer *tokenizer, struct mergin
         return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
     TRY(merging_reserve(merging, n));
     struct node *nodes = merging->nodes;
-    const unsigned char *bytes = (const unsigned char *)piece;
+    const unsigned char *bytes = (const unsigned char *)pretoken;
     merging->n_heap = 0;
     for (int32_t i = 0; i < (int32_t)n; i++)
         nodes[i] = (struct node){tokenizer->byte_ids[bytes[i]], i - 1, i + 1 < (int32_t)n ? i + 1 : -1};
@@ -323,12 +324,12 @@ static enum status encode_piece(const struct tokenizer *tokenizer, struct mergin
     return STATUS_OK;
 }
 
-// Where a piece was encoded before in this call.
+// The cache: where a pre-token was encoded before in this chunk.
 #define REMEMBERED         (1 << 15)
 #define LONGEST_REMEMBERED 64
 struct remembered {
-    const char *piece;
-    size_t n, first, count; // the piece; its ids in the list
+    const char *pretoken;
+    size_t n, first, count; // its bytes; first id in the list, number of ids
 };
 
 static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
@@ -337,17 +338,17 @@ static enum status encode_chunk(const struct tokenizer *tokenizer, const char *t
     struct remembered *memory = calloc(REMEMBERED, sizeof *memory);
     enum status status = memory ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory encoding text");
     for (size_t at = 0, n; at < bytes && status == STATUS_OK; at += n) {
-        n = tokenizer_next_piece(text + at, bytes - at);
+        n = tokenizer_next_pretoken(text + at, bytes - at);
         struct remembered *known = &memory[XXH3_64bits(text + at, n) & (REMEMBERED - 1)];
         size_t first = list->n;
-        if (known->piece && known->n == n && memcmp(known->piece, text + at, n) == 0) {
+        if (known->pretoken && known->n == n && memcmp(known->pretoken, text + at, n) == 0) {
             status = list_reserve(list, known->count);
             if (status == STATUS_OK)
                 memcpy(list->ids + list->n, list->ids + known->first, known->count * sizeof *list->ids);
             list->n += status == STATUS_OK ? known->count : 0;
             continue;
         }
-        status = encode_piece(tokenizer, &merging, text + at, n, list);
+        status = encode_pretoken(tokenizer, &merging, text + at, n, list);
         if (n <= LONGEST_REMEMBERED)
             *known = (struct remembered){text + at, n, first, list->n - first};
     }
@@ -358,7 +359,7 @@ static enum status encode_chunk(const struct tokenizer *tokenizer, const char *t
 }
 
 #define CHUNK_BYTES     ((size_t)1 << 21)
-#define CHUNKS_TOGETHER 32 // and their ids, before they are put behind each other
+#define CHUNKS_TOGETHER 32 // held in memory before their ids are concatenated
 
 // Encodes chunks [0, n), chunk i being text [ends[i - 1], ends[i]), and adds their ids to the list in order.
 static enum status encode_chunks(const struct tokenizer *tokenizer, const char *text, const size_t *ends,
@@ -393,7 +394,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
         size_t ends[CHUNKS_TOGETHER], end = 0;
         int n = 0;
         for (; n < CHUNKS_TOGETHER && end < bytes - done; n++)
-            ends[n] = end = tokenizer_next_cut(text + done, bytes - done, end + CHUNK_BYTES);
+            ends[n] = end = tokenizer_next_boundary(text + done, bytes - done, end + CHUNK_BYTES);
         TRY(n == 1 ? encode_chunk(tokenizer, text + done, end, list)
                    : encode_chunks(tokenizer, text + done, ends, n, list));
         done += end;

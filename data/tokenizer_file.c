@@ -1,5 +1,5 @@
-// Tokenizer files: tiktoken's (a line a token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe (a
-// line a merge, in an alphabet that gives every byte a printable character).
+// Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
+// (one line per merge, in an alphabet that maps every byte to a printable character).
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 struct tokens {
     struct text bytes;
     uint32_t *offsets; // (n + 1)
-    int *lines;        // (n) where each stands in the file
+    int *lines;        // (n) line of each in the file
     int n, capacity;
 };
 
@@ -68,7 +68,7 @@ static enum status add_bytes(struct tokens *tokens) {
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Decodes n characters; gives the number of bytes, or -1 when they are not base64 with its padding.
+// Decodes n characters. Returns the number of bytes, or -1 when they are not padded base64.
 static int base64_decode(const char *text, size_t n, unsigned char *out) {
     if (n == 0 || n % 4 != 0)
         return -1;
@@ -104,8 +104,8 @@ static void base64_add(struct text *out, const unsigned char *bytes, size_t n) {
 // ---- reading
 
 struct reader {
-    const char *path, *line; // the line's start
-    size_t length;           // without its end
+    const char *path, *line; // start of the line
+    size_t length;           // without the line end
     int number;              // from 1
     const char *next, *end;
 };
@@ -159,8 +159,8 @@ static enum status read_tiktoken(struct reader *reader, struct tokens *tokens) {
     return status;
 }
 
-// GPT-2's alphabet: printable bytes stand for themselves, the others for code points from 256 on; ids in the
-// same order.
+// GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. The ids of single
+// bytes follow the same order.
 static void bpe_alphabet(int code_points[256], int order[256]) {
     int n = 0, next = 256;
     for (int byte = 0; byte < 256; byte++) {
@@ -176,7 +176,7 @@ static void bpe_alphabet(int code_points[256], int order[256]) {
         }
 }
 
-// A merge's half, back to bytes. Gives their number, or -1.
+// Converts half of a merge back to bytes. Returns their number, or -1.
 static int bpe_decode(const char *text, size_t n, const int code_points[256], char *out) {
     int bytes = 0;
     while (n > 0) {

@@ -1,4 +1,4 @@
-// GPT-2's pattern by hand: a regular expression engine would be most of the time of an encoding.
+// GPT-2's pattern, hand-written, because a regular expression engine would dominate the time of encoding:
 // '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 #include <stdbool.h>
 #include <string.h>
@@ -31,7 +31,8 @@ static enum kind classify_unicode(utf8proc_int32_t c) {
     }
 }
 
-// The kind of the character at text, and its length. A byte that starts no character stands for itself.
+// The kind and length of the first character. A byte that does not start a valid character counts as one of
+// its own.
 static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
     unsigned char first = (unsigned char)text[0];
     *length = 1;
@@ -59,8 +60,8 @@ static size_t contraction(const char *text, size_t n_bytes) {
     return 0;
 }
 
-// Where the run of `wanted` characters that starts at `at` ends. *last: where its last character starts.
-static size_t run_end(const char *text, size_t n_bytes, size_t at, enum kind wanted, size_t *last) {
+// The end of the consecutive characters of kind `wanted` from `at` on. *last: the start of the last one.
+static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wanted, size_t *last) {
     size_t length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == wanted) {
         *last = at;
@@ -69,25 +70,26 @@ static size_t run_end(const char *text, size_t n_bytes, size_t at, enum kind wan
     return at;
 }
 
-size_t tokenizer_next_piece(const char *text, size_t n_bytes) {
+size_t tokenizer_next_pretoken(const char *text, size_t n_bytes) {
     size_t length, last = 0;
     if (text[0] == '\'' && (length = contraction(text, n_bytes)) > 0)
         return length;
     enum kind first = classify(text, n_bytes, &length);
     if (first != KIND_SPACE)
-        return run_end(text, n_bytes, 0, first, &last);
+        return kind_end(text, n_bytes, 0, first, &last);
     if (text[0] == ' ' && n_bytes > 1) {
         enum kind second = classify(text + 1, n_bytes - 1, &length);
         if (second != KIND_SPACE)
-            return run_end(text, n_bytes, 1, second, &last);
+            return kind_end(text, n_bytes, 1, second, &last);
     }
-    // White space: all of it at the end of the text, else all but its last character, which goes with what
-    // follows.
-    size_t end = run_end(text, n_bytes, 0, KIND_SPACE, &last);
+    // White space: all of it at the end of the text; else all but the last character, which belongs to the
+    // next pre-token.
+    size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
     return end < n_bytes && last > 0 ? last : end;
 }
 
-// Whether the character that ends before `at` is white space. Bytes that are part of no character are not.
+// Whether the character that ends before `at` is white space. False for bytes that are not part of a
+// character.
 static bool space_ends_at(const char *text, size_t at) {
     for (size_t n = 1; n <= 4 && n <= at; n++) {
         size_t length;
@@ -97,7 +99,7 @@ static bool space_ends_at(const char *text, size_t at) {
     return false;
 }
 
-size_t tokenizer_next_cut(const char *text, size_t n_bytes, size_t from) {
+size_t tokenizer_next_boundary(const char *text, size_t n_bytes, size_t from) {
     for (size_t at = from; at < n_bytes; at++)
         if ((text[at] == ' ' || text[at] == '\n') && !space_ends_at(text, at))
             return at;

@@ -1,6 +1,6 @@
-// Training: the text's distinct pieces, each with its count, are merged together. Counts of pairs are kept up
-// to date from merge to merge, and a heap gives the most frequent pair; its entries are lazy, checked against
-// the counts when they come up.
+// BPE training on the distinct pre-tokens of the text ("words"), each with its count. Pair counts are updated
+// after each merge. A heap gives the most frequent pair; its entries may be stale, so each is checked against
+// the counts when popped.
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +11,15 @@
 #include "data/tokenizer_internal.h"
 
 struct word {
-    const char *text; // in the caller's text
+    const char *text; // points into the caller's text
     size_t n_bytes;
     int64_t count;
     int32_t *ids; // (n), in `storage`
     int n;
 };
 
-// A pair of ids, how often it stands in the text, and the words where it was seen (some may have lost it
-// since).
+// A pair of ids, how often it occurs in the text, and the words in which it occurred (some may no longer
+// contain it).
 struct pair_count {
     uint64_t pair;
     int64_t count;
@@ -35,9 +35,9 @@ struct entry {
 struct training {
     struct word *words;
     size_t n_words, words_capacity;
-    int32_t *word_slots; // by the hash of the piece; -1 empty
+    int32_t *word_slots; // by hash of the word; -1: empty
     size_t n_word_slots;
-    int32_t *storage; // the words' ids
+    int32_t *storage; // the ids of all words
     struct pair_count *pairs;
     size_t n_pairs, n_pair_slots; // open addressing by pair
     struct entry *heap;
@@ -96,7 +96,7 @@ static enum status count_word(struct training *training, const char *text, size_
 static enum status count_words(struct training *training, const char *text, size_t bytes) {
     size_t total = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = tokenizer_next_piece(text + at, bytes - at);
+        n = tokenizer_next_pretoken(text + at, bytes - at);
         if (n > INT32_MAX / 2)
             return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to train on", n);
         TRY(count_word(training, text + at, n));
@@ -140,7 +140,7 @@ static enum status grow_pairs(struct training *training) {
     return STATUS_OK;
 }
 
-// The pair's row, made if absent. Valid until the next call.
+// Finds or adds the pair's row. The pointer is valid until the next call.
 static enum status find_pair(struct training *training, uint64_t pair, struct pair_count **out) {
     if (2 * (training->n_pairs + 1) > training->n_pair_slots)
         TRY(grow_pairs(training));
@@ -155,7 +155,7 @@ static enum status find_pair(struct training *training, uint64_t pair, struct pa
     return STATUS_OK;
 }
 
-// The most frequent pair on top, ties to the smaller pair.
+// Heap order: the most frequent pair first; of equally frequent pairs, the smaller.
 static bool before(const struct entry *a, const struct entry *b) {
     return a->count != b->count ? a->count > b->count : a->pair < b->pair;
 }
@@ -190,14 +190,14 @@ static struct entry heap_pop(struct training *training) {
     return top;
 }
 
-// Changes a pair's count by `change`; a pair that gains is noted with its word and pushed with its new count.
+// Changes a pair's count by `change`. When it grows, also records that the word contains the pair.
 static enum status change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
                                int32_t word) {
     struct pair_count *row;
     TRY(find_pair(training, (uint64_t)left << 32 | (uint32_t)right, &row));
     row->count += change;
     if (change < 0)
-        return STATUS_OK; // its entry in the heap is corrected when it comes up
+        return STATUS_OK; // its heap entry is corrected when popped
     if (row->n_words == 0 || row->words[row->n_words - 1] != word) {
         if (row->n_words == row->capacity) {
             int capacity = row->capacity ? 2 * row->capacity : 4;
@@ -226,7 +226,7 @@ static enum status count_pairs(struct training *training) {
 
 // ---- merges
 
-// Merges the pair wherever it stands in one word: the pairs around it lose and gain.
+// Merges every occurrence of the pair in one word, and updates the counts of the neighbouring pairs.
 static enum status merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {
     struct word *word = &training->words[index];
     int32_t left = (int32_t)(pair >> 32), right = (int32_t)(uint32_t)pair;
@@ -254,7 +254,7 @@ static enum status merge_in_word(struct training *training, int32_t index, uint6
     return STATUS_OK;
 }
 
-// After a merge: the pairs with the new token come to the heap, with their counts.
+// After a merge, pushes the pairs that contain the new token, with their counts.
 static enum status push_neighbours(struct training *training, int32_t id, const int32_t *words, int n_words) {
     for (int i = 0; i < n_words; i++) {
         const struct word *word = &training->words[words[i]];
@@ -271,7 +271,7 @@ static enum status push_neighbours(struct training *training, int32_t id, const 
 
 static enum status apply_merge(struct training *training, struct pair_count *row, int32_t id) {
     uint64_t pair = row->pair;
-    int32_t *words = row->words; // the row moves when the table grows
+    int32_t *words = row->words; // `row` becomes invalid when the table grows
     int n_words = row->n_words;
     row->words = NULL;
     row->n_words = row->capacity = 0;
@@ -284,12 +284,13 @@ static enum status apply_merge(struct training *training, struct pair_count *row
     return status;
 }
 
-static void token_of(const struct training *training, int32_t id, struct text *out) {
+static void append_token(const struct training *training, int32_t id, struct text *out) {
     text_add_bytes(out, training->bytes.data + training->offsets[id],
                    training->offsets[id + 1] - training->offsets[id]);
 }
 
-// The token that already has the bytes of this pair, or -1: encoding knows tokens by their bytes.
+// An existing token with the bytes of this pair, or -1. Tokens are identified by their bytes, so these must
+// be unique.
 static int32_t find_same(const struct training *training, const struct text *merged) {
     for (int32_t id = 256; id < training->n_tokens; id++) {
         uint32_t n = training->offsets[id + 1] - training->offsets[id];
@@ -314,8 +315,8 @@ static enum status merge_best(struct training *training, bool *exhausted) {
     } while (row->count != top.count || row->count == 0);
 
     struct text merged = {0};
-    token_of(training, (int32_t)(top.pair >> 32), &merged);
-    token_of(training, (int32_t)(uint32_t)top.pair, &merged);
+    append_token(training, (int32_t)(top.pair >> 32), &merged);
+    append_token(training, (int32_t)(uint32_t)top.pair, &merged);
     enum status status = text_status(&merged);
     int32_t id = status == STATUS_OK ? find_same(training, &merged) : -1;
     if (status == STATUS_OK && id < 0) {
@@ -344,11 +345,10 @@ static enum status train(struct training *training, const char *text, size_t byt
         bool exhausted = false;
         TRY(merge_best(training, &exhausted));
         if (exhausted)
-            return FAIL(
-                STATUS_INVALID,
-                "the text allows only %d token ids (256 bytes, %d merges, end-of-text), and %d were asked "
-                "for; use more text or a smaller --vocab-size",
-                training->n_tokens + 1, training->n_tokens - 256, n_tokens + 1);
+            return FAIL(STATUS_INVALID,
+                        "the text allows only %d token ids (256 bytes, %d merges, end-of-text), %d were "
+                        "requested; use more text or a smaller --vocab-size",
+                        training->n_tokens + 1, training->n_tokens - 256, n_tokens + 1);
     }
     return STATUS_OK;
 }

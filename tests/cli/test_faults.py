@@ -117,14 +117,14 @@ class LaterFailures(CommandCase):
         process = self.start(config)
         self.wait_for_steps(2)
         os.truncate(self.folder / 'tokens.bin', 1024)
-        self.ends_saved(process, 'tokens.bin became shorter while it was read')
+        self.ends_saved(process, 'tokens.bin was truncated while in use')
 
     def test_evaluation_data_that_is_cut(self):
         write_shard(self.folder / 'val.bin', pseudo_random_tokens(4000, 61, seed=2))
         process = self.start(self.long_run(train={'eval_every': 7}, data={'val': str(self.folder / 'val.bin')}))
         self.wait_for_steps(2)
         os.truncate(self.folder / 'val.bin', 1024)
-        self.assertEqual(self.ends_saved(process, 'val.bin became shorter') % 7, 0)
+        self.assertEqual(self.ends_saved(process, 'val.bin was truncated') % 7, 0)
 
     def test_samples_that_cannot_be_written(self):
         process = self.start(self.long_run(model={'vocab_size': 257}, data={'tokenizer': 'bytes'},

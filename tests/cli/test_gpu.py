@@ -351,7 +351,7 @@ class Offload(GpuCase):
         first = None
         for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, AHEAD, PARAMS, STAGE + '3'):
             with self.subTest(overrides=overrides):
-                self.ends_well(2, 'beyond the vocabulary', 1, config, *overrides, seed=seed)
+                self.ends_well(2, 'outside the vocabulary', 1, config, *overrides, seed=seed)
                 self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
                 first = first or self.results()
                 self.assertEqual(self.results(), first)

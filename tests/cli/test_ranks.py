@@ -296,7 +296,7 @@ class Failures(RankCase):
         process = self.start_mpirun('-n', 3, harness.TRAIN, self.long_run(), 'zero_optimization.stage=3')
         self.wait_for_steps(7)
         os.truncate(self.folder / 'tokens.bin', 1024)
-        self.fails_together(process, 1, 'tokens.bin became shorter')
+        self.fails_together(process, 1, 'tokens.bin was truncated')
         self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.curve()):08d}')
 
     def test_metrics_that_rank_0_cannot_write(self):

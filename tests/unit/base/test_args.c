@@ -1,4 +1,4 @@
-// Flags by their table: values in every spelling, and each way to get them wrong.
+// Table-driven flags: valid values in every form, and every kind of error.
 #include "tests/support/expect.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Files: what is missing, in the way, full or held is said by path; a write that fails leaves the old file.
+// Files: errors (absent, blocked, disk full, locked) name the path, and a failed write keeps the old file.
 #include "tests/support/expect.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static int remove_folder(void **state) {
     return file_remove_tree(folder) == STATUS_OK && !file_exists(folder) ? 0 : -1;
 }
 
-// A path in the folder, valid until the fourth call after this one.
+// A path in the test folder; the string is reused by the fourth call after this one.
 static const char *in_folder(const char *name) {
     static char paths[4][512];
     static int next;
@@ -61,7 +61,7 @@ static void test_read(void **state) {
     expect_content(in_folder("a"), "hello");
     EXPECT_OK(file_write_all(in_folder("empty"), "", 0));
     expect_content(in_folder("empty"), "");
-    EXPECT_OK(file_read("/proc/self/status", 100000, &data, &bytes)); // says that it has 0 bytes
+    EXPECT_OK(file_read("/proc/self/status", 100000, &data, &bytes)); // its size is reported as 0
     assert_true(bytes > 100 && strlen(data) == bytes);
     free(data);
     EXPECT_FAILURE(STATUS_INVALID, file_read(in_folder("b"), 9, &data, &bytes), folder, "/b", "No such file");
@@ -110,7 +110,7 @@ static void test_write(void **state) {
     EXPECT_FAILURE(STATUS_FAILED, file_write_all(folder, "x", 1), folder, "Is a directory");
 }
 
-// Full at the flush (/dev/full), and full in the midst of writing (a limit on the size of files).
+// Disk full at the flush (/dev/full), and during a write (a limit on file size).
 static void test_disk_full(void **state) {
     (void)state;
     struct file_writer writer;
@@ -159,7 +159,7 @@ static void test_folders(void **state) {
     EXPECT_FAILURE(STATUS_FAILED, file_rename(in_folder("x"), in_folder("w")), "/x", "/w");
 }
 
-// A link inside a tree is removed, and what it points at stays.
+// A link inside a tree is removed, its target is kept.
 static void test_remove_tree(void **state) {
     (void)state;
     EXPECT_OK(file_make_folders(in_folder("kept")));
@@ -234,7 +234,7 @@ static void test_lock(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("none/lock"), &descriptor), "/none/lock");
 }
 
-// Nothing waits for a FIFO's other end, and no device is read or replaced. The alarm ends a test that waits.
+// Opening a FIFO never blocks, and devices are neither read nor replaced. The alarm ends a test that blocks.
 static void test_regular_files_only(void **state) {
     (void)state;
     char *data;
@@ -267,7 +267,7 @@ static void test_regular_files_only(void **state) {
     expect_content(in_folder("text"), "one two");
 }
 
-// What the user names may be a pipe.
+// A path given by the user may be a pipe.
 static void test_read_stream(void **state) {
     (void)state;
     int ends[2];

@@ -1,4 +1,4 @@
-// JSON that is wrong is refused with its place; what is right is read by type and bound.
+// Invalid JSON is refused with its position; valid JSON is read with checks of type and bounds.
 #include "tests/support/expect.h"
 
 #include <stdbool.h>
@@ -34,14 +34,14 @@ static void test_places(void **state) {
     EXPECT_OK(parse_only("7"));
 }
 
-// The text's length counts, not a NUL after it.
+// The text ends at its length; it needs no NUL.
 static void test_length(void **state) {
     (void)state;
     const char text[] = {'{', '}', 'x', 'y'};
     cJSON *tree;
     EXPECT_OK(json_parse(text, 2, "part", &tree));
     cJSON_Delete(tree);
-    char *exact = malloc(5); // the sanitizer sees a read beyond it
+    char *exact = malloc(5); // exact size, so that the sanitizer sees an overread
     assert_non_null(exact);
     memcpy(exact, "{}abc", 5);
     EXPECT_FAILURE(STATUS_INVALID, json_parse(exact, 5, "part", &tree), "part:1:3", "\"abc\"");
@@ -58,7 +58,7 @@ static void test_keys_given_twice(void **state) {
     EXPECT_OK(parse_only("{\"a\": 1, \"A\": 2, \"b\": {\"a\": 3}}"));
 }
 
-// A name with a zero byte would pass for the part of it before that byte.
+// A name that contains a zero byte would be taken for the part before that byte.
 static void test_zero_bytes(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\":\n \"b\\u0000c\"}"), "a.json:2", "zero byte");
@@ -149,7 +149,7 @@ static void *limited_malloc(size_t bytes) {
     return allocations_left-- > 0 ? malloc(bytes) : NULL;
 }
 
-// Whichever allocation fails, parsing says so and leaks nothing (the sanitizer variant looks for leaks).
+// Whichever allocation fails, parsing reports it and leaks nothing (the sanitizer build checks for leaks).
 static void test_out_of_memory(void **state) {
     (void)state;
     const char *text = "{\"model\": {\"n_layer\": 12, \"name\": \"x\"}, \"list\": [1, [2, \"three\"], {}]}";

@@ -1,4 +1,4 @@
-// Messages and statuses: what is printed where, on a terminal (a pseudo-terminal here) and off it.
+// Log messages and statuses: what is printed where, with and without a (pseudo-)terminal.
 #include "tests/support/expect.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Memory: the table of regions, the arenas under it, and how much the system says is left.
+// Memory: the table of regions, arenas, and the available memory that the system reports.
 #include "tests/support/expect.h"
 
 #include <stdio.h>
@@ -119,7 +119,7 @@ static void write_text(const char *folder, const char *name, const char *text) {
     EXPECT_OK(file_write_all(path, text, strlen(text)));
 }
 
-// A machine made of files: what it has, then ever tighter groups.
+// A simulated /proc and /sys/fs/cgroup: the machine's memory, then ever tighter group limits.
 static void test_available(void **state) {
     (void)state;
     char folder[256];

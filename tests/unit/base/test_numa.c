@@ -1,5 +1,5 @@
-// Threads are dealt out to memory nodes in order and in proportion to their processors, on machines that
-// hwloc is told of; and this machine answers.
+// Threads are assigned to NUMA nodes in order and in proportion to their CPUs, on machines that hwloc
+// simulates. This machine's own topology can be read.
 #include "tests/support/expect.h"
 
 #include "base/numa.h"

@@ -1,4 +1,4 @@
-// Philox against the published known answers, and the distributions made from it against what they should be.
+// Philox against published known answers, and statistical tests of the distributions made from it.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,8 @@
 
 #include "base/rng.h"
 
-// Philox 4x32-10 with all four counter words, as the paper writes it: judged by the vectors that its authors
-// publish (Random123, kat_vectors), and then the judge of rng_block, whose fourth word is always 0.
+// Philox 4x32-10 with all four counter words, as in the paper. It is checked against the authors' test
+// vectors (Random123, kat_vectors), then used as the reference for rng_block, whose fourth word is always 0.
 static void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
     uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]}, k[2] = {key[0], key[1]};
     for (int round = 0; round < 10; round++) {
@@ -60,7 +60,7 @@ static void test_layout(void **state) {
     }
 }
 
-// Five standard errors each: a right generator fails one run in a million, and this one has a fixed seed.
+// Bounds of five standard errors: a correct generator exceeds them once in a million runs. The seed is fixed.
 static void test_moments(void **state) {
     (void)state;
     enum { N = 200000 };
@@ -87,7 +87,7 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Kolmogorov and Smirnov: the largest distance of the two distributions, against its 0.1 % point.
+// Kolmogorov-Smirnov: the largest distance between the two distributions, against its 0.1 % point.
 static void test_normal_distribution(void **state) {
     (void)state;
     enum { N = 20000 };

@@ -1,4 +1,4 @@
-// Text that grows, numbers as people read them, numbers that read back to the bit, and "did you mean".
+// The growing string, numbers formatted for people, numbers that read back bit for bit, and "did you mean".
 #include "tests/support/expect.h"
 
 #include <float.h>
@@ -26,7 +26,7 @@ static void test_growing(void **state) {
     EXPECT_OK(text_status(&text));
     text_free(&text);
     assert_null(text.data);
-    text.failed = true; // as after a failed allocation: nothing more happens, and the end says so
+    text.failed = true; // as after a failed allocation: later calls do nothing, text_status reports it
     text_add(&text, "more");
     assert_null(text.data);
     EXPECT_FAILURE(STATUS_FAILED, text_status(&text), "out of memory");
@@ -38,7 +38,7 @@ static void random_bits(uint64_t i, void *value, size_t size) {
     memcpy(value, r, size);
 }
 
-// From the first digit that is not 0 to the last.
+// Counts significant digits: from the first digit that is not 0 to the last.
 static int significant_digits(const char *number) {
     int digits = 0, significant = 0;
     for (; *number && *number != 'e'; number++)
@@ -50,7 +50,7 @@ static int significant_digits(const char *number) {
     return significant;
 }
 
-// The text reads back to the same bits, and a digit less would not.
+// The text reads back to the same bits, and one digit less does not.
 static void test_numbers_read_back(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 60000; i++) {
@@ -59,7 +59,7 @@ static void test_numbers_read_back(void **state) {
         char buffer[32], shorter[40];
         random_bits(i, &single, sizeof single);
         random_bits(i, &both, sizeof both);
-        if (i % 3 == 0) // values as they occur: a few digits
+        if (i % 3 == 0) // typical values, of a few digits
             single = (float)(i % 1000) / 64, both = (double)(i % 5000) / 1000;
         if (i % 7 == 0) // subnormal
             single = FLT_MIN * (float)(i % 97) / 97, both = DBL_MIN * (double)(i % 97) / 97;
@@ -131,7 +131,7 @@ static void test_nearest(void **state) {
     assert_null(text_nearest(longest, names, 5));
 }
 
-// bf16 rounds to the nearest, ties to even: every upper half with lower halves at and beside the tie.
+// bf16 rounds to nearest, ties to even: every upper half, with lower halves at the tie and next to it.
 static void test_bf16(void **state) {
     (void)state;
     static const uint32_t lower[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
@@ -152,7 +152,7 @@ static void test_bf16(void **state) {
         }
 }
 
-// Every half's value by the formula, and back.
+// Every fp16 value against the formula, and back.
 static void test_fp16_values(void **state) {
     (void)state;
     for (uint32_t bits = 0; bits < 0x10000; bits++) {
@@ -171,8 +171,8 @@ static void test_fp16_values(void **state) {
     }
 }
 
-// fp16 rounds to the nearest, ties to even: between any two neighbours (infinity standing for 65536) the tie
-// and what is beside it, in both signs.
+// fp16 rounds to nearest, ties to even: for any two neighbours (65536 in place of infinity), the tie and the
+// values next to it, with both signs.
 static void test_fp16_rounding(void **state) {
     (void)state;
     for (uint16_t low = 0; low < 0x7c00; low++) {

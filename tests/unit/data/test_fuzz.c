@@ -1,5 +1,6 @@
-// Damaged shards and tokenizer files, by the thousands, in the same order on every run. Each must open or be
-// STATUS_INVALID with its path; what opens must work to its last token. Worth most under the sanitizers.
+// Fuzzes shards and tokenizer files, with the same sequence of damages on every run. Each file must either
+// open and then work to its last token, or give STATUS_INVALID with its path. Most useful under the
+// sanitizers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,8 +17,8 @@
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
-#define SECONDS 1.5 // for each kind of file, and
-#define FEWEST  400 // files at least, where the machine is busy
+#define SECONDS 1.5 // for each kind of file, but
+#define FEWEST  400 // at least this many files, even on a busy machine
 #define SEED    20240522
 
 static struct temporary temporary;
@@ -28,7 +29,7 @@ static size_t random_below(size_t bound) {
     return damage_below(&random_numbers, bound);
 }
 
-// Characters that mean something in these files are tried more often than others.
+// Prefers characters that have a meaning in these files.
 static uint8_t random_byte(void) {
     static const char meaningful[] = "=+/ \n\r\t#0123456789AZaz-\0\xc4\xa0\xff";
     return damage_byte(&random_numbers, meaningful, sizeof meaningful - 1);
@@ -44,7 +45,7 @@ static void damage(struct bytes *bytes, size_t last) {
     if (damage_length(bytes, kind, at, length))
         return;
     switch (kind) {
-    case 3: // a bit
+    case 3: // flip a bit
         bytes->data[at] ^= (uint8_t)(1 << random_below(8));
         break;
     default:
@@ -58,7 +59,7 @@ static void check_refusal(enum status status) {
     status_clear();
 }
 
-// Whether it opened. What opens is also read through a loader, whose refusals name it too.
+// Returns whether the shard opened. If so, also reads it through a loader, whose errors must name it too.
 static bool try_shard(void) {
     struct shard shard;
     enum status status = shard_open(&shard, path);
@@ -131,7 +132,7 @@ static bool try_tokenizer(void) {
     return true;
 }
 
-// Damages only the first `last` bytes, where what matters is.
+// Damages only the first `last` bytes, where the interesting content is.
 static void damage_for_a_while(const struct bytes *original, size_t last, bool (*try)(void),
                                const char *what) {
     struct bytes bytes;

@@ -1,5 +1,5 @@
-// The identity of shards: another for other tokens, sizes or orders, the same for other paths; and the words
-// for what has changed.
+// The identity of shards depends on tokens, sizes and order, and not on paths; and the description of
+// changes.
 #include "tests/support/expect.h"
 
 #include "data/identity.h"
@@ -17,7 +17,7 @@ static int tear_down(void **state) {
     return temporary_free(&temporary) ? 0 : -1;
 }
 
-// A shard of n tokens, all 0 but the one at `at`.
+// A shard of n tokens, all 0 except the one at `at`.
 static void write_shard(const char *name, size_t n, size_t at, uint16_t token) {
     char path[300];
     struct shard_writer writer;
@@ -48,7 +48,7 @@ static struct identity identity_of_one(size_t n, size_t at, uint16_t token) {
     return identity_of(1, (const char *const[]){"one.bin"});
 }
 
-// Every token of a small shard counts; of a large one the first, the last and samples between.
+// In a small shard every token counts; in a large one the first, the last, and samples between them.
 static void test_what_is_sampled(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 5, 2048, 2049, 16384, 16385, 100000};
@@ -104,7 +104,7 @@ static void test_changes(void **state) {
         identity_free(all[i]);
 }
 
-// Beyond 1,024 shards an entry stands for several; a message names at most four.
+// Above 1,024 shards, an entry covers several. A message names at most four.
 static void test_many_shards(void **state) {
     (void)state;
     enum { N = 2500, CHANGED = 100 };

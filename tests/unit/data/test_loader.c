@@ -1,5 +1,5 @@
-// The loader as a pure function: the same rows in any order of asking and any division into micro-batches,
-// each epoch every sequence once; what is wrong is told by the call that wants it.
+// The loader is a pure function: rows do not depend on the order of requests or on the micro-batch size, and
+// each epoch visits every sequence once. Errors are reported by the call that requests the bad batch.
 #include "tests/support/expect.h"
 
 #include <fcntl.h>
@@ -14,8 +14,8 @@
 static struct temporary temporary;
 static char pattern[300];
 
-// Shards a, b and c of the group: 5 sequences of 8, none (too short by one), 7; token = where it stands, so
-// that a row tells its place.
+// Shards a, b and c: 5 sequences of 8 tokens, none (one token too short), 7. A token's value is its position,
+// so that a row reveals where it was read.
 #define T 8
 enum { N_A = 5 * T + 1 + 5, N_B = T, N_C = 7 * T + 1, FIRST_C = 10000, N_SEQUENCES = 12, VOCABULARY = 20000 };
 
@@ -46,7 +46,7 @@ static int tear_down(void **state) {
 
 static enum status try_new(const char *shards, int vocab_size, int batch_size, int micro_batch_size,
                            bool shuffle, uint64_t seed, struct loader **out) {
-    char copy[300]; // the loader keeps nothing of the caller's
+    char copy[300]; // the loader must not keep pointers into it
     char *paths[1] = {copy};
     snprintf(copy, sizeof copy, "%s", shards);
     const struct file_list patterns = {paths, 1};
@@ -69,7 +69,7 @@ static struct loader *group_loader(int batch_size, int micro_batch_size, bool sh
     return loader;
 }
 
-// Asks for rows, checks that each runs on from its first token, and gives those first tokens.
+// Requests rows, checks that the tokens of each are consecutive, and returns their first tokens.
 static void first_tokens(struct loader *loader, int64_t step, int first_row, int n_rows, int *firsts) {
     const int32_t *tokens, *targets;
     EXPECT_OK(loader_batch(loader, step, first_row, &tokens, &targets));
@@ -91,8 +91,8 @@ static void test_counts(void **state) {
     loader_delete(NULL);
 }
 
-// Without shuffle: file order by name, sequence i at token i * T, and round again. A batch of 5 of 12
-// sequences spans the epochs.
+// Without shuffle: file order by name, sequence i at token i * T, then from the start again. Batches of 5 out
+// of 12 sequences cross epochs.
 static void test_file_order(void **state) {
     (void)state;
     struct loader *loader = group_loader(5, 5, false, 1);
@@ -138,7 +138,7 @@ static void test_same_rows_however_asked(void **state) {
         }
         loader_delete(loader);
     }
-    // As rank 1 of 2 asks, and as a resumed run starts: in mid-epoch.
+    // As rank 1 of 2 of a resumed run: starts within an epoch.
     struct loader *loader = group_loader(BATCH, 1, true, 3);
     for (int step = 17; step < 25; step++)
         for (int row = 1; row < BATCH; row += 2) {
@@ -148,7 +148,7 @@ static void test_same_rows_however_asked(void **state) {
     loader_delete(loader);
 }
 
-// Two loaders at once do not disturb each other (as training and validation).
+// Two loaders at the same time (training and validation) do not affect each other.
 static void test_two_at_once(void **state) {
     (void)state;
     int rows[2][STEPS * BATCH], firsts[BATCH];
@@ -163,7 +163,7 @@ static void test_two_at_once(void **state) {
     loader_delete(loaders[1]);
 }
 
-// Each epoch: every sequence once, all of a shard's on one grid, shifted by no more than the tail allows.
+// Each epoch visits every sequence once, with one shift per shard, within the tokens left over at its end.
 static void test_every_epoch_is_a_permutation(void **state) {
     (void)state;
     enum { EPOCHS = 60 };
@@ -177,7 +177,7 @@ static void test_every_epoch_is_a_permutation(void **state) {
             bool in_c = firsts[i] >= FIRST_C;
             int place = firsts[i] - (in_c ? FIRST_C : 0), sequence = place / T + (in_c ? 5 : 0);
             if (in_c) {
-                assert_int_equal(place % T, 0); // no tail, no shift
+                assert_int_equal(place % T, 0); // no tokens left over, no shift
             } else {
                 assert_true(shift < 0 || shift == place % T);
                 shift = place % T;
@@ -193,7 +193,7 @@ static void test_every_epoch_is_a_permutation(void **state) {
     }
     for (int i = 0; i <= 5; i++)
         assert_in_range(n_shifts[i], 1, 30); // ten each on average
-    assert_true(n_unchanged < 4 * EPOCHS);   // one place an epoch on average
+    assert_true(n_unchanged < 4 * EPOCHS);   // one per epoch on average
     loader_delete(loader);
 }
 
@@ -232,7 +232,7 @@ static void test_token_beyond_the_vocabulary(void **state) {
     temporary_path(&temporary, "high.bin", path, sizeof path);
     EXPECT_OK(try_new(path, 2 * T, 1, 1, false, 1, &loader));
     EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets));
-    usleep(100000); // the thread meets the token; nobody has asked for it yet
+    usleep(100000); // the thread prefetches the bad token, which nothing has requested yet
     assert_string_equal(status_message(), "");
     assert_int_equal(tokens[T - 1], T - 1);
     for (int again = 0; again < 2; again++)
@@ -240,7 +240,7 @@ static void test_token_beyond_the_vocabulary(void **state) {
                        "is 16,", "vocabulary of 16");
     EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 3, 0, &tokens, &targets), path, "token 24 ",
                    "is 24,");
-    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets)); // what is right can still be read
+    EXPECT_OK(loader_batch(loader, 0, 0, &tokens, &targets)); // good batches can still be read
     assert_int_equal(tokens[0], 0);
     loader_delete(loader);
     EXPECT_OK(try_new(path, 4 * T + 1, 1, 1, false, 1, &loader));
@@ -249,7 +249,7 @@ static void test_token_beyond_the_vocabulary(void **state) {
     loader_delete(loader);
 }
 
-// A failure that belongs to somebody else is neither hidden by the thread's nor forgotten by a jump.
+// A failure recorded elsewhere is neither hidden by one of the thread nor cleared by an out-of-order request.
 static void test_other_failures_stay_the_first(void **state) {
     (void)state;
     const int32_t *tokens, *targets;
@@ -297,7 +297,7 @@ static void test_missing_and_bad_shards(void **state) {
     EXPECT_OK(file_remove_tree(path));
 }
 
-// Deleted at once, while the thread reads, and after: it ends, and nothing leaks.
+// Deleting a loader at once, while its thread reads, and afterwards: the thread ends, and nothing leaks.
 static void test_deleting_while_reading(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
@@ -309,7 +309,7 @@ static void test_deleting_while_reading(void **state) {
     }
 }
 
-// Two files with holes, 2.4e9 tokens together: places beyond 31 bits.
+// Two sparse files with 2.4e9 tokens in total: positions need more than 31 bits.
 static void test_more_tokens_than_31_bits(void **state) {
     (void)state;
     const size_t n = 1200000000;
@@ -352,7 +352,7 @@ static void test_more_tokens_than_31_bits(void **state) {
     loader_delete(loader);
 }
 
-// Many more shards than the process may have open: each is opened when it is read.
+// Many more shards than the limit on open files: each is opened when it is read.
 static void test_more_shards_than_open_files(void **state) {
     (void)state;
     enum { N_SHARDS = 60 };
@@ -380,8 +380,8 @@ static void test_more_shards_than_open_files(void **state) {
     EXPECT_OK(status);
 }
 
-// A shard that is cut while it is in use fails the batch that needs it, also where that was read ahead, and
-// no other.
+// Truncating a shard in use fails the batch that needs it, even if that batch is prefetched, and no other
+// batch.
 static void test_a_shard_that_is_cut(void **state) {
     (void)state;
     char path[300];
@@ -394,7 +394,7 @@ static void test_a_shard_that_is_cut(void **state) {
     assert_int_equal(truncate(path, SHARD_HEADER_BYTES + 2 * (2 * T + 1)), 0);
     EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
     assert_int_equal(tokens[0], T);
-    EXPECT_FAILURE(STATUS_FAILED, loader_batch(loader, 3, 0, &tokens, &targets), "cut.bin", "became shorter");
+    EXPECT_FAILURE(STATUS_FAILED, loader_batch(loader, 3, 0, &tokens, &targets), "cut.bin", "was truncated");
     EXPECT_OK(loader_batch(loader, 1, 0, &tokens, &targets));
     loader_delete(loader);
 }

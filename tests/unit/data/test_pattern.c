@@ -1,5 +1,5 @@
-// GPT-2's pattern, against its definition: the alternatives tried one after the other, over characters whose
-// classes are given here.
+// The pre-tokenizer against the definition of GPT-2's pattern: its alternatives, tried in order, over
+// characters whose classes are listed here.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,8 +14,8 @@
 #include "base/rng.h"
 #include "data/tokenizer_internal.h"
 
-// L letter, N number, S white space, O none of them: the Unicode database's word (general categories L*, N*,
-// and the property White_Space), for characters that have not changed since Unicode 6.
+// L letter, N number, S white space, O other, from the Unicode database (general categories L* and N*,
+// property White_Space), for characters that have not changed since Unicode 6.
 static const struct character {
     const char *text;
     char kind;
@@ -111,7 +111,7 @@ static int match(const struct sentence *sentence, int at) {
             return run;
     }
     int run = run_of(sentence, at, 'S');
-    for (int n = run; n > 0; n--) // "\s+(?!\S)": the longest that no other than white space follows
+    for (int n = run; n > 0; n--) // "\s+(?!\S)": the longest one that only white space, or the end, follows
         if (kind_at(sentence, at + n) == 'S' || kind_at(sentence, at + n) == 'E')
             return n;
     return run;
@@ -122,25 +122,28 @@ static void check(const struct sentence *sentence) {
     for (int i = 0; i < sentence->n; i++)
         strcat(joined, sentence->characters[i]->text);
     size_t n_bytes = strlen(joined), at = 0;
-    bool begins[4 * LONGEST + 1] = {false};     // a piece, there
-    char *text = malloc(n_bytes ? n_bytes : 1); // exactly as long: the sanitizer sees a read beyond
+    bool begins[4 * LONGEST + 1] = {false};     // a pre-token, at this offset
+    char *text = malloc(n_bytes ? n_bytes : 1); // exact size, so that the sanitizer sees an overread
     assert_non_null(text);
     memcpy(text, joined, n_bytes);
     for (int i = 0; i < sentence->n;) {
         size_t wanted = 0;
         for (int n = match(sentence, i); n > 0; n--)
             wanted += strlen(sentence->characters[i++]->text);
-        size_t got = tokenizer_next_piece(text + at, n_bytes - at);
+        size_t got = tokenizer_next_pretoken(text + at, n_bytes - at);
         if (got != wanted)
-            fail_msg("\"%s\": the piece at byte %zu has %zu bytes, expected %zu", joined, at, got, wanted);
+            fail_msg("\"%s\": the pre-token at byte %zu has %zu bytes, expected %zu", joined, at, got,
+                     wanted);
         at += got;
         begins[at] = true;
     }
     assert_int_equal(at, n_bytes);
-    for (size_t from = 1; from <= n_bytes; from++) { // a text may be cut there and its parts be split alone
-        size_t cut = tokenizer_next_cut(text, n_bytes, from);
+    for (size_t from = 1; from <= n_bytes;
+         from++) { // the text may be split there without changing pre-tokens
+        size_t cut = tokenizer_next_boundary(text, n_bytes, from);
         if (cut < from || cut > n_bytes || !begins[cut])
-            fail_msg("\"%s\": the cut from byte %zu on is at %zu, where no piece begins", joined, from, cut);
+            fail_msg("\"%s\": the boundary from byte %zu on is %zu, where no pre-token begins", joined, from,
+                     cut);
     }
     free(text);
 }
@@ -158,7 +161,7 @@ static void test_random_texts(void **state) {
     uint64_t counter = 0;
     for (int i = 0; i < 30000; i++) {
         struct sentence sentence = {.n = (int)rng_below(1, 1, counter++, LONGEST + 1)};
-        // Few kinds of characters in a text, so that runs are long.
+        // Few kinds of characters per text, so that pre-tokens are long.
         uint64_t n_kinds = 1 + rng_below(1, 1, counter++, 12), kinds[12];
         for (uint64_t k = 0; k < n_kinds; k++)
             kinds[k] = rng_below(1, 1, counter++, N_ALPHABET);
@@ -168,21 +171,21 @@ static void test_random_texts(void **state) {
     }
 }
 
-// A character cut off by the end of the text is bytes.
+// A character truncated by the end of the text counts as single bytes.
 static void test_cut_characters(void **state) {
     (void)state;
     char *cut = malloc(3);
     assert_non_null(cut);
     memcpy(cut, "a\xe6\x97", 3);
-    assert_int_equal(tokenizer_next_piece(cut, 3), 1);
-    assert_int_equal(tokenizer_next_piece(cut + 1, 2), 2);
-    assert_int_equal(tokenizer_next_piece(cut + 2, 1), 1);
+    assert_int_equal(tokenizer_next_pretoken(cut, 3), 1);
+    assert_int_equal(tokenizer_next_pretoken(cut + 1, 2), 2);
+    assert_int_equal(tokenizer_next_pretoken(cut + 2, 1), 1);
     memcpy(cut, "'ll", 3);
-    assert_int_equal(tokenizer_next_piece(cut, 3), 3);
-    assert_int_equal(tokenizer_next_piece(cut, 2), 1);
-    assert_int_equal(tokenizer_next_piece(cut, 1), 1);
+    assert_int_equal(tokenizer_next_pretoken(cut, 3), 3);
+    assert_int_equal(tokenizer_next_pretoken(cut, 2), 1);
+    assert_int_equal(tokenizer_next_pretoken(cut, 1), 1);
     memcpy(cut, "'\0s", 3); // a NUL is a character like any other
-    assert_int_equal(tokenizer_next_piece(cut, 3), 2);
+    assert_int_equal(tokenizer_next_pretoken(cut, 3), 2);
     free(cut);
 }
 

@@ -1,4 +1,4 @@
-// The shuffle's permutation: one to one for every size, and without favourites.
+// The shuffle's permutation: bijective for every size, and statistically uniform.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void test_one_to_one(void **state) {
         check_bijection(UINT64_MAX - i, (uint64_t)1 << 40, sizes[i]);
 }
 
-// Beyond 32 bits no list of what was seen fits: a sample is distinct and in range.
+// Sizes above 32 bits, too large to check completely: the images of a sample are distinct and in range.
 static void test_large(void **state) {
     (void)state;
     enum { N_SAMPLES = 2000 };
@@ -59,7 +59,7 @@ static size_t n_equal(uint64_t seed, uint64_t epoch, uint64_t other_seed, uint64
     return equal;
 }
 
-// Two random permutations agree in about one place, whatever their size.
+// Two random permutations of any size agree in one place on average.
 static void test_seeds_and_epochs_differ(void **state) {
     (void)state;
     for (uint64_t k = 0; k < 20; k++) {
@@ -69,7 +69,7 @@ static void test_seeds_and_epochs_differ(void **state) {
     }
 }
 
-// Over epochs, every place takes every value equally often, and neighbours do not stay neighbours.
+// Over many epochs, every position takes every value equally often, and neighbours do not stay neighbours.
 static void test_no_favourites(void **state) {
     (void)state;
     enum { EPOCHS = 4000 };

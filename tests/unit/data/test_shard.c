@@ -1,4 +1,5 @@
-// Token shards: written as llm.c reads them, and every way to be no shard is told with what was found.
+// Token shards: the writer's bytes are llm.c's format, and every malformed file is refused with what was
+// found.
 #include "tests/support/expect.h"
 
 #include <unistd.h>
@@ -22,7 +23,7 @@ static int tear_down(void **state) {
     return temporary_free(&temporary) ? 0 : -1;
 }
 
-// A file of a header and n_bytes of zeros, made here and not by the writer.
+// A file with a header and n_bytes of zeros, written without shard_writer.
 static void make_file(int32_t magic, int32_t version, int32_t count, size_t n_bytes) {
     uint8_t bytes[SHARD_HEADER_BYTES + 64] = {0};
     const int32_t header[3] = {magic, version, count};
@@ -70,7 +71,7 @@ static void test_what_is_written(void **state) {
     uint16_t read[3];
     EXPECT_OK(shard_read(&shard, 0, 3, read));
     assert_memory_equal(read, first, sizeof first);
-    shard_release(&shard); // opens again by itself
+    shard_release(&shard); // the next read reopens it
     EXPECT_OK(shard_read(&shard, 3, 2, read));
     assert_memory_equal(read, second, sizeof second);
     shard_close(&shard);
@@ -86,7 +87,7 @@ static void test_discarded_writers_leave_nothing(void **state) {
     shard_writer_discard(&writer);
     struct shard shard;
     EXPECT_OK(shard_open(&shard, path));
-    assert_int_equal(shard.n_tokens, 4); // what was there before
+    assert_int_equal(shard.n_tokens, 4); // the old content
     shard_close(&shard);
     struct file_list names = {0};
     EXPECT_OK(file_list_folder(&names, temporary.folder));
@@ -151,10 +152,10 @@ static void test_other_sizes_than_the_header_says(void **state) {
         EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, cases[i].says, cases[i].found);
     }
     make_file(SHARD_MAGIC, 1, 0, 0);
-    EXPECT_OK(open_and_close()); // an empty shard is one
+    EXPECT_OK(open_and_close()); // an empty shard is valid
 }
 
-// A shard that is cut while it is in use: an error of the read, whether the file was held open or not.
+// Truncating a shard in use gives a read error, whether its file was open or released.
 static void test_a_file_that_becomes_shorter(void **state) {
     (void)state;
     uint16_t read[4];
@@ -168,7 +169,7 @@ static void test_a_file_that_becomes_shorter(void **state) {
         assert_int_equal(truncate(path, SHARD_HEADER_BYTES + 6), 0);
         assert_false(shard_try_read(&shard, 0, 4, read));
         assert_string_equal(status_message(), "");
-        EXPECT_FAILURE(STATUS_FAILED, shard_read(&shard, 0, 4, read), path, "became shorter");
+        EXPECT_FAILURE(STATUS_FAILED, shard_read(&shard, 0, 4, read), path, "was truncated");
         shard_close(&shard);
     }
     make_file(SHARD_MAGIC, 1, 4, 8);

@@ -1,5 +1,5 @@
-// GPT-2's tokenizer against published ids, from both of its file formats; every text goes there and back;
-// a file that is no tokenizer is told by file and line.
+// GPT-2's tokenizer against published ids, from both file formats; round trips of all kinds of text;
+// malformed files are refused with file and line.
 #include "tests/support/expect.h"
 
 #include <omp.h>
@@ -148,7 +148,7 @@ static void test_gpt2_tinyshakespeare(void **state) {
     (void)state;
     struct tokenizer *gpt2;
     char hex[65];
-    sha256_hex("abc", 3, hex); // the hash itself, by its standard's example
+    sha256_hex("abc", 3, hex); // SHA-256 itself, by the example of its standard
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     load_gpt2(&gpt2);
     size_t n_bytes;
@@ -161,7 +161,7 @@ static void test_gpt2_tinyshakespeare(void **state) {
 
 // ---- vocab.bpe
 
-// A byte in GPT-2's alphabet, as UTF-8: itself where it prints, else the next code point from 256 on.
+// A byte in GPT-2's alphabet, as UTF-8: itself if printable, else the next code point from 256 on.
 static void add_letter(struct text *out, unsigned char byte) {
     int code_point = 256;
     for (int b = 0; b <= byte; b++) {
@@ -177,7 +177,7 @@ static void add_letter(struct text *out, unsigned char byte) {
         text_add(out, "%c%c", 0xC0 | code_point >> 6, 0x80 | (code_point & 63));
 }
 
-// The two tokens that a token was merged from: its bytes merged by the ranks below its own.
+// The two tokens that a token was merged from: its bytes, merged by all lower ranks.
 static void halves(const struct tokenizer *tokenizer, int32_t id, size_t *cut) {
     size_t n, ends[256], n_parts = 0;
     const char *bytes = tokenizer_bytes(tokenizer, id, &n);
@@ -250,9 +250,9 @@ static void test_gpt2_from_vocab_bpe(void **state) {
     tokenizer_delete(gpt2);
 }
 
-// ---- there and back
+// ---- round trips
 
-// Chunks, threads and the memory of pieces change no id.
+// Ids do not depend on chunks, on threads or on the cache of pre-tokens.
 static void test_long_texts(void **state) {
     enum { BYTES = 7 << 20 };
     (void)state;
@@ -274,7 +274,7 @@ static void test_long_texts(void **state) {
         EXPECT_OK(tokenizer_encode(tokenizer, text, BYTES, &lists[k]));
     }
     for (size_t at = 0, n; at < BYTES; at += n) {
-        n = tokenizer_next_cut(text + at, BYTES - at, 30000);
+        n = tokenizer_next_boundary(text + at, BYTES - at, 30000);
         EXPECT_OK(tokenizer_encode(tokenizer, text + at, n, &lists[2]));
     }
     for (int k = 1; k < 3; k++) {
@@ -322,7 +322,7 @@ static void test_gpt2_round_trips(void **state) {
             bytes[k] = (char)rng_below(i, 1, k, i % 2 ? 256 : 4);
         expect_round_trip(gpt2, bytes, sizeof bytes);
     }
-    // One word of a megabyte: time that grows with its square would be minutes.
+    // One word of 1 MB: quadratic time would take minutes.
     char *word = malloc(1 << 20);
     assert_non_null(word);
     memset(word, 'a', 1 << 20);
@@ -344,12 +344,12 @@ static void test_bytes(void **state) {
     struct token_list list = {0};
     EXPECT_OK(tokenizer_encode(bytes, "A \xff", 3, &list));
     EXPECT_OK(tokenizer_encode(bytes, "", 0, &list));
-    EXPECT_OK(tokenizer_encode(bytes, "\0z", 2, &list)); // adds
+    EXPECT_OK(tokenizer_encode(bytes, "\0z", 2, &list)); // appends
     assert_int_equal(list.n, 5);
     const int32_t expected[5] = {65, 32, 255, 0, 122};
     assert_memory_equal(list.ids, expected, sizeof expected);
     token_list_free(&list);
-    // Text that looks like the end-of-text token is text.
+    // Text that spells the end-of-text token is encoded as text.
     EXPECT_OK(tokenizer_encode(bytes, "<|endoftext|>", 13, &list));
     assert_int_equal(list.n, 13);
     token_list_free(&list);
@@ -427,7 +427,8 @@ static void test_bad_tiktoken_files(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, load_text("IQ== 0\nIg== 1\n"), "/tokenizer", "0x00", "256");
 }
 
-// The same bytes twice, told with its line: for the blank line before it, not that of its rank.
+// A duplicate token is refused with its line number, which the blank line before it makes different from its
+// rank.
 static void test_tokens_given_twice(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, load_with("YWI= 256\n\nYWI= 257\n"), AT_LINE(259), "257", "256");
@@ -471,7 +472,7 @@ static void test_what_is_no_tokenizer(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": {}}\n"), AT_LINE(1), "base64");
 }
 
-// One token of a quarter of a megabyte: loading must not take the square of that.
+// One token of 256 KiB: loading must not take quadratic time.
 static void test_long_tokens(void **state) {
     (void)state;
     struct text more = {0};

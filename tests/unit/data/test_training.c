@@ -1,5 +1,5 @@
-// Byte-pair training and encoding against the plain definition: count every pair of the whole text, merge the
-// most frequent, again; to encode, merge the lowest rank that stands side by side, again.
+// BPE training and encoding against the plain definition. To train: count every pair of the whole text, merge
+// the most frequent one, repeat. To encode: merge the adjacent pair of lowest rank, repeat.
 #include "tests/support/expect.h"
 
 #include <stdbool.h>
@@ -11,7 +11,7 @@
 
 enum { MOST_TOKENS = 700, MOST_BYTES = 6000, LONGEST_TOKEN = 512 };
 
-// A vocabulary, learned slowly.
+// A vocabulary, trained by the slow definition.
 struct slow {
     char bytes[MOST_TOKENS][LONGEST_TOKEN];
     size_t lengths[MOST_TOKENS];
@@ -25,11 +25,11 @@ static int slow_find(const struct slow *slow, const char *bytes, size_t n) {
     return -1;
 }
 
-// The text as ids; a piece's last id is followed by -1, so that no pair crosses it.
+// The text as ids, with -1 after each pre-token, so that no pair crosses its end.
 static int split_text(const char *text, size_t n_bytes, int *ids) {
     int n = 0;
     for (size_t at = 0, length; at < n_bytes; at += length) {
-        length = tokenizer_next_piece(text + at, n_bytes - at);
+        length = tokenizer_next_pretoken(text + at, n_bytes - at);
         for (size_t i = 0; i < length; i++)
             ids[n++] = (unsigned char)text[at + i];
         ids[n++] = -1;
@@ -37,8 +37,8 @@ static int split_text(const char *text, size_t n_bytes, int *ids) {
     return n;
 }
 
-// Learns until there are n_tokens or no pair is left. A pair whose bytes are a token already becomes that
-// token, for encoding knows tokens by their bytes.
+// Trains until there are n_tokens tokens or no pair is left. A pair whose bytes are already a token becomes
+// that token, because tokens are identified by their bytes.
 static void slow_train(struct slow *slow, const char *text, size_t n_bytes, int n_tokens) {
     static int ids[2 * MOST_BYTES], counts[MOST_TOKENS][MOST_TOKENS];
     int n = split_text(text, n_bytes, ids);
@@ -87,7 +87,7 @@ static size_t slow_encode(const struct slow *slow, const char *text, size_t n_by
     size_t n_out = 0;
     for (size_t at = 0, length; at < n_bytes; at += length) {
         size_t ends[MOST_BYTES], n = 0;
-        length = tokenizer_next_piece(text + at, n_bytes - at);
+        length = tokenizer_next_pretoken(text + at, n_bytes - at);
         for (size_t i = 0; i < length; i++)
             ends[n++] = i + 1;
         for (;;) {
@@ -142,7 +142,7 @@ static void check_text(const char *text, size_t n_bytes, int vocab_size, const c
     struct tokenizer *tokenizer = NULL;
     slow_train(&slow, text, n_bytes, vocab_size - 1);
     enum status status = tokenizer_train(text, n_bytes, vocab_size, &tokenizer);
-    if (slow.n < vocab_size - 1) { // the text ran out: told with the number that would have worked
+    if (slow.n < vocab_size - 1) { // too little text: the message has the number that would work
         char possible[32];
         snprintf(possible, sizeof possible, "only %d token ids", slow.n + 1);
         assert_null(tokenizer);
@@ -177,7 +177,7 @@ static void test_english(void **state) {
         check_text(english, sizeof english - 1, vocab_size, other, strlen(other));
 }
 
-// Few letters: ties everywhere, pairs that overlap themselves, the same bytes from different pairs.
+// Few letters: many ties, self-overlapping pairs, and equal bytes from different pairs.
 static void test_few_letters(void **state) {
     (void)state;
     static const char *const alphabets[] = {"a", "ab", "aab ", "abc", "aaaaaab", "ab \n", "\xc3\xa9\xa9 "};
