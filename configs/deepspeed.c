@@ -17,7 +17,7 @@ static const struct {
     {"buffer_size", "buffers are sized by the plan (see ./train plan); leave it out"},
     {"max_in_cpu",
      "with offload_param.device=cpu all of a rank's parameters are in host memory; leave it out"},
-    {"fast_init", "initialization is always sharded; leave it out"},
+    {"fast_init", "it is for offloading to NVMe, which is not supported; leave it out"},
     {"super_offload", "here it is zero_optimization.offload_optimizer.speculative=true"},
     {"zero_force_ds_cpu_optimizer",
      "offload_optimizer.device=cpu works with every optimizer.type; leave it out"},
