@@ -156,7 +156,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
-                                                 .n_kinds = state->tiers.n_kinds,
+                                                 .n_kinds = state->placement.n_kinds,
                                                  .has_factors = state->factors.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,

@@ -113,7 +113,7 @@ static void test_saving_at_once_after_loading(void **state) {
                                                          .config = &rig.config,
                                                          .params = &rig.params,
                                                          .compute = type,
-                                                         .n_kinds = states->tiers.n_kinds,
+                                                         .n_kinds = states->placement.n_kinds,
                                                          .source = model_states_source(&reader)};
             temporary_path(&temporary, "saved", folder, sizeof folder);
             together_ok(comm, checkpoint_write(folder, &contents));

@@ -172,8 +172,9 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
                               .n_sums = 2 * factors->n,
                               .n_norms = FACTORS_NORMS * (size_t)rig.params.n_params};
     // In stage 0 the parts stand one after the other.
-    outcome.weights = copy_of(model_states_part_at(&rig.state, &rig.state.tiers.parts[0], 0, 0).master,
-                              outcome.n_weights * sizeof(float));
+    outcome.weights =
+        copy_of(model_states_optimizer_at(&rig.state, &rig.state.placement.spans[0], 0, 0).master,
+                outcome.n_weights * sizeof(float));
     outcome.factors = copy_of(factors->factors, outcome.n_factors * sizeof(float));
     outcome.sums = copy_of(factors->host.sums, outcome.n_sums * sizeof(double));
     outcome.norms = copy_of(factors->host.norms, outcome.n_norms * sizeof(double));
@@ -280,17 +281,19 @@ static void test_one_rank_follows_the_formulas(void **state) {
 // ---- ranks
 
 static bool has_bits(const struct rig *rig, const struct outcome *wanted) {
-    const struct tiers *tiers = &rig->state.tiers;
+    const struct placement *placement = &rig->state.placement;
     const struct factors *factors = &rig->state.factors;
     bool right = memcmp(factors->factors, wanted->factors, wanted->n_factors * sizeof(float)) == 0 &&
                  memcmp(factors->host.sums, wanted->sums, wanted->n_sums * sizeof(double)) == 0 &&
                  memcmp(factors->host.norms, wanted->norms, wanted->n_norms * sizeof(double)) == 0;
-    for (int i = 0; i < tiers->n_parts && right; i++) {
-        const struct tier_part *part = &tiers->parts[i];
-        size_t n = part->span.end - part->span.begin;
-        const float *weights = wanted->weights + rig->params.units[part->span.unit].offset + part->span.begin;
-        right = memcmp(model_states_part_at(&rig->state, part, 0, 0).master, weights, n * sizeof(float)) == 0;
-        const uint16_t *narrow = model_states_params_at(&rig->state, part, 0);
+    for (int i = 0; i < placement->n_spans && right; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        size_t n = placed->span.end - placed->span.begin;
+        const float *weights =
+            wanted->weights + rig->params.units[placed->span.unit].offset + placed->span.begin;
+        right = memcmp(model_states_optimizer_at(&rig->state, placed, 0, 0).master, weights,
+                       n * sizeof(float)) == 0;
+        const uint16_t *narrow = model_states_params_at(&rig->state, placed, 0);
         for (size_t k = 0; k < n && right && rig->state.type == DTYPE_BF16; k++)
             right = narrow[k] == bf16_from_float(weights[k]);
     }
@@ -310,7 +313,7 @@ static void save(struct rig *rig, const char *folder) {
                                                  .config = &rig->config,
                                                  .params = &rig->params,
                                                  .compute = rig->state.type,
-                                                 .n_kinds = rig->state.tiers.n_kinds,
+                                                 .n_kinds = rig->state.placement.n_kinds,
                                                  .has_factors = true,
                                                  .source = model_states_source(&reader)};
     together_ok(comm, checkpoint_write(folder, &contents));

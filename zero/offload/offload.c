@@ -28,18 +28,18 @@ static bool uses_pieces(const struct offload *offload) {
 
 enum status offload_init(struct offload *offload, const struct params *params,
                          const struct stage_options *options, const struct stage_spans *owned,
-                         const struct tiers *tiers, enum dtype type, struct device *device,
+                         const struct placement *placement, enum dtype type, struct device *device,
                          struct region_table *table) {
     *offload = (struct offload){.params = params,
                                 .options = options,
                                 .owned = owned,
-                                .tiers = tiers,
+                                .placement = placement,
                                 .type = type,
                                 .device = device,
                                 .pending_from = -1};
     if (!offload_is_on(offload))
         return STATUS_OK;
-    size_t elements = tiers->host.elements, piece = elements < OFFLOAD_PIECE ? elements : OFFLOAD_PIECE;
+    size_t elements = placement->host.elements, piece = elements < OFFLOAD_PIECE ? elements : OFFLOAD_PIECE;
     TRY(region_add(table, REGION_GRADS, REGION_HOST, DTYPE_F32, elements, &offload->grads_region,
                    "grads on the host"));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
@@ -119,28 +119,29 @@ static float *reduced_at(const struct offload *offload, const struct stage_span 
 }
 
 // Where they are kept until the step: on the host, in the device's shard, or (NULL) where they are.
-static float *kept_at(const struct offload *offload, const struct tier_part *part) {
-    if (part->on_host)
-        return offload->grads + part->at;
-    return offload_stages(offload) ? offload->device_shard + part->at : NULL;
+static float *kept_at(const struct offload *offload, const struct placement_span *placed) {
+    if (placed->on_host)
+        return offload->grads + placed->at;
+    return offload_stages(offload) ? offload->device_shard + placed->at : NULL;
 }
 
-static size_t part_bytes(const struct tier_part *part) {
-    return (part->span.end - part->span.begin) * sizeof(float);
+static size_t span_bytes(const struct placement_span *placed) {
+    return (placed->span.end - placed->span.begin) * sizeof(float);
 }
 
 // Sums and copies one unit, on `out`.
 static enum status take(struct offload *offload, int unit) {
     const struct stage_spans *owned = offload->owned;
-    const struct tiers *tiers = offload->tiers;
+    const struct placement *placement = offload->placement;
     for (int i = owned->first[unit]; i < owned->first[unit + 1] && offload->last; i++)
         TRY(norm_add(offload->norm, &offload->out, i, reduced_at(offload, &owned->spans[i])));
     TRY(event_record(&offload->summed, &offload->out));
-    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++) {
-        const struct tier_part *part = &tiers->parts[i];
-        float *to = kept_at(offload, part);
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        float *to = kept_at(offload, placed);
         if (to)
-            TRY(offload->device->copy(&offload->out, to, reduced_at(offload, &part->span), part_bytes(part)));
+            TRY(offload->device->copy(&offload->out, to, reduced_at(offload, &placed->span),
+                                      span_bytes(placed)));
     }
     TRY(event_record(&offload->copied[unit], &offload->out));
     if (offload->taken && offload->last)
@@ -163,17 +164,17 @@ static enum status take_pending(struct offload *offload, struct stream *stream) 
 
 // Brings what earlier micro-batches added up for a unit into its staging buffer.
 static enum status load(struct offload *offload, int unit) {
-    const struct tiers *tiers = offload->tiers;
+    const struct placement *placement = offload->placement;
     int slot = unit % OFFLOAD_BUFFERS;
     if (!offload_stages(offload) || !offload->accumulating || unit < 0)
         return STATUS_OK;
     // Whoever had the buffer before; the first two units find it free since offload_begin.
     if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
         TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->in));
-    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++) {
-        const struct tier_part *part = &tiers->parts[i];
-        TRY(offload->device->copy(&offload->in, reduced_at(offload, &part->span), kept_at(offload, part),
-                                  part_bytes(part)));
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        TRY(offload->device->copy(&offload->in, reduced_at(offload, &placed->span), kept_at(offload, placed),
+                                  span_bytes(placed)));
     }
     return event_record(&offload->loaded[slot], &offload->in);
 }
@@ -245,22 +246,23 @@ enum status offload_wait(struct offload *offload, int unit) {
 
 // ---- parameters
 
-enum status offload_params_begin(struct offload *offload, const struct tier_part *part, size_t offset,
+enum status offload_params_begin(struct offload *offload, const struct placement_span *placed, size_t offset,
                                  int copy, void **out) {
     int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
-    *out = tiers_params_at(offload->tiers, part, offset, copy);
+    *out = placement_params_at(offload->placement, placed, offset, copy);
     if (!uses_pieces(offload))
         return STATUS_OK;
     *out = offload->pieces[slot];
     return event_synchronize(&offload->sent[slot]);
 }
 
-enum status offload_params_end(struct offload *offload, const struct tier_part *part, size_t offset, size_t n,
-                               int copy, void *to) {
+enum status offload_params_end(struct offload *offload, const struct placement_span *placed, size_t offset,
+                               size_t n, int copy, void *to) {
     int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
-    const void *from = offload->type == DTYPE_F32 ? tiers_at(offload->tiers, part, TIER_MASTER, offset, copy)
-                       : uses_pieces(offload)     ? offload->pieces[slot]
-                                                  : tiers_params_at(offload->tiers, part, offset, copy);
+    const void *from = offload->type == DTYPE_F32
+                           ? placement_array_at(offload->placement, placed, STATE_MASTER, offset, copy)
+                       : uses_pieces(offload) ? offload->pieces[slot]
+                                              : placement_params_at(offload->placement, placed, offset, copy);
     if (!to)
         return STATUS_OK;
     TRY(offload->device->copy(&offload->in, to, from, n * dtype_size(offload->type)));

@@ -29,7 +29,7 @@ struct offload {
     const struct params *params;
     const struct stage_options *options;
     const struct stage_spans *owned;
-    const struct tiers *tiers;
+    const struct placement *placement;
     struct device *device;
     enum dtype type;              // of parameters
     struct comm *comm;            // from offload_bind on
@@ -67,7 +67,7 @@ static inline bool offload_stages(const struct offload *offload) {
 // failure.
 enum status offload_init(struct offload *offload, const struct params *params,
                          const struct stage_options *options, const struct stage_spans *owned,
-                         const struct tiers *tiers, enum dtype type, struct device *device,
+                         const struct placement *placement, enum dtype type, struct device *device,
                          struct region_table *table) MUST_CHECK;
 // Finds the regions and makes the streams and events.
 enum status offload_bind(struct offload *offload, const struct region_table *table, struct comm *comm,
@@ -92,19 +92,20 @@ enum status offload_norm(struct offload *offload, double *norm) MUST_CHECK;
 // Waits until a unit's gradients are on the host.
 enum status offload_wait(struct offload *offload, int unit) MUST_CHECK;
 // Gradients of a part of the host's.
-static inline const float *offload_gradients_at(const struct offload *offload, const struct tier_part *part) {
-    return offload->grads + part->at;
+static inline const float *offload_gradients_at(const struct offload *offload,
+                                                const struct placement_span *placed) {
+    return offload->grads + placed->at;
 }
 
 // ---- parameters, back
 
-// Where the host is to write n parameters of a part, from its element `offset` on: at most OFFLOAD_PIECE.
+// Where the host is to write n parameters of a placed, from its element `offset` on: at most OFFLOAD_PIECE.
 // *out is NULL where the master weights themselves are sent. copy: of the state that the step gives.
-enum status offload_params_begin(struct offload *offload, const struct tier_part *part, size_t offset,
+enum status offload_params_begin(struct offload *offload, const struct placement_span *placed, size_t offset,
                                  int copy, void **out) MUST_CHECK;
 // They are written: sends them to `to`, their place on the device (NULL where they stay on the host).
-enum status offload_params_end(struct offload *offload, const struct tier_part *part, size_t offset, size_t n,
-                               int copy, void *to) MUST_CHECK;
+enum status offload_params_end(struct offload *offload, const struct placement_span *placed, size_t offset,
+                               size_t n, int copy, void *to) MUST_CHECK;
 // Later work on `stream` sees all that was sent.
 enum status offload_params_sent(struct offload *offload, struct stream *stream) MUST_CHECK;
 

@@ -16,33 +16,33 @@ static size_t host_end(const struct stage_span *span, const struct stage_options
     return end < span->end ? end : span->end;
 }
 
-static void add_part(struct tiers *tiers, const struct stage_span *span, size_t begin, size_t end,
+static void add_span(struct placement *placement, const struct stage_span *span, size_t begin, size_t end,
                      bool on_host) {
-    struct tier *tier = on_host ? &tiers->host : &tiers->device;
-    struct tier_part part = {.span = *span, .on_host = on_host, .at = tier->elements};
+    struct placement_side *side = on_host ? &placement->host : &placement->device;
+    struct placement_span placed = {.span = *span, .on_host = on_host, .at = side->elements};
     if (begin == end)
         return;
-    part.span.begin = begin;
-    part.span.end = end;
-    part.span.in_whole += begin - span->begin;
-    part.span.in_shard += begin - span->begin;
-    tier->elements += end - begin;
-    tiers->parts[tiers->n_parts++] = part;
+    placed.span.begin = begin;
+    placed.span.end = end;
+    placed.span.in_whole += begin - span->begin;
+    placed.span.in_shard += begin - span->begin;
+    side->elements += end - begin;
+    placement->spans[placement->n_spans++] = placed;
 }
 
-static enum status list_parts(struct tiers *tiers, const struct stage_options *options,
+static enum status list_spans(struct placement *placement, const struct stage_options *options,
                               const struct params *params, const struct stage_span *spans, int n_spans) {
-    tiers->parts = calloc(2 * (size_t)n_spans + 1, sizeof *tiers->parts);
-    tiers->first_part = calloc((size_t)params->n_units + 1, sizeof *tiers->first_part);
-    if (!tiers->parts || !tiers->first_part)
+    placement->spans = calloc(2 * (size_t)n_spans + 1, sizeof *placement->spans);
+    placement->first_span = calloc((size_t)params->n_units + 1, sizeof *placement->first_span);
+    if (!placement->spans || !placement->first_span)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d spans", n_spans);
     for (int unit = 0, i = 0; unit < params->n_units; unit++) {
         for (; i < n_spans && spans[i].unit == unit; i++) {
             size_t cut = host_end(&spans[i], options);
-            add_part(tiers, &spans[i], spans[i].begin, cut, true);
-            add_part(tiers, &spans[i], cut, spans[i].end, false);
+            add_span(placement, &spans[i], spans[i].begin, cut, true);
+            add_span(placement, &spans[i], cut, spans[i].end, false);
         }
-        tiers->first_part[unit + 1] = tiers->n_parts;
+        placement->first_span[unit + 1] = placement->n_spans;
     }
     return STATUS_OK;
 }
@@ -52,52 +52,52 @@ static enum status list_parts(struct tiers *tiers, const struct stage_options *o
 static const struct {
     const char *name;
     enum region_kind kind;
-} arrays[N_TIER_ARRAYS] = {
-#define TIER_ROW(array, name, kind) {name, kind},
-    TIER_ARRAYS(TIER_ROW)
-#undef TIER_ROW
+} arrays[N_STATE_ARRAYS] = {
+#define STATE_ROW(array, name, kind) {name, kind},
+    STATE_ARRAYS(STATE_ROW)
+#undef STATE_ROW
 };
 
-static enum dtype array_type(const struct tiers *tiers, enum tier_array array) {
-    return array == TIER_PARAMS                 ? tiers->type
-           : array == TIER_M || array == TIER_V ? tiers->moment_type
-                                                : DTYPE_F32;
+static enum dtype array_type(const struct placement *placement, enum state_array array) {
+    return array == STATE_PARAMS                  ? placement->type
+           : array == STATE_M || array == STATE_V ? placement->moment_type
+                                                  : DTYPE_F32;
 }
 
-static size_t array_position(enum tier_array array, size_t element) {
-    bool scales = array == TIER_M_SCALES || array == TIER_V_SCALES;
+static size_t array_position(enum state_array array, size_t element) {
+    bool scales = array == STATE_M_SCALES || array == STATE_V_SCALES;
     return scales ? (element + MOMENT_BLOCK - 1) / MOMENT_BLOCK : element;
 }
 
-static bool keeps(const struct tiers *tiers, const struct stage_options *options, bool on_host, int copy,
-                  enum tier_array array) {
-    bool narrow = tiers->type != DTYPE_F32, scaled = tiers->moment_type == DTYPE_I8;
+static bool keeps(const struct placement *placement, const struct stage_options *options, bool on_host,
+                  int copy, enum state_array array) {
+    bool narrow = placement->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
     if (copy > 0 && !(on_host && options->offload_speculative))
         return false;
     switch (array) {
-    case TIER_MASTER:
+    case STATE_MASTER:
         return narrow || on_host;
-    case TIER_M:
-    case TIER_M_SCALES:
-        return tiers->n_kinds > 1 && (array == TIER_M || scaled);
-    case TIER_V:
-    case TIER_V_SCALES:
-        return tiers->n_kinds > 2 && (array == TIER_V || scaled);
+    case STATE_M:
+    case STATE_M_SCALES:
+        return placement->n_kinds > 1 && (array == STATE_M || scaled);
+    case STATE_V:
+    case STATE_V_SCALES:
+        return placement->n_kinds > 2 && (array == STATE_V || scaled);
     default: // parameters of steps that may not count, or all that there are
         return on_host && narrow && (options->offload_param || (options->offload_speculative && copy == 0));
     }
 }
 
-static enum status add_tier(struct tiers *tiers, const struct stage_options *options, bool on_host,
+static enum status add_side(struct placement *placement, const struct stage_options *options, bool on_host,
                             enum region_place place, struct region_table *table) {
-    struct tier *tier = on_host ? &tiers->host : &tiers->device;
-    for (int copy = 0; copy < TIER_COPIES; copy++)
-        for (int i = 0; i < N_TIER_ARRAYS; i++) {
-            enum tier_array array = (enum tier_array)i;
-            tier->regions[copy][i] = -1;
-            if (tier->elements > 0 && keeps(tiers, options, on_host, copy, array))
-                TRY(region_add(table, arrays[i].kind, place, array_type(tiers, array),
-                               array_position(array, tier->elements), &tier->regions[copy][i], "%s%s%s",
+    struct placement_side *side = on_host ? &placement->host : &placement->device;
+    for (int copy = 0; copy < STATE_COPIES; copy++)
+        for (int i = 0; i < N_STATE_ARRAYS; i++) {
+            enum state_array array = (enum state_array)i;
+            side->regions[copy][i] = -1;
+            if (side->elements > 0 && keeps(placement, options, on_host, copy, array))
+                TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
+                               array_position(array, side->elements), &side->regions[copy][i], "%s%s%s",
                                arrays[i].name, on_host ? " on the host" : "", copy ? ", other copy" : ""));
         }
     return STATUS_OK;
@@ -120,45 +120,46 @@ static int count_kinds(const struct config *config) {
     return 3;
 }
 
-enum status tiers_init(struct tiers *tiers, const struct config *config, const struct stage_options *options,
-                       const struct params *params, const struct stage_span *spans, int n_spans,
-                       enum dtype type, struct device *device, struct region_table *table) {
+enum status placement_init(struct placement *placement, const struct config *config,
+                           const struct stage_options *options, const struct params *params,
+                           const struct stage_span *spans, int n_spans, enum dtype type,
+                           struct device *device, struct region_table *table) {
     static const enum dtype moment_types[] = {[CONFIG_STATE_DTYPE_FP32] = DTYPE_F32,
                                               [CONFIG_STATE_DTYPE_BF16] = DTYPE_BF16,
                                               [CONFIG_STATE_DTYPE_INT8] = DTYPE_I8};
-    *tiers = (struct tiers){.type = type,
-                            .moment_type = moment_types[config->optimizer.state_dtype],
-                            .n_kinds = count_kinds(config),
-                            .undoes = options->offload_speculative};
-    TRY(list_parts(tiers, options, params, spans, n_spans));
-    TRY(add_tier(tiers, options, false, device->place, table));
-    return add_tier(tiers, options, true, REGION_HOST, table);
+    *placement = (struct placement){.type = type,
+                                    .moment_type = moment_types[config->optimizer.state_dtype],
+                                    .n_kinds = count_kinds(config),
+                                    .double_buffered = options->offload_speculative};
+    TRY(list_spans(placement, options, params, spans, n_spans));
+    TRY(add_side(placement, options, false, device->place, table));
+    return add_side(placement, options, true, REGION_HOST, table);
 }
 
-static void bind_tier(struct tier *tier, const struct region_table *table) {
-    for (int copy = 0; copy < TIER_COPIES; copy++)
-        for (int i = 0; i < N_TIER_ARRAYS; i++)
-            tier->arrays[copy][i] =
-                tier->regions[copy][i] < 0 ? NULL : region_data(table, tier->regions[copy][i]);
+static void bind_side(struct placement_side *side, const struct region_table *table) {
+    for (int copy = 0; copy < STATE_COPIES; copy++)
+        for (int i = 0; i < N_STATE_ARRAYS; i++)
+            side->arrays[copy][i] =
+                side->regions[copy][i] < 0 ? NULL : region_data(table, side->regions[copy][i]);
 }
 
-void tiers_bind(struct tiers *tiers, const struct region_table *table) {
-    bind_tier(&tiers->device, table);
-    bind_tier(&tiers->host, table);
+void placement_bind(struct placement *placement, const struct region_table *table) {
+    bind_side(&placement->device, table);
+    bind_side(&placement->host, table);
 }
 
-void tiers_free(struct tiers *tiers) {
-    free(tiers->parts);
-    free(tiers->first_part);
-    *tiers = (struct tiers){0};
+void placement_free(struct placement *placement) {
+    free(placement->spans);
+    free(placement->first_span);
+    *placement = (struct placement){0};
 }
 
-struct tier_stretch tiers_next_stretch(const struct params *params, const struct tier_part *part,
-                                       const struct tier_stretch *last) {
-    const struct stage_span *span = &part->span;
+struct decay_span placement_next_decay_span(const struct params *params, const struct placement_span *placed,
+                                            const struct decay_span *last) {
+    const struct stage_span *span = &placed->span;
     const struct param_unit *unit = &params->units[span->unit];
     size_t from = span->begin + last->offset + last->n;
-    struct tier_stretch stretch = {0};
+    struct decay_span stretch = {0};
     for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
         const struct param *param = &params->params[i];
         size_t begin = param->offset > from ? param->offset : from;
@@ -169,25 +170,27 @@ struct tier_stretch tiers_next_stretch(const struct params *params, const struct
         if (stretch.n > 0 && param->decay != stretch.decay)
             break;
         if (stretch.n == 0)
-            stretch = (struct tier_stretch){.offset = begin - span->begin, .decay = param->decay};
+            stretch = (struct decay_span){.offset = begin - span->begin, .decay = param->decay};
         stretch.n = end - span->begin - stretch.offset;
     }
     return stretch;
 }
 
-void *tiers_at(const struct tiers *tiers, const struct tier_part *part, enum tier_array array, size_t offset,
-               int copy) {
-    const struct tier *tier = part->on_host ? &tiers->host : &tiers->device;
-    char *base = tier->arrays[part->on_host ? copy : 0][array];
-    return base ? base + array_position(array, part->at + offset) * dtype_size(array_type(tiers, array))
+void *placement_array_at(const struct placement *placement, const struct placement_span *placed,
+                         enum state_array array, size_t offset, int copy) {
+    const struct placement_side *side = placed->on_host ? &placement->host : &placement->device;
+    char *base = side->arrays[placed->on_host ? copy : 0][array];
+    return base ? base + array_position(array, placed->at + offset) * dtype_size(array_type(placement, array))
                 : NULL;
 }
 
-void *tiers_params_at(const struct tiers *tiers, const struct tier_part *part, size_t offset, int copy) {
-    bool one = tiers->host.regions[1][TIER_PARAMS] < 0;
-    return tiers_at(tiers, part, TIER_PARAMS, offset, one ? 0 : copy);
+void *placement_params_at(const struct placement *placement, const struct placement_span *placed,
+                          size_t offset, int copy) {
+    bool one = placement->host.regions[1][STATE_PARAMS] < 0;
+    return placement_array_at(placement, placed, STATE_PARAMS, offset, one ? 0 : copy);
 }
 
-void *tiers_shard(const struct tiers *tiers) {
-    return tiers->host.arrays[tiers->current][tiers->type == DTYPE_F32 ? TIER_MASTER : TIER_PARAMS];
+void *placement_host_params(const struct placement *placement) {
+    return placement->host
+        .arrays[placement->current][placement->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS];
 }

@@ -9,9 +9,9 @@
 
 // ---- walking this rank's parts
 
-// What of one tensor lies in a part.
+// What of one tensor lies in a placed.
 struct piece {
-    const struct tier_part *part;
+    const struct placement_span *placed;
     int tensor;
     size_t offset;              // of its first element from the part's begin
     struct adafactor_span span; // in the tensor
@@ -24,10 +24,10 @@ struct pass {
                          const struct piece *piece);
 };
 
-static enum status visit_part(const struct pass *pass, struct stream *stream,
-                              const struct factors_place *place, const struct tier_part *part) {
+static enum status visit_span(const struct pass *pass, struct stream *stream,
+                              const struct factors_place *place, const struct placement_span *placed) {
     const struct params *params = pass->state->params;
-    const struct stage_span *span = &part->span;
+    const struct stage_span *span = &placed->span;
     const struct param_unit *unit = &params->units[span->unit];
     for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
         const struct param *param = &params->params[i];
@@ -37,7 +37,7 @@ static enum status visit_part(const struct pass *pass, struct stream *stream,
         if (begin >= end)
             continue;
         const struct piece piece = {
-            .part = part,
+            .placed = placed,
             .tensor = i,
             .offset = begin - span->begin,
             .span = {.begin = begin - param->offset, .n = end - begin, .columns = factors_columns(param)}};
@@ -47,25 +47,25 @@ static enum status visit_part(const struct pass *pass, struct stream *stream,
 }
 
 static enum status visit_device(const struct pass *pass, struct stream *stream) {
-    const struct tiers *tiers = &pass->state->tiers;
-    for (int i = 0; i < tiers->n_parts; i++)
-        if (!tiers->parts[i].on_host)
-            TRY(visit_part(pass, stream, &pass->state->factors.device, &tiers->parts[i]));
+    const struct placement *placement = &pass->state->placement;
+    for (int i = 0; i < placement->n_spans; i++)
+        if (!placement->spans[i].on_host)
+            TRY(visit_span(pass, stream, &pass->state->factors.device, &placement->spans[i]));
     return STATUS_OK;
 }
 
 // In the order in which gradients arrive.
 static enum status visit_host(const struct pass *pass) {
     struct model_states *state = pass->state;
-    const struct tiers *tiers = &state->tiers;
+    const struct placement *placement = &state->placement;
     struct stream host = {.device = state->host};
     if (!state->options.offload_optimizer)
         return STATUS_OK;
     for (int unit = state->params->n_units - 1; unit >= 0; unit--) {
         TRY(offload_wait(&state->offload, unit));
-        for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
-            if (tiers->parts[i].on_host)
-                TRY(visit_part(pass, &host, &state->factors.host, &tiers->parts[i]));
+        for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
+            if (placement->spans[i].on_host)
+                TRY(visit_span(pass, &host, &state->factors.host, &placement->spans[i]));
     }
     return STATUS_OK;
 }
@@ -113,7 +113,7 @@ static enum status sum_piece(const struct pass *pass, struct stream *stream,
     const struct adafactor_sums_args args = {
         .row_sums = row_sums_at(&state->factors, place, piece->tensor),
         .column_sums = column_sums_at(&state->factors, place, piece->tensor),
-        .grad = model_states_gradients_at(state, piece->part) + piece->offset,
+        .grad = model_states_gradients_at(state, piece->placed) + piece->offset,
         .span = piece->span,
         .rows = rows_or_one(&state->params->params[piece->tensor]),
         // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
@@ -164,7 +164,8 @@ static struct adafactor_direction direction_of(const struct pass *pass, const st
     const struct model_states *state = pass->state;
     size_t rows = (size_t)factors_rows(&state->params->params[piece->tensor]);
     const float *scales = place->scales + state->factors.first[piece->tensor];
-    return (struct adafactor_direction){.grad = model_states_gradients_at(state, piece->part) + piece->offset,
+    return (struct adafactor_direction){.grad =
+                                            model_states_gradients_at(state, piece->placed) + piece->offset,
                                         .row_scales = rows > 0 ? scales : NULL,
                                         .column_scales = scales + rows,
                                         .largest_scale = ADAFACTOR_LARGEST_SCALE,
@@ -173,7 +174,7 @@ static struct adafactor_direction direction_of(const struct pass *pass, const st
 }
 
 static float *master_at(const struct model_states *state, const struct piece *piece) {
-    return model_states_part_at(state, piece->part, piece->offset, state->tiers.current).master;
+    return model_states_optimizer_at(state, piece->placed, piece->offset, state->placement.current).master;
 }
 
 static enum status norm_piece(const struct pass *pass, struct stream *stream,
@@ -212,7 +213,7 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
 static enum status step_on_host(const struct pass *pass, struct stream *stream,
                                 const struct factors_place *place, const struct piece *piece) {
     struct model_states *state = pass->state;
-    int copy = state->tiers.current;
+    int copy = state->placement.current;
     for (size_t done = 0; done < piece->span.n; done += OFFLOAD_PIECE) {
         size_t left = piece->span.n - done;
         struct piece now = *piece;
@@ -220,22 +221,22 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
         now.span.begin += done;
         now.span.n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE;
         struct adafactor_step_args args = step_args(pass, place, &now);
-        TRY(offload_params_begin(&state->offload, now.part, now.offset, copy, &args.param));
+        TRY(offload_params_begin(&state->offload, now.placed, now.offset, copy, &args.param));
         TRY(stream->device->ops->adafactor_step(stream, &args));
-        TRY(offload_params_end(&state->offload, now.part, now.offset, now.span.n, copy,
-                               model_states_params_at(state, now.part, now.offset)));
+        TRY(offload_params_end(&state->offload, now.placed, now.offset, now.span.n, copy,
+                               model_states_params_at(state, now.placed, now.offset)));
     }
     return STATUS_OK;
 }
 
 static enum status step_piece(const struct pass *pass, struct stream *stream,
                               const struct factors_place *place, const struct piece *piece) {
-    if (piece->part->on_host)
+    if (piece->placed->on_host)
         return step_on_host(pass, stream, place, piece);
     struct adafactor_step_args args = step_args(pass, place, piece);
     args.param = pass->state->type == DTYPE_F32
                      ? NULL
-                     : model_states_params_at(pass->state, piece->part, piece->offset);
+                     : model_states_params_at(pass->state, piece->placed, piece->offset);
     return stream->device->ops->adafactor_step(stream, &args);
 }
 

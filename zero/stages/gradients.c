@@ -134,7 +134,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
     }
     if (stage_reduces_to_shard(options))
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
-                       offload_stages(offload) ? offload->tiers->device.elements : shard_elements,
+                       offload_stages(offload) ? offload->placement->device.elements : shard_elements,
                        &gradients->shard_region, "grads of the shard"));
     return STATUS_OK;
 }

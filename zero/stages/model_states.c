@@ -113,26 +113,26 @@ static enum status list_owned(struct model_states *state) {
 }
 
 // In stage 0 the optimizer updates everything.
-static enum status lay_out_tiers(struct model_states *state, const struct config *config,
-                                 struct region_table *table) {
+static enum status plan_placement(struct model_states *state, const struct config *config,
+                                  struct region_table *table) {
     const struct params *params = state->params;
     if (state->options.stage > 0)
-        return tiers_init(&state->tiers, config, &state->options, params, state->owned.spans, state->owned.n,
-                          state->type, state->device, table);
+        return placement_init(&state->placement, config, &state->options, params, state->owned.spans,
+                              state->owned.n, state->type, state->device, table);
     struct stage_span *units = calloc((size_t)params->n_units, sizeof *units);
     if (!units)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d units", params->n_units);
     for (int unit = 0; unit < params->n_units; unit++)
         units[unit] = (struct stage_span){
             .unit = unit, .end = params->units[unit].elements, .in_whole = params->units[unit].offset};
-    enum status status = tiers_init(&state->tiers, config, &state->options, params, units, params->n_units,
-                                    state->type, state->device, table);
+    enum status status = placement_init(&state->placement, config, &state->options, params, units,
+                                        params->n_units, state->type, state->device, table);
     free(units);
     return status;
 }
 
 static enum status add_bounces(struct model_states *state, struct region_table *table) {
-    enum dtype moments = state->tiers.moment_type;
+    enum dtype moments = state->placement.moment_type;
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->bounce_region,
                    "bounce"));
     if (moments != DTYPE_F32)
@@ -164,8 +164,8 @@ enum status model_states_init(struct model_states *state, const struct params *p
         TRY(partition_init(&state->partition, params, state->options.partition, world));
     TRY(list_owned(state));
     size_t shard = state->partition.rank_elements[rank];
-    TRY(lay_out_tiers(state, config, table));
-    TRY(offload_init(&state->offload, params, &state->options, &state->owned, &state->tiers, type, device,
+    TRY(plan_placement(state, config, table));
+    TRY(offload_init(&state->offload, params, &state->options, &state->owned, &state->placement, type, device,
                      table));
     TRY(parameters_init(&state->parameters, params, &state->options, &state->partition, shard, type,
                         &state->offload, device, table));
@@ -180,19 +180,19 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
                               struct device *host) {
     state->comm = comm;
     state->host = host;
-    tiers_bind(&state->tiers, table);
+    placement_bind(&state->placement, table);
     norm_bind(&state->norm, table);
     factors_bind(&state->factors, table);
     TRY(parameters_bind(&state->parameters, table, comm));
     if (state->options.offload_param)
-        parameters_keep(&state->parameters, tiers_shard(&state->tiers));
+        parameters_keep(&state->parameters, placement_host_params(&state->placement));
     TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
                      state->gradients.shard));
     state->bounce = region_data(table, state->bounce_region);
-    if (state->tiers.moment_type != DTYPE_F32)
+    if (state->placement.moment_type != DTYPE_F32)
         state->narrow = region_data(table, state->narrow_region);
-    if (state->tiers.moment_type == DTYPE_I8)
+    if (state->placement.moment_type == DTYPE_I8)
         state->scales = region_data(table, state->scales_region);
     return STATUS_OK;
 }
@@ -203,7 +203,7 @@ void model_states_free(struct model_states *state) {
     offload_free(&state->offload);
     norm_free(&state->norm);
     factors_free(&state->factors);
-    tiers_free(&state->tiers);
+    placement_free(&state->placement);
     if (!state->partition_is_lent)
         partition_free(&state->partition);
     free(state->owned.spans);
@@ -214,42 +214,46 @@ void model_states_free(struct model_states *state) {
 // ---- where state stands
 
 // On the device the master weights are the parameters themselves where the compute type is fp32.
-static float *master_at(const struct model_states *state, const struct tier_part *part, size_t offset,
+static float *master_at(const struct model_states *state, const struct placement_span *placed, size_t offset,
                         int copy) {
-    if (!part->on_host && state->type == DTYPE_F32)
-        return (float *)parameters_at(&state->parameters, &part->span) + offset;
-    return tiers_at(&state->tiers, part, TIER_MASTER, offset, copy);
+    if (!placed->on_host && state->type == DTYPE_F32)
+        return (float *)parameters_at(&state->parameters, &placed->span) + offset;
+    return placement_array_at(&state->placement, placed, STATE_MASTER, offset, copy);
 }
 
-struct optimizer_state model_states_part_at(const struct model_states *state, const struct tier_part *part,
-                                            size_t offset, int copy) {
-    const struct tiers *tiers = &state->tiers;
-    return (struct optimizer_state){.master = master_at(state, part, offset, copy),
-                                    .m = tiers_at(tiers, part, TIER_M, offset, copy),
-                                    .v = tiers_at(tiers, part, TIER_V, offset, copy),
-                                    .m_scales = tiers_at(tiers, part, TIER_M_SCALES, offset, copy),
-                                    .v_scales = tiers_at(tiers, part, TIER_V_SCALES, offset, copy)};
+struct optimizer_state model_states_optimizer_at(const struct model_states *state,
+                                                 const struct placement_span *placed, size_t offset,
+                                                 int copy) {
+    const struct placement *placement = &state->placement;
+    return (struct optimizer_state){
+        .master = master_at(state, placed, offset, copy),
+        .m = placement_array_at(placement, placed, STATE_M, offset, copy),
+        .v = placement_array_at(placement, placed, STATE_V, offset, copy),
+        .m_scales = placement_array_at(placement, placed, STATE_M_SCALES, offset, copy),
+        .v_scales = placement_array_at(placement, placed, STATE_V_SCALES, offset, copy)};
 }
 
-const float *model_states_gradients_at(const struct model_states *state, const struct tier_part *part) {
-    if (part->on_host)
-        return offload_gradients_at(&state->offload, part);
-    return offload_stages(&state->offload) ? state->gradients.shard + part->at
-                                           : gradients_at(&state->gradients, &part->span);
+const float *model_states_gradients_at(const struct model_states *state,
+                                       const struct placement_span *placed) {
+    if (placed->on_host)
+        return offload_gradients_at(&state->offload, placed);
+    return offload_stages(&state->offload) ? state->gradients.shard + placed->at
+                                           : gradients_at(&state->gradients, &placed->span);
 }
 
-void *model_states_params_at(const struct model_states *state, const struct tier_part *part, size_t offset) {
+void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
+                             size_t offset) {
     if (state->options.offload_param)
         return NULL;
-    return (char *)parameters_at(&state->parameters, &part->span) + offset * dtype_size(state->type);
+    return (char *)parameters_at(&state->parameters, &placed->span) + offset * dtype_size(state->type);
 }
 
 // ---- loading and saving
 
-// n elements of one array of a part, from or to the host.
+// n elements of one array of a placed, from or to the host.
 static enum status copy_array(const struct model_states *state, struct stream *stream,
-                              const struct tier_part *part, void *to, const void *from, size_t bytes) {
-    if (part->on_host) {
+                              const struct placement_span *placed, void *to, const void *from, size_t bytes) {
+    if (placed->on_host) {
         memcpy(to, from, bytes);
         return STATUS_OK;
     }
@@ -269,76 +273,80 @@ static size_t blocks_of(size_t n) {
     return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
 }
 
-// Keeps the bounce's n values as elements [offset, offset + n) of a part.
-static enum status keep_chunk(struct model_states *state, struct stream *stream, const struct tier_part *part,
-                              int kind, size_t offset, size_t n) {
-    const struct optimizer_state at = model_states_part_at(state, part, offset, state->tiers.current);
-    enum dtype type = state->tiers.moment_type;
+// Keeps the bounce's n values as elements [offset, offset + n) of a placed.
+static enum status keep_chunk(struct model_states *state, struct stream *stream,
+                              const struct placement_span *placed, int kind, size_t offset, size_t n) {
+    const struct optimizer_state at =
+        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    enum dtype type = state->placement.moment_type;
     enum moment moment;
     void *codes;
     float *scales;
     if (kind == CHECKPOINT_MASTER)
-        return copy_array(state, stream, part, at.master, state->bounce, n * sizeof(float));
+        return copy_array(state, stream, placed, at.master, state->bounce, n * sizeof(float));
     moments_of_kind(&at, kind, &moment, &codes, &scales);
     if (type == DTYPE_F32)
-        return copy_array(state, stream, part, codes, state->bounce, n * sizeof(float));
+        return copy_array(state, stream, placed, codes, state->bounce, n * sizeof(float));
     moments_store(type, moment, state->bounce, n, state->narrow, state->scales);
-    TRY(copy_array(state, stream, part, codes, state->narrow, n * dtype_size(type)));
-    return scales ? copy_array(state, stream, part, scales, state->scales, blocks_of(n) * sizeof(float))
+    TRY(copy_array(state, stream, placed, codes, state->narrow, n * dtype_size(type)));
+    return scales ? copy_array(state, stream, placed, scales, state->scales, blocks_of(n) * sizeof(float))
                   : STATUS_OK;
 }
 
 // The other way, to `out`.
-static enum status give_chunk(struct model_states *state, struct stream *stream, const struct tier_part *part,
-                              int kind, size_t offset, size_t n, float *out) {
-    const struct optimizer_state at = model_states_part_at(state, part, offset, state->tiers.current);
-    enum dtype type = state->tiers.moment_type;
+static enum status give_chunk(struct model_states *state, struct stream *stream,
+                              const struct placement_span *placed, int kind, size_t offset, size_t n,
+                              float *out) {
+    const struct optimizer_state at =
+        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    enum dtype type = state->placement.moment_type;
     enum moment moment;
     void *codes;
     float *scales;
     if (kind == CHECKPOINT_MASTER)
-        return copy_array(state, stream, part, out, at.master, n * sizeof(float));
+        return copy_array(state, stream, placed, out, at.master, n * sizeof(float));
     moments_of_kind(&at, kind, &moment, &codes, &scales);
     if (type == DTYPE_F32)
-        return copy_array(state, stream, part, out, codes, n * sizeof(float));
-    TRY(copy_array(state, stream, part, state->narrow, codes, n * dtype_size(type)));
+        return copy_array(state, stream, placed, out, codes, n * sizeof(float));
+    TRY(copy_array(state, stream, placed, state->narrow, codes, n * dtype_size(type)));
     if (scales)
-        TRY(copy_array(state, stream, part, state->scales, scales, blocks_of(n) * sizeof(float)));
+        TRY(copy_array(state, stream, placed, state->scales, scales, blocks_of(n) * sizeof(float)));
     moments_load(type, moment, state->narrow, state->scales, n, out);
     return STATUS_OK;
 }
 
 // Rounds n loaded master weights of a part to the compute type.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
-                               const struct tier_part *part, size_t offset, size_t n) {
-    int copy = state->tiers.current;
-    void *param = model_states_params_at(state, part, offset);
+                               const struct placement_span *placed, size_t offset, size_t n) {
+    int copy = state->placement.current;
+    void *param = model_states_params_at(state, placed, offset);
     struct stream host = {.device = state->host};
     struct cast_args cast = {.out = param,
-                             .x = master_at(state, part, offset, copy),
+                             .x = master_at(state, placed, offset, copy),
                              .n = n,
                              .type = DTYPE_F32,
                              .out_type = state->type};
-    if (!part->on_host)
+    if (!placed->on_host)
         return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
-    TRY(offload_params_begin(&state->offload, part, offset, copy, &cast.out));
+    TRY(offload_params_begin(&state->offload, placed, offset, copy, &cast.out));
     if (cast.out)
         TRY(state->host->ops->cast(&host, &cast));
-    return offload_params_end(&state->offload, part, offset, n, copy, param);
+    return offload_params_end(&state->offload, placed, offset, n, copy, param);
 }
 
 // Memory stands where it is first touched: on machines with several nodes each thread first touches what it
 // will update. New memory is zero anyway.
-static enum status touch(struct model_states *state, struct stream *stream, const struct tier_part *part) {
-    struct device *device = part->on_host ? state->host : state->device;
+static enum status touch(struct model_states *state, struct stream *stream,
+                         const struct placement_span *placed) {
+    struct device *device = placed->on_host ? state->host : state->device;
     struct stream host = {.device = state->host};
-    struct tier_stretch stretch = {0};
+    struct decay_span stretch = {0};
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
-    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
+    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0) {
         const struct optimizer_state at =
-            model_states_part_at(state, part, stretch.offset, state->tiers.current);
-        const size_t size = dtype_size(state->tiers.moment_type);
+            model_states_optimizer_at(state, placed, stretch.offset, state->placement.current);
+        const size_t size = dtype_size(state->placement.moment_type);
         const struct fill_args fills[] = {
             {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
             {.out = at.m, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
@@ -346,35 +354,35 @@ static enum status touch(struct model_states *state, struct stream *stream, cons
         };
         for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
             if (fills[i].out)
-                TRY(device->ops->fill(part->on_host ? &host : stream, &fills[i]));
+                TRY(device->ops->fill(placed->on_host ? &host : stream, &fills[i]));
     }
     return STATUS_OK;
 }
 
 // Without moments to load they begin as the zeros that their memory comes with.
-static enum status load_part(struct model_states *state, struct stream *stream,
+static enum status load_span(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
-                             const struct tier_part *part) {
-    const struct stage_span *span = &part->span;
-    TRY(touch(state, stream, part));
+                             const struct placement_span *placed) {
+    const struct stage_span *span = &placed->span;
+    TRY(touch(state, stream, placed));
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;
         comm_progress(state->comm);
-        for (int kind = 0; kind < (all_kinds ? state->tiers.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
+        for (int kind = 0; kind < (all_kinds ? state->placement.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
             TRY(source->read(source->context, (enum checkpoint_kind)kind, span->unit, begin, end,
                              state->bounce));
-            TRY(keep_chunk(state, stream, part, kind, offset, n));
+            TRY(keep_chunk(state, stream, placed, kind, offset, n));
         }
-        TRY(round_chunk(state, stream, part, offset, n));
+        TRY(round_chunk(state, stream, placed, offset, n));
     }
     return STATUS_OK;
 }
 
 enum status model_states_load(struct model_states *state, struct stream *stream,
                               const struct checkpoint_source *source, bool all_kinds) {
-    for (int i = 0; i < state->tiers.n_parts; i++)
-        TRY(load_part(state, stream, source, all_kinds, &state->tiers.parts[i]));
+    for (int i = 0; i < state->placement.n_spans; i++)
+        TRY(load_span(state, stream, source, all_kinds, &state->placement.spans[i]));
     for (int unit = 0; unit < state->params->n_units && all_kinds && state->factors.n > 0; unit++)
         TRY(source->read(source->context, CHECKPOINT_FACTORS, unit, 0, factors_of_unit(state->params, unit),
                          factors_unit_at(&state->factors, unit)));
@@ -385,11 +393,11 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
 }
 
 // The part that holds the element.
-static const struct tier_part *find_part(const struct model_states *state, int unit, size_t element) {
-    const struct tiers *tiers = &state->tiers;
-    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
-        if (tiers->parts[i].span.begin <= element && element < tiers->parts[i].span.end)
-            return &tiers->parts[i];
+static const struct placement_span *find_span(const struct model_states *state, int unit, size_t element) {
+    const struct placement *placement = &state->placement;
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
+        if (placement->spans[i].span.begin <= element && element < placement->spans[i].span.end)
+            return &placement->spans[i];
     return NULL;
 }
 
@@ -404,12 +412,12 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
         return STATUS_OK;
     }
     for (size_t at = begin; at < end;) {
-        const struct tier_part *part = find_part(state, unit, at);
-        if (!part)
+        const struct placement_span *placed = find_span(state, unit, at);
+        if (!placed)
             return FAIL(STATUS_FAILED, "elements %zu to %zu of unit %d are not this rank's to save", begin,
                         end, unit);
-        size_t stop = part->span.end < end ? part->span.end : end;
-        TRY(give_chunk(state, reader->stream, part, (int)kind, at - part->span.begin, stop - at,
+        size_t stop = placed->span.end < end ? placed->span.end : end;
+        TRY(give_chunk(state, reader->stream, placed, (int)kind, at - placed->span.begin, stop - at,
                        out + (at - begin)));
         at = stop;
     }

@@ -21,8 +21,8 @@ struct model_states {
     int rank, world;
     struct partition partition;
     bool partition_is_lent;
-    struct stage_spans owned; // what this rank owns
-    struct tiers tiers;       // what its optimizer updates: in stage 0 everything, else what it owns
+    struct stage_spans owned;   // what this rank owns
+    struct placement placement; // what its optimizer updates: in stage 0 everything, else what it owns
     struct parameters parameters;
     struct gradients gradients;
     struct offload offload;
@@ -49,14 +49,16 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
                               struct device *host) MUST_CHECK;
 void model_states_free(struct model_states *state);
 
-// What an optimizer's step reads and writes of a part, from its element `offset` on: on the host in that copy
-// (tiers->current or the other), on the device in its only one.
-struct optimizer_state model_states_part_at(const struct model_states *state, const struct tier_part *part,
-                                            size_t offset, int copy);
+// What an optimizer's step reads and writes of a placed, from its element `offset` on: on the host in that
+// copy (placement->current or the other), on the device in its only one.
+struct optimizer_state model_states_optimizer_at(const struct model_states *state,
+                                                 const struct placement_span *placed, size_t offset,
+                                                 int copy);
 // A part's gradients, summed over micro-batches and ranks, where the part is updated.
-const float *model_states_gradients_at(const struct model_states *state, const struct tier_part *part);
+const float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed);
 // Where a part's parameters of the compute type stand on the device; NULL where they stay on the host.
-void *model_states_params_at(const struct model_states *state, const struct tier_part *part, size_t offset);
+void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
+                             size_t offset);
 
 // Reads the master weights that this rank keeps, and with all_kinds the moments too, from where the source
 // gives them (otherwise they stay the zeros of new memory), rounds them to the compute type, and lets every

@@ -27,19 +27,19 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
 }
 
 static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                struct stream *stream, const struct tier_part *part,
-                                const struct tier_stretch *stretch, const float *grad, void *param) {
+                                struct stream *stream, const struct placement_span *placed,
+                                const struct decay_span *stretch, const float *grad, void *param) {
     const struct model_states *state = optimizer->state;
     const struct config *config = optimizer->config;
     bool sgd = optimizer->rule == OPTIMIZER_SGD;
     const struct optimizer_step_args args = {
         .rule = optimizer->rule,
-        .from = model_states_part_at(state, part, stretch->offset, call->from),
-        .to = model_states_part_at(state, part, stretch->offset, call->to),
+        .from = model_states_optimizer_at(state, placed, stretch->offset, call->from),
+        .to = model_states_optimizer_at(state, placed, stretch->offset, call->to),
         .param = param,
         .grad = grad + stretch->offset,
         .n = stretch->n,
-        .first = state->params->units[part->span.unit].offset + part->span.begin + stretch->offset,
+        .first = state->params->units[placed->span.unit].offset + placed->span.begin + stretch->offset,
         .step = call->step,
         .lr = call->lr,
         .beta1 = sgd ? config->optimizer.momentum : config->optimizer.betas.value[0],
@@ -49,42 +49,42 @@ static enum status step_stretch(const struct optimizer *optimizer, const struct 
         .grad_scale = call->grad_scale,
         .type = state->type,
         .grad_type = DTYPE_F32,
-        .state_type = state->tiers.moment_type};
+        .state_type = state->placement.moment_type};
     return stream->device->ops->optimizer_step(stream, &args);
 }
 
 static enum status step_on_device(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                  struct stream *stream, const struct tier_part *part) {
+                                  struct stream *stream, const struct placement_span *placed) {
     const struct model_states *state = optimizer->state;
-    const float *grad = model_states_gradients_at(state, part);
-    struct tier_stretch stretch = {0};
-    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0) {
-        void *param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, part, stretch.offset);
-        TRY(step_stretch(optimizer, call, stream, part, &stretch, grad, param));
+    const float *grad = model_states_gradients_at(state, placed);
+    struct decay_span stretch = {0};
+    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0) {
+        void *param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, stretch.offset);
+        TRY(step_stretch(optimizer, call, stream, placed, &stretch, grad, param));
     }
     return STATUS_OK;
 }
 
 // A piece at a time, so that each is on its way while the next is updated; `send` false: none goes yet.
 static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                const struct tier_part *part, bool send) {
+                                const struct placement_span *placed, bool send) {
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
-    struct tier_stretch stretch = {0};
-    while ((stretch = tiers_next_stretch(state->params, part, &stretch)).n > 0)
+    struct decay_span stretch = {0};
+    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0)
         for (size_t done = 0; done < stretch.n; done += OFFLOAD_PIECE) {
             size_t left = stretch.n - done;
-            struct tier_stretch piece = {.offset = stretch.offset + done,
-                                         .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
-                                         .decay = stretch.decay};
+            struct decay_span piece = {.offset = stretch.offset + done,
+                                       .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
+                                       .decay = stretch.decay};
             void *param;
-            TRY(offload_params_begin(offload, part, piece.offset, call->to, &param));
-            TRY(step_stretch(optimizer, call, &host, part, &piece, model_states_gradients_at(state, part),
+            TRY(offload_params_begin(offload, placed, piece.offset, call->to, &param));
+            TRY(step_stretch(optimizer, call, &host, placed, &piece, model_states_gradients_at(state, placed),
                              param));
             if (send)
-                TRY(offload_params_end(offload, part, piece.offset, piece.n, call->to,
-                                       model_states_params_at(state, part, piece.offset)));
+                TRY(offload_params_end(offload, placed, piece.offset, piece.n, call->to,
+                                       model_states_params_at(state, placed, piece.offset)));
         }
     return STATUS_OK;
 }
@@ -92,11 +92,11 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
 static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit,
                              bool send) {
     struct model_states *state = optimizer->state;
-    const struct tiers *tiers = &state->tiers;
+    const struct placement *placement = &state->placement;
     TRY(offload_wait(&state->offload, unit));
-    for (int i = tiers->first_part[unit]; i < tiers->first_part[unit + 1]; i++)
-        if (tiers->parts[i].on_host)
-            TRY(step_on_host(optimizer, call, &tiers->parts[i], send));
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
+        if (placement->spans[i].on_host)
+            TRY(step_on_host(optimizer, call, &placement->spans[i], send));
     return STATUS_OK;
 }
 
@@ -129,12 +129,13 @@ void optimizer_free(struct optimizer *optimizer) {
 
 static struct optimizer_call call_of(const struct optimizer *optimizer, int64_t step, double lr,
                                      double factor) {
-    const struct tiers *tiers = &optimizer->state->tiers;
+    const struct placement *placement = &optimizer->state->placement;
     return (struct optimizer_call){.step = step,
                                    .lr = lr,
                                    .grad_scale = (float)factor,
-                                   .from = tiers->current,
-                                   .to = tiers->undoes ? 1 - tiers->current : tiers->current};
+                                   .from = placement->current,
+                                   .to = placement->double_buffered ? 1 - placement->current
+                                                                    : placement->current};
 }
 
 void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale) {
@@ -150,16 +151,16 @@ static bool is_as_expected(const struct optimizer *optimizer, const struct optim
 // The copy that was stepped to is from now on the state, and its parameters go where they belong.
 static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
-    struct tiers *tiers = &state->tiers;
-    for (int i = 0; i < tiers->n_parts; i++) {
-        const struct tier_part *part = &tiers->parts[i];
-        if (part->on_host)
-            TRY(offload_params_end(&state->offload, part, 0, part->span.end - part->span.begin, call->to,
-                                   model_states_params_at(state, part, 0)));
+    struct placement *placement = &state->placement;
+    for (int i = 0; i < placement->n_spans; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        if (placed->on_host)
+            TRY(offload_params_end(&state->offload, placed, 0, placed->span.end - placed->span.begin,
+                                   call->to, model_states_params_at(state, placed, 0)));
     }
-    tiers->current = call->to;
+    placement->current = call->to;
     if (state->options.offload_param)
-        parameters_keep(&state->parameters, tiers_shard(tiers));
+        parameters_keep(&state->parameters, placement_host_params(placement));
     return STATUS_OK;
 }
 
@@ -180,9 +181,9 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
 static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
                                       const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
-    for (int i = 0; i < state->tiers.n_parts; i++)
-        if (!state->tiers.parts[i].on_host)
-            TRY(step_on_device(optimizer, call, stream, &state->tiers.parts[i]));
+    for (int i = 0; i < state->placement.n_spans; i++)
+        if (!state->placement.spans[i].on_host)
+            TRY(step_on_device(optimizer, call, stream, &state->placement.spans[i]));
     return state->options.offload_optimizer ? step_host(optimizer, call) : STATUS_OK;
 }
 

@@ -50,7 +50,8 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
 
 // Of the whole model, unit by unit: in stage 0 the parts stand one after the other. NULL: not kept.
 static const float *kept(const struct rig *rig, enum checkpoint_kind kind) {
-    const struct optimizer_state first = model_states_part_at(&rig->state, &rig->state.tiers.parts[0], 0, 0);
+    const struct optimizer_state first =
+        model_states_optimizer_at(&rig->state, &rig->state.placement.spans[0], 0, 0);
     return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
 }
 
@@ -186,7 +187,7 @@ static void assert_padding_is_zero(const struct rig *rig) {
         memset(used + rig->params.units[param->unit].offset + param->offset, 1, param->elements);
     }
     for (size_t at = 0; at < rig->params.n_elements; at++)
-        for (int kind = 0; kind < rig->state.tiers.n_kinds && !used[at]; kind++, padding++)
+        for (int kind = 0; kind < rig->state.placement.n_kinds && !used[at]; kind++, padding++)
             assert_true(kept(rig, (enum checkpoint_kind)kind)[at] == 0);
     assert_true(padding > 0);
     free(used);
@@ -196,7 +197,7 @@ static void check_steps(const char *json, enum dtype type, int n_kinds, bool cli
     struct rig rig;
     double scales[N_STEPS];
     rig_init(&rig, json, type);
-    assert_int_equal(rig.state.tiers.n_kinds, n_kinds);
+    assert_int_equal(rig.state.placement.n_kinds, n_kinds);
     EXPECT_OK(model_states_load(&rig.state, &rig.stream,
                                 &(struct checkpoint_source){&rig.params, read_random}, false));
     size_t bytes = rig.params.n_elements * sizeof(float);
