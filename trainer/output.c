@@ -157,7 +157,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
                                                  .n_kinds = state->placement.n_kinds,
-                                                 .has_factors = state->factors.n > 0,
+                                                 .has_factors = state->second_moments.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
                                                  .source = model_states_source(&reader)};

@@ -140,14 +140,14 @@ static void run_steps(struct rig *rig, int64_t from, int64_t to) {
 // What every run must come to: the whole model's weights and factors, and the last step's sums, whose last
 // bits factors would hide.
 struct outcome {
-    float *weights, *factors;
+    float *weights, *second_moments;
     double *sums, *norms;
-    size_t n_weights, n_factors, n_sums, n_norms;
+    size_t n_weights, n_moments, n_sums, n_norms;
 };
 
 static void outcome_free(struct outcome *outcome) {
     free(outcome->weights);
-    free(outcome->factors);
+    free(outcome->second_moments);
     free(outcome->sums);
     free(outcome->norms);
 }
@@ -166,18 +166,18 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
     together_ok(comm, model_states_load(&rig.state, &rig.stream,
                                         &(struct checkpoint_source){&rig.params, first_weights}, false));
     run_steps(&rig, 1, steps);
-    const struct factors *factors = &rig.state.factors;
+    const struct second_moments *moments = &rig.state.second_moments;
     struct outcome outcome = {.n_weights = rig.params.n_elements,
-                              .n_factors = factors->n,
-                              .n_sums = 2 * factors->n,
-                              .n_norms = FACTORS_NORMS * (size_t)rig.params.n_params};
+                              .n_moments = moments->n,
+                              .n_sums = 2 * moments->n,
+                              .n_norms = UPDATE_NORMS * (size_t)rig.params.n_params};
     // In stage 0 the parts stand one after the other.
     outcome.weights =
         copy_of(model_states_optimizer_at(&rig.state, &rig.state.placement.spans[0], 0, 0).master,
                 outcome.n_weights * sizeof(float));
-    outcome.factors = copy_of(factors->factors, outcome.n_factors * sizeof(float));
-    outcome.sums = copy_of(factors->host.sums, outcome.n_sums * sizeof(double));
-    outcome.norms = copy_of(factors->host.norms, outcome.n_norms * sizeof(double));
+    outcome.second_moments = copy_of(moments->values, outcome.n_moments * sizeof(float));
+    outcome.sums = copy_of(moments->host.sums, outcome.n_sums * sizeof(double));
+    outcome.norms = copy_of(moments->host.norms, outcome.n_norms * sizeof(double));
     rig_free(&rig);
     (void)comm_close(self, STATUS_OK);
     return outcome;
@@ -273,7 +273,7 @@ static void test_one_rank_follows_the_formulas(void **state) {
         check_tensor(&params, param, &outcome);
         n += param->n_dims > 1 ? (size_t)(param->shape[0] + param->shape[1]) : param->elements;
     }
-    assert_int_equal(outcome.n_factors, n); // all that is kept beside the weights
+    assert_int_equal(outcome.n_moments, n); // all that is kept beside the weights
     outcome_free(&outcome);
     params_free(&params);
 }
@@ -282,10 +282,10 @@ static void test_one_rank_follows_the_formulas(void **state) {
 
 static bool has_bits(const struct rig *rig, const struct outcome *wanted) {
     const struct placement *placement = &rig->state.placement;
-    const struct factors *factors = &rig->state.factors;
-    bool right = memcmp(factors->factors, wanted->factors, wanted->n_factors * sizeof(float)) == 0 &&
-                 memcmp(factors->host.sums, wanted->sums, wanted->n_sums * sizeof(double)) == 0 &&
-                 memcmp(factors->host.norms, wanted->norms, wanted->n_norms * sizeof(double)) == 0;
+    const struct second_moments *moments = &rig->state.second_moments;
+    bool right = memcmp(moments->values, wanted->second_moments, wanted->n_moments * sizeof(float)) == 0 &&
+                 memcmp(moments->host.sums, wanted->sums, wanted->n_sums * sizeof(double)) == 0 &&
+                 memcmp(moments->host.norms, wanted->norms, wanted->n_norms * sizeof(double)) == 0;
     for (int i = 0; i < placement->n_spans && right; i++) {
         const struct placement_span *placed = &placement->spans[i];
         size_t n = placed->span.end - placed->span.begin;

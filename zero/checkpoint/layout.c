@@ -14,11 +14,13 @@ const char *checkpoint_kind_name(enum checkpoint_kind kind) {
 }
 
 size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit) {
-    return kind == CHECKPOINT_FACTORS ? factors_of_unit(params, unit) : params->units[unit].elements;
+    return kind == CHECKPOINT_SECOND_MOMENTS ? second_moments_of_unit(params, unit)
+                                             : params->units[unit].elements;
 }
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
-    return (kind >= 0 && kind < layout->n_kinds) || (kind == CHECKPOINT_FACTORS && layout->has_factors);
+    return (kind >= 0 && kind < layout->n_kinds) ||
+           (kind == CHECKPOINT_SECOND_MOMENTS && layout->has_factors);
 }
 
 // ---- regular
@@ -52,7 +54,7 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
         layout->offsets[i] = *bytes;
         *bytes += (uint64_t)n_kinds * span_bytes(layout, i);
         if (holds_factors_of_unit(layout, i))
-            *bytes += factors_of_unit(params, owned->unit) * sizeof(float);
+            *bytes += second_moments_of_unit(params, owned->unit) * sizeof(float);
     }
     return STATUS_OK;
 }
@@ -75,8 +77,8 @@ enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struc
 static struct checkpoint_span factors_span(const struct checkpoint_layout *layout, int span) {
     const struct partition_span *owned = &layout->partition->spans[span];
     return (struct checkpoint_span){.unit = owned->unit,
-                                    .kind = CHECKPOINT_FACTORS,
-                                    .end = factors_of_unit(layout->params, owned->unit),
+                                    .kind = CHECKPOINT_SECOND_MOMENTS,
+                                    .end = second_moments_of_unit(layout->params, owned->unit),
                                     .file = owned->owner,
                                     .offset = layout->offsets[span] +
                                               (uint64_t)layout->n_kinds * span_bytes(layout, span)};
@@ -213,7 +215,7 @@ bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpo
     if (!layout->partition) {
         if (!find_listed(layout, kind, unit, element, out))
             return false;
-    } else if (kind == CHECKPOINT_FACTORS)
+    } else if (kind == CHECKPOINT_SECOND_MOMENTS)
         *out = factors_span(layout, layout->partition->first_span[unit]);
     else
         *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind);

@@ -21,7 +21,7 @@ enum checkpoint_kind {
     CHECKPOINT_MASTER,
     CHECKPOINT_M,
     CHECKPOINT_V,
-    CHECKPOINT_FACTORS,
+    CHECKPOINT_SECOND_MOMENTS,
     N_CHECKPOINT_KINDS
 };
 const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "factors"

@@ -118,7 +118,7 @@ static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root,
                     N_CHECKPOINT_KINDS);
     const cJSON *last = cJSON_GetArrayItem(array, n - 1);
     checkpoint->has_factors = n > 1 && cJSON_IsString(last) &&
-                              strcmp(last->valuestring, checkpoint_kind_name(CHECKPOINT_FACTORS)) == 0;
+                              strcmp(last->valuestring, checkpoint_kind_name(CHECKPOINT_SECOND_MOMENTS)) == 0;
     n -= checkpoint->has_factors;
     for (int kind = 0; kind < n; kind++) {
         const cJSON *item = cJSON_GetArrayItem(array, kind);
@@ -228,7 +228,7 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
 }
 
 static bool holds_kind(const struct checkpoint *checkpoint, int kind) {
-    return kind < checkpoint->n_kinds || (kind == CHECKPOINT_FACTORS && checkpoint->has_factors);
+    return kind < checkpoint->n_kinds || (kind == CHECKPOINT_SECOND_MOMENTS && checkpoint->has_factors);
 }
 
 static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,

@@ -127,7 +127,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     for (int kind = 0; kind < contents->n_kinds; kind++)
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
     if (contents->has_factors)
-        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_FACTORS));
+        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_SECOND_MOMENTS));
     text_add(out, "],\n");
     TRY(print_partition(contents, layout, out));
     print_loss_scale(&contents->loss_scale, out);

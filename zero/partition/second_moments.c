@@ -3,70 +3,71 @@
 
 #include <stdlib.h>
 
-static size_t factors_of(const struct param *param) {
-    return (size_t)factors_rows(param) + (size_t)factors_columns(param);
+static size_t n_moments_of(const struct param *param) {
+    return (size_t)second_moments_rows(param) + (size_t)second_moments_columns(param);
 }
 
-size_t factors_of_unit(const struct params *params, int unit) {
+size_t second_moments_of_unit(const struct params *params, int unit) {
     const struct param_unit *u = &params->units[unit];
     size_t n = 0;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++)
-        n += factors_of(&params->params[i]);
+        n += n_moments_of(&params->params[i]);
     return n;
 }
 
 enum { SUMS, NORMS, SCALES };
 
-static enum status add_place(struct factors *factors, enum region_place place, struct region_table *table) {
-    int *regions = factors->regions[place];
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * factors->n, &regions[SUMS], "sums of squares"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, FACTORS_NORMS * (size_t)factors->params->n_params,
+static enum status add_place(struct second_moments *moments, enum region_place place,
+                             struct region_table *table) {
+    int *regions = moments->regions[place];
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * moments->n, &regions[SUMS], "sums of squares"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, UPDATE_NORMS * (size_t)moments->params->n_params,
                    &regions[NORMS], "norms of updates"));
-    return region_add(table, REGION_DATA, place, DTYPE_F32, factors->n, &regions[SCALES],
+    return region_add(table, REGION_DATA, place, DTYPE_F32, moments->n, &regions[SCALES],
                       "scales of updates");
 }
 
-enum status factors_init(struct factors *factors, const struct config *config, const struct params *params,
-                         struct device *device, struct region_table *table) {
-    *factors = (struct factors){.params = params, .apart = device->place != REGION_HOST};
+enum status second_moments_init(struct second_moments *moments, const struct config *config,
+                                const struct params *params, struct device *device,
+                                struct region_table *table) {
+    *moments = (struct second_moments){.params = params, .apart = device->place != REGION_HOST};
     if (config->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
-    factors->first = calloc((size_t)params->n_params + 1, sizeof *factors->first);
-    if (!factors->first)
+    moments->first = calloc((size_t)params->n_params + 1, sizeof *moments->first);
+    if (!moments->first)
         return FAIL(STATUS_FAILED, "out of memory for the factors of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++)
-        factors->first[i + 1] = factors->first[i] + factors_of(&params->params[i]);
-    factors->n = factors->first[params->n_params];
-    TRY(region_add(table, REGION_MOMENTS, REGION_HOST, DTYPE_F32, factors->n, &factors->factors_region,
-                   "factors"));
+        moments->first[i + 1] = moments->first[i] + n_moments_of(&params->params[i]);
+    moments->n = moments->first[params->n_params];
+    TRY(region_add(table, REGION_MOMENTS, REGION_HOST, DTYPE_F32, moments->n, &moments->region, "factors"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, (size_t)params->n_params,
-                   &factors->bounds_region, "bounds of updates"));
-    TRY(add_place(factors, REGION_HOST, table));
-    return factors->apart ? add_place(factors, REGION_DEVICE, table) : STATUS_OK;
+                   &moments->bounds_region, "bounds of updates"));
+    TRY(add_place(moments, REGION_HOST, table));
+    return moments->apart ? add_place(moments, REGION_DEVICE, table) : STATUS_OK;
 }
 
-static void bind_place(const struct factors *factors, enum region_place place,
-                       const struct region_table *table, struct factors_place *out) {
-    const int *regions = factors->regions[place];
-    *out = (struct factors_place){.sums = region_data(table, regions[SUMS]),
-                                  .norms = region_data(table, regions[NORMS]),
-                                  .scales = region_data(table, regions[SCALES])};
+static void bind_place(const struct second_moments *moments, enum region_place place,
+                       const struct region_table *table, struct second_moments_place *out) {
+    const int *regions = moments->regions[place];
+    *out = (struct second_moments_place){.sums = region_data(table, regions[SUMS]),
+                                         .norms = region_data(table, regions[NORMS]),
+                                         .scales = region_data(table, regions[SCALES])};
 }
 
-void factors_bind(struct factors *factors, const struct region_table *table) {
-    if (factors->n == 0)
+void second_moments_bind(struct second_moments *moments, const struct region_table *table) {
+    if (moments->n == 0)
         return;
-    factors->factors = region_data(table, factors->factors_region);
-    factors->bounds = region_data(table, factors->bounds_region);
-    bind_place(factors, REGION_HOST, table, &factors->host);
-    bind_place(factors, factors->apart ? REGION_DEVICE : REGION_HOST, table, &factors->device);
+    moments->values = region_data(table, moments->region);
+    moments->bounds = region_data(table, moments->bounds_region);
+    bind_place(moments, REGION_HOST, table, &moments->host);
+    bind_place(moments, moments->apart ? REGION_DEVICE : REGION_HOST, table, &moments->device);
 }
 
-void factors_free(struct factors *factors) {
-    free(factors->first);
-    *factors = (struct factors){0};
+void second_moments_free(struct second_moments *moments) {
+    free(moments->first);
+    *moments = (struct second_moments){0};
 }
 
-float *factors_unit_at(const struct factors *factors, int unit) {
-    return factors->factors + factors->first[factors->params->units[unit].first_param];
+float *second_moments_at(const struct second_moments *moments, int unit) {
+    return moments->values + moments->first[moments->params->units[unit].first_param];
 }

@@ -11,41 +11,42 @@
 #include "model/params.h"
 
 // How many factors a tensor has by rows (0 in one dimension) and by columns; all of a unit's.
-static inline int factors_rows(const struct param *param) {
+static inline int second_moments_rows(const struct param *param) {
     return param->n_dims > 1 ? (int)param->shape[0] : 0;
 }
-static inline int factors_columns(const struct param *param) {
+static inline int second_moments_columns(const struct param *param) {
     return (int)param->shape[param->n_dims - 1];
 }
-size_t factors_of_unit(const struct params *params, int unit);
+size_t second_moments_of_unit(const struct params *params, int unit);
 
-#define FACTORS_NORMS 4 // sums of adafactor_norms, a tensor
+#define UPDATE_NORMS 4 // sums of adafactor_norms, a tensor
 
 // One place's arrays: the host has all, a device with memory of its own those that its operations use.
-struct factors_place {
+struct second_moments_place {
     double *sums;  // (2 n) adafactor_sums: a tensor's row sums, then its column sums
-    double *norms; // (FACTORS_NORMS n_params)
+    double *norms; // (UPDATE_NORMS n_params)
     float *scales; // (n)
 };
 
-struct factors {
+struct second_moments {
     const struct params *params;
     size_t n;      // of all tensors; 0 where the optimizer is another: then nothing is kept
     size_t *first; // (n_params + 1) where a tensor's begin
-    int factors_region, bounds_region, regions[N_REGION_PLACES][3];
-    float *factors;                    // (n)
-    double *bounds;                    // (n_params) of the sums of squares of updates
-    bool apart;                        // the device has arrays of its own
-    struct factors_place host, device; // the device's are the host's where it is the host
+    int region, bounds_region, regions[N_REGION_PLACES][3];
+    float *values;                            // (n)
+    double *bounds;                           // (n_params) of the sums of squares of updates
+    bool apart;                               // the device has arrays of its own
+    struct second_moments_place host, device; // the device's are the host's where it is the host
 };
 
-// Adds regions, if the optimizer is Adafactor. Free with factors_free, also after a failure.
-enum status factors_init(struct factors *factors, const struct config *config, const struct params *params,
-                         struct device *device, struct region_table *table) MUST_CHECK;
-void factors_bind(struct factors *factors, const struct region_table *table);
-void factors_free(struct factors *factors);
+// Adds regions, if the optimizer is Adafactor. Free with second_moments_free, also after a failure.
+enum status second_moments_init(struct second_moments *moments, const struct config *config,
+                                const struct params *params, struct device *device,
+                                struct region_table *table) MUST_CHECK;
+void second_moments_bind(struct second_moments *moments, const struct region_table *table);
+void second_moments_free(struct second_moments *moments);
 
 // A unit's factors, all of its tensors' one after the other.
-float *factors_unit_at(const struct factors *factors, int unit);
+float *second_moments_at(const struct second_moments *moments, int unit);
 
 #endif

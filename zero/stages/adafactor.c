@@ -20,12 +20,12 @@ struct piece {
 struct pass {
     struct model_states *state;
     const struct adafactor_call *call;
-    enum status (*visit)(const struct pass *pass, struct stream *stream, const struct factors_place *place,
-                         const struct piece *piece);
+    enum status (*visit)(const struct pass *pass, struct stream *stream,
+                         const struct second_moments_place *place, const struct piece *piece);
 };
 
 static enum status visit_span(const struct pass *pass, struct stream *stream,
-                              const struct factors_place *place, const struct placement_span *placed) {
+                              const struct second_moments_place *place, const struct placement_span *placed) {
     const struct params *params = pass->state->params;
     const struct stage_span *span = &placed->span;
     const struct param_unit *unit = &params->units[span->unit];
@@ -36,11 +36,12 @@ static enum status visit_span(const struct pass *pass, struct stream *stream,
         size_t end = param_end < span->end ? param_end : span->end;
         if (begin >= end)
             continue;
-        const struct piece piece = {
-            .placed = placed,
-            .tensor = i,
-            .offset = begin - span->begin,
-            .span = {.begin = begin - param->offset, .n = end - begin, .columns = factors_columns(param)}};
+        const struct piece piece = {.placed = placed,
+                                    .tensor = i,
+                                    .offset = begin - span->begin,
+                                    .span = {.begin = begin - param->offset,
+                                             .n = end - begin,
+                                             .columns = second_moments_columns(param)}};
         TRY(pass->visit(pass, stream, place, &piece));
     }
     return STATUS_OK;
@@ -50,7 +51,7 @@ static enum status visit_device(const struct pass *pass, struct stream *stream) 
     const struct placement *placement = &pass->state->placement;
     for (int i = 0; i < placement->n_spans; i++)
         if (!placement->spans[i].on_host)
-            TRY(visit_span(pass, stream, &pass->state->factors.device, &placement->spans[i]));
+            TRY(visit_span(pass, stream, &pass->state->second_moments.device, &placement->spans[i]));
     return STATUS_OK;
 }
 
@@ -65,7 +66,7 @@ static enum status visit_host(const struct pass *pass) {
         TRY(offload_wait(&state->offload, unit));
         for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
             if (placement->spans[i].on_host)
-                TRY(visit_span(pass, &host, &state->factors.host, &placement->spans[i]));
+                TRY(visit_span(pass, &host, &state->second_moments.host, &placement->spans[i]));
     }
     return STATUS_OK;
 }
@@ -93,26 +94,29 @@ static enum status sum_up(const struct pass *pass, struct stream *stream, double
 
 // ---- sums by row and by column
 
-static double *row_sums_at(const struct factors *factors, const struct factors_place *place, int tensor) {
-    return factors_rows(&factors->params->params[tensor]) > 0 ? place->sums + 2 * factors->first[tensor]
-                                                              : NULL;
+static double *row_sums_at(const struct second_moments *moments, const struct second_moments_place *place,
+                           int tensor) {
+    return second_moments_rows(&moments->params->params[tensor]) > 0
+               ? place->sums + 2 * moments->first[tensor]
+               : NULL;
 }
 
-static double *column_sums_at(const struct factors *factors, const struct factors_place *place, int tensor) {
-    size_t rows = (size_t)factors_rows(&factors->params->params[tensor]);
-    return place->sums + 2 * (factors->first[tensor] + rows);
+static double *column_sums_at(const struct second_moments *moments, const struct second_moments_place *place,
+                              int tensor) {
+    size_t rows = (size_t)second_moments_rows(&moments->params->params[tensor]);
+    return place->sums + 2 * (moments->first[tensor] + rows);
 }
 
 static int rows_or_one(const struct param *param) {
-    return param->n_dims > 1 ? factors_rows(param) : 1;
+    return param->n_dims > 1 ? second_moments_rows(param) : 1;
 }
 
 static enum status sum_piece(const struct pass *pass, struct stream *stream,
-                             const struct factors_place *place, const struct piece *piece) {
+                             const struct second_moments_place *place, const struct piece *piece) {
     const struct model_states *state = pass->state;
     const struct adafactor_sums_args args = {
-        .row_sums = row_sums_at(&state->factors, place, piece->tensor),
-        .column_sums = column_sums_at(&state->factors, place, piece->tensor),
+        .row_sums = row_sums_at(&state->second_moments, place, piece->tensor),
+        .column_sums = column_sums_at(&state->second_moments, place, piece->tensor),
         .grad = model_states_gradients_at(state, piece->placed) + piece->offset,
         .span = piece->span,
         .rows = rows_or_one(&state->params->params[piece->tensor]),
@@ -124,46 +128,46 @@ static enum status sum_piece(const struct pass *pass, struct stream *stream,
     return stream->device->ops->adafactor_sums(stream, &args);
 }
 
-// ---- factors
+// ---- second moments
 
 // Every rank moves all of them, by the same sums.
-static void move_factors(const struct model_states *state, const struct adafactor_call *call) {
-    const struct factors *factors = &state->factors;
+static void update_second_moments(const struct model_states *state, const struct adafactor_call *call) {
+    const struct second_moments *moments = &state->second_moments;
     const struct params *params = state->params;
 #pragma omp parallel for num_threads(state->host->n_threads) schedule(dynamic)
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
-        size_t first = factors->first[i], rows = (size_t)factors_rows(param);
+        size_t first = moments->first[i], rows = (size_t)second_moments_rows(param);
         bool matrix = rows > 0;
         const struct adafactor_moments of_tensor = {.rows = rows_or_one(param),
-                                                    .columns = factors_columns(param),
-                                                    .row_moments = matrix ? factors->factors + first : NULL,
-                                                    .column_moments = factors->factors + first + rows,
-                                                    .row_sums = row_sums_at(factors, &factors->host, i),
-                                                    .column_sums = column_sums_at(factors, &factors->host, i),
+                                                    .columns = second_moments_columns(param),
+                                                    .row_moments = matrix ? moments->values + first : NULL,
+                                                    .column_moments = moments->values + first + rows,
+                                                    .row_sums = row_sums_at(moments, &moments->host, i),
+                                                    .column_sums = column_sums_at(moments, &moments->host, i),
                                                     .row_scales =
-                                                        matrix ? factors->host.scales + first : NULL,
-                                                    .column_scales = factors->host.scales + first + rows};
-        factors->bounds[i] =
+                                                        matrix ? moments->host.scales + first : NULL,
+                                                    .column_scales = moments->host.scales + first + rows};
+        moments->bounds[i] =
             adafactor_moments_update(&of_tensor, call->step, call->config->optimizer.beta2_decay);
     }
 }
 
 static enum status send_scales(const struct model_states *state, struct stream *stream) {
-    const struct factors *factors = &state->factors;
-    if (!factors->apart)
+    const struct second_moments *moments = &state->second_moments;
+    if (!moments->apart)
         return STATUS_OK;
-    return state->device->copy(stream, factors->device.scales, factors->host.scales,
-                               factors->n * sizeof(float));
+    return state->device->copy(stream, moments->device.scales, moments->host.scales,
+                               moments->n * sizeof(float));
 }
 
 // ---- norms of updates
 
-static struct adafactor_direction direction_of(const struct pass *pass, const struct factors_place *place,
-                                               const struct piece *piece) {
+static struct adafactor_direction
+direction_of(const struct pass *pass, const struct second_moments_place *place, const struct piece *piece) {
     const struct model_states *state = pass->state;
-    size_t rows = (size_t)factors_rows(&state->params->params[piece->tensor]);
-    const float *scales = place->scales + state->factors.first[piece->tensor];
+    size_t rows = (size_t)second_moments_rows(&state->params->params[piece->tensor]);
+    const float *scales = place->scales + state->second_moments.first[piece->tensor];
     return (struct adafactor_direction){.grad =
                                             model_states_gradients_at(state, piece->placed) + piece->offset,
                                         .row_scales = rows > 0 ? scales : NULL,
@@ -178,27 +182,27 @@ static float *master_at(const struct model_states *state, const struct piece *pi
 }
 
 static enum status norm_piece(const struct pass *pass, struct stream *stream,
-                              const struct factors_place *place, const struct piece *piece) {
+                              const struct second_moments_place *place, const struct piece *piece) {
     const struct model_states *state = pass->state;
-    const struct adafactor_norms_args args = {.sums = place->norms + FACTORS_NORMS * piece->tensor,
+    const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * piece->tensor,
                                               .master = master_at(state, piece),
                                               .direction = direction_of(pass, place, piece),
                                               .span = piece->span,
                                               .elements = state->params->params[piece->tensor].elements,
-                                              .update_bound = state->factors.bounds[piece->tensor],
+                                              .update_bound = state->second_moments.bounds[piece->tensor],
                                               .type = DTYPE_F32};
     return stream->device->ops->adafactor_norms(stream, &args);
 }
 
 // ---- the step
 
-static struct adafactor_step_args step_args(const struct pass *pass, const struct factors_place *place,
+static struct adafactor_step_args step_args(const struct pass *pass, const struct second_moments_place *place,
                                             const struct piece *piece) {
     const struct model_states *state = pass->state;
     const struct config *config = pass->call->config;
     const struct param *param = &state->params->params[piece->tensor];
     double lr = pass->call->lr;
-    const double *norms = state->factors.host.norms + FACTORS_NORMS * piece->tensor;
+    const double *norms = state->second_moments.host.norms + UPDATE_NORMS * piece->tensor;
     return (struct adafactor_step_args){.master = master_at(state, piece),
                                         .direction = direction_of(pass, place, piece),
                                         .span = piece->span,
@@ -211,7 +215,7 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
 
 // On the host a part of it at a time, so that each is on its way while the next is updated.
 static enum status step_on_host(const struct pass *pass, struct stream *stream,
-                                const struct factors_place *place, const struct piece *piece) {
+                                const struct second_moments_place *place, const struct piece *piece) {
     struct model_states *state = pass->state;
     int copy = state->placement.current;
     for (size_t done = 0; done < piece->span.n; done += OFFLOAD_PIECE) {
@@ -230,7 +234,7 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
 }
 
 static enum status step_piece(const struct pass *pass, struct stream *stream,
-                              const struct factors_place *place, const struct piece *piece) {
+                              const struct second_moments_place *place, const struct piece *piece) {
     if (piece->placed->on_host)
         return step_on_host(pass, stream, place, piece);
     struct adafactor_step_args args = step_args(pass, place, piece);
@@ -243,36 +247,36 @@ static enum status step_piece(const struct pass *pass, struct stream *stream,
 // ---- a step
 
 static size_t n_norms(const struct model_states *state) {
-    return FACTORS_NORMS * (size_t)state->params->n_params;
+    return UPDATE_NORMS * (size_t)state->params->n_params;
 }
 
 enum status adafactor_update(struct model_states *state, struct stream *stream,
                              const struct adafactor_call *call) {
-    const struct factors *factors = &state->factors;
+    const struct second_moments *moments = &state->second_moments;
     const struct pass sums = {state, call, sum_piece}, norms = {state, call, norm_piece},
                       steps = {state, call, step_piece};
-    TRY(sum_up(&sums, stream, factors->device.sums, factors->host.sums, 2 * factors->n));
-    move_factors(state, call);
+    TRY(sum_up(&sums, stream, moments->device.sums, moments->host.sums, 2 * moments->n));
+    update_second_moments(state, call);
     TRY(send_scales(state, stream));
-    TRY(sum_up(&norms, stream, factors->device.norms, factors->host.norms, n_norms(state)));
+    TRY(sum_up(&norms, stream, moments->device.norms, moments->host.norms, n_norms(state)));
     TRY(visit_device(&steps, stream));
     return visit_host(&steps);
 }
 
 enum status adafactor_skip(struct model_states *state) {
-    const struct factors *factors = &state->factors;
+    const struct second_moments *moments = &state->second_moments;
     if (!sums_are_shared(state))
         return STATUS_OK;
     // What stands there is finite or not, and read by nobody.
-    TRY(comm_all_reduce(state->comm, factors->host.sums, 2 * factors->n));
-    return comm_all_reduce(state->comm, factors->host.norms, n_norms(state));
+    TRY(comm_all_reduce(state->comm, moments->host.sums, 2 * moments->n));
+    return comm_all_reduce(state->comm, moments->host.norms, n_norms(state));
 }
 
 void adafactor_traffic(const struct model_states *state, uint64_t *bytes, uint64_t *calls) {
     *bytes = *calls = 0;
-    if (state->factors.n == 0 || state->world == 1 || !sums_are_shared(state))
+    if (state->second_moments.n == 0 || state->world == 1 || !sums_are_shared(state))
         return;
-    *bytes = comm_all_reduce_bytes(state->rank, state->world, 2 * state->factors.n) +
+    *bytes = comm_all_reduce_bytes(state->rank, state->world, 2 * state->second_moments.n) +
              comm_all_reduce_bytes(state->rank, state->world, n_norms(state));
     *calls = 2;
 }

@@ -172,7 +172,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
     TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, shard, &state->offload,
                        device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
-    TRY(factors_init(&state->factors, config, params, device, table));
+    TRY(second_moments_init(&state->second_moments, config, params, device, table));
     return add_bounces(state, table);
 }
 
@@ -182,7 +182,7 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     state->host = host;
     placement_bind(&state->placement, table);
     norm_bind(&state->norm, table);
-    factors_bind(&state->factors, table);
+    second_moments_bind(&state->second_moments, table);
     TRY(parameters_bind(&state->parameters, table, comm));
     if (state->options.offload_param)
         parameters_keep(&state->parameters, placement_host_params(&state->placement));
@@ -202,7 +202,7 @@ void model_states_free(struct model_states *state) {
     gradients_free(&state->gradients);
     offload_free(&state->offload);
     norm_free(&state->norm);
-    factors_free(&state->factors);
+    second_moments_free(&state->second_moments);
     placement_free(&state->placement);
     if (!state->partition_is_lent)
         partition_free(&state->partition);
@@ -383,9 +383,10 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
                               const struct checkpoint_source *source, bool all_kinds) {
     for (int i = 0; i < state->placement.n_spans; i++)
         TRY(load_span(state, stream, source, all_kinds, &state->placement.spans[i]));
-    for (int unit = 0; unit < state->params->n_units && all_kinds && state->factors.n > 0; unit++)
-        TRY(source->read(source->context, CHECKPOINT_FACTORS, unit, 0, factors_of_unit(state->params, unit),
-                         factors_unit_at(&state->factors, unit)));
+    for (int unit = 0; unit < state->params->n_units && all_kinds && state->second_moments.n > 0; unit++)
+        TRY(source->read(source->context, CHECKPOINT_SECOND_MOMENTS, unit, 0,
+                         second_moments_of_unit(state->params, unit),
+                         second_moments_at(&state->second_moments, unit)));
     if (state->options.offload_optimizer)
         TRY(offload_params_sent(&state->offload, stream));
     TRY(state->device->synchronize(stream));
@@ -407,8 +408,8 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
     struct state_reader *reader = context;
     struct model_states *state = reader->state;
     comm_progress(state->comm);
-    if (kind == CHECKPOINT_FACTORS) {
-        memcpy(out, factors_unit_at(&state->factors, unit) + begin, (end - begin) * sizeof *out);
+    if (kind == CHECKPOINT_SECOND_MOMENTS) {
+        memcpy(out, second_moments_at(&state->second_moments, unit) + begin, (end - begin) * sizeof *out);
         return STATUS_OK;
     }
     for (size_t at = begin; at < end;) {

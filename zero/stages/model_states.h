@@ -27,8 +27,8 @@ struct model_states {
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
-    struct factors factors; // Adafactor's
-    struct comm *comm;      // from model_states_bind
+    struct second_moments second_moments; // Adafactor's
+    struct comm *comm;                    // from model_states_bind
     int bounce_region, narrow_region, scales_region;
     float *bounce; // host, CHECKPOINT_CHUNK elements: between where state is kept and files
     void *narrow;  // moments of a chunk as they are kept, where that is not fp32

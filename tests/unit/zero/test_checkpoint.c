@@ -135,20 +135,21 @@ static void test_factors(void **state) {
             if (params.params[i].unit == unit)
                 n += (size_t)params.params[i].shape[0] +
                      (params.params[i].n_dims > 1 ? (size_t)params.params[i].shape[1] : 0);
-        assert_int_equal(checkpoint_kind_elements(&params, CHECKPOINT_FACTORS, unit), n);
-        EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, unit, 0, n, values));
+        assert_int_equal(checkpoint_kind_elements(&params, CHECKPOINT_SECOND_MOMENTS, unit), n);
+        EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, unit, 0, n, values));
         for (size_t i = 0; i < n; i++)
-            assert_true(values[i] == value_of(CHECKPOINT_FACTORS, unit, i));
-        EXPECT_FAILURE(STATUS_FAILED,
-                       checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, unit, n - 1, n + 1, values),
-                       "unit");
+            assert_true(values[i] == value_of(CHECKPOINT_SECOND_MOMENTS, unit, i));
+        EXPECT_FAILURE(
+            STATUS_FAILED,
+            checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, unit, n - 1, n + 1, values), "unit");
     }
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_M, 0, 0, 1, values),
                    "holds no \"m\"");
     checkpoint_close(checkpoint);
     EXPECT_OK(write_step(7)); // with moments
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
-    EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_FACTORS, 0, 0, 1, values),
+    EXPECT_FAILURE(STATUS_INVALID,
+                   checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, 0, 0, 1, values),
                    "holds no \"factors\"");
     checkpoint_close(checkpoint);
     free(values);
