@@ -133,10 +133,10 @@ static void plan_reduction(const struct model_states *state, uint64_t n_micro, s
     size_t owned = state->partition.rank_elements[state->rank];
     for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
         struct param_range range = gradients->reductions[i].range;
-        calls += transfers_n_calls(range.end - range.begin, options->reduce_bucket);
+        calls += buckets_count(range.end - range.begin, options->reduce_bucket);
     }
     if (options->stage < 2)
-        calls = transfers_n_calls(params->n_elements, options->reduce_bucket);
+        calls = buckets_count(params->n_elements, options->reduce_bucket);
     out->bytes[COMM_REDUCE_SCATTER] =
         times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
     out->calls[COMM_REDUCE_SCATTER] = times * calls;
@@ -149,7 +149,7 @@ static void plan_gathers(const struct model_states *state, uint64_t n_micro, str
     size_t owned = state->partition.rank_elements[state->rank], size = dtype_size(state->type);
     if (options->stage < 3) { // gradients in stage 0, parameters in 1 and 2
         out->bytes[COMM_ALL_GATHER] = owned * others * (options->stage == 0 ? sizeof(float) : size);
-        out->calls[COMM_ALL_GATHER] = transfers_n_calls(params->n_elements, options->allgather_bucket);
+        out->calls[COMM_ALL_GATHER] = buckets_count(params->n_elements, options->allgather_bucket);
         return;
     }
     size_t persistent = 0;
@@ -158,10 +158,10 @@ static void plan_gathers(const struct model_states *state, uint64_t n_micro, str
         uint64_t times = n_micro * uses_of(state, i);
         struct share share = share_of_rank(state, fetch), all = share_of_all(state, fetch);
         out->bytes[COMM_ALL_GATHER] += (times * share.fetched + share.persistent) * size * others;
-        out->calls[COMM_ALL_GATHER] += times * transfers_n_calls(all.fetched, options->allgather_bucket);
+        out->calls[COMM_ALL_GATHER] += times * buckets_count(all.fetched, options->allgather_bucket);
         persistent += all.persistent;
     }
-    out->calls[COMM_ALL_GATHER] += transfers_n_calls(persistent, options->allgather_bucket);
+    out->calls[COMM_ALL_GATHER] += buckets_count(persistent, options->allgather_bucket);
 }
 
 void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out) {

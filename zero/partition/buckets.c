@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-void transfers_init(struct transfers *transfers, size_t most) {
-    *transfers = (struct transfers){.most = most};
+void buckets_init(struct buckets *buckets, size_t bucket_elements) {
+    *buckets = (struct buckets){.bucket_elements = bucket_elements};
 }
 
 // The array with room for one more of `size` bytes, or NULL: then it is as it was.
@@ -19,95 +19,94 @@ static void *grow(void *array, int n, int *capacity, size_t size) {
 }
 
 static enum status out_of_memory(void) {
-    return FAIL(STATUS_FAILED, "out of memory for the list of transfers between ranks");
+    return FAIL(STATUS_FAILED, "out of memory for the list of buckets between ranks");
 }
 
-static enum status too_many_calls(size_t most) {
+static enum status too_many_calls(size_t bucket_elements) {
     return FAIL(STATUS_INVALID,
                 "buckets of %zu elements make more than %d calls between ranks in a step; raise "
                 "zero_optimization.reduce_bucket_size and allgather_bucket_size",
-                most, TRANSFERS_MOST_CALLS);
+                bucket_elements, BUCKETS_MAX_CALLS);
 }
 
-enum status transfers_check(size_t elements, size_t most) {
-    return transfers_n_calls(elements, most) <= TRANSFERS_MOST_CALLS ? STATUS_OK : too_many_calls(most);
+enum status buckets_check(size_t elements, size_t bucket_elements) {
+    return buckets_count(elements, bucket_elements) <= BUCKETS_MAX_CALLS ? STATUS_OK
+                                                                         : too_many_calls(bucket_elements);
 }
 
-static enum status begin_call(struct transfers *transfers) {
-    if (transfers->n_calls == TRANSFERS_MOST_CALLS)
-        return too_many_calls(transfers->most);
-    int capacity = transfers->calls_capacity;
-    void *units = grow(transfers->last_unit, transfers->n_calls, &capacity, sizeof *transfers->last_unit);
+static enum status begin_call(struct buckets *buckets) {
+    if (buckets->n_calls == BUCKETS_MAX_CALLS)
+        return too_many_calls(buckets->bucket_elements);
+    int capacity = buckets->calls_capacity;
+    void *units = grow(buckets->last_unit, buckets->n_calls, &capacity, sizeof *buckets->last_unit);
     if (!units)
         return out_of_memory();
-    transfers->last_unit = units;
-    void *calls =
-        grow(transfers->calls, transfers->n_calls, &transfers->calls_capacity, sizeof *transfers->calls);
+    buckets->last_unit = units;
+    void *calls = grow(buckets->calls, buckets->n_calls, &buckets->calls_capacity, sizeof *buckets->calls);
     if (!calls)
         return out_of_memory();
-    transfers->calls = calls;
-    transfers->calls[transfers->n_calls++] = (struct transfer){0};
+    buckets->calls = calls;
+    buckets->calls[buckets->n_calls++] = (struct transfer){0};
     return STATUS_OK;
 }
 
-static enum status add_piece(struct transfers *transfers, struct comm_piece piece, int unit) {
-    struct transfer *call = transfers->n_calls > 0 ? &transfers->calls[transfers->n_calls - 1] : NULL;
-    if (!call || call->elements == transfers->most) {
-        TRY(begin_call(transfers));
-        call = &transfers->calls[transfers->n_calls - 1];
+static enum status add_span(struct buckets *buckets, struct comm_piece piece, int unit) {
+    struct transfer *call = buckets->n_calls > 0 ? &buckets->calls[buckets->n_calls - 1] : NULL;
+    if (!call || call->elements == buckets->bucket_elements) {
+        TRY(begin_call(buckets));
+        call = &buckets->calls[buckets->n_calls - 1];
     }
-    void *pieces =
-        grow(transfers->pieces, transfers->n_pieces, &transfers->pieces_capacity, sizeof *transfers->pieces);
+    void *pieces = grow(buckets->spans, buckets->n_spans, &buckets->spans_capacity, sizeof *buckets->spans);
     if (!pieces)
         return out_of_memory();
-    transfers->pieces = pieces;
-    transfers->pieces[transfers->n_pieces++] = piece;
+    buckets->spans = pieces;
+    buckets->spans[buckets->n_spans++] = piece;
     call->n_pieces++;
     call->elements += piece.elements;
-    transfers->last_unit[transfers->n_calls - 1] = unit;
+    buckets->last_unit[buckets->n_calls - 1] = unit;
     return STATUS_OK;
 }
 
-static size_t place_of(struct transfer_place place, const struct partition_span *span, size_t element) {
-    if (place.where == TRANSFER_AT)
+static size_t offset_in(struct buffer_layout place, const struct partition_span *span, size_t element) {
+    if (place.where == LAYOUT_SHIFTED)
         return place.shift + element;
     size_t in_shard = span->shard_offset + (element - span->begin);
-    return place.where == TRANSFER_IN_SHARD ? in_shard : in_shard - span->share_offset;
+    return place.where == LAYOUT_SHARD ? in_shard : in_shard - span->unit_shard_offset;
 }
 
-enum status transfers_add(struct transfers *transfers, const struct partition *partition, int unit,
-                          size_t begin, size_t end, struct transfer_place in, struct transfer_place out) {
+enum status buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
+                        size_t end, struct buffer_layout in, struct buffer_layout out) {
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
         const struct partition_span *span = &partition->spans[i];
         size_t from = begin > span->begin ? begin : span->begin, to = end < span->end ? end : span->end;
         while (from < to) {
-            size_t used = transfers->n_calls > 0 ? transfers->calls[transfers->n_calls - 1].elements : 0;
-            size_t room = transfers->most - used % transfers->most;
+            size_t used = buckets->n_calls > 0 ? buckets->calls[buckets->n_calls - 1].elements : 0;
+            size_t room = buckets->bucket_elements - used % buckets->bucket_elements;
             size_t n = to - from < room ? to - from : room;
             const struct comm_piece piece = {.owner = span->owner,
-                                             .in = place_of(in, span, from),
-                                             .out = place_of(out, span, from),
+                                             .in = offset_in(in, span, from),
+                                             .out = offset_in(out, span, from),
                                              .elements = n};
-            TRY(add_piece(transfers, piece, unit));
+            TRY(add_span(buckets, piece, unit));
             from += n;
         }
     }
     return STATUS_OK;
 }
 
-enum status transfers_finish(struct transfers *transfers) {
-    struct comm_piece *pieces = transfers->pieces;
-    for (int i = 0; i < transfers->n_calls; i++) {
-        transfers->calls[i].pieces = pieces;
-        TRY(comm_pieces_link(pieces, transfers->calls[i].n_pieces));
-        pieces += transfers->calls[i].n_pieces;
+enum status buckets_finish(struct buckets *buckets) {
+    struct comm_piece *pieces = buckets->spans;
+    for (int i = 0; i < buckets->n_calls; i++) {
+        buckets->calls[i].pieces = pieces;
+        TRY(comm_pieces_link(pieces, buckets->calls[i].n_pieces));
+        pieces += buckets->calls[i].n_pieces;
     }
     return STATUS_OK;
 }
 
-void transfers_free(struct transfers *transfers) {
-    free(transfers->calls);
-    free(transfers->last_unit);
-    free(transfers->pieces);
-    *transfers = (struct transfers){0};
+void buckets_free(struct buckets *buckets) {
+    free(buckets->calls);
+    free(buckets->last_unit);
+    free(buckets->spans);
+    *buckets = (struct buckets){0};
 }

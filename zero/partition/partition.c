@@ -132,7 +132,7 @@ static void place_unit(struct partition *partition, int unit) {
     struct partition_span *begin = &partition->spans[partition->first_span[unit]];
     struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
     for (struct partition_span *span = begin; span < end; span++)
-        span->share_offset = partition->rank_elements[span->owner];
+        span->unit_shard_offset = partition->rank_elements[span->owner];
     for (struct partition_span *span = begin; span < end; span++) {
         span->shard_offset = partition->rank_elements[span->owner];
         partition->rank_elements[span->owner] += span->end - span->begin;

@@ -18,8 +18,8 @@ enum status partition_find(const char *name, enum partition_kind *kind) MUST_CHE
 struct partition_span {
     int unit, owner;
     size_t begin, end;
-    size_t shard_offset; // where they stand in the owner's shard
-    size_t share_offset; // where the owner's first span of this unit stands there
+    size_t shard_offset;      // where they stand in the owner's shard
+    size_t unit_shard_offset; // where the owner's first span of this unit stands there
 };
 
 // Of each unit the spans cover all elements once, in order.

@@ -7,31 +7,31 @@
 
 // ---- laying out
 
-static bool keeps_all(const struct gradients *gradients) {
+static bool has_all(const struct gradients *gradients) {
     return gradients->options->stage <= 1;
 }
 
 // Backward has the last unit first.
-static enum status lay_out_together(struct gradients *gradients) {
+static enum status build_whole_model_buckets(struct gradients *gradients) {
     const struct params *params = gradients->params;
     const struct partition *partition = gradients->partition;
     bool to_shard = stage_reduces_to_shard(gradients->options);
-    transfers_init(&gradients->together, gradients->options->reduce_bucket);
+    buckets_init(&gradients->reduce_buckets, gradients->options->reduce_bucket);
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
         const struct param_unit *u = &params->units[unit];
-        struct transfer_place here = PLACE_AT(u->offset);
-        TRY(transfers_add(&gradients->together, partition, unit, 0, u->elements, here,
-                          to_shard ? PLACE_SHARD : here));
+        struct buffer_layout here = BUFFER_AT(u->offset);
+        TRY(buckets_add(&gradients->reduce_buckets, partition, unit, 0, u->elements, here,
+                        to_shard ? BUFFER_SHARD : here));
     }
-    TRY(transfers_finish(&gradients->together));
-    transfers_init(&gradients->spread, gradients->options->allgather_bucket);
+    TRY(buckets_finish(&gradients->reduce_buckets));
+    buckets_init(&gradients->gather_buckets, gradients->options->allgather_bucket);
     for (int unit = 0; gradients->options->stage == 0 && unit < params->n_units; unit++) {
         const struct param_unit *u = &params->units[unit];
-        struct transfer_place here = PLACE_AT(u->offset);
-        TRY(transfers_add(&gradients->spread, partition, unit, 0, u->elements, to_shard ? PLACE_SHARD : here,
-                          here));
+        struct buffer_layout here = BUFFER_AT(u->offset);
+        TRY(buckets_add(&gradients->gather_buckets, partition, unit, 0, u->elements,
+                        to_shard ? BUFFER_SHARD : here, here));
     }
-    TRY(transfers_finish(&gradients->spread));
+    TRY(buckets_finish(&gradients->gather_buckets));
     return STATUS_OK;
 }
 
@@ -53,31 +53,31 @@ static enum status list_reductions(struct gradients *gradients) {
     return STATUS_OK;
 }
 
-static enum status lay_out_reduction(struct gradients *gradients, struct reduction *reduction) {
-    reduction->calls = &reduction->own;
-    transfers_init(&reduction->own, gradients->options->reduce_bucket);
-    TRY(transfers_add(&reduction->own, gradients->partition, reduction->unit, reduction->range.begin,
-                      reduction->range.end, PLACE_AT(0 - reduction->range.begin), PLACE_SHARE));
-    return transfers_finish(&reduction->own);
+static enum status build_reduction_buckets(struct gradients *gradients, struct reduction *reduction) {
+    reduction->buckets = &reduction->own_buckets;
+    buckets_init(&reduction->own_buckets, gradients->options->reduce_bucket);
+    TRY(buckets_add(&reduction->own_buckets, gradients->partition, reduction->unit, reduction->range.begin,
+                    reduction->range.end, BUFFER_AT(0 - reduction->range.begin), BUFFER_UNIT_SHARD));
+    return buckets_finish(&reduction->own_buckets);
 }
 
-static enum status lay_out_reductions(struct gradients *gradients) {
+static enum status build_all_reduction_buckets(struct gradients *gradients) {
     const struct params *params = gradients->params;
     for (int unit = 0; unit < params->n_units; unit++) {
         bool repeats = partition_repeats(gradients->partition, params, unit);
         int first = gradients->first_reduction[unit], end = gradients->first_reduction[unit + 1];
         for (int r = first; r < end; r++) {
             if (repeats)
-                gradients->reductions[r].calls = gradients->reductions[r - (end - first)].calls;
+                gradients->reductions[r].buckets = gradients->reductions[r - (end - first)].buckets;
             else
-                TRY(lay_out_reduction(gradients, &gradients->reductions[r]));
+                TRY(build_reduction_buckets(gradients, &gradients->reductions[r]));
         }
     }
     return STATUS_OK;
 }
 
-enum status gradients_lay_out(struct gradients *gradients) {
-    return keeps_all(gradients) ? lay_out_together(gradients) : lay_out_reductions(gradients);
+enum status gradients_build_buckets(struct gradients *gradients) {
+    return has_all(gradients) ? build_whole_model_buckets(gradients) : build_all_reduction_buckets(gradients);
 }
 
 // Before anything is laid out, and where nothing will be: whether the lists would be too long.
@@ -85,11 +85,11 @@ static enum status check_calls(const struct gradients *gradients) {
     const struct params *params = gradients->params;
     const struct stage_options *options = gradients->options;
     if (options->stage == 0)
-        TRY(transfers_check(params->n_elements, options->allgather_bucket));
-    if (keeps_all(gradients))
-        return transfers_check(params->n_elements, options->reduce_bucket);
+        TRY(buckets_check(params->n_elements, options->allgather_bucket));
+    if (has_all(gradients))
+        return buckets_check(params->n_elements, options->reduce_bucket);
     for (int unit = 0; unit < params->n_units; unit++)
-        TRY(transfers_check(params->units[unit].elements, options->reduce_bucket));
+        TRY(buckets_check(params->units[unit].elements, options->reduce_bucket));
     return STATUS_OK;
 }
 
@@ -125,7 +125,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                                     .whole_region = -1,
                                     .shard_region = -1};
     TRY(check_calls(gradients));
-    if (keeps_all(gradients)) {
+    if (has_all(gradients)) {
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
                        &gradients->whole_region, "grads"));
     } else {
@@ -143,20 +143,20 @@ enum status gradients_bind(struct gradients *gradients, const struct region_tabl
     gradients->comm = comm;
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
     gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
-    if (!keeps_all(gradients)) {
+    if (!has_all(gradients)) {
         gradients->embeddings.data = region_data(table, gradients->embeddings.region);
         for (int i = 0; i < gradients->n_pool; i++)
             gradients->pool[i].data = region_data(table, gradients->pool[i].region);
     }
-    return gradients_lay_out(gradients);
+    return gradients_build_buckets(gradients);
 }
 
 void gradients_free(struct gradients *gradients) {
-    transfers_free(&gradients->together);
-    transfers_free(&gradients->spread);
+    buckets_free(&gradients->reduce_buckets);
+    buckets_free(&gradients->gather_buckets);
     int n = gradients->first_reduction ? gradients->first_reduction[gradients->params->n_units] : 0;
     for (int r = 0; r < n; r++)
-        transfers_free(&gradients->reductions[r].own);
+        buckets_free(&gradients->reductions[r].own_buckets);
     free(gradients->reductions);
     free(gradients->first_reduction);
     *gradients = (struct gradients){0};
@@ -189,9 +189,9 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
-    gradients->sent = 0;
+    gradients->n_issued = 0;
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
-    if (!keeps_all(gradients) || !gradients->beta_zero)
+    if (!has_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
     for (int unit = 0; unit < gradients->params->n_units; unit++)
@@ -225,7 +225,7 @@ static bool by_group(const struct gradients *gradients, int unit) {
 }
 
 // *out: from where the elements of the reduction's range are found as in the whole unit.
-static enum status lend(struct gradients *gradients, struct stream *stream, int index, void **out) {
+static enum status acquire_buffer(struct gradients *gradients, struct stream *stream, int index, void **out) {
     const struct reduction *reduction = &gradients->reductions[index];
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     if (!buffer)
@@ -241,41 +241,42 @@ static enum status lend(struct gradients *gradients, struct stream *stream, int 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) {
     view->beta_zero = gradients->beta_zero;
-    if (keeps_all(gradients)) {
+    if (has_all(gradients)) {
         view->grads = gradients->whole + gradients->params->units[unit].offset;
         return STATUS_OK;
     }
     return by_group(gradients, unit)
                ? STATUS_OK
-               : lend(gradients, stream, gradients->first_reduction[unit], &view->grads);
+               : acquire_buffer(gradients, stream, gradients->first_reduction[unit], &view->grads);
 }
 
 enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
                                     enum block_group group, struct unit_view *view) {
     return by_group(gradients, unit)
-               ? lend(gradients, stream, gradients->first_reduction[unit] + (int)group, &view->grads)
+               ? acquire_buffer(gradients, stream, gradients->first_reduction[unit] + (int)group,
+                                &view->grads)
                : STATUS_OK;
 }
 
-static enum status reduce(struct gradients *gradients, struct stream *stream, const struct transfer *call,
-                          const float *from, float *to, comm_work *work) {
+static enum status reduce_bucket(struct gradients *gradients, struct stream *stream,
+                                 const struct transfer *call, const float *from, float *to, comm_work *work) {
     return comm_reduce_scatter(gradients->comm, stream, call, from, to,
                                gradients->options->gradient_comm_dtype, gradients->accumulating, work);
 }
 
 // Calls go through all units, the last first, wherever a bucket is full.
-static enum status ready_together(struct gradients *gradients, struct stream *stream, int unit) {
+static enum status reduce_full_buckets(struct gradients *gradients, struct stream *stream, int unit) {
     const struct params *params = gradients->params;
-    const struct transfers *calls = &gradients->together;
+    const struct buckets *calls = &gradients->reduce_buckets;
     float *to = gradients->shard ? gradients->shard : gradients->whole;
     comm_work work = 0;
     while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit) {
         const struct transfer *call = &calls->calls[gradients->next_call++];
-        TRY(reduce(gradients, stream, call, gradients->whole, to, &work));
-        gradients->sent += call->elements;
+        TRY(reduce_bucket(gradients, stream, call, gradients->whole, to, &work));
+        gradients->n_issued += call->elements;
     }
     int lowest = params->n_units; // whose elements were all sent
-    while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->sent)
+    while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->n_issued)
         lowest--;
     return offload_reduced(gradients->offload, stream, lowest, work);
 }
@@ -291,8 +292,8 @@ static enum status reduce_range(struct gradients *gradients, struct stream *stre
         TRY(offload_staging(gradients->offload, stream, reduction->unit, &to));
     else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
         to += owned->spans[owned->first[reduction->unit]].in_shard;
-    for (int i = 0; i < reduction->calls->n_calls; i++)
-        TRY(reduce(gradients, stream, &reduction->calls->calls[i], buffer->data, to, &buffer->work));
+    for (int i = 0; i < reduction->buckets->n_calls; i++)
+        TRY(reduce_bucket(gradients, stream, &reduction->buckets->calls[i], buffer->data, to, &buffer->work));
     buffer->reduction = -1;
     *work = buffer->work;
     return STATUS_OK;
@@ -301,8 +302,8 @@ static enum status reduce_range(struct gradients *gradients, struct stream *stre
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
     if (!gradients->reducing)
         return STATUS_OK;
-    if (keeps_all(gradients))
-        return ready_together(gradients, stream, unit);
+    if (has_all(gradients))
+        return reduce_full_buckets(gradients, stream, unit);
     if (!by_group(gradients, unit))
         TRY(reduce_range(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
     return offload_reduced(gradients->offload, stream, unit, gradients->latest);
@@ -319,9 +320,9 @@ enum status gradients_ready_group(struct gradients *gradients, struct stream *st
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {
     comm_work work;
     const float *from = gradients->shard ? gradients->shard : gradients->whole;
-    for (int i = 0; i < gradients->spread.n_calls; i++)
-        TRY(comm_all_gather(gradients->comm, stream, &gradients->spread.calls[i], from, gradients->whole,
-                            DTYPE_F32, &work));
+    for (int i = 0; i < gradients->gather_buckets.n_calls; i++)
+        TRY(comm_all_gather(gradients->comm, stream, &gradients->gather_buckets.calls[i], from,
+                            gradients->whole, DTYPE_F32, &work));
     TRY(comm_wait_all(gradients->comm));
     return offload_finish(gradients->offload, stream);
 }

@@ -21,8 +21,8 @@
 struct reduction {
     int unit;
     struct param_range range;
-    struct transfers own;          // into what the owners have of the unit
-    const struct transfers *calls; // those, or the same of an earlier unit
+    struct buckets own_buckets;    // into what the owners have of the unit
+    const struct buckets *buckets; // those, or the same of an earlier unit
 };
 
 // A buffer for what one reduction sends.
@@ -43,16 +43,16 @@ struct gradients {
     float *whole, *shard; // NULL where the stage has none
     struct gradient_buffer embeddings, pool[GRADIENT_POOL];
     int n_pool;
-    struct transfers together; // stages 0 and 1: all units, the last first
+    struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
-    struct reduction *reductions; // stages 2 and 3
-    int *first_reduction;         // (n_units + 1) the reductions of a unit
-    struct transfers spread;      // stage 0: the sums, to all
-    comm_work latest;             // stages 2 and 3: of the reduction begun last
-    int next_call;                // of `together`
-    size_t sent;                  // elements of the calls before it
-    bool beta_zero;               // this micro-batch's are the first in their buffers
-    bool accumulating, reducing;  // the shard holds earlier micro-batches; this one's backward reduces
+    struct reduction *reductions;  // stages 2 and 3
+    int *first_reduction;          // (n_units + 1) the reductions of a unit
+    struct buckets gather_buckets; // stage 0: the sums, to all
+    comm_work latest;              // stages 2 and 3: of the reduction begun last
+    int next_call;                 // of `together`
+    size_t n_issued;               // elements of the calls before it
+    bool beta_zero;                // this micro-batch's are the first in their buffers
+    bool accumulating, reducing;   // the shard holds earlier micro-batches; this one's backward reduces
 };
 
 // Adds regions for the rank that owns shard_elements. `partition` and `offload` must outlive it.
@@ -61,7 +61,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                            size_t shard_elements, struct offload *offload, struct device *device,
                            struct region_table *table) MUST_CHECK;
 // Lays the transfers out, without memory or others: gradients_bind does.
-enum status gradients_lay_out(struct gradients *gradients) MUST_CHECK;
+enum status gradients_build_buckets(struct gradients *gradients) MUST_CHECK;
 // Finds the regions and lays the transfers out.
 enum status gradients_bind(struct gradients *gradients, const struct region_table *table,
                            struct comm *comm) MUST_CHECK;

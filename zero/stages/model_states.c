@@ -185,7 +185,7 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     second_moments_bind(&state->second_moments, table);
     TRY(parameters_bind(&state->parameters, table, comm));
     if (state->options.offload_param)
-        parameters_keep(&state->parameters, placement_host_params(&state->placement));
+        parameters_set_shard(&state->parameters, placement_host_params(&state->placement));
     TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
                      state->gradients.shard));
@@ -390,7 +390,7 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     if (state->options.offload_optimizer)
         TRY(offload_params_sent(&state->offload, stream));
     TRY(state->device->synchronize(stream));
-    return parameters_updated(&state->parameters, stream);
+    return parameters_gather_updated(&state->parameters, stream);
 }
 
 // The part that holds the element.

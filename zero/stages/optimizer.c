@@ -160,7 +160,7 @@ static enum status accept(struct optimizer *optimizer, const struct optimizer_ca
     }
     placement->current = call->to;
     if (state->options.offload_param)
-        parameters_keep(&state->parameters, placement_host_params(placement));
+        parameters_set_shard(&state->parameters, placement_host_params(placement));
     return STATUS_OK;
 }
 
@@ -204,7 +204,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
         TRY(update_elementwise(optimizer, stream, &call));
     if (state->options.offload_optimizer)
         TRY(offload_params_sent(&state->offload, stream));
-    return parameters_updated(&state->parameters, stream);
+    return parameters_gather_updated(&state->parameters, stream);
 }
 
 // Nothing changed, but every step sends what the plan says.
@@ -215,5 +215,5 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
         TRY(speculation_wait(optimizer->speculation, &n_done));
     if (optimizer->adafactor)
         TRY(adafactor_skip(optimizer->state));
-    return parameters_updated(&optimizer->state->parameters, stream);
+    return parameters_gather_updated(&optimizer->state->parameters, stream);
 }

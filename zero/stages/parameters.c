@@ -46,63 +46,63 @@ static void list_fetches(struct parameters *parameters) {
 
 // The owners' places are in what each has of the unit, so that units that are alike have the same calls: with
 // thousands of ranks a list has thousands of pieces.
-static enum status lay_out_fetch(struct parameters *parameters, struct fetch *fetch) {
-    struct transfer_place there = PLACE_AT(0 - fetch->range.begin);
-    struct transfer_place from = parameters->options->offload_param ? there : PLACE_SHARE;
-    fetch->calls = &fetch->own;
-    transfers_init(&fetch->own, parameters->options->allgather_bucket);
+static enum status build_fetch_buckets(struct parameters *parameters, struct fetch *fetch) {
+    struct buffer_layout there = BUFFER_AT(0 - fetch->range.begin);
+    struct buffer_layout from = parameters->options->offload_param ? there : BUFFER_UNIT_SHARD;
+    fetch->buckets = &fetch->own_buckets;
+    buckets_init(&fetch->own_buckets, parameters->options->allgather_bucket);
     for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         if (parameters->persistent_offset[i] == NOT_PERSISTENT)
-            TRY(transfers_add(&fetch->own, parameters->partition, fetch->unit, param->offset,
-                              param->offset + param->elements, from, there));
+            TRY(buckets_add(&fetch->own_buckets, parameters->partition, fetch->unit, param->offset,
+                            param->offset + param->elements, from, there));
     }
-    return transfers_finish(&fetch->own);
+    return buckets_finish(&fetch->own_buckets);
 }
 
-static enum status lay_out_fetches(struct parameters *parameters) {
+static enum status build_all_fetch_buckets(struct parameters *parameters) {
     const struct params *params = parameters->params;
     for (int unit = 0; unit < params->n_units; unit++) {
         bool repeats = partition_repeats(parameters->partition, params, unit);
         int first = parameters->first_fetch[unit], end = parameters->first_fetch[unit + 1];
         for (int f = first; f < end; f++) {
             if (repeats)
-                parameters->fetches[f].calls = parameters->fetches[f - (end - first)].calls;
+                parameters->fetches[f].buckets = parameters->fetches[f - (end - first)].buckets;
             else
-                TRY(lay_out_fetch(parameters, &parameters->fetches[f]));
+                TRY(build_fetch_buckets(parameters, &parameters->fetches[f]));
         }
     }
     return STATUS_OK;
 }
 
-static enum status lay_out_persistent(struct parameters *parameters) {
+static enum status build_persistent_buckets(struct parameters *parameters) {
     const struct params *params = parameters->params;
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         size_t offset = parameters->persistent_offset[i];
-        struct transfer_place to = PLACE_AT(offset - param->offset);
+        struct buffer_layout to = BUFFER_AT(offset - param->offset);
         if (offset != NOT_PERSISTENT)
-            TRY(transfers_add(&parameters->updated, parameters->partition, param->unit, param->offset,
-                              param->offset + param->elements,
-                              parameters->options->offload_param ? to : PLACE_SHARD, to));
+            TRY(buckets_add(&parameters->update_buckets, parameters->partition, param->unit, param->offset,
+                            param->offset + param->elements,
+                            parameters->options->offload_param ? to : BUFFER_SHARD, to));
     }
     return STATUS_OK;
 }
 
-enum status parameters_lay_out(struct parameters *parameters) {
+enum status parameters_build_buckets(struct parameters *parameters) {
     const struct params *params = parameters->params;
     const struct stage_options *options = parameters->options;
-    transfers_init(&parameters->updated, options->allgather_bucket);
+    buckets_init(&parameters->update_buckets, options->allgather_bucket);
     for (int unit = 0; (options->stage == 1 || options->stage == 2) && unit < params->n_units; unit++) {
-        struct transfer_place here = PLACE_AT(params->units[unit].offset);
-        TRY(transfers_add(&parameters->updated, parameters->partition, unit, 0, params->units[unit].elements,
-                          here, here));
+        struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
+        TRY(buckets_add(&parameters->update_buckets, parameters->partition, unit, 0,
+                        params->units[unit].elements, here, here));
     }
-    if (!parameters_whole(parameters)) {
-        TRY(lay_out_persistent(parameters));
-        TRY(lay_out_fetches(parameters));
+    if (!parameters_has_all(parameters)) {
+        TRY(build_persistent_buckets(parameters));
+        TRY(build_all_fetch_buckets(parameters));
     }
-    return transfers_finish(&parameters->updated);
+    return buckets_finish(&parameters->update_buckets);
 }
 
 static enum status add_slots(struct parameters *parameters, struct region_table *table) {
@@ -146,9 +146,9 @@ static enum status check_calls(const struct parameters *parameters) {
     const struct params *params = parameters->params;
     const struct stage_options *options = parameters->options;
     if (options->stage == 1 || options->stage == 2)
-        return transfers_check(params->n_elements, options->allgather_bucket);
+        return buckets_check(params->n_elements, options->allgather_bucket);
     for (int unit = 0; options->stage == 3 && unit < params->n_units; unit++)
-        TRY(transfers_check(params->units[unit].elements, options->allgather_bucket));
+        TRY(buckets_check(params->units[unit].elements, options->allgather_bucket));
     return STATUS_OK;
 }
 
@@ -163,10 +163,10 @@ enum status parameters_init(struct parameters *parameters, const struct params *
                                       .type = type,
                                       .offload = offload,
                                       .ahead = -1};
-    bool whole = parameters_whole(parameters);
+    bool whole = parameters_has_all(parameters);
     if (!options->offload_param)
         TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
-                       &parameters->kept_region, whole ? "params" : "params of the shard"));
+                       &parameters->stored_region, whole ? "params" : "params of the shard"));
     TRY(check_calls(parameters));
     return whole ? STATUS_OK : init_stage3(parameters, table);
 }
@@ -175,9 +175,9 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
                             struct comm *comm) {
     parameters->comm = comm;
     if (!parameters->options->offload_param)
-        parameters->kept = region_data(table, parameters->kept_region);
-    TRY(parameters_lay_out(parameters));
-    if (parameters_whole(parameters))
+        parameters->stored = region_data(table, parameters->stored_region);
+    TRY(parameters_build_buckets(parameters));
+    if (parameters_has_all(parameters))
         return STATUS_OK;
     parameters->persistent = region_data(table, parameters->persistent_region);
     for (int i = 0; i < N_SLOTS; i++) {
@@ -187,18 +187,18 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
     return event_init(&parameters->asked, parameters->device);
 }
 
-void parameters_keep(struct parameters *parameters, void *shard) {
-    parameters->kept = shard;
+void parameters_set_shard(struct parameters *parameters, void *shard) {
+    parameters->stored = shard;
 }
 
 void parameters_free(struct parameters *parameters) {
-    transfers_free(&parameters->updated);
+    buckets_free(&parameters->update_buckets);
     for (int i = 0; i < N_SLOTS; i++)
         event_free(&parameters->slots[i].loaded);
     event_free(&parameters->asked);
     int n_fetches = parameters->first_fetch ? parameters->first_fetch[parameters->params->n_units] : 0;
     for (int f = 0; f < n_fetches; f++)
-        transfers_free(&parameters->fetches[f].own);
+        buckets_free(&parameters->fetches[f].own_buckets);
     free(parameters->fetches);
     free(parameters->first_fetch);
     free(parameters->persistent_offset);
@@ -211,7 +211,7 @@ static void *at(const struct parameters *parameters, const void *base, size_t el
 }
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
-    return at(parameters, parameters->kept, stage_span_at(span, parameters_whole(parameters)));
+    return at(parameters, parameters->stored, stage_span_at(span, parameters_has_all(parameters)));
 }
 
 // ---- stage 3: fetches come and go
@@ -250,7 +250,7 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
             size_t to = persistent ? offset + (begin - param->offset) : begin;
             TRY(parameters->device->copy(
                 &parameters->offload->in, at(parameters, base, to),
-                at(parameters, parameters->kept, span->in_shard + (begin - span->begin)),
+                at(parameters, parameters->stored, span->in_shard + (begin - span->begin)),
                 (end - begin) * dtype_size(parameters->type)));
         }
     }
@@ -258,10 +258,10 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
 }
 
 // Where this rank's share of a unit stands in the shard.
-static const void *share_at(const struct parameters *parameters, int unit) {
+static const void *unit_shard_at(const struct parameters *parameters, int unit) {
     const struct stage_spans *owned = parameters->offload->owned;
     bool any = owned->first[unit] < owned->first[unit + 1];
-    return at(parameters, parameters->kept, any ? owned->spans[owned->first[unit]].in_shard : 0);
+    return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].in_shard : 0);
 }
 
 // What the caller's stream has done so far comes before what `in` does next: the memory may still be in use.
@@ -270,9 +270,10 @@ static enum status let_in_follow(struct parameters *parameters, struct stream *s
     return event_wait(&parameters->asked, &parameters->offload->in);
 }
 
-static enum status fetch(struct parameters *parameters, struct stream *stream, int index, struct slot *slot) {
+static enum status start_fetch(struct parameters *parameters, struct stream *stream, int index,
+                               struct slot *slot) {
     const struct fetch *fetch = &parameters->fetches[index];
-    const void *from = share_at(parameters, fetch->unit);
+    const void *from = unit_shard_at(parameters, fetch->unit);
     slot->fetch = index;
     parameters->n_fetches++;
     if (parameters->options->offload_param) {
@@ -283,14 +284,14 @@ static enum status fetch(struct parameters *parameters, struct stream *stream, i
         stream = &parameters->offload->in;
         from = slot->data;
     }
-    for (int i = 0; i < fetch->calls->n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &fetch->calls->calls[i], from, slot->data,
+    for (int i = 0; i < fetch->buckets->n_calls; i++)
+        TRY(comm_all_gather(parameters->comm, stream, &fetch->buckets->calls[i], from, slot->data,
                             parameters->type, &slot->work));
     return STATUS_OK;
 }
 
 // Waits for the gathered tensors and puts the persistent ones beside them.
-static enum status complete(struct parameters *parameters, struct stream *stream, struct slot *slot) {
+static enum status finish_fetch(struct parameters *parameters, struct stream *stream, struct slot *slot) {
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
     TRY(event_wait(&slot->loaded, stream));
@@ -316,7 +317,7 @@ static enum status fetch_ahead(struct parameters *parameters, struct stream *str
     if (!slot)
         return STATUS_OK;
     parameters->n_ahead++;
-    return fetch(parameters, stream, ahead, slot);
+    return start_fetch(parameters, stream, ahead, slot);
 }
 
 static bool by_group(const struct parameters *parameters, int unit) {
@@ -328,8 +329,8 @@ static int fetch_of(const struct parameters *parameters, int unit, int group) {
 }
 
 // *out: from where the elements of the fetch's range are found as in the whole unit.
-static enum status hold(struct parameters *parameters, struct stream *stream, int index, struct gpt_next next,
-                        const void **out) {
+static enum status acquire_fetch(struct parameters *parameters, struct stream *stream, int index,
+                                 struct gpt_next next, const void **out) {
     const struct fetch *wanted = &parameters->fetches[index];
     parameters->ahead = next.unit < 0 ? -1 : fetch_of(parameters, next.unit, next.group);
     if (wanted->persists) {
@@ -341,15 +342,15 @@ static enum status hold(struct parameters *parameters, struct stream *stream, in
     if (!slot) {
         slot = free_slot(parameters, wanted);
         assert(slot); // at most two are held at once
-        TRY(fetch(parameters, stream, index, slot));
+        TRY(start_fetch(parameters, stream, index, slot));
     }
     slot->in_use = true;
-    TRY(complete(parameters, stream, slot));
+    TRY(finish_fetch(parameters, stream, slot));
     *out = at(parameters, slot->data, 0 - wanted->range.begin);
     return fetch_ahead(parameters, stream);
 }
 
-static enum status drop(struct parameters *parameters, struct stream *stream, int index) {
+static enum status release_fetch(struct parameters *parameters, struct stream *stream, int index) {
     struct slot *slot = slot_of(parameters, index);
     if (slot && slot->in_use) {
         slot->fetch = -1;
@@ -361,37 +362,39 @@ static enum status drop(struct parameters *parameters, struct stream *stream, in
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
                                struct gpt_next next, const void **out) {
     *out = NULL;
-    if (parameters_whole(parameters)) {
-        *out = at(parameters, parameters->kept, parameters->params->units[unit].offset);
+    if (parameters_has_all(parameters)) {
+        *out = at(parameters, parameters->stored, parameters->params->units[unit].offset);
         return STATUS_OK;
     }
-    return by_group(parameters, unit) ? STATUS_OK
-                                      : hold(parameters, stream, fetch_of(parameters, unit, 0), next, out);
+    return by_group(parameters, unit)
+               ? STATUS_OK
+               : acquire_fetch(parameters, stream, fetch_of(parameters, unit, 0), next, out);
 }
 
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) {
-    return parameters_whole(parameters) || by_group(parameters, unit)
+    return parameters_has_all(parameters) || by_group(parameters, unit)
                ? STATUS_OK
-               : drop(parameters, stream, fetch_of(parameters, unit, 0));
+               : release_fetch(parameters, stream, fetch_of(parameters, unit, 0));
 }
 
 enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
                                      enum block_group group, struct gpt_next next, const void **out) {
     return by_group(parameters, unit)
-               ? hold(parameters, stream, fetch_of(parameters, unit, (int)group), next, out)
+               ? acquire_fetch(parameters, stream, fetch_of(parameters, unit, (int)group), next, out)
                : STATUS_OK;
 }
 
 enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
                                      enum block_group group) {
-    return by_group(parameters, unit) ? drop(parameters, stream, fetch_of(parameters, unit, (int)group))
-                                      : STATUS_OK;
+    return by_group(parameters, unit)
+               ? release_fetch(parameters, stream, fetch_of(parameters, unit, (int)group))
+               : STATUS_OK;
 }
 
-enum status parameters_updated(struct parameters *parameters, struct stream *stream) {
+enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {
     comm_work work;
-    void *to = parameters_whole(parameters) ? parameters->kept : parameters->persistent;
-    const void *from = parameters->kept;
+    void *to = parameters_has_all(parameters) ? parameters->stored : parameters->persistent;
+    const void *from = parameters->stored;
     struct stream *in = stream;
     if (parameters->options->offload_param) {
         TRY(let_in_follow(parameters, stream));
@@ -401,9 +404,9 @@ enum status parameters_updated(struct parameters *parameters, struct stream *str
         in = &parameters->offload->in;
         from = parameters->persistent;
     }
-    for (int i = 0; i < parameters->updated.n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, in, &parameters->updated.calls[i], from, to, parameters->type,
-                            &work));
+    for (int i = 0; i < parameters->update_buckets.n_calls; i++)
+        TRY(comm_all_gather(parameters->comm, in, &parameters->update_buckets.calls[i], from, to,
+                            parameters->type, &work));
     if (parameters->options->offload_param)
         TRY(offload_params_sent(parameters->offload, stream));
     return comm_wait_all(parameters->comm);

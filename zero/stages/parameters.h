@@ -25,8 +25,8 @@ struct fetch {
     int unit;
     struct param_range range;
     bool persists;                 // all its tensors do: they stand there as in the unit
-    struct transfers own;          // of those that do not, from what the owners have of the unit
-    const struct transfers *calls; // those, or the same of an earlier unit
+    struct buckets own_buckets;    // of those that do not, from what the owners have of the unit
+    const struct buckets *buckets; // those, or the same of an earlier unit
 };
 
 // Room for one fetch.
@@ -47,18 +47,18 @@ struct parameters {
     enum dtype type;
     struct offload *offload;
     struct comm *comm; // from parameters_bind
-    int kept_region, persistent_region;
-    void *kept;       // all units one after another, or (stage 3) the shard; with offload_param the host's
+    int stored_region, persistent_region;
+    void *stored;     // all units one after another, or (stage 3) the shard; with offload_param the host's
     void *persistent; // stage 3
     size_t *persistent_offset; // (n_params) elements from there; NOT_PERSISTENT
     const struct partition *partition;
     struct fetch *fetches; // stage 3
     int *first_fetch;      // (n_units + 1) the fetches of a unit
     struct slot slots[N_SLOTS];
-    struct transfers updated;    // after an update: what all ranks need
-    int ahead;                   // the fetch to make when there is room, -1: none
-    uint64_t n_fetches, n_ahead; // made so far, and how many of them before they were asked for
-    struct event asked;          // offload_param: where the caller's stream was when it asked
+    struct buckets update_buckets; // after an update: what all ranks need
+    int ahead;                     // the fetch to make when there is room, -1: none
+    uint64_t n_fetches, n_ahead;   // made so far, and how many of them before they were asked for
+    struct event asked;            // offload_param: where the caller's stream was when it asked
 };
 #define NOT_PERSISTENT SIZE_MAX
 
@@ -68,15 +68,15 @@ enum status parameters_init(struct parameters *parameters, const struct params *
                             size_t shard_elements, enum dtype type, struct offload *offload,
                             struct device *device, struct region_table *table) MUST_CHECK;
 // Lays the transfers out, without memory or others: parameters_bind does.
-enum status parameters_lay_out(struct parameters *parameters) MUST_CHECK;
+enum status parameters_build_buckets(struct parameters *parameters) MUST_CHECK;
 // Finds the regions and lays the transfers out.
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
                             struct comm *comm) MUST_CHECK;
 // With offload_param: where the host has the shard from now on.
-void parameters_keep(struct parameters *parameters, void *shard);
+void parameters_set_shard(struct parameters *parameters, void *shard);
 void parameters_free(struct parameters *parameters);
 
-static inline bool parameters_whole(const struct parameters *parameters) {
+static inline bool parameters_has_all(const struct parameters *parameters) {
     return parameters->options->stage < 3;
 }
 // A span of this rank's, in what is kept: on the device but for offload_param.
@@ -94,6 +94,6 @@ enum status parameters_acquire_group(struct parameters *parameters, struct strea
 enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
                                      enum block_group group) MUST_CHECK;
 // Every rank has updated (or loaded) the spans that it owns: from here on all see them.
-enum status parameters_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;
+enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;
 
 #endif

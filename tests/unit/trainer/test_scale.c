@@ -42,7 +42,7 @@ static void rig_free(struct rig *rig) {
 }
 
 // A list's calls hold so many elements of the unit, and each piece is inside its owner's share of it.
-static void check_calls(const struct model_states *state, const struct transfers *calls, int unit,
+static void check_calls(const struct model_states *state, const struct buckets *calls, int unit,
                         size_t elements, bool to_share) {
     const struct partition *partition = &state->partition;
     size_t shares[4096] = {0}, sum = 0;
@@ -62,7 +62,7 @@ struct lists {
     size_t n_pieces, n_unshared; // of all lists, and were none shared
 };
 
-static size_t pieces_of(const struct transfers *calls) {
+static size_t pieces_of(const struct buckets *calls) {
     size_t n = 0;
     for (int c = 0; c < calls->n_calls; c++)
         n += (size_t)calls->calls[c].n_pieces;
@@ -73,30 +73,30 @@ static struct lists check_lists(const struct model_states *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
-    struct lists lists = {pieces_of(&parameters->updated), pieces_of(&parameters->updated)};
+    struct lists lists = {pieces_of(&parameters->update_buckets), pieces_of(&parameters->update_buckets)};
     for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
         size_t elements = 0;
         for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++)
             if (parameters->persistent_offset[i] == NOT_PERSISTENT)
                 elements += params->params[i].elements;
-        check_calls(state, fetch->calls, fetch->unit, elements, false);
-        lists.n_pieces += pieces_of(&fetch->own);
-        lists.n_unshared += pieces_of(fetch->calls);
+        check_calls(state, fetch->buckets, fetch->unit, elements, false);
+        lists.n_pieces += pieces_of(&fetch->own_buckets);
+        lists.n_unshared += pieces_of(fetch->buckets);
     }
     for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
         const struct reduction *reduction = &gradients->reductions[r];
-        check_calls(state, reduction->calls, reduction->unit, reduction->range.end - reduction->range.begin,
+        check_calls(state, reduction->buckets, reduction->unit, reduction->range.end - reduction->range.begin,
                     true);
-        lists.n_pieces += pieces_of(&reduction->own);
-        lists.n_unshared += pieces_of(reduction->calls);
+        lists.n_pieces += pieces_of(&reduction->own_buckets);
+        lists.n_unshared += pieces_of(reduction->buckets);
     }
     return lists;
 }
 
 // What a bulk call does with its list, without the messages: a cursor for every owner, each through its
 // pieces. Every element must come once.
-static size_t walk_list(const struct transfers *calls, int world, int *first, size_t *owned) {
+static size_t walk_list(const struct buckets *calls, int world, int *first, size_t *owned) {
     size_t sum = 0;
     for (int c = 0; c < calls->n_calls; c++) {
         const struct transfer *call = &calls->calls[c];
@@ -126,9 +126,9 @@ static void walk(const struct model_states *state, int rank, int world) {
     double began = clock_monotonic_s();
     for (int pass = 0; pass < 2; pass++)
         for (int f = 0; f < parameters->first_fetch[state->params->n_units]; f++)
-            n += walk_list(parameters->fetches[f].calls, world, first, owned);
+            n += walk_list(parameters->fetches[f].buckets, world, first, owned);
     for (int r = 0; r < gradients->first_reduction[state->params->n_units]; r++)
-        n += walk_list(gradients->reductions[r].calls, world, first, owned);
+        n += walk_list(gradients->reductions[r].buckets, world, first, owned);
     double seconds = clock_monotonic_s() - began;
     size_t links = comm_memory_bytes(world, 8);
     print_message(
@@ -148,8 +148,8 @@ static void lay_out(struct rig *rig, int rank, int world) {
     double began = clock_monotonic_s();
     EXPECT_OK(model_states_init(&state, &rig->params, &rig->config, DTYPE_BF16, rank, world, NULL,
                                 rig->device, &table));
-    EXPECT_OK(parameters_lay_out(&state.parameters));
-    EXPECT_OK(gradients_lay_out(&state.gradients));
+    EXPECT_OK(parameters_build_buckets(&state.parameters));
+    EXPECT_OK(gradients_build_buckets(&state.gradients));
     double seconds = clock_monotonic_s() - began;
     struct lists lists = check_lists(&state);
     // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a

@@ -171,9 +171,11 @@ static void assert_tensor(const struct rig *rig, int i, const float *start, cons
         if (v)
             assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
         if (rig->state.type == DTYPE_BF16)
-            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], bf16_from_float(master[at]));
+            assert_int_equal(((const uint16_t *)rig->state.parameters.stored)[at],
+                             bf16_from_float(master[at]));
         if (rig->state.type == DTYPE_F16)
-            assert_int_equal(((const uint16_t *)rig->state.parameters.kept)[at], f16_from_float(master[at]));
+            assert_int_equal(((const uint16_t *)rig->state.parameters.stored)[at],
+                             f16_from_float(master[at]));
     }
 }
 

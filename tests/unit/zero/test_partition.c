@@ -1,4 +1,4 @@
-// Partitions and transfers, as the pure functions that they are: thousands of shapes of models and numbers of
+// Partitions and buckets, as the pure functions that they are: thousands of shapes of models and numbers of
 // ranks.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,13 +118,13 @@ static void test_names(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, partition_find("evne", &kind), "evne", "tensor");
 }
 
-// ---- transfers
+// ---- buckets
 
 // Counts how often each element of the model travels, and from where to where.
-static void count_pieces(const struct transfers *transfers, size_t most, unsigned char *counts) {
+static void count_elements(const struct buckets *buckets, size_t most, unsigned char *counts) {
     size_t elements = 0;
-    for (int c = 0; c < transfers->n_calls; c++) {
-        const struct transfer *call = &transfers->calls[c];
+    for (int c = 0; c < buckets->n_calls; c++) {
+        const struct transfer *call = &buckets->calls[c];
         size_t in_call = 0;
         for (int i = 0; i < call->n_pieces; i++) {
             for (size_t e = 0; e < call->pieces[i].elements; e++)
@@ -132,29 +132,29 @@ static void count_pieces(const struct transfers *transfers, size_t most, unsigne
             in_call += call->pieces[i].elements;
         }
         assert_true(in_call == call->elements);
-        assert_true(c + 1 == transfers->n_calls ? in_call <= most : in_call == most); // all full but the last
+        assert_true(c + 1 == buckets->n_calls ? in_call <= most : in_call == most); // all full but the last
         elements += in_call;
     }
     assert_true(elements > 0);
 }
 
-static void check_transfers(const struct params *params, enum partition_kind kind, int world, size_t most) {
+static void check_buckets(const struct params *params, enum partition_kind kind, int world, size_t most) {
     struct partition partition;
-    struct transfers transfers;
+    struct buckets buckets;
     EXPECT_OK(partition_init(&partition, params, kind, world));
-    transfers_init(&transfers, most);
+    buckets_init(&buckets, most);
     for (int unit = params->n_units - 1; unit >= 0; unit--)
-        EXPECT_OK(transfers_add(&transfers, &partition, unit, 0, params->units[unit].elements,
-                                PLACE_AT(params->units[unit].offset), PLACE_SHARD));
-    assert_int_equal(transfers_finish(&transfers), STATUS_OK);
+        EXPECT_OK(buckets_add(&buckets, &partition, unit, 0, params->units[unit].elements,
+                              BUFFER_AT(params->units[unit].offset), BUFFER_SHARD));
+    assert_int_equal(buckets_finish(&buckets), STATUS_OK);
     unsigned char *counts = calloc(params->n_elements, 1);
     assert_non_null(counts);
-    count_pieces(&transfers, most, counts);
+    count_elements(&buckets, most, counts);
     for (size_t e = 0; e < params->n_elements; e++)
         assert_int_equal(counts[e], 1);
     // In an owner's shard the elements stand as the partition says.
-    for (int p = 0; p < transfers.n_pieces; p++) {
-        const struct comm_piece *piece = &transfers.pieces[p];
+    for (int p = 0; p < buckets.n_spans; p++) {
+        const struct comm_piece *piece = &buckets.spans[p];
         assert_true(piece->out + piece->elements <= partition.rank_elements[piece->owner]);
         int unit = params->n_units - 1;
         while (params->units[unit].offset > piece->in)
@@ -167,16 +167,16 @@ static void check_transfers(const struct params *params, enum partition_kind kin
                             partition.spans[i].shard_offset + element - partition.spans[i].begin);
     }
     // A call is complete with the unit that its last elements come from, and units come in falling order.
-    for (int c = 1; c < transfers.n_calls; c++)
-        assert_true(transfers.last_unit[c] <= transfers.last_unit[c - 1]);
-    assert_int_equal(transfers.last_unit[transfers.n_calls - 1], 0);
+    for (int c = 1; c < buckets.n_calls; c++)
+        assert_true(buckets.last_unit[c] <= buckets.last_unit[c - 1]);
+    assert_int_equal(buckets.last_unit[buckets.n_calls - 1], 0);
     free(counts);
-    transfers_free(&transfers);
+    buckets_free(&buckets);
     partition_free(&partition);
 }
 
 // A bucket of odd size, one larger than the model, and one smaller than any tensor.
-static void test_transfers(void **state) {
+static void test_buckets(void **state) {
     (void)state;
     static const size_t buckets[] = {1, 777, 1001, 128, 1 << 20, 500000000};
     for (int shape = 1; shape < 12; shape++) {
@@ -186,7 +186,7 @@ static void test_transfers(void **state) {
         for (size_t b = params.n_elements > 20000; b < sizeof buckets / sizeof *buckets; b++)
             for (int kind = 0; kind < N_PARTITIONS; kind++)
                 for (size_t w = 0; w < 5; w++)
-                    check_transfers(&params, (enum partition_kind)kind, worlds[w], buckets[b]);
+                    check_buckets(&params, (enum partition_kind)kind, worlds[w], buckets[b]);
         params_free(&params);
     }
 }
@@ -195,7 +195,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_partitions),
         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_transfers),
+        cmocka_unit_test(test_buckets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
