@@ -155,9 +155,9 @@ static double norm_of(int stage, const char *partition, float bad) {
         const struct stage_span *span = &states->owned.spans[k];
         const float *sums = gradients_at(gradients, span);
         for (size_t i = 0; i < span->end - span->begin; i++) {
-            float sum = gradient_of(0, span->in_whole + i);
+            float sum = gradient_of(0, span->model_offset + i);
             for (int rank = 1; rank < comm->world; rank++)
-                sum += gradient_of(rank, span->in_whole + i);
+                sum += gradient_of(rank, span->model_offset + i);
             right = right && sums[i] == sum;
         }
     }

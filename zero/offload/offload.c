@@ -7,21 +7,21 @@
 // ---- laying out
 
 // The most elements of a unit that this rank owns.
-static size_t largest_share(const struct offload *offload) {
+static size_t largest_unit_shard(const struct offload *offload) {
     const struct stage_spans *owned = offload->owned;
     size_t largest = 0;
     for (int unit = 0; unit < offload->params->n_units; unit++) {
-        size_t share = 0;
+        size_t elements = 0;
         for (int i = owned->first[unit]; i < owned->first[unit + 1]; i++)
-            share += owned->spans[i].end - owned->spans[i].begin;
-        largest = share > largest ? share : largest;
+            elements += owned->spans[i].end - owned->spans[i].begin;
+        largest = elements > largest ? elements : largest;
     }
     return largest;
 }
 
 // Parameters of the compute type pass through pieces; where they stay on the host, or wait for the norm
 // there, or are the master weights themselves, they have their place already.
-static bool uses_pieces(const struct offload *offload) {
+static bool has_upload_buffers(const struct offload *offload) {
     return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param &&
            !offload->options->offload_speculative;
 }
@@ -39,15 +39,15 @@ enum status offload_init(struct offload *offload, const struct params *params,
                                 .pending_from = -1};
     if (!offload_is_on(offload))
         return STATUS_OK;
-    size_t elements = placement->host.elements, piece = elements < OFFLOAD_PIECE ? elements : OFFLOAD_PIECE;
+    size_t elements = placement->host.elements, piece = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
     TRY(region_add(table, REGION_GRADS, REGION_HOST, DTYPE_F32, elements, &offload->grads_region,
                    "grads on the host"));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        if (offload_stages(offload))
-            TRY(region_add(table, REGION_COMMUNICATION, device->place, DTYPE_F32, largest_share(offload),
-                           &offload->staging_regions[i], "grads of a unit's share (%d)", i));
-        if (uses_pieces(offload))
-            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, piece, &offload->piece_regions[i],
+        if (offload_uses_staging(offload))
+            TRY(region_add(table, REGION_COMMUNICATION, device->place, DTYPE_F32, largest_unit_shard(offload),
+                           &offload->staging_regions[i], "grads of a unit shard (%d)", i));
+        if (has_upload_buffers(offload))
+            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, piece, &offload->upload_regions[i],
                            "params to the device (%d)", i));
     }
     return STATUS_OK;
@@ -80,19 +80,19 @@ enum status offload_bind(struct offload *offload, const struct region_table *tab
         return STATUS_OK;
     offload->grads = region_data(table, offload->grads_region);
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        if (offload_stages(offload))
+        if (offload_uses_staging(offload))
             offload->staging[i] = region_data(table, offload->staging_regions[i]);
-        if (uses_pieces(offload))
-            offload->pieces[i] = region_data(table, offload->piece_regions[i]);
+        if (has_upload_buffers(offload))
+            offload->upload_buffers[i] = region_data(table, offload->upload_regions[i]);
     }
-    TRY(stream_init(&offload->out, offload->device));
-    TRY(stream_init(&offload->in, offload->device));
+    TRY(stream_init(&offload->to_host, offload->device));
+    TRY(stream_init(&offload->to_device, offload->device));
     return make_events(offload);
 }
 
 void offload_free(struct offload *offload) {
-    stream_drain(&offload->out);
-    stream_drain(&offload->in);
+    stream_drain(&offload->to_host);
+    stream_drain(&offload->to_device);
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         event_free(&offload->reduced[i]);
         event_free(&offload->loaded[i]);
@@ -103,26 +103,26 @@ void offload_free(struct offload *offload) {
     for (int unit = 0; offload->copied && unit < offload->params->n_units; unit++)
         event_free(&offload->copied[unit]);
     free(offload->copied);
-    stream_free(&offload->out);
-    stream_free(&offload->in);
+    stream_free(&offload->to_host);
+    stream_free(&offload->to_device);
     *offload = (struct offload){0};
 }
 
 // ---- gradients
 
 // Where the gradients of a stretch that this rank works on stand on the device, between reduction and copy.
-static float *reduced_at(const struct offload *offload, const struct stage_span *span) {
-    if (!offload_stages(offload))
-        return offload->source.data + stage_span_at(span, offload->source.whole);
-    size_t begin = offload->owned->spans[offload->owned->first[span->unit]].in_shard;
-    return offload->staging[span->unit % OFFLOAD_BUFFERS] + (span->in_shard - begin);
+static float *reduced_gradients_at(const struct offload *offload, const struct stage_span *span) {
+    if (!offload_uses_staging(offload))
+        return offload->source.data + stage_span_offset(span, offload->source.whole);
+    size_t begin = offload->owned->spans[offload->owned->first[span->unit]].shard_offset;
+    return offload->staging[span->unit % OFFLOAD_BUFFERS] + (span->shard_offset - begin);
 }
 
 // Where they are kept until the step: on the host, in the device's shard, or (NULL) where they are.
-static float *kept_at(const struct offload *offload, const struct placement_span *placed) {
+static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
     if (placed->on_host)
         return offload->grads + placed->at;
-    return offload_stages(offload) ? offload->device_shard + placed->at : NULL;
+    return offload_uses_staging(offload) ? offload->device_shard + placed->at : NULL;
 }
 
 static size_t span_bytes(const struct placement_span *placed) {
@@ -130,35 +130,35 @@ static size_t span_bytes(const struct placement_span *placed) {
 }
 
 // Sums and copies one unit, on `out`.
-static enum status take(struct offload *offload, int unit) {
+static enum status send_unit(struct offload *offload, int unit) {
     const struct stage_spans *owned = offload->owned;
     const struct placement *placement = offload->placement;
     for (int i = owned->first[unit]; i < owned->first[unit + 1] && offload->last; i++)
-        TRY(norm_add(offload->norm, &offload->out, i, reduced_at(offload, &owned->spans[i])));
-    TRY(event_record(&offload->summed, &offload->out));
+        TRY(norm_add(offload->norm, &offload->to_host, i, reduced_gradients_at(offload, &owned->spans[i])));
+    TRY(event_record(&offload->summed, &offload->to_host));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        float *to = kept_at(offload, placed);
+        float *to = stored_gradients_at(offload, placed);
         if (to)
-            TRY(offload->device->copy(&offload->out, to, reduced_at(offload, &placed->span),
+            TRY(offload->device->copy(&offload->to_host, to, reduced_gradients_at(offload, &placed->span),
                                       span_bytes(placed)));
     }
-    TRY(event_record(&offload->copied[unit], &offload->out));
-    if (offload->taken && offload->last)
-        offload->taken(offload->taken_context, unit);
+    TRY(event_record(&offload->copied[unit], &offload->to_host));
+    if (offload->on_sent && offload->last)
+        offload->on_sent(offload->on_sent_context, unit);
     return STATUS_OK;
 }
 
 // What was being reduced when the last unit was ready.
-static enum status take_pending(struct offload *offload, struct stream *stream) {
+static enum status send_pending(struct offload *offload, struct stream *stream) {
     int from = offload->pending_from, to = offload->pending_to;
     offload->pending_from = -1;
     if (from < 0)
         return STATUS_OK;
     TRY(comm_wait(offload->comm, stream, offload->work));
-    TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->out));
+    TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->to_host));
     for (int unit = from; unit >= to; unit--)
-        TRY(take(offload, unit));
+        TRY(send_unit(offload, unit));
     return STATUS_OK;
 }
 
@@ -166,21 +166,21 @@ static enum status take_pending(struct offload *offload, struct stream *stream) 
 static enum status load(struct offload *offload, int unit) {
     const struct placement *placement = offload->placement;
     int slot = unit % OFFLOAD_BUFFERS;
-    if (!offload_stages(offload) || !offload->accumulating || unit < 0)
+    if (!offload_uses_staging(offload) || !offload->accumulating || unit < 0)
         return STATUS_OK;
     // Whoever had the buffer before; the first two units find it free since offload_begin.
     if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
-        TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->in));
+        TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->to_device));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        TRY(offload->device->copy(&offload->in, reduced_at(offload, &placed->span), kept_at(offload, placed),
-                                  span_bytes(placed)));
+        TRY(offload->device->copy(&offload->to_device, reduced_gradients_at(offload, &placed->span),
+                                  stored_gradients_at(offload, placed), span_bytes(placed)));
     }
-    return event_record(&offload->loaded[slot], &offload->in);
+    return event_record(&offload->loaded[slot], &offload->to_device);
 }
 
 // Stage 0 has the sums of what others own, or what a shard added up, only once all were gathered.
-static bool takes_at_the_end(const struct offload *offload) {
+static bool sends_at_the_end(const struct offload *offload) {
     const struct stage_options *options = offload->options;
     return options->stage == 0 && (offload->comm->world > 1 || options->reduce_every_micro_batch);
 }
@@ -188,12 +188,12 @@ static bool takes_at_the_end(const struct offload *offload) {
 enum status offload_begin(struct offload *offload, struct stream *stream, bool last, bool accumulating) {
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(take_pending(offload, stream)); // the end of the micro-batch before
+    TRY(send_pending(offload, stream)); // the end of the micro-batch before
     offload->last = last;
     offload->accumulating = accumulating;
     offload->pending_to = offload->params->n_units; // the lowest unit so far
     // The last of the micro-batch before: what is loaded was kept by then, and the staging buffers are free.
-    TRY(event_wait(&offload->copied[0], &offload->in));
+    TRY(event_wait(&offload->copied[0], &offload->to_device));
     return load(offload, offload->params->n_units - 1);
 }
 
@@ -209,13 +209,13 @@ enum status offload_staging(struct offload *offload, struct stream *stream, int 
 }
 
 enum status offload_reduced(struct offload *offload, struct stream *stream, int unit, comm_work work) {
-    bool taken =
-        offload_is_on(offload) && !takes_at_the_end(offload) && (offload->last || offload_stages(offload));
+    bool taken = offload_is_on(offload) && !sends_at_the_end(offload) &&
+                 (offload->last || offload_uses_staging(offload));
     if (!taken || unit >= offload->pending_to)
         return STATUS_OK;
     int from = offload->pending_to - 1;
     TRY(event_record(&offload->reduced[unit % OFFLOAD_BUFFERS], stream));
-    TRY(take_pending(offload, stream));
+    TRY(send_pending(offload, stream));
     offload->pending_from = from;
     offload->pending_to = unit;
     offload->work = work;
@@ -225,19 +225,19 @@ enum status offload_reduced(struct offload *offload, struct stream *stream, int 
 enum status offload_finish(struct offload *offload, struct stream *stream) {
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(take_pending(offload, stream));
-    if (takes_at_the_end(offload)) {
+    TRY(send_pending(offload, stream));
+    if (sends_at_the_end(offload)) {
         TRY(event_record(&offload->reached, stream));
-        TRY(event_wait(&offload->reached, &offload->out));
+        TRY(event_wait(&offload->reached, &offload->to_host));
         for (int unit = offload->params->n_units - 1; unit >= 0; unit--)
-            TRY(take(offload, unit));
+            TRY(send_unit(offload, unit));
     }
     return event_wait(&offload->copied[0], stream); // the last of all
 }
 
 enum status offload_norm(struct offload *offload, double *norm) {
-    TRY(event_wait(&offload->summed, &offload->in));
-    return norm_finish(offload->norm, &offload->in, offload->comm, norm);
+    TRY(event_wait(&offload->summed, &offload->to_device));
+    return norm_finish(offload->norm, &offload->to_device, offload->comm, norm);
 }
 
 enum status offload_wait(struct offload *offload, int unit) {
@@ -246,31 +246,32 @@ enum status offload_wait(struct offload *offload, int unit) {
 
 // ---- parameters
 
-enum status offload_params_begin(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                 int copy, void **out) {
-    int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
+enum status offload_params_buffer(struct offload *offload, const struct placement_span *placed, size_t offset,
+                                  int copy, void **out) {
+    int slot = (int)(offload->n_uploads % OFFLOAD_BUFFERS);
     *out = placement_params_at(offload->placement, placed, offset, copy);
-    if (!uses_pieces(offload))
+    if (!has_upload_buffers(offload))
         return STATUS_OK;
-    *out = offload->pieces[slot];
+    *out = offload->upload_buffers[slot];
     return event_synchronize(&offload->sent[slot]);
 }
 
-enum status offload_params_end(struct offload *offload, const struct placement_span *placed, size_t offset,
-                               size_t n, int copy, void *to) {
-    int slot = (int)(offload->n_pieces % OFFLOAD_BUFFERS);
+enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
+                                size_t n, int copy, void *to) {
+    int slot = (int)(offload->n_uploads % OFFLOAD_BUFFERS);
     const void *from = offload->type == DTYPE_F32
                            ? placement_array_at(offload->placement, placed, STATE_MASTER, offset, copy)
-                       : uses_pieces(offload) ? offload->pieces[slot]
-                                              : placement_params_at(offload->placement, placed, offset, copy);
+                       : has_upload_buffers(offload)
+                           ? offload->upload_buffers[slot]
+                           : placement_params_at(offload->placement, placed, offset, copy);
     if (!to)
         return STATUS_OK;
-    TRY(offload->device->copy(&offload->in, to, from, n * dtype_size(offload->type)));
-    offload->n_pieces++;
-    return event_record(&offload->sent[slot], &offload->in);
+    TRY(offload->device->copy(&offload->to_device, to, from, n * dtype_size(offload->type)));
+    offload->n_uploads++;
+    return event_record(&offload->sent[slot], &offload->to_device);
 }
 
-enum status offload_params_sent(struct offload *offload, struct stream *stream) {
-    TRY(event_record(&offload->reached, &offload->in));
+enum status offload_params_wait(struct offload *offload, struct stream *stream) {
+    TRY(event_record(&offload->reached, &offload->to_device));
     return event_wait(&offload->reached, stream);
 }

@@ -36,30 +36,30 @@ struct offload {
     struct norm *norm;            //
     struct offload_source source; // stages 0 and 1
     float *device_shard;          // stages 2 and 3: gradients of the device's parts
-    int grads_region, staging_regions[OFFLOAD_BUFFERS], piece_regions[OFFLOAD_BUFFERS];
-    float *grads;                    // of the host's parts
-    float *staging[OFFLOAD_BUFFERS]; // on the device
-    void *pieces[OFFLOAD_BUFFERS];   // parameters on their way to the device
-    size_t n_pieces;                 // sent so far
-    struct stream out, in;
+    int grads_region, staging_regions[OFFLOAD_BUFFERS], upload_regions[OFFLOAD_BUFFERS];
+    float *grads;                          // of the host's parts
+    float *staging[OFFLOAD_BUFFERS];       // on the device
+    void *upload_buffers[OFFLOAD_BUFFERS]; // parameters on their way to the device
+    size_t n_uploads;                      // sent so far
+    struct stream to_host, to_device;
     struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS], summed, reached;
     struct event *copied; // (n_units) its gradients are where they are kept
     // Called, if not NULL, when a unit of the last micro-batch is on its way to the host.
-    void (*taken)(void *context, int unit);
-    void *taken_context;
+    void (*on_sent)(void *context, int unit);
+    void *on_sent_context;
     bool last, accumulating;      // the micro-batch: of the step; adds to what is kept
     int pending_from, pending_to; // units being reduced, from the higher down; from < to: none
     comm_work work;               // of their reduction
 };
 
 // Elements that the host steps, and sends, at a time.
-#define OFFLOAD_PIECE ((size_t)4 << 20)
+#define OFFLOAD_CHUNK ((size_t)4 << 20)
 
 static inline bool offload_is_on(const struct offload *offload) {
     return offload->options->offload_optimizer;
 }
 // Whether a unit's share passes through staging buffers.
-static inline bool offload_stages(const struct offload *offload) {
+static inline bool offload_uses_staging(const struct offload *offload) {
     return offload_is_on(offload) && offload->options->stage >= 2;
 }
 
@@ -99,14 +99,14 @@ static inline const float *offload_gradients_at(const struct offload *offload,
 
 // ---- parameters, back
 
-// Where the host is to write n parameters of a placed, from its element `offset` on: at most OFFLOAD_PIECE.
+// Where the host is to write n parameters of a placed, from its element `offset` on: at most OFFLOAD_CHUNK.
 // *out is NULL where the master weights themselves are sent. copy: of the state that the step gives.
-enum status offload_params_begin(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                 int copy, void **out) MUST_CHECK;
+enum status offload_params_buffer(struct offload *offload, const struct placement_span *placed, size_t offset,
+                                  int copy, void **out) MUST_CHECK;
 // They are written: sends them to `to`, their place on the device (NULL where they stay on the host).
-enum status offload_params_end(struct offload *offload, const struct placement_span *placed, size_t offset,
-                               size_t n, int copy, void *to) MUST_CHECK;
+enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
+                                size_t n, int copy, void *to) MUST_CHECK;
 // Later work on `stream` sees all that was sent.
-enum status offload_params_sent(struct offload *offload, struct stream *stream) MUST_CHECK;
+enum status offload_params_wait(struct offload *offload, struct stream *stream) MUST_CHECK;
 
 #endif

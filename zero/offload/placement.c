@@ -24,8 +24,8 @@ static void add_span(struct placement *placement, const struct stage_span *span,
         return;
     placed.span.begin = begin;
     placed.span.end = end;
-    placed.span.in_whole += begin - span->begin;
-    placed.span.in_shard += begin - span->begin;
+    placed.span.model_offset += begin - span->begin;
+    placed.span.shard_offset += begin - span->begin;
     side->elements += end - begin;
     placement->spans[placement->n_spans++] = placed;
 }

@@ -70,8 +70,8 @@ static enum status add_span(struct buckets *buckets, struct comm_piece piece, in
 static size_t offset_in(struct buffer_layout place, const struct partition_span *span, size_t element) {
     if (place.where == LAYOUT_SHIFTED)
         return place.shift + element;
-    size_t in_shard = span->shard_offset + (element - span->begin);
-    return place.where == LAYOUT_SHARD ? in_shard : in_shard - span->unit_shard_offset;
+    size_t shard_offset = span->shard_offset + (element - span->begin);
+    return place.where == LAYOUT_SHARD ? shard_offset : shard_offset - span->unit_shard_offset;
 }
 
 enum status buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,

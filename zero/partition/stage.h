@@ -58,15 +58,15 @@ static inline struct param_range stage_range(const struct stage_options *options
 struct stage_span {
     int unit;
     size_t begin, end;
-    size_t in_whole, in_shard;
+    size_t model_offset, shard_offset;
 };
 // Spans in the order of units.
 struct stage_spans {
     struct stage_span *spans;
     int n, *first; // (n_units + 1) the spans of a unit
 };
-static inline size_t stage_span_at(const struct stage_span *span, bool whole) {
-    return whole ? span->in_whole : span->in_shard;
+static inline size_t stage_span_offset(const struct stage_span *span, bool whole) {
+    return whole ? span->model_offset : span->shard_offset;
 }
 
 #endif

@@ -218,17 +218,17 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
                                 const struct second_moments_place *place, const struct piece *piece) {
     struct model_states *state = pass->state;
     int copy = state->placement.current;
-    for (size_t done = 0; done < piece->span.n; done += OFFLOAD_PIECE) {
+    for (size_t done = 0; done < piece->span.n; done += OFFLOAD_CHUNK) {
         size_t left = piece->span.n - done;
         struct piece now = *piece;
         now.offset += done;
         now.span.begin += done;
-        now.span.n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE;
+        now.span.n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK;
         struct adafactor_step_args args = step_args(pass, place, &now);
-        TRY(offload_params_begin(&state->offload, now.placed, now.offset, copy, &args.param));
+        TRY(offload_params_buffer(&state->offload, now.placed, now.offset, copy, &args.param));
         TRY(stream->device->ops->adafactor_step(stream, &args));
-        TRY(offload_params_end(&state->offload, now.placed, now.offset, now.span.n, copy,
-                               model_states_params_at(state, now.placed, now.offset)));
+        TRY(offload_params_send(&state->offload, now.placed, now.offset, now.span.n, copy,
+                                model_states_params_at(state, now.placed, now.offset)));
     }
     return STATUS_OK;
 }

@@ -134,7 +134,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
     }
     if (stage_reduces_to_shard(options))
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
-                       offload_stages(offload) ? offload->placement->device.elements : shard_elements,
+                       offload_uses_staging(offload) ? offload->placement->device.elements : shard_elements,
                        &gradients->shard_region, "grads of the shard"));
     return STATUS_OK;
 }
@@ -288,10 +288,10 @@ static enum status reduce_range(struct gradients *gradients, struct stream *stre
     const struct stage_spans *owned = gradients->offload->owned;
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     float *to = gradients->shard;
-    if (offload_stages(gradients->offload))
+    if (offload_uses_staging(gradients->offload))
         TRY(offload_staging(gradients->offload, stream, reduction->unit, &to));
     else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
-        to += owned->spans[owned->first[reduction->unit]].in_shard;
+        to += owned->spans[owned->first[reduction->unit]].shard_offset;
     for (int i = 0; i < reduction->buckets->n_calls; i++)
         TRY(reduce_bucket(gradients, stream, &reduction->buckets->calls[i], buffer->data, to, &buffer->work));
     buffer->reduction = -1;
@@ -334,5 +334,5 @@ struct offload_source gradients_source(const struct gradients *gradients) {
 
 float *gradients_at(const struct gradients *gradients, const struct stage_span *span) {
     struct offload_source source = gradients_source(gradients);
-    return source.data + stage_span_at(span, source.whole);
+    return source.data + stage_span_offset(span, source.whole);
 }

@@ -124,7 +124,7 @@ static enum status plan_placement(struct model_states *state, const struct confi
         return FAIL(STATUS_FAILED, "out of memory for a list of %d units", params->n_units);
     for (int unit = 0; unit < params->n_units; unit++)
         units[unit] = (struct stage_span){
-            .unit = unit, .end = params->units[unit].elements, .in_whole = params->units[unit].offset};
+            .unit = unit, .end = params->units[unit].elements, .model_offset = params->units[unit].offset};
     enum status status = placement_init(&state->placement, config, &state->options, params, units,
                                         params->n_units, state->type, state->device, table);
     free(units);
@@ -157,7 +157,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
                                        .group_acquire = acquire_group,
                                        .group_release = release_group};
     stage_options_read(config, device->place, &state->options);
-    state->partition_is_lent = partition != NULL;
+    state->partition_is_borrowed = partition != NULL;
     if (partition)
         state->partition = *partition;
     else
@@ -204,7 +204,7 @@ void model_states_free(struct model_states *state) {
     norm_free(&state->norm);
     second_moments_free(&state->second_moments);
     placement_free(&state->placement);
-    if (!state->partition_is_lent)
+    if (!state->partition_is_borrowed)
         partition_free(&state->partition);
     free(state->owned.spans);
     free(state->owned.first);
@@ -237,8 +237,8 @@ const float *model_states_gradients_at(const struct model_states *state,
                                        const struct placement_span *placed) {
     if (placed->on_host)
         return offload_gradients_at(&state->offload, placed);
-    return offload_stages(&state->offload) ? state->gradients.shard + placed->at
-                                           : gradients_at(&state->gradients, &placed->span);
+    return offload_uses_staging(&state->offload) ? state->gradients.shard + placed->at
+                                                 : gradients_at(&state->gradients, &placed->span);
 }
 
 void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
@@ -328,10 +328,10 @@ static enum status round_chunk(struct model_states *state, struct stream *stream
                              .out_type = state->type};
     if (!placed->on_host)
         return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
-    TRY(offload_params_begin(&state->offload, placed, offset, copy, &cast.out));
+    TRY(offload_params_buffer(&state->offload, placed, offset, copy, &cast.out));
     if (cast.out)
         TRY(state->host->ops->cast(&host, &cast));
-    return offload_params_end(&state->offload, placed, offset, n, copy, param);
+    return offload_params_send(&state->offload, placed, offset, n, copy, param);
 }
 
 // Memory stands where it is first touched: on machines with several nodes each thread first touches what it
@@ -388,7 +388,7 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
                          second_moments_of_unit(state->params, unit),
                          second_moments_at(&state->second_moments, unit)));
     if (state->options.offload_optimizer)
-        TRY(offload_params_sent(&state->offload, stream));
+        TRY(offload_params_wait(&state->offload, stream));
     TRY(state->device->synchronize(stream));
     return parameters_gather_updated(&state->parameters, stream);
 }

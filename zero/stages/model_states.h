@@ -20,7 +20,7 @@ struct model_states {
     struct stage_options options;
     int rank, world;
     struct partition partition;
-    bool partition_is_lent;
+    bool partition_is_borrowed;
     struct stage_spans owned;   // what this rank owns
     struct placement placement; // what its optimizer updates: in stage 0 everything, else what it owns
     struct parameters parameters;

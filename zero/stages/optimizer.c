@@ -73,18 +73,18 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
     struct stream host = {.device = state->host};
     struct decay_span stretch = {0};
     while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0)
-        for (size_t done = 0; done < stretch.n; done += OFFLOAD_PIECE) {
+        for (size_t done = 0; done < stretch.n; done += OFFLOAD_CHUNK) {
             size_t left = stretch.n - done;
             struct decay_span piece = {.offset = stretch.offset + done,
-                                       .n = left < OFFLOAD_PIECE ? left : OFFLOAD_PIECE,
+                                       .n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK,
                                        .decay = stretch.decay};
             void *param;
-            TRY(offload_params_begin(offload, placed, piece.offset, call->to, &param));
+            TRY(offload_params_buffer(offload, placed, piece.offset, call->to, &param));
             TRY(step_stretch(optimizer, call, &host, placed, &piece, model_states_gradients_at(state, placed),
                              param));
             if (send)
-                TRY(offload_params_end(offload, placed, piece.offset, piece.n, call->to,
-                                       model_states_params_at(state, placed, piece.offset)));
+                TRY(offload_params_send(offload, placed, piece.offset, piece.n, call->to,
+                                        model_states_params_at(state, placed, piece.offset)));
         }
     return STATUS_OK;
 }
@@ -107,7 +107,7 @@ static enum status step_ahead(void *context, int unit) {
     return step_unit(optimizer, &optimizer->expected, unit, false);
 }
 
-static void unit_taken(void *context, int unit) {
+static void unit_sent(void *context, int unit) {
     struct optimizer *optimizer = context;
     speculation_give(optimizer->speculation, unit);
 }
@@ -117,8 +117,8 @@ enum status optimizer_bind(struct optimizer *optimizer) {
     if (!state->options.offload_speculative)
         return STATUS_OK;
     TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
-    state->offload.taken = unit_taken;
-    state->offload.taken_context = optimizer;
+    state->offload.on_sent = unit_sent;
+    state->offload.on_sent_context = optimizer;
     return STATUS_OK;
 }
 
@@ -155,8 +155,8 @@ static enum status accept(struct optimizer *optimizer, const struct optimizer_ca
     for (int i = 0; i < placement->n_spans; i++) {
         const struct placement_span *placed = &placement->spans[i];
         if (placed->on_host)
-            TRY(offload_params_end(&state->offload, placed, 0, placed->span.end - placed->span.begin,
-                                   call->to, model_states_params_at(state, placed, 0)));
+            TRY(offload_params_send(&state->offload, placed, 0, placed->span.end - placed->span.begin,
+                                    call->to, model_states_params_at(state, placed, 0)));
     }
     placement->current = call->to;
     if (state->options.offload_param)
@@ -203,7 +203,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     else
         TRY(update_elementwise(optimizer, stream, &call));
     if (state->options.offload_optimizer)
-        TRY(offload_params_sent(&state->offload, stream));
+        TRY(offload_params_wait(&state->offload, stream));
     return parameters_gather_updated(&state->parameters, stream);
 }
 

@@ -211,7 +211,7 @@ static void *at(const struct parameters *parameters, const void *base, size_t el
 }
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
-    return at(parameters, parameters->stored, stage_span_at(span, parameters_has_all(parameters)));
+    return at(parameters, parameters->stored, stage_span_offset(span, parameters_has_all(parameters)));
 }
 
 // ---- stage 3: fetches come and go
@@ -249,8 +249,8 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
                 continue;
             size_t to = persistent ? offset + (begin - param->offset) : begin;
             TRY(parameters->device->copy(
-                &parameters->offload->in, at(parameters, base, to),
-                at(parameters, parameters->stored, span->in_shard + (begin - span->begin)),
+                &parameters->offload->to_device, at(parameters, base, to),
+                at(parameters, parameters->stored, span->shard_offset + (begin - span->begin)),
                 (end - begin) * dtype_size(parameters->type)));
         }
     }
@@ -261,13 +261,13 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
 static const void *unit_shard_at(const struct parameters *parameters, int unit) {
     const struct stage_spans *owned = parameters->offload->owned;
     bool any = owned->first[unit] < owned->first[unit + 1];
-    return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].in_shard : 0);
+    return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].shard_offset : 0);
 }
 
 // What the caller's stream has done so far comes before what `in` does next: the memory may still be in use.
 static enum status let_in_follow(struct parameters *parameters, struct stream *stream) {
     TRY(event_record(&parameters->asked, stream));
-    return event_wait(&parameters->asked, &parameters->offload->in);
+    return event_wait(&parameters->asked, &parameters->offload->to_device);
 }
 
 static enum status start_fetch(struct parameters *parameters, struct stream *stream, int index,
@@ -280,8 +280,8 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
         TRY(let_in_follow(parameters, stream));
         TRY(load_tensors(parameters, fetch->unit, fetch->range, false,
                          at(parameters, slot->data, 0 - fetch->range.begin)));
-        TRY(event_record(&slot->loaded, &parameters->offload->in));
-        stream = &parameters->offload->in;
+        TRY(event_record(&slot->loaded, &parameters->offload->to_device));
+        stream = &parameters->offload->to_device;
         from = slot->data;
     }
     for (int i = 0; i < fetch->buckets->n_calls; i++)
@@ -401,13 +401,13 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
         for (int unit = 0; unit < parameters->params->n_units; unit++)
             TRY(load_tensors(parameters, unit, params_unit(parameters->params, unit), true,
                              parameters->persistent));
-        in = &parameters->offload->in;
+        in = &parameters->offload->to_device;
         from = parameters->persistent;
     }
     for (int i = 0; i < parameters->update_buckets.n_calls; i++)
         TRY(comm_all_gather(parameters->comm, in, &parameters->update_buckets.calls[i], from, to,
                             parameters->type, &work));
     if (parameters->options->offload_param)
-        TRY(offload_params_sent(parameters->offload, stream));
+        TRY(offload_params_wait(parameters->offload, stream));
     return comm_wait_all(parameters->comm);
 }
