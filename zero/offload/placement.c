@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "kernels/moments.h"
+#include "model/param_overlap.h"
 
 // ---- which part is whose
 
@@ -157,23 +158,17 @@ void placement_free(struct placement *placement) {
 struct decay_span placement_next_decay_span(const struct params *params, const struct placement_span *placed,
                                             const struct decay_span *last) {
     const struct stage_span *span = &placed->span;
-    const struct param_unit *unit = &params->units[span->unit];
     size_t from = span->begin + last->offset + last->n;
-    struct decay_span stretch = {0};
-    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
-        const struct param *param = &params->params[i];
-        size_t begin = param->offset > from ? param->offset : from;
-        size_t end =
-            param->offset + param->elements < span->end ? param->offset + param->elements : span->end;
-        if (begin >= end)
-            continue;
-        if (stretch.n > 0 && param->decay != stretch.decay)
+    struct decay_span found = {0};
+    for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, from, span->end, &it);) {
+        bool decay = params->params[it.param].decay;
+        if (found.n > 0 && decay != found.decay)
             break;
-        if (stretch.n == 0)
-            stretch = (struct decay_span){.offset = begin - span->begin, .decay = param->decay};
-        stretch.n = end - span->begin - stretch.offset;
+        if (found.n == 0)
+            found = (struct decay_span){.offset = it.begin - span->begin, .decay = decay};
+        found.n = it.end - span->begin - found.offset;
     }
-    return stretch;
+    return found;
 }
 
 void *placement_array_at(const struct placement *placement, const struct placement_span *placed,

@@ -6,14 +6,15 @@
 
 #include "kernels/adafactor.h"
 #include "kernels/ops.h"
+#include "model/param_overlap.h"
 
 // ---- walking this rank's parts
 
 // What of one tensor lies in a placed.
-struct piece {
+struct tensor_span {
     const struct placement_span *placed;
     int tensor;
-    size_t offset;              // of its first element from the part's begin
+    size_t offset;              // of its first element from the span's begin
     struct adafactor_span span; // in the tensor
 };
 
@@ -21,28 +22,22 @@ struct pass {
     struct model_states *state;
     const struct adafactor_call *call;
     enum status (*visit)(const struct pass *pass, struct stream *stream,
-                         const struct second_moments_place *place, const struct piece *piece);
+                         const struct second_moments_place *place, const struct tensor_span *span);
 };
 
 static enum status visit_span(const struct pass *pass, struct stream *stream,
                               const struct second_moments_place *place, const struct placement_span *placed) {
     const struct params *params = pass->state->params;
-    const struct stage_span *span = &placed->span;
-    const struct param_unit *unit = &params->units[span->unit];
-    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
-        const struct param *param = &params->params[i];
-        size_t param_end = param->offset + param->elements;
-        size_t begin = param->offset > span->begin ? param->offset : span->begin;
-        size_t end = param_end < span->end ? param_end : span->end;
-        if (begin >= end)
-            continue;
-        const struct piece piece = {.placed = placed,
-                                    .tensor = i,
-                                    .offset = begin - span->begin,
-                                    .span = {.begin = begin - param->offset,
-                                             .n = end - begin,
-                                             .columns = second_moments_columns(param)}};
-        TRY(pass->visit(pass, stream, place, &piece));
+    for (struct param_overlap it = {0};
+         params_next_overlap(params, placed->span.unit, placed->span.begin, placed->span.end, &it);) {
+        const struct param *param = &params->params[it.param];
+        const struct tensor_span span = {.placed = placed,
+                                         .tensor = it.param,
+                                         .offset = it.begin - placed->span.begin,
+                                         .span = {.begin = it.begin - param->offset,
+                                                  .n = it.end - it.begin,
+                                                  .columns = second_moments_columns(param)}};
+        TRY(pass->visit(pass, stream, place, &span));
     }
     return STATUS_OK;
 }
@@ -111,15 +106,15 @@ static int rows_or_one(const struct param *param) {
     return param->n_dims > 1 ? second_moments_rows(param) : 1;
 }
 
-static enum status sum_piece(const struct pass *pass, struct stream *stream,
-                             const struct second_moments_place *place, const struct piece *piece) {
+static enum status sum_span(const struct pass *pass, struct stream *stream,
+                            const struct second_moments_place *place, const struct tensor_span *span) {
     const struct model_states *state = pass->state;
     const struct adafactor_sums_args args = {
-        .row_sums = row_sums_at(&state->second_moments, place, piece->tensor),
-        .column_sums = column_sums_at(&state->second_moments, place, piece->tensor),
-        .grad = model_states_gradients_at(state, piece->placed) + piece->offset,
-        .span = piece->span,
-        .rows = rows_or_one(&state->params->params[piece->tensor]),
+        .row_sums = row_sums_at(&state->second_moments, place, span->tensor),
+        .column_sums = column_sums_at(&state->second_moments, place, span->tensor),
+        .grad = model_states_gradients_at(state, span->placed) + span->offset,
+        .span = span->span,
+        .rows = rows_or_one(&state->params->params[span->tensor]),
         // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
         .bound = 2 * pass->call->norm * pass->call->norm,
         .grad_scale = pass->call->grad_scale,
@@ -163,13 +158,13 @@ static enum status send_scales(const struct model_states *state, struct stream *
 
 // ---- norms of updates
 
-static struct adafactor_direction
-direction_of(const struct pass *pass, const struct second_moments_place *place, const struct piece *piece) {
+static struct adafactor_direction direction_of(const struct pass *pass,
+                                               const struct second_moments_place *place,
+                                               const struct tensor_span *span) {
     const struct model_states *state = pass->state;
-    size_t rows = (size_t)second_moments_rows(&state->params->params[piece->tensor]);
-    const float *scales = place->scales + state->second_moments.first[piece->tensor];
-    return (struct adafactor_direction){.grad =
-                                            model_states_gradients_at(state, piece->placed) + piece->offset,
+    size_t rows = (size_t)second_moments_rows(&state->params->params[span->tensor]);
+    const float *scales = place->scales + state->second_moments.first[span->tensor];
+    return (struct adafactor_direction){.grad = model_states_gradients_at(state, span->placed) + span->offset,
                                         .row_scales = rows > 0 ? scales : NULL,
                                         .column_scales = scales + rows,
                                         .largest_scale = ADAFACTOR_LARGEST_SCALE,
@@ -177,19 +172,19 @@ direction_of(const struct pass *pass, const struct second_moments_place *place, 
                                         .grad_type = DTYPE_F32};
 }
 
-static float *master_at(const struct model_states *state, const struct piece *piece) {
-    return model_states_optimizer_at(state, piece->placed, piece->offset, state->placement.current).master;
+static float *master_at(const struct model_states *state, const struct tensor_span *span) {
+    return model_states_optimizer_at(state, span->placed, span->offset, state->placement.current).master;
 }
 
-static enum status norm_piece(const struct pass *pass, struct stream *stream,
-                              const struct second_moments_place *place, const struct piece *piece) {
+static enum status norm_span(const struct pass *pass, struct stream *stream,
+                             const struct second_moments_place *place, const struct tensor_span *span) {
     const struct model_states *state = pass->state;
-    const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * piece->tensor,
-                                              .master = master_at(state, piece),
-                                              .direction = direction_of(pass, place, piece),
-                                              .span = piece->span,
-                                              .elements = state->params->params[piece->tensor].elements,
-                                              .update_bound = state->second_moments.bounds[piece->tensor],
+    const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * span->tensor,
+                                              .master = master_at(state, span),
+                                              .direction = direction_of(pass, place, span),
+                                              .span = span->span,
+                                              .elements = state->params->params[span->tensor].elements,
+                                              .update_bound = state->second_moments.bounds[span->tensor],
                                               .type = DTYPE_F32};
     return stream->device->ops->adafactor_norms(stream, &args);
 }
@@ -197,15 +192,15 @@ static enum status norm_piece(const struct pass *pass, struct stream *stream,
 // ---- the step
 
 static struct adafactor_step_args step_args(const struct pass *pass, const struct second_moments_place *place,
-                                            const struct piece *piece) {
+                                            const struct tensor_span *span) {
     const struct model_states *state = pass->state;
     const struct config *config = pass->call->config;
-    const struct param *param = &state->params->params[piece->tensor];
+    const struct param *param = &state->params->params[span->tensor];
     double lr = pass->call->lr;
-    const double *norms = state->second_moments.host.norms + UPDATE_NORMS * piece->tensor;
-    return (struct adafactor_step_args){.master = master_at(state, piece),
-                                        .direction = direction_of(pass, place, piece),
-                                        .span = piece->span,
+    const double *norms = state->second_moments.host.norms + UPDATE_NORMS * span->tensor;
+    return (struct adafactor_step_args){.master = master_at(state, span),
+                                        .direction = direction_of(pass, place, span),
+                                        .span = span->span,
                                         .step_size =
                                             adafactor_step_size(norms, param->elements, pass->call->step, lr,
                                                                 config->optimizer.clip_threshold),
@@ -213,14 +208,14 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
                                         .type = state->type};
 }
 
-// On the host a part of it at a time, so that each is on its way while the next is updated.
+// On the host a span of it at a time, so that each is on its way while the next is updated.
 static enum status step_on_host(const struct pass *pass, struct stream *stream,
-                                const struct second_moments_place *place, const struct piece *piece) {
+                                const struct second_moments_place *place, const struct tensor_span *span) {
     struct model_states *state = pass->state;
     int copy = state->placement.current;
-    for (size_t done = 0; done < piece->span.n; done += OFFLOAD_CHUNK) {
-        size_t left = piece->span.n - done;
-        struct piece now = *piece;
+    for (size_t done = 0; done < span->span.n; done += OFFLOAD_CHUNK) {
+        size_t left = span->span.n - done;
+        struct tensor_span now = *span;
         now.offset += done;
         now.span.begin += done;
         now.span.n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK;
@@ -233,14 +228,14 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
     return STATUS_OK;
 }
 
-static enum status step_piece(const struct pass *pass, struct stream *stream,
-                              const struct second_moments_place *place, const struct piece *piece) {
-    if (piece->placed->on_host)
-        return step_on_host(pass, stream, place, piece);
-    struct adafactor_step_args args = step_args(pass, place, piece);
+static enum status step_span(const struct pass *pass, struct stream *stream,
+                             const struct second_moments_place *place, const struct tensor_span *span) {
+    if (span->placed->on_host)
+        return step_on_host(pass, stream, place, span);
+    struct adafactor_step_args args = step_args(pass, place, span);
     args.param = pass->state->type == DTYPE_F32
                      ? NULL
-                     : model_states_params_at(pass->state, piece->placed, piece->offset);
+                     : model_states_params_at(pass->state, span->placed, span->offset);
     return stream->device->ops->adafactor_step(stream, &args);
 }
 
@@ -253,8 +248,8 @@ static size_t n_norms(const struct model_states *state) {
 enum status adafactor_update(struct model_states *state, struct stream *stream,
                              const struct adafactor_call *call) {
     const struct second_moments *moments = &state->second_moments;
-    const struct pass sums = {state, call, sum_piece}, norms = {state, call, norm_piece},
-                      steps = {state, call, step_piece};
+    const struct pass sums = {state, call, sum_span}, norms = {state, call, norm_span},
+                      steps = {state, call, step_span};
     TRY(sum_up(&sums, stream, moments->device.sums, moments->host.sums, 2 * moments->n));
     update_second_moments(state, call);
     TRY(send_scales(state, stream));

@@ -7,6 +7,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "model/param_overlap.h"
+
 // ---- laying out
 
 static bool persists(const struct parameters *parameters, const struct param *param) {
@@ -240,18 +242,19 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
     const struct stage_spans *owned = parameters->offload->owned;
     for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
         const struct stage_span *span = &owned->spans[k];
-        for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
-            const struct param *param = &parameters->params->params[i];
-            size_t offset = parameters->persistent_offset[i], param_end = param->offset + param->elements;
-            size_t begin = param->offset > span->begin ? param->offset : span->begin;
-            size_t end = param_end < span->end ? param_end : span->end;
-            if ((offset != NOT_PERSISTENT) != persistent || begin >= end)
+        size_t first = span->begin > range.begin ? span->begin : range.begin;
+        size_t last = span->end < range.end ? span->end : range.end;
+        for (struct param_overlap it = {0};
+             params_next_overlap(parameters->params, unit, first, last, &it);) {
+            size_t offset = parameters->persistent_offset[it.param];
+            if ((offset != NOT_PERSISTENT) != persistent)
                 continue;
-            size_t to = persistent ? offset + (begin - param->offset) : begin;
+            size_t to =
+                persistent ? offset + (it.begin - parameters->params->params[it.param].offset) : it.begin;
             TRY(parameters->device->copy(
                 &parameters->offload->to_device, at(parameters, base, to),
-                at(parameters, parameters->stored, span->shard_offset + (begin - span->begin)),
-                (end - begin) * dtype_size(parameters->type)));
+                at(parameters, parameters->stored, span->shard_offset + (it.begin - span->begin)),
+                (it.end - it.begin) * dtype_size(parameters->type)));
         }
     }
     return STATUS_OK;
