@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "model/param_overlap.h"
 
 #define LARGEST_CONFIG   ((size_t)1 << 20) // bytes; a larger file is not a config.json
 #define PROBLEMS_LISTED  5
@@ -241,14 +242,11 @@ static size_t source_index(const struct param *param, size_t i) {
 void huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
                       float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
-    const struct param_unit *u = &weights->params->units[unit];
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &weights->params->params[i];
-        const struct safetensor *tensor = &weights->file.tensors[weights->tensor_of_param[i]];
-        size_t from = begin > param->offset ? begin : param->offset;
-        size_t to = end < param->offset + param->elements ? end : param->offset + param->elements;
+    for (struct param_overlap it = {0}; params_next_overlap(weights->params, unit, begin, end, &it);) {
+        const struct param *param = &weights->params->params[it.param];
+        const struct safetensor *tensor = &weights->file.tensors[weights->tensor_of_param[it.param]];
 #pragma omp parallel for schedule(static)
-        for (size_t element = from; element < to; element++)
+        for (size_t element = it.begin; element < it.end; element++)
             out[element - begin] = safetensor_value(tensor, source_index(param, element - param->offset));
     }
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "model/param_overlap.h"
 
 #define INIT_STD      0.02
 #define LARGEST_MODEL 0x1p50 // weights, approximately
@@ -184,14 +185,11 @@ static float initial_value(const struct param *param, uint64_t seed, int index, 
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
-    const struct param_unit *u = &params->units[unit];
-    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        const struct param *param = &params->params[i];
-        size_t from = begin > param->offset ? begin : param->offset;
-        size_t to = end < param->offset + param->elements ? end : param->offset + param->elements;
+    for (struct param_overlap it = {0}; params_next_overlap(params, unit, begin, end, &it);) {
+        const struct param *param = &params->params[it.param];
 #pragma omp parallel for schedule(static)
-        for (size_t element = from; element < to; element++)
-            out[element - begin] = initial_value(param, seed, i, element - param->offset);
+        for (size_t element = it.begin; element < it.end; element++)
+            out[element - begin] = initial_value(param, seed, it.param, element - param->offset);
     }
 }
 
