@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "model/param_overlap.h"
 #include "trainer/profile/profiler.h"
 #include "zero/stages/adafactor.h"
 
@@ -89,28 +90,26 @@ struct share {
     size_t fetched, persistent;
 };
 
-static void add_to_share(const struct model_states *state, struct param_range range, size_t begin, size_t end,
-                         struct share *share) {
-    for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
-        const struct param *param = &state->params->params[i];
-        size_t param_end = param->offset + param->elements;
-        size_t from = param->offset > begin ? param->offset : begin, to = param_end < end ? param_end : end;
-        bool persists = param->elements < state->options.persistence_threshold;
-        if (from < to)
-            *(persists ? &share->persistent : &share->fetched) += to - from;
+static void add_to_share(const struct model_states *state, const struct fetch *fetch, size_t begin,
+                         size_t end, struct share *share) {
+    size_t from = begin > fetch->range.begin ? begin : fetch->range.begin;
+    size_t to = end < fetch->range.end ? end : fetch->range.end;
+    for (struct param_overlap it = {0}; params_next_overlap(state->params, fetch->unit, from, to, &it);) {
+        bool persists = state->params->params[it.param].elements < state->options.persistence_threshold;
+        *(persists ? &share->persistent : &share->fetched) += it.end - it.begin;
     }
 }
 
 static struct share share_of_rank(const struct model_states *state, const struct fetch *fetch) {
     struct share share = {0};
     for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
-        add_to_share(state, fetch->range, state->owned.spans[i].begin, state->owned.spans[i].end, &share);
+        add_to_share(state, fetch, state->owned.spans[i].begin, state->owned.spans[i].end, &share);
     return share;
 }
 
 static struct share share_of_all(const struct model_states *state, const struct fetch *fetch) {
     struct share share = {0};
-    add_to_share(state, fetch->range, fetch->range.begin, fetch->range.end, &share);
+    add_to_share(state, fetch, fetch->range.begin, fetch->range.end, &share);
     return share;
 }
 
