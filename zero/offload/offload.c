@@ -61,6 +61,7 @@ static enum status make_events(struct offload *offload) {
     }
     TRY(event_init(&offload->summed, offload->device));
     TRY(event_init(&offload->reached, offload->device));
+    TRY(event_init(&offload->requested, offload->device));
     int n = offload->params->n_units;
     offload->copied = calloc((size_t)n, sizeof *offload->copied);
     if (!offload->copied)
@@ -100,6 +101,7 @@ void offload_free(struct offload *offload) {
     }
     event_free(&offload->summed);
     event_free(&offload->reached);
+    event_free(&offload->requested);
     for (int unit = 0; offload->copied && unit < offload->params->n_units; unit++)
         event_free(&offload->copied[unit]);
     free(offload->copied);
@@ -269,6 +271,12 @@ enum status offload_params_send(struct offload *offload, const struct placement_
     TRY(offload->device->copy(&offload->to_device, to, from, n * dtype_size(offload->type)));
     offload->n_uploads++;
     return event_record(&offload->sent[slot], &offload->to_device);
+}
+
+enum status offload_upload_stream(struct offload *offload, struct stream *stream, struct stream **out) {
+    *out = &offload->to_device;
+    TRY(event_record(&offload->requested, stream));
+    return event_wait(&offload->requested, &offload->to_device);
 }
 
 enum status offload_params_wait(struct offload *offload, struct stream *stream) {

@@ -42,7 +42,8 @@ struct offload {
     void *upload_buffers[OFFLOAD_BUFFERS]; // parameters on their way to the device
     size_t n_uploads;                      // sent so far
     struct stream to_host, to_device;
-    struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS], summed, reached;
+    struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS], summed, reached,
+        requested;
     struct event *copied; // (n_units) its gradients are where they are kept
     // Called, if not NULL, when a unit of the last micro-batch is on its way to the host.
     void (*on_sent)(void *context, int unit);
@@ -61,6 +62,12 @@ static inline bool offload_is_on(const struct offload *offload) {
 // Whether a unit's share passes through staging buffers.
 static inline bool offload_uses_staging(const struct offload *offload) {
     return offload_is_on(offload) && offload->options->stage >= 2;
+}
+
+// Elements of this rank's gradient shard that stay on the device, of shard_elements: what the host updates
+// leaves through the staging buffers.
+static inline size_t offload_device_elements(const struct offload *offload, size_t shard_elements) {
+    return offload_uses_staging(offload) ? offload->placement->device.elements : shard_elements;
 }
 
 // Adds regions; without offload none. What it is given must outlive it. Free with offload_free, also after a
@@ -106,6 +113,10 @@ enum status offload_params_buffer(struct offload *offload, const struct placemen
 // They are written: sends them to `to`, their place on the device (NULL where they stay on the host).
 enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
                                 size_t n, int copy, void *to) MUST_CHECK;
+// The stream that copies parameters to the device, after it was made to wait for the work issued on `stream`
+// so far. With offload_param, stage 3 copies and gathers on it, so that it overlaps with compute.
+enum status offload_upload_stream(struct offload *offload, struct stream *stream,
+                                  struct stream **out) MUST_CHECK;
 // Later work on `stream` sees all that was sent.
 enum status offload_params_wait(struct offload *offload, struct stream *stream) MUST_CHECK;
 

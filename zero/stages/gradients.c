@@ -115,11 +115,12 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
 
 enum status gradients_init(struct gradients *gradients, const struct params *params,
                            const struct stage_options *options, const struct partition *partition,
-                           size_t shard_elements, struct offload *offload, struct device *device,
-                           struct region_table *table) {
+                           const struct stage_spans *owned, size_t shard_elements, struct offload *offload,
+                           struct device *device, struct region_table *table) {
     *gradients = (struct gradients){.params = params,
                                     .options = options,
                                     .partition = partition,
+                                    .owned = owned,
                                     .device = device,
                                     .offload = offload,
                                     .whole_region = -1,
@@ -134,8 +135,8 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
     }
     if (stage_reduces_to_shard(options))
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
-                       offload_uses_staging(offload) ? offload->placement->device.elements : shard_elements,
-                       &gradients->shard_region, "grads of the shard"));
+                       offload_device_elements(offload, shard_elements), &gradients->shard_region,
+                       "grads of the shard"));
     return STATUS_OK;
 }
 
@@ -285,7 +286,7 @@ static enum status reduce_full_buckets(struct gradients *gradients, struct strea
 static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
                                 comm_work *work) {
     const struct reduction *reduction = &gradients->reductions[index];
-    const struct stage_spans *owned = gradients->offload->owned;
+    const struct stage_spans *owned = gradients->owned;
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     float *to = gradients->shard;
     if (offload_uses_staging(gradients->offload))

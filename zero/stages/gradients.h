@@ -45,6 +45,7 @@ struct gradients {
     int n_pool;
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
+    const struct stage_spans *owned;
     struct reduction *reductions;  // stages 2 and 3
     int *first_reduction;          // (n_units + 1) the reductions of a unit
     struct buckets gather_buckets; // stage 0: the sums, to all
@@ -58,8 +59,8 @@ struct gradients {
 // Adds regions for the rank that owns shard_elements. `partition` and `offload` must outlive it.
 enum status gradients_init(struct gradients *gradients, const struct params *params,
                            const struct stage_options *options, const struct partition *partition,
-                           size_t shard_elements, struct offload *offload, struct device *device,
-                           struct region_table *table) MUST_CHECK;
+                           const struct stage_spans *owned, size_t shard_elements, struct offload *offload,
+                           struct device *device, struct region_table *table) MUST_CHECK;
 // Lays the transfers out, without memory or others: gradients_bind does.
 enum status gradients_build_buckets(struct gradients *gradients) MUST_CHECK;
 // Finds the regions and lays the transfers out.

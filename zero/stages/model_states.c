@@ -126,10 +126,10 @@ enum status model_states_init(struct model_states *state, const struct params *p
     TRY(plan_placement(state, config, table));
     TRY(offload_init(&state->offload, params, &state->options, &state->owned, &state->placement, type, device,
                      table));
-    TRY(parameters_init(&state->parameters, params, &state->options, &state->partition, shard, type,
-                        &state->offload, device, table));
-    TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, shard, &state->offload,
-                       device, table));
+    TRY(parameters_init(&state->parameters, params, &state->options, &state->partition, &state->owned, shard,
+                        type, &state->offload, device, table));
+    TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, &state->owned, shard,
+                       &state->offload, device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
     TRY(second_moments_init(&state->second_moments, config, params, device, table));
     return add_bounces(state, table);

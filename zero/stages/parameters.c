@@ -156,11 +156,12 @@ static enum status check_calls(const struct parameters *parameters) {
 
 enum status parameters_init(struct parameters *parameters, const struct params *params,
                             const struct stage_options *options, const struct partition *partition,
-                            size_t shard_elements, enum dtype type, struct offload *offload,
-                            struct device *device, struct region_table *table) {
+                            const struct stage_spans *owned, size_t shard_elements, enum dtype type,
+                            struct offload *offload, struct device *device, struct region_table *table) {
     *parameters = (struct parameters){.params = params,
                                       .options = options,
                                       .partition = partition,
+                                      .owned = owned,
                                       .device = device,
                                       .type = type,
                                       .offload = offload,
@@ -186,7 +187,7 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
         TRY(event_init(&parameters->slots[i].loaded, parameters->device));
     }
-    return event_init(&parameters->asked, parameters->device);
+    return STATUS_OK;
 }
 
 void parameters_set_shard(struct parameters *parameters, void *shard) {
@@ -197,7 +198,6 @@ void parameters_free(struct parameters *parameters) {
     buckets_free(&parameters->update_buckets);
     for (int i = 0; i < N_SLOTS; i++)
         event_free(&parameters->slots[i].loaded);
-    event_free(&parameters->asked);
     int n_fetches = parameters->first_fetch ? parameters->first_fetch[parameters->params->n_units] : 0;
     for (int f = 0; f < n_fetches; f++)
         buckets_free(&parameters->fetches[f].own_buckets);
@@ -237,9 +237,9 @@ static struct slot *free_slot(struct parameters *parameters, const struct fetch 
 
 // Copies this rank's elements of tensors of a unit, those that persist or those that do not, from the host to
 // where they belong: at base + element of the unit, or where persistent tensors stand.
-static enum status load_tensors(struct parameters *parameters, int unit, struct param_range range,
-                                bool persistent, void *base) {
-    const struct stage_spans *owned = parameters->offload->owned;
+static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
+                                struct param_range range, bool persistent, void *base) {
+    const struct stage_spans *owned = parameters->owned;
     for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
         const struct stage_span *span = &owned->spans[k];
         size_t first = span->begin > range.begin ? span->begin : range.begin;
@@ -252,7 +252,7 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
             size_t to =
                 persistent ? offset + (it.begin - parameters->params->params[it.param].offset) : it.begin;
             TRY(parameters->device->copy(
-                &parameters->offload->to_device, at(parameters, base, to),
+                stream, at(parameters, base, to),
                 at(parameters, parameters->stored, span->shard_offset + (it.begin - span->begin)),
                 (it.end - it.begin) * dtype_size(parameters->type)));
         }
@@ -262,15 +262,9 @@ static enum status load_tensors(struct parameters *parameters, int unit, struct 
 
 // Where this rank's share of a unit stands in the shard.
 static const void *unit_shard_at(const struct parameters *parameters, int unit) {
-    const struct stage_spans *owned = parameters->offload->owned;
+    const struct stage_spans *owned = parameters->owned;
     bool any = owned->first[unit] < owned->first[unit + 1];
     return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].shard_offset : 0);
-}
-
-// What the caller's stream has done so far comes before what `in` does next: the memory may still be in use.
-static enum status let_in_follow(struct parameters *parameters, struct stream *stream) {
-    TRY(event_record(&parameters->asked, stream));
-    return event_wait(&parameters->asked, &parameters->offload->to_device);
 }
 
 static enum status start_fetch(struct parameters *parameters, struct stream *stream, int index,
@@ -280,11 +274,10 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
     slot->fetch = index;
     parameters->n_fetches++;
     if (parameters->options->offload_param) {
-        TRY(let_in_follow(parameters, stream));
-        TRY(load_tensors(parameters, fetch->unit, fetch->range, false,
+        TRY(offload_upload_stream(parameters->offload, stream, &stream));
+        TRY(load_tensors(parameters, stream, fetch->unit, fetch->range, false,
                          at(parameters, slot->data, 0 - fetch->range.begin)));
-        TRY(event_record(&slot->loaded, &parameters->offload->to_device));
-        stream = &parameters->offload->to_device;
+        TRY(event_record(&slot->loaded, stream));
         from = slot->data;
     }
     for (int i = 0; i < fetch->buckets->n_calls; i++)
@@ -400,11 +393,10 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
     const void *from = parameters->stored;
     struct stream *in = stream;
     if (parameters->options->offload_param) {
-        TRY(let_in_follow(parameters, stream));
+        TRY(offload_upload_stream(parameters->offload, stream, &in));
         for (int unit = 0; unit < parameters->params->n_units; unit++)
-            TRY(load_tensors(parameters, unit, params_unit(parameters->params, unit), true,
+            TRY(load_tensors(parameters, in, unit, params_unit(parameters->params, unit), true,
                              parameters->persistent));
-        in = &parameters->offload->to_device;
         from = parameters->persistent;
     }
     for (int i = 0; i < parameters->update_buckets.n_calls; i++)

@@ -52,21 +52,22 @@ struct parameters {
     void *persistent; // stage 3
     size_t *persistent_offset; // (n_params) elements from there; NOT_PERSISTENT
     const struct partition *partition;
+    const struct stage_spans *owned;
     struct fetch *fetches; // stage 3
     int *first_fetch;      // (n_units + 1) the fetches of a unit
     struct slot slots[N_SLOTS];
     struct buckets update_buckets; // after an update: what all ranks need
     int ahead;                     // the fetch to make when there is room, -1: none
     uint64_t n_fetches, n_ahead;   // made so far, and how many of them before they were asked for
-    struct event asked;            // offload_param: where the caller's stream was when it asked
 };
 #define NOT_PERSISTENT SIZE_MAX
 
 // shard_elements: of this rank. Adds regions. `partition` and `offload` must outlive it.
 enum status parameters_init(struct parameters *parameters, const struct params *params,
                             const struct stage_options *options, const struct partition *partition,
-                            size_t shard_elements, enum dtype type, struct offload *offload,
-                            struct device *device, struct region_table *table) MUST_CHECK;
+                            const struct stage_spans *owned, size_t shard_elements, enum dtype type,
+                            struct offload *offload, struct device *device,
+                            struct region_table *table) MUST_CHECK;
 // Lays the transfers out, without memory or others: parameters_bind does.
 enum status parameters_build_buckets(struct parameters *parameters) MUST_CHECK;
 // Finds the regions and lays the transfers out.
