@@ -1,0 +1,187 @@
+// Loading and saving the model states, CHECKPOINT_CHUNK elements at a time, through buffers in host memory.
+#include "zero/stages/model_states.h"
+
+#include <string.h>
+
+#include "base/numa.h"
+#include "kernels/moments.h"
+#include "kernels/ops.h"
+
+// n elements of one array of a placed, from or to the host.
+static enum status copy_array(const struct model_states *state, struct stream *stream,
+                              const struct placement_span *placed, void *to, const void *from, size_t bytes) {
+    if (placed->on_host) {
+        memcpy(to, from, bytes);
+        return STATUS_OK;
+    }
+    TRY(state->device->copy(stream, to, from, bytes));
+    return state->device->synchronize(stream);
+}
+
+static void moments_of_kind(const struct optimizer_state *at, int kind, enum moment *moment, void **codes,
+                            float **scales) {
+    bool first = kind == CHECKPOINT_M;
+    *moment = first ? FIRST_MOMENT : SECOND_MOMENT;
+    *codes = first ? at->m : at->v;
+    *scales = first ? at->m_scales : at->v_scales;
+}
+
+static size_t blocks_of(size_t n) {
+    return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+}
+
+// Keeps the bounce's n values as elements [offset, offset + n) of a placed.
+static enum status keep_chunk(struct model_states *state, struct stream *stream,
+                              const struct placement_span *placed, int kind, size_t offset, size_t n) {
+    const struct optimizer_state at =
+        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    enum dtype type = state->placement.moment_type;
+    enum moment moment;
+    void *codes;
+    float *scales;
+    if (kind == CHECKPOINT_MASTER)
+        return copy_array(state, stream, placed, at.master, state->bounce, n * sizeof(float));
+    moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (type == DTYPE_F32)
+        return copy_array(state, stream, placed, codes, state->bounce, n * sizeof(float));
+    moments_store(type, moment, state->bounce, n, state->narrow, state->scales);
+    TRY(copy_array(state, stream, placed, codes, state->narrow, n * dtype_size(type)));
+    return scales ? copy_array(state, stream, placed, scales, state->scales, blocks_of(n) * sizeof(float))
+                  : STATUS_OK;
+}
+
+// The other way, to `out`.
+static enum status give_chunk(struct model_states *state, struct stream *stream,
+                              const struct placement_span *placed, int kind, size_t offset, size_t n,
+                              float *out) {
+    const struct optimizer_state at =
+        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    enum dtype type = state->placement.moment_type;
+    enum moment moment;
+    void *codes;
+    float *scales;
+    if (kind == CHECKPOINT_MASTER)
+        return copy_array(state, stream, placed, out, at.master, n * sizeof(float));
+    moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (type == DTYPE_F32)
+        return copy_array(state, stream, placed, out, codes, n * sizeof(float));
+    TRY(copy_array(state, stream, placed, state->narrow, codes, n * dtype_size(type)));
+    if (scales)
+        TRY(copy_array(state, stream, placed, state->scales, scales, blocks_of(n) * sizeof(float)));
+    moments_load(type, moment, state->narrow, state->scales, n, out);
+    return STATUS_OK;
+}
+
+// Rounds n loaded master weights of a part to the compute type.
+static enum status round_chunk(struct model_states *state, struct stream *stream,
+                               const struct placement_span *placed, size_t offset, size_t n) {
+    int copy = state->placement.current;
+    void *param = model_states_params_at(state, placed, offset);
+    struct stream host = {.device = state->host};
+    struct cast_args cast = {.out = param,
+                             .x = model_states_optimizer_at(state, placed, offset, copy).master,
+                             .n = n,
+                             .type = DTYPE_F32,
+                             .out_type = state->type};
+    if (!placed->on_host)
+        return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
+    TRY(offload_params_buffer(&state->offload, placed, offset, copy, &cast.out));
+    if (cast.out)
+        TRY(state->host->ops->cast(&host, &cast));
+    return offload_params_send(&state->offload, placed, offset, n, copy, param);
+}
+
+// Memory stands where it is first touched: on machines with several nodes each thread first touches what it
+// will update. New memory is zero anyway.
+static enum status touch(struct model_states *state, struct stream *stream,
+                         const struct placement_span *placed) {
+    struct device *device = placed->on_host ? state->host : state->device;
+    struct stream host = {.device = state->host};
+    struct decay_span stretch = {0};
+    if (device->place != REGION_HOST || !numa_has_nodes())
+        return STATUS_OK;
+    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0) {
+        const struct optimizer_state at =
+            model_states_optimizer_at(state, placed, stretch.offset, state->placement.current);
+        const size_t size = dtype_size(state->placement.moment_type);
+        const struct fill_args fills[] = {
+            {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
+            {.out = at.m, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+            {.out = at.v, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+        };
+        for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
+            if (fills[i].out)
+                TRY(device->ops->fill(placed->on_host ? &host : stream, &fills[i]));
+    }
+    return STATUS_OK;
+}
+
+// Without moments to load they begin as the zeros that their memory comes with.
+static enum status load_span(struct model_states *state, struct stream *stream,
+                             const struct checkpoint_source *source, bool all_kinds,
+                             const struct placement_span *placed) {
+    const struct stage_span *span = &placed->span;
+    TRY(touch(state, stream, placed));
+    for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
+        size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
+        size_t offset = begin - span->begin, n = end - begin;
+        comm_progress(state->comm);
+        for (int kind = 0; kind < (all_kinds ? state->placement.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
+            TRY(source->read(source->context, (enum checkpoint_kind)kind, span->unit, begin, end,
+                             state->bounce));
+            TRY(keep_chunk(state, stream, placed, kind, offset, n));
+        }
+        TRY(round_chunk(state, stream, placed, offset, n));
+    }
+    return STATUS_OK;
+}
+
+enum status model_states_load(struct model_states *state, struct stream *stream,
+                              const struct checkpoint_source *source, bool all_kinds) {
+    for (int i = 0; i < state->placement.n_spans; i++)
+        TRY(load_span(state, stream, source, all_kinds, &state->placement.spans[i]));
+    for (int unit = 0; unit < state->params->n_units && all_kinds && state->second_moments.n > 0; unit++)
+        TRY(source->read(source->context, CHECKPOINT_SECOND_MOMENTS, unit, 0,
+                         second_moments_of_unit(state->params, unit),
+                         second_moments_at(&state->second_moments, unit)));
+    if (state->options.offload_optimizer)
+        TRY(offload_params_wait(&state->offload, stream));
+    TRY(state->device->synchronize(stream));
+    return parameters_gather_updated(&state->parameters, stream);
+}
+
+// The part that holds the element.
+static const struct placement_span *find_span(const struct model_states *state, int unit, size_t element) {
+    const struct placement *placement = &state->placement;
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
+        if (placement->spans[i].span.begin <= element && element < placement->spans[i].span.end)
+            return &placement->spans[i];
+    return NULL;
+}
+
+// What is asked for may begin in the host's part of a span and end in the device's.
+static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                              float *out) {
+    struct state_reader *reader = context;
+    struct model_states *state = reader->state;
+    comm_progress(state->comm);
+    if (kind == CHECKPOINT_SECOND_MOMENTS) {
+        memcpy(out, second_moments_at(&state->second_moments, unit) + begin, (end - begin) * sizeof *out);
+        return STATUS_OK;
+    }
+    for (size_t at = begin; at < end;) {
+        const struct placement_span *placed = find_span(state, unit, at);
+        if (!placed)
+            return FAIL(STATUS_FAILED, "elements %zu to %zu of unit %d are not this rank's to save", begin,
+                        end, unit);
+        size_t stop = placed->span.end < end ? placed->span.end : end;
+        TRY(give_chunk(state, reader->stream, placed, (int)kind, at - placed->span.begin, stop - at,
+                       out + (at - begin)));
+        at = stop;
+    }
+    return STATUS_OK;
+}
+
+struct checkpoint_source model_states_source(struct state_reader *reader) {
+    return (struct checkpoint_source){reader, read_state};
+}

@@ -1,0 +1,168 @@
+// What the parameters of a stage need before memory and ranks exist: the fetches of stage 3, the slots they
+// are gathered into, and the buckets of every all-gather.
+#include "zero/stages/parameters.h"
+
+#include <stdlib.h>
+
+static bool persists(const struct parameters *parameters, const struct param *param) {
+    return param->elements < parameters->options->persistence_threshold;
+}
+
+// Small tensors stand one after another; a fetch of nothing else stands there as it is, padding and all.
+static size_t choose_persistent(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    size_t end = 0;
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        bool stays = persists(parameters, param);
+        parameters->persistent_offset[i] = stays ? end : NOT_PERSISTENT;
+        if (stays)
+            end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+    }
+    return end;
+}
+
+static void list_fetches(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    int n = 0;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        parameters->first_fetch[unit] = n;
+        for (int i = 0; i < stage_n_ranges(parameters->options, params, unit); i++) {
+            struct fetch *fetch = &parameters->fetches[n++];
+            *fetch = (struct fetch){
+                .unit = unit, .range = stage_range(parameters->options, params, unit, i), .persists = true};
+            for (int k = 0; k < fetch->range.n_params; k++)
+                fetch->persists =
+                    fetch->persists && persists(parameters, &params->params[fetch->range.first_param + k]);
+        }
+    }
+    parameters->first_fetch[params->n_units] = n;
+}
+
+// The owners' places are in what each has of the unit, so that units that are alike have the same calls: with
+// thousands of ranks a list has thousands of pieces.
+static enum status build_fetch_buckets(struct parameters *parameters, struct fetch *fetch) {
+    struct buffer_layout there = BUFFER_AT(0 - fetch->range.begin);
+    struct buffer_layout from = parameters->options->offload_param ? there : BUFFER_UNIT_SHARD;
+    fetch->buckets = &fetch->own_buckets;
+    buckets_init(&fetch->own_buckets, parameters->options->allgather_bucket);
+    for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
+        const struct param *param = &parameters->params->params[i];
+        if (parameters->persistent_offset[i] == NOT_PERSISTENT)
+            TRY(buckets_add(&fetch->own_buckets, parameters->partition, fetch->unit, param->offset,
+                            param->offset + param->elements, from, there));
+    }
+    return buckets_finish(&fetch->own_buckets);
+}
+
+static enum status build_all_fetch_buckets(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        bool repeats = partition_repeats(parameters->partition, params, unit);
+        int first = parameters->first_fetch[unit], end = parameters->first_fetch[unit + 1];
+        for (int f = first; f < end; f++) {
+            if (repeats)
+                parameters->fetches[f].buckets = parameters->fetches[f - (end - first)].buckets;
+            else
+                TRY(build_fetch_buckets(parameters, &parameters->fetches[f]));
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status build_persistent_buckets(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        size_t offset = parameters->persistent_offset[i];
+        struct buffer_layout to = BUFFER_AT(offset - param->offset);
+        if (offset != NOT_PERSISTENT)
+            TRY(buckets_add(&parameters->update_buckets, parameters->partition, param->unit, param->offset,
+                            param->offset + param->elements,
+                            parameters->options->offload_param ? to : BUFFER_SHARD, to));
+    }
+    return STATUS_OK;
+}
+
+enum status parameters_build_buckets(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    const struct stage_options *options = parameters->options;
+    buckets_init(&parameters->update_buckets, options->allgather_bucket);
+    for (int unit = 0; (options->stage == 1 || options->stage == 2) && unit < params->n_units; unit++) {
+        struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
+        TRY(buckets_add(&parameters->update_buckets, parameters->partition, unit, 0,
+                        params->units[unit].elements, here, here));
+    }
+    if (!parameters_has_all(parameters)) {
+        TRY(build_persistent_buckets(parameters));
+        TRY(build_all_fetch_buckets(parameters));
+    }
+    return buckets_finish(&parameters->update_buckets);
+}
+
+static enum status add_slots(struct parameters *parameters, struct region_table *table) {
+    int final = parameters->params->n_units - 1;
+    size_t sizes[N_SLOTS] = {0};
+    for (int f = 0; f < parameters->first_fetch[final + 1]; f++) {
+        const struct fetch *fetch = &parameters->fetches[f];
+        size_t n = fetch->persists ? 0 : fetch->range.end - fetch->range.begin;
+        if (fetch->unit == final)
+            sizes[2] = n;
+        else if (n > sizes[0]) {
+            sizes[1] = sizes[0];
+            sizes[0] = n;
+        } else if (n > sizes[1])
+            sizes[1] = n;
+    }
+    for (int i = 0; i < N_SLOTS; i++) {
+        parameters->slots[i] = (struct slot){.elements = sizes[i], .fetch = -1};
+        TRY(region_add(table, REGION_COMMUNICATION, parameters->device->place, parameters->type, sizes[i],
+                       &parameters->slots[i].region, "params of a unit (%d)", i));
+    }
+    return STATUS_OK;
+}
+
+static enum status init_stage3(struct parameters *parameters, struct region_table *table) {
+    const struct params *params = parameters->params;
+    size_t n_units = (size_t)params->n_units;
+    parameters->persistent_offset = calloc((size_t)params->n_params, sizeof *parameters->persistent_offset);
+    parameters->fetches = calloc(n_units * N_BLOCK_GROUPS, sizeof *parameters->fetches);
+    parameters->first_fetch = calloc(n_units + 1, sizeof *parameters->first_fetch);
+    if (!parameters->persistent_offset || !parameters->fetches || !parameters->first_fetch)
+        return FAIL(STATUS_FAILED, "out of memory for the bookkeeping of %d tensors", params->n_params);
+    TRY(region_add(table, REGION_PARAMS, parameters->device->place, parameters->type,
+                   choose_persistent(parameters), &parameters->persistent_region, "persistent params"));
+    list_fetches(parameters);
+    return add_slots(parameters, table);
+}
+
+// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+static enum status check_calls(const struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    const struct stage_options *options = parameters->options;
+    if (options->stage == 1 || options->stage == 2)
+        return buckets_check(params->n_elements, options->allgather_bucket);
+    for (int unit = 0; options->stage == 3 && unit < params->n_units; unit++)
+        TRY(buckets_check(params->units[unit].elements, options->allgather_bucket));
+    return STATUS_OK;
+}
+
+enum status parameters_init(struct parameters *parameters, const struct params *params,
+                            const struct stage_options *options, const struct partition *partition,
+                            const struct stage_spans *owned, size_t shard_elements, enum dtype type,
+                            struct offload *offload, struct device *device, struct region_table *table) {
+    *parameters = (struct parameters){.params = params,
+                                      .options = options,
+                                      .partition = partition,
+                                      .owned = owned,
+                                      .device = device,
+                                      .type = type,
+                                      .offload = offload,
+                                      .ahead = -1};
+    bool whole = parameters_has_all(parameters);
+    if (!options->offload_param)
+        TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
+                       &parameters->stored_region, whole ? "params" : "params of the shard"));
+    TRY(check_calls(parameters));
+    return whole ? STATUS_OK : init_stage3(parameters, table);
+}
