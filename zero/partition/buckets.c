@@ -1,4 +1,5 @@
-// Pieces are kept in one growing array; calls point into it only when it has stopped growing.
+// All calls share one growing array of spans. Their pointers into it are set by buckets_finish, when it has
+// stopped moving.
 #include "zero/partition/buckets.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@ void buckets_init(struct buckets *buckets, size_t bucket_elements) {
     *buckets = (struct buckets){.bucket_elements = bucket_elements};
 }
 
-// The array with room for one more of `size` bytes, or NULL: then it is as it was.
+// Returns the array with room for one more item of `size` bytes, or NULL, which leaves it unchanged.
 static void *grow(void *array, int n, int *capacity, size_t size) {
     if (n < *capacity)
         return array;
@@ -19,12 +20,12 @@ static void *grow(void *array, int n, int *capacity, size_t size) {
 }
 
 static enum status out_of_memory(void) {
-    return FAIL(STATUS_FAILED, "out of memory for the list of buckets between ranks");
+    return FAIL(STATUS_FAILED, "out of memory for the list of communication buckets");
 }
 
 static enum status too_many_calls(size_t bucket_elements) {
     return FAIL(STATUS_INVALID,
-                "buckets of %zu elements make more than %d calls between ranks in a step; raise "
+                "buckets of %zu elements need more than %d collectives per step; raise "
                 "zero_optimization.reduce_bucket_size and allgather_bucket_size",
                 bucket_elements, BUCKETS_MAX_CALLS);
 }
@@ -67,25 +68,25 @@ static enum status add_span(struct buckets *buckets, struct comm_piece piece, in
     return STATUS_OK;
 }
 
-static size_t offset_in(struct buffer_layout place, const struct partition_span *span, size_t element) {
-    if (place.where == LAYOUT_SHIFTED)
-        return place.shift + element;
-    size_t shard_offset = span->shard_offset + (element - span->begin);
-    return place.where == LAYOUT_SHARD ? shard_offset : shard_offset - span->unit_shard_offset;
+static size_t offset_in(struct buffer_layout layout, const struct partition_span *owned, size_t element) {
+    if (layout.where == LAYOUT_SHIFTED)
+        return layout.shift + element;
+    size_t shard_offset = owned->shard_offset + (element - owned->begin);
+    return layout.where == LAYOUT_SHARD ? shard_offset : shard_offset - owned->unit_shard_offset;
 }
 
 enum status buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
                         size_t end, struct buffer_layout in, struct buffer_layout out) {
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
-        const struct partition_span *span = &partition->spans[i];
-        size_t from = begin > span->begin ? begin : span->begin, to = end < span->end ? end : span->end;
+        const struct partition_span *owned = &partition->spans[i];
+        size_t from = begin > owned->begin ? begin : owned->begin, to = end < owned->end ? end : owned->end;
         while (from < to) {
             size_t used = buckets->n_calls > 0 ? buckets->calls[buckets->n_calls - 1].elements : 0;
             size_t room = buckets->bucket_elements - used % buckets->bucket_elements;
             size_t n = to - from < room ? to - from : room;
-            const struct comm_piece piece = {.owner = span->owner,
-                                             .in = offset_in(in, span, from),
-                                             .out = offset_in(out, span, from),
+            const struct comm_piece piece = {.owner = owned->owner,
+                                             .in = offset_in(in, owned, from),
+                                             .out = offset_in(out, owned, from),
                                              .elements = n};
             TRY(add_span(buckets, piece, unit));
             from += n;

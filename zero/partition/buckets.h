@@ -1,42 +1,49 @@
-// The calls by which a run moves gradients and parameters: laid out once, as lists of pieces, and repeated
-// every step. A pure function of the partition and of where things stand, the same on every rank.
+// Buckets: the collectives by which a step moves gradients and parameters, each of at most bucket_elements.
+// A list of buckets is built once from the partition and repeated every step. It is a pure function of the
+// partition and of the layouts of the two buffers, so it is the same on every rank.
 #ifndef ZERO_ZERO_PARTITION_BUCKETS_H
 #define ZERO_ZERO_PARTITION_BUCKETS_H
 
 #include "zero/comm/comm.h"
 #include "zero/partition/partition.h"
 
-// Where a unit's element e stands in a buffer, in elements from its base: at shift + e, in the owner's shard,
-// or in what the owner has of the unit alone.
+// How a buffer is laid out, that is at which offset (in elements from its base) it holds element e of a unit:
+//   BUFFER_AT(base)     at base + e: the unit is whole and begins at `base`
+//   BUFFER_SHARD        where the owner's shard holds it
+//   BUFFER_UNIT_SHARD   where the owner's unit shard holds it, counted from the unit shard's begin
 struct buffer_layout {
     enum { LAYOUT_SHIFTED, LAYOUT_SHARD, LAYOUT_UNIT_SHARD } where;
-    size_t shift; // may wrap around: shift + e is what counts
+    size_t shift; // LAYOUT_SHIFTED: `base`, modulo 2^64, so that it may be "negative"
 };
 #define BUFFER_SHARD      ((struct buffer_layout){.where = LAYOUT_SHARD})
 #define BUFFER_UNIT_SHARD ((struct buffer_layout){.where = LAYOUT_UNIT_SHARD})
 #define BUFFER_AT(base)   ((struct buffer_layout){.shift = (base)})
 
+// One collective call per bucket.
 struct buckets {
     struct transfer *calls;
-    int *last_unit; // (n_calls) the unit whose elements complete the call
+    int *last_unit; // (n_calls) the unit whose elements fill up the call: it can be issued once that is ready
     int n_calls;
-    struct comm_piece *spans;
+    struct comm_piece *spans; // of all calls, one after another
     int n_spans, spans_capacity, calls_capacity;
-    size_t bucket_elements; // elements of one call
+    size_t bucket_elements;
 };
 
-// A list has at bucket_elements so many calls: small buckets in a large model must not fill the memory with
-// lists.
+// Upper limit on the calls of one list: small buckets in a large model must not fill the memory with lists.
 #define BUCKETS_MAX_CALLS (1 << 20)
 
+// The number of buckets that hold `elements`.
 static inline size_t buckets_count(size_t elements, size_t bucket_elements) {
     return (elements + bucket_elements - 1) / bucket_elements;
 }
-// STATUS_INVALID where so many elements make a longer list.
+// STATUS_INVALID if that is more than BUCKETS_MAX_CALLS.
 enum status buckets_check(size_t elements, size_t bucket_elements) MUST_CHECK;
-// Between init and finish, ranges are added in the order in which they are to travel. A call is full at
-// `bucket_elements` elements; the next range, or the rest of one, begins another.
+
+// Call init, then add once for each span in the order of communication, then finish. A bucket is closed when
+// it holds bucket_elements; a span may continue in the next bucket, and buckets may span units.
 void buckets_init(struct buckets *buckets, size_t bucket_elements);
+// Adds elements [begin, end) of a unit, split by owner.
+//   in, out   layouts of the buffers that the collective will be given
 enum status buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
                         size_t end, struct buffer_layout in, struct buffer_layout out) MUST_CHECK;
 enum status buckets_finish(struct buckets *buckets) MUST_CHECK;

@@ -1,4 +1,4 @@
-// The rules, and nothing else: who finds the overflow is the trainer.
+// The rules only: the trainer detects overflows, by the global norm.
 #include "zero/partition/loss_scale.h"
 
 #include <math.h>
@@ -30,8 +30,8 @@ static enum status shrink(struct loss_scale *loss_scale, const struct config *co
         return FAIL(
             STATUS_FAILED,
             "step %lld: the gradients overflow although the loss scale is at fp16.min_loss_scale %g; the run "
-            "has diverged. The last checkpoint stands; lower optimizer.lr, or go on from an earlier one with "
-            "checkpoint.resume=PATH",
+            "has diverged. Resume from an earlier checkpoint with checkpoint.resume=PATH, or lower "
+            "optimizer.lr",
             (long long)step + 1, minimum);
     loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
     return STATUS_OK;

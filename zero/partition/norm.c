@@ -1,4 +1,4 @@
-// The partial sums are few: they go to the host, which adds them in order.
+// Partial sums are few, so they are copied to the host and added there, in order.
 #include "zero/partition/norm.h"
 
 #include <math.h>
@@ -20,8 +20,10 @@ enum status norm_init(struct norm *norm, const struct stage_span *spans, int n_s
         norm->first_partial[i + 1] =
             norm->first_partial[i] + norm_span_partials(spans[i].end - spans[i].begin);
     size_t n = norm->first_partial[n_spans];
-    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n, &norm->partials_region, "norm"));
-    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, n, &norm->host_region, "norm on host");
+    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n, &norm->partials_region,
+                   "norm: sums of squares"));
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, n, &norm->host_region,
+                      "norm: sums of squares on the host");
 }
 
 void norm_bind(struct norm *norm, const struct region_table *table) {

@@ -1,4 +1,5 @@
-// Each kind is one way of dealing out; merging neighbours of one owner and placing spans in shards is common.
+// Each kind assigns spans to owners in its own way. Merging adjacent spans of one owner and computing offsets
+// in shards is common to all.
 #include "zero/partition/partition.h"
 
 #include <stdlib.h>
@@ -16,11 +17,11 @@ enum status partition_find(const char *name, enum partition_kind *kind) {
             *kind = (enum partition_kind)i;
             return STATUS_OK;
         }
-    return FAIL(STATUS_INVALID, "the partition \"%.40s\" is not known; expected even, layer or tensor", name);
+    return FAIL(STATUS_INVALID, "unknown partition \"%.40s\"; expected even, layer or tensor", name);
 }
 
-// Spans come in the order of units and elements; a span that goes on where the last one of its owner ended
-// becomes part of it.
+// Spans are added in the order of units and elements. A span that continues the last one of the same owner is
+// merged with it.
 static void add_span(struct partition *partition, int unit, int owner, size_t begin, size_t end) {
     struct partition_span *last = partition->n_spans > 0 ? &partition->spans[partition->n_spans - 1] : NULL;
     if (begin == end)
@@ -31,19 +32,19 @@ static void add_span(struct partition *partition, int unit, int owner, size_t be
         partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0, 0};
 }
 
-static void deal_evenly(struct partition *partition, const struct params *params) {
+static void assign_evenly(struct partition *partition, const struct params *params) {
     size_t world = (size_t)partition->world;
     for (int unit = 0; unit < params->n_units; unit++) {
-        size_t pieces = params->units[unit].elements / PARAM_ALIGNMENT;
+        size_t aligned_blocks = params->units[unit].elements / PARAM_ALIGNMENT;
         for (size_t rank = 0; rank < world; rank++)
-            add_span(partition, unit, (int)rank, pieces * rank / world * PARAM_ALIGNMENT,
-                     pieces * (rank + 1) / world * PARAM_ALIGNMENT);
+            add_span(partition, unit, (int)rank, aligned_blocks * rank / world * PARAM_ALIGNMENT,
+                     aligned_blocks * (rank + 1) / world * PARAM_ALIGNMENT);
     }
 }
 
 // ---- whole units, whole tensors
 
-// A unit or a tensor, to be given to one rank.
+// A unit or a tensor: all of it gets one owner.
 struct item {
     int unit, owner;
     size_t begin, end;
@@ -62,7 +63,7 @@ static int compare_positions(const void *a, const void *b) {
     return ((const struct item *)a)->position - ((const struct item *)b)->position;
 }
 
-// A heap of ranks, the least loaded (then the lowest) at its root, so that a thousand ranks cost little.
+// The order of a heap of ranks with the least loaded (then the lowest) at its root: O(log world) per item.
 static bool lighter(const size_t *load, int a, int b) {
     return load[a] != load[b] ? load[a] < load[b] : a < b;
 }
@@ -79,9 +80,9 @@ static void sink_root(int *heap, int n, const size_t *load) {
     }
 }
 
-// The largest item goes first, each to the rank that has least so far (Graham, "Bounds on multiprocessing
-// timing anomalies", 1969: at most 4/3 of the best division).
-static enum status deal_items(struct partition *partition, struct item *items, int n_items) {
+// Longest processing time first: items by falling size, each to the rank that owns least so far. The largest
+// shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies", 1969).
+static enum status assign_items(struct partition *partition, struct item *items, int n_items) {
     int world = partition->world;
     size_t *load = calloc((size_t)world, sizeof *load);
     int *heap = calloc((size_t)world, sizeof *heap);
@@ -104,7 +105,7 @@ static enum status deal_items(struct partition *partition, struct item *items, i
     return enough ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
 }
 
-static enum status deal_whole(struct partition *partition, const struct params *params, bool tensors) {
+static enum status assign_whole(struct partition *partition, const struct params *params, bool tensors) {
     int n = tensors ? params->n_params : params->n_units;
     struct item *items = calloc((size_t)n, sizeof *items);
     if (!items)
@@ -114,21 +115,21 @@ static enum status deal_whole(struct partition *partition, const struct params *
         const struct param_unit *u = &params->units[unit];
         bool first = !tensors || i == u->first_param,
              last = !tensors || i + 1 == u->first_param + u->n_params;
-        // The padding after a tensor goes with it.
+        // The padding after a tensor belongs to its owner too.
         items[i] = (struct item){.unit = unit,
                                  .begin = first ? 0 : params->params[i].offset,
                                  .end = last ? u->elements : params->params[i + 1].offset,
                                  .position = i};
     }
-    enum status status = deal_items(partition, items, n);
+    enum status status = assign_items(partition, items, n);
     free(items);
     return status;
 }
 
-// ---- common
+// ---- offsets in shards
 
-// A unit's spans in its owners' shards, behind those of the units before it.
-static void place_unit(struct partition *partition, int unit) {
+// Appends a unit's spans to their owners' shards.
+static void append_unit(struct partition *partition, int unit) {
     struct partition_span *begin = &partition->spans[partition->first_span[unit]];
     struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
     for (struct partition_span *span = begin; span < end; span++)
@@ -139,14 +140,14 @@ static void place_unit(struct partition *partition, int unit) {
     }
 }
 
-static void place_in_shards(struct partition *partition, int n_units) {
+static void compute_offsets(struct partition *partition, int n_units) {
     int i = 0;
     for (int unit = 0; unit < n_units; unit++) {
         partition->first_span[unit] = i;
         while (i < partition->n_spans && partition->spans[i].unit == unit)
             i++;
         partition->first_span[unit + 1] = i;
-        place_unit(partition, unit);
+        append_unit(partition, unit);
     }
 }
 
@@ -161,11 +162,11 @@ enum status partition_init(struct partition *partition, const struct params *par
     if (!partition->spans || !partition->first_span || !partition->rank_elements)
         status = FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
     else if (kind == PARTITION_EVEN)
-        deal_evenly(partition, params);
+        assign_evenly(partition, params);
     else
-        status = deal_whole(partition, params, kind == PARTITION_TENSOR);
+        status = assign_whole(partition, params, kind == PARTITION_TENSOR);
     if (status == STATUS_OK)
-        place_in_shards(partition, params->n_units);
+        compute_offsets(partition, params->n_units);
     else
         partition_free(partition);
     return status;

@@ -1,4 +1,4 @@
-// See zero/partition/second_moments.h.
+// Planning and finding the arrays; zero/stages/adafactor.c computes with them.
 #include "zero/partition/second_moments.h"
 
 #include <stdlib.h>
@@ -20,30 +20,31 @@ enum { SUMS, NORMS, SCALES };
 static enum status add_place(struct second_moments *moments, enum region_place place,
                              struct region_table *table) {
     int *regions = moments->regions[place];
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * moments->n, &regions[SUMS], "sums of squares"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * moments->n, &regions[SUMS],
+                   "row and column sums of squares"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_F64, UPDATE_NORMS * (size_t)moments->params->n_params,
-                   &regions[NORMS], "norms of updates"));
-    return region_add(table, REGION_DATA, place, DTYPE_F32, moments->n, &regions[SCALES],
-                      "scales of updates");
+                   &regions[NORMS], "update norms"));
+    return region_add(table, REGION_DATA, place, DTYPE_F32, moments->n, &regions[SCALES], "update scales");
 }
 
 enum status second_moments_init(struct second_moments *moments, const struct config *config,
                                 const struct params *params, struct device *device,
                                 struct region_table *table) {
-    *moments = (struct second_moments){.params = params, .apart = device->place != REGION_HOST};
+    *moments = (struct second_moments){.params = params, .has_device_arrays = device->place != REGION_HOST};
     if (config->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
     moments->first = calloc((size_t)params->n_params + 1, sizeof *moments->first);
     if (!moments->first)
-        return FAIL(STATUS_FAILED, "out of memory for the factors of %d tensors", params->n_params);
+        return FAIL(STATUS_FAILED, "out of memory for the second moments of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++)
         moments->first[i + 1] = moments->first[i] + n_moments_of(&params->params[i]);
     moments->n = moments->first[params->n_params];
-    TRY(region_add(table, REGION_MOMENTS, REGION_HOST, DTYPE_F32, moments->n, &moments->region, "factors"));
+    TRY(region_add(table, REGION_MOMENTS, REGION_HOST, DTYPE_F32, moments->n, &moments->region,
+                   "row and column second moments"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, (size_t)params->n_params,
-                   &moments->bounds_region, "bounds of updates"));
+                   &moments->bounds_region, "update bounds"));
     TRY(add_place(moments, REGION_HOST, table));
-    return moments->apart ? add_place(moments, REGION_DEVICE, table) : STATUS_OK;
+    return moments->has_device_arrays ? add_place(moments, REGION_DEVICE, table) : STATUS_OK;
 }
 
 static void bind_place(const struct second_moments *moments, enum region_place place,
@@ -60,7 +61,7 @@ void second_moments_bind(struct second_moments *moments, const struct region_tab
     moments->values = region_data(table, moments->region);
     moments->bounds = region_data(table, moments->bounds_region);
     bind_place(moments, REGION_HOST, table, &moments->host);
-    bind_place(moments, moments->apart ? REGION_DEVICE : REGION_HOST, table, &moments->device);
+    bind_place(moments, moments->has_device_arrays ? REGION_DEVICE : REGION_HOST, table, &moments->device);
 }
 
 void second_moments_free(struct second_moments *moments) {

@@ -1,7 +1,7 @@
-// What Adafactor keeps beside the weights: for a matrix a second moment of each row and one of each column,
-// for other tensors one of each element. It is little, so every rank has all of it, in host memory, together
-// with the sums that it is made from and the scales that updates are made with. Laid out tensor by tensor,
-// rows before columns; zero/stages/adafactor.h works on it.
+// Adafactor's optimizer states: second moments per row and per column of a matrix, and per element of a
+// vector. They are small, so every rank keeps all of them in host memory, with the sums that they are updated
+// from and the scales derived from them. Arrays are laid out tensor by tensor, rows before columns. The step
+// itself is zero/stages/adafactor.h.
 #ifndef ZERO_ZERO_PARTITION_SECOND_MOMENTS_H
 #define ZERO_ZERO_PARTITION_SECOND_MOMENTS_H
 
@@ -10,43 +10,45 @@
 #include "kernels/device.h"
 #include "model/params.h"
 
-// How many factors a tensor has by rows (0 in one dimension) and by columns; all of a unit's.
+// The number of a tensor's row moments (0 for a vector) and column moments (a vector: one per element).
 static inline int second_moments_rows(const struct param *param) {
     return param->n_dims > 1 ? (int)param->shape[0] : 0;
 }
 static inline int second_moments_columns(const struct param *param) {
     return (int)param->shape[param->n_dims - 1];
 }
+// Of all tensors of a unit, rows and columns.
 size_t second_moments_of_unit(const struct params *params, int unit);
 
-#define UPDATE_NORMS 4 // sums of adafactor_norms, a tensor
+#define UPDATE_NORMS 4 // sums that the operation adafactor_norms takes per tensor
 
-// One place's arrays: the host has all, a device with memory of its own those that its operations use.
+// Scratch of a step in one place. The host has all of it; a device with its own memory has what its
+// operations use.
 struct second_moments_place {
-    double *sums;  // (2 n) adafactor_sums: a tensor's row sums, then its column sums
-    double *norms; // (UPDATE_NORMS n_params)
-    float *scales; // (n)
+    double *sums;  // (2 n) from adafactor_sums: of each tensor its row sums, then its column sums
+    double *norms; // (UPDATE_NORMS n_params) from adafactor_norms
+    float *scales; // (n) factors that turn gradients into updates
 };
 
 struct second_moments {
     const struct params *params;
-    size_t n;      // of all tensors; 0 where the optimizer is another: then nothing is kept
-    size_t *first; // (n_params + 1) where a tensor's begin
+    size_t n;      // moments of all tensors; 0 with any other optimizer: then nothing is allocated
+    size_t *first; // (n_params + 1) a tensor's first moment in `values`
     int region, bounds_region, regions[N_REGION_PLACES][3];
-    float *values;                            // (n)
-    double *bounds;                           // (n_params) of the sums of squares of updates
-    bool apart;                               // the device has arrays of its own
-    struct second_moments_place host, device; // the device's are the host's where it is the host
+    float *values;                            // (n) the moments: the only part that checkpoints keep
+    double *bounds;                           // (n_params) upper bounds of the sums of squares of updates
+    bool has_device_arrays;                   // the device has its own memory, and so its own scratch
+    struct second_moments_place host, device; // the same arrays where the device is the host
 };
 
-// Adds regions, if the optimizer is Adafactor. Free with second_moments_free, also after a failure.
+// Adds regions if the optimizer is Adafactor. Call second_moments_free also after a failure.
 enum status second_moments_init(struct second_moments *moments, const struct config *config,
                                 const struct params *params, struct device *device,
                                 struct region_table *table) MUST_CHECK;
 void second_moments_bind(struct second_moments *moments, const struct region_table *table);
 void second_moments_free(struct second_moments *moments);
 
-// A unit's factors, all of its tensors' one after the other.
+// The moments of a unit: second_moments_of_unit values, tensor by tensor.
 float *second_moments_at(const struct second_moments *moments, int unit);
 
 #endif

@@ -150,7 +150,7 @@ static void update_second_moments(const struct model_states *state, const struct
 
 static enum status send_scales(const struct model_states *state, struct stream *stream) {
     const struct second_moments *moments = &state->second_moments;
-    if (!moments->apart)
+    if (!moments->has_device_arrays)
         return STATUS_OK;
     return state->device->copy(stream, moments->device.scales, moments->host.scales,
                                moments->n * sizeof(float));
