@@ -1,12 +1,12 @@
-// One unit's copies are given to a stream while the next unit is computed; the host never waits for a unit
-// that it does not need at once.
+// A unit's copies are issued on a stream while the next unit is computed. The host waits for a unit only when
+// it is about to use it.
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
 
-// ---- laying out
+// ---- planning and binding
 
-// The most elements of a unit that this rank owns.
+// The elements of this rank's largest unit shard.
 static size_t largest_unit_shard(const struct offload *offload) {
     const struct stage_spans *owned = offload->owned;
     size_t largest = 0;
@@ -19,8 +19,9 @@ static size_t largest_unit_shard(const struct offload *offload) {
     return largest;
 }
 
-// Parameters of the compute type pass through pieces; where they stay on the host, or wait for the norm
-// there, or are the master weights themselves, they have their place already.
+// Parameters need a buffer on the host only between rounding and copy. With fp32 the master weights are
+// copied; with offload_param, and while a speculative step waits for the norm, the placement stores the
+// rounded ones.
 static bool has_upload_buffers(const struct offload *offload) {
     return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param &&
            !offload->options->offload_speculative;
@@ -39,7 +40,7 @@ enum status offload_init(struct offload *offload, const struct params *params,
                                 .pending_from = -1};
     if (!offload_is_on(offload))
         return STATUS_OK;
-    size_t elements = placement->host.elements, piece = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
+    size_t elements = placement->host.elements, chunk = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
     TRY(region_add(table, REGION_GRADS, REGION_HOST, DTYPE_F32, elements, &offload->grads_region,
                    "grads on the host"));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
@@ -47,7 +48,7 @@ enum status offload_init(struct offload *offload, const struct params *params,
             TRY(region_add(table, REGION_COMMUNICATION, device->place, DTYPE_F32, largest_unit_shard(offload),
                            &offload->staging_regions[i], "grads of a unit shard (%d)", i));
         if (has_upload_buffers(offload))
-            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, piece, &offload->upload_regions[i],
+            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, chunk, &offload->upload_regions[i],
                            "params to the device (%d)", i));
     }
     return STATUS_OK;
@@ -112,7 +113,7 @@ void offload_free(struct offload *offload) {
 
 // ---- gradients
 
-// Where the gradients of a stretch that this rank works on stand on the device, between reduction and copy.
+// The address on the device of a span's reduced gradients, from which they are copied.
 static float *reduced_gradients_at(const struct offload *offload, const struct stage_span *span) {
     if (!offload_uses_staging(offload))
         return offload->source.data + stage_span_offset(span, offload->source.whole);
@@ -120,7 +121,8 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
     return offload->staging[span->unit % OFFLOAD_BUFFERS] + (span->shard_offset - begin);
 }
 
-// Where they are kept until the step: on the host, in the device's shard, or (NULL) where they are.
+// The address to which they are copied until the update: on the host, or in the device's shard. NULL: they
+// stay where they are.
 static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
     if (placed->on_host)
         return offload->grads + placed->at;
@@ -131,7 +133,7 @@ static size_t span_bytes(const struct placement_span *placed) {
     return (placed->span.end - placed->span.begin) * sizeof(float);
 }
 
-// Sums and copies one unit, on `out`.
+// Issues the sums of squares and the copies of one unit on `to_host`.
 static enum status send_unit(struct offload *offload, int unit) {
     const struct stage_spans *owned = offload->owned;
     const struct placement *placement = offload->placement;
@@ -151,7 +153,7 @@ static enum status send_unit(struct offload *offload, int unit) {
     return STATUS_OK;
 }
 
-// What was being reduced when the last unit was ready.
+// Sends the units whose reduction was issued by the previous offload_reduced.
 static enum status send_pending(struct offload *offload, struct stream *stream) {
     int from = offload->pending_from, to = offload->pending_to;
     offload->pending_from = -1;
@@ -164,13 +166,14 @@ static enum status send_pending(struct offload *offload, struct stream *stream) 
     return STATUS_OK;
 }
 
-// Brings what earlier micro-batches added up for a unit into its staging buffer.
+// Copies a unit's sum over earlier micro-batches back into its staging buffer.
 static enum status load(struct offload *offload, int unit) {
     const struct placement *placement = offload->placement;
     int slot = unit % OFFLOAD_BUFFERS;
     if (!offload_uses_staging(offload) || !offload->accumulating || unit < 0)
         return STATUS_OK;
-    // Whoever had the buffer before; the first two units find it free since offload_begin.
+    // Wait for the unit that used the buffer before. The first two find it free, by the wait in
+    // offload_begin.
     if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
         TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->to_device));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
@@ -181,7 +184,7 @@ static enum status load(struct offload *offload, int unit) {
     return event_record(&offload->loaded[slot], &offload->to_device);
 }
 
-// Stage 0 has the sums of what others own, or what a shard added up, only once all were gathered.
+// Stage 0 updates every element on every rank, and has all sums only after the all-gather.
 static bool sends_at_the_end(const struct offload *offload) {
     const struct stage_options *options = offload->options;
     return options->stage == 0 && (offload->comm->world > 1 || options->reduce_every_micro_batch);
@@ -190,11 +193,12 @@ static bool sends_at_the_end(const struct offload *offload) {
 enum status offload_begin(struct offload *offload, struct stream *stream, bool last, bool accumulating) {
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(send_pending(offload, stream)); // the end of the micro-batch before
+    TRY(send_pending(offload, stream)); // units left over from the previous micro-batch
     offload->last = last;
     offload->accumulating = accumulating;
-    offload->pending_to = offload->params->n_units; // the lowest unit so far
-    // The last of the micro-batch before: what is loaded was kept by then, and the staging buffers are free.
+    offload->pending_to = offload->params->n_units; // no unit so far
+    // Unit 0 is copied last. From then on the sums to be loaded are complete and both staging buffers are
+    // free.
     TRY(event_wait(&offload->copied[0], &offload->to_device));
     return load(offload, offload->params->n_units - 1);
 }
@@ -202,8 +206,8 @@ enum status offload_begin(struct offload *offload, struct stream *stream, bool l
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) {
     int slot = unit % OFFLOAD_BUFFERS, n_units = offload->params->n_units;
     *out = offload->staging[slot];
-    // Who had the buffer before: what was loaded into it came after that; else two units up. The first two
-    // units of a step find it free since offload_finish.
+    // Wait for the unit that used the buffer before, two units up: `loaded` comes after that. The first two
+    // units of a step find it free, by the wait in offload_finish.
     if (offload->accumulating)
         return event_wait(&offload->loaded[slot], stream);
     return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], stream)
@@ -234,7 +238,7 @@ enum status offload_finish(struct offload *offload, struct stream *stream) {
         for (int unit = offload->params->n_units - 1; unit >= 0; unit--)
             TRY(send_unit(offload, unit));
     }
-    return event_wait(&offload->copied[0], stream); // the last of all
+    return event_wait(&offload->copied[0], stream); // unit 0 is copied last
 }
 
 enum status offload_norm(struct offload *offload, double *norm) {

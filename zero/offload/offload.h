@@ -1,15 +1,20 @@
-// The way between a device with memory of its own and the host that keeps optimizer state for it
-// (ZeRO-Offload, arXiv 2101.06840): gradients go out unit by unit while backward computes the next, updated
-// parameters come back while the host updates the next. Each way has a stream.
+// Optimizer offload (ZeRO-Offload, arXiv 2101.06840), for a device with its own memory: gradients move to the
+// host while backward computes the next units, and updated parameters move back while the host updates the
+// next chunk. Each direction has a stream. Every function is a no-op without offload_optimizer unless it says
+// otherwise.
 //
-// Stages 0 and 1 copy gradients from where they were reduced. In stages 2 and 3, which keep no more than a
-// shard, a unit's share is reduced into one of two staging buffers and dealt out from there: the host's part
-// to the host, the rest to the device's shard. Between micro-batches what was added up comes back into the
-// staging buffer first: sums are taken on the device, in the order that they have without offload.
+// Gradients, per unit:
+//   1. backward finishes them on the caller's stream
+//   2. comm reduces them. Stages 0 and 1: into an array that they keep anyway. Stages 2 and 3: this rank's
+//   unit
+//      shard goes into one of two staging buffers on the device.
+//   3. `to_host` sums their squares (last micro-batch) and copies them: the host's spans to the host, the
+//      device's spans from a staging buffer to the device's shard.
+// With several micro-batches in stages 2 and 3, the sum so far is copied back into the staging buffer first,
+// so that additions happen on the device in the same order as without offload, and give the same bits.
 //
-// Order. Gradients: ready on the caller's stream -> reduced (comm) -> `out`: squares summed, copied. The host
-// waits for a unit's copy, steps, and gives parameters to `in`; the caller's stream waits for `in` at the
-// end.
+// Parameters: the host waits for a unit's gradients, updates it, and copies it on `to_device`. The caller's
+// stream waits for `to_device` at the end of the step.
 #ifndef ZERO_ZERO_OFFLOAD_OFFLOAD_H
 #define ZERO_ZERO_OFFLOAD_OFFLOAD_H
 
@@ -17,9 +22,12 @@
 #include "zero/offload/placement.h"
 #include "zero/partition/norm.h"
 
-#define OFFLOAD_BUFFERS 2 // that units, and pieces of parameters, take in turn
+#define OFFLOAD_BUFFERS 2 // staging and upload buffers are used in turn
 
-// Where gradients stand once they are reduced: in an array of all units, or of the shard.
+// Elements that the host updates, and copies to the device, at a time.
+#define OFFLOAD_CHUNK ((size_t)4 << 20)
+
+// Where reduced gradients are on the device: in an array of all units, or of this rank's shard.
 struct offload_source {
     float *data;
     bool whole;
@@ -32,92 +40,95 @@ struct offload {
     const struct placement *placement;
     struct device *device;
     enum dtype type;              // of parameters
-    struct comm *comm;            // from offload_bind on
+    struct comm *comm;            // from offload_bind on, like the next three
     struct norm *norm;            //
     struct offload_source source; // stages 0 and 1
-    float *device_shard;          // stages 2 and 3: gradients of the device's parts
+    float *device_shard;          // stages 2 and 3: gradients of the device's spans
     int grads_region, staging_regions[OFFLOAD_BUFFERS], upload_regions[OFFLOAD_BUFFERS];
-    float *grads;                          // of the host's parts
-    float *staging[OFFLOAD_BUFFERS];       // on the device
-    void *upload_buffers[OFFLOAD_BUFFERS]; // parameters on their way to the device
-    size_t n_uploads;                      // sent so far
+    float *grads;                          // on the host: gradients of the host's spans
+    float *staging[OFFLOAD_BUFFERS];       // on the device: gradients of a unit shard
+    void *upload_buffers[OFFLOAD_BUFFERS]; // on the host: parameters on their way to the device
+    size_t n_uploads;                      // chunks of parameters sent so far
     struct stream to_host, to_device;
-    struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS], summed, reached,
-        requested;
-    struct event *copied; // (n_units) its gradients are where they are kept
-    // Called, if not NULL, when a unit of the last micro-batch is on its way to the host.
+    // Per buffer: reduced into staging (caller's stream); the earlier sum is in staging; upload buffer is
+    // free.
+    struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS];
+    struct event summed; // squares of the last unit
+    struct event reached, requested;
+    struct event *copied; // (n_units) its gradients are where they are kept until the update
+    // Called, if not NULL, when the copy of a unit of the last micro-batch was issued.
     void (*on_sent)(void *context, int unit);
     void *on_sent_context;
-    bool last, accumulating;      // the micro-batch: of the step; adds to what is kept
-    int pending_from, pending_to; // units being reduced, from the higher down; from < to: none
-    comm_work work;               // of their reduction
+    bool last;                    // this micro-batch is the step's last
+    bool accumulating;            // this micro-batch adds to earlier ones
+    int pending_from, pending_to; // units whose reduction was issued last, downwards; from < 0: none
+    comm_work work;               // of that reduction
 };
-
-// Elements that the host steps, and sends, at a time.
-#define OFFLOAD_CHUNK ((size_t)4 << 20)
 
 static inline bool offload_is_on(const struct offload *offload) {
     return offload->options->offload_optimizer;
 }
-// Whether a unit's share passes through staging buffers.
+// True if gradients pass through staging buffers.
 static inline bool offload_uses_staging(const struct offload *offload) {
     return offload_is_on(offload) && offload->options->stage >= 2;
 }
-
-// Elements of this rank's gradient shard that stay on the device, of shard_elements: what the host updates
-// leaves through the staging buffers.
+// How many of this rank's shard_elements gradients stay on the device. Without offload all of them.
 static inline size_t offload_device_elements(const struct offload *offload, size_t shard_elements) {
     return offload_uses_staging(offload) ? offload->placement->device.elements : shard_elements;
 }
 
-// Adds regions; without offload none. What it is given must outlive it. Free with offload_free, also after a
-// failure.
+// Adds regions to `table`. The arguments must outlive it. Call offload_free also after a failure.
 enum status offload_init(struct offload *offload, const struct params *params,
                          const struct stage_options *options, const struct stage_spans *owned,
                          const struct placement *placement, enum dtype type, struct device *device,
                          struct region_table *table) MUST_CHECK;
-// Finds the regions and makes the streams and events.
+// Finds the regions, and creates the streams and events.
 enum status offload_bind(struct offload *offload, const struct region_table *table, struct comm *comm,
                          struct norm *norm, struct offload_source source, float *device_shard) MUST_CHECK;
 void offload_free(struct offload *offload);
 
-// ---- gradients, out; all of it does nothing without offload
+// ---- gradients, device to host
 
-// Before a micro-batch. last: of the step; accumulating: its gradients are added to what is kept.
+// Call before each micro-batch.
+//   last           it is the step's last
+//   accumulating   its gradients are added to those of earlier micro-batches, which were sent already
 enum status offload_begin(struct offload *offload, struct stream *stream, bool last,
                           bool accumulating) MUST_CHECK;
-// Where a unit's share is to be reduced, at offsets from the share's begin; for work on `stream`, and later.
+// The staging buffer into which a unit is to be reduced, at offsets in its unit shard. Later work on `stream`
+// may write to it. Only with offload_uses_staging.
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) MUST_CHECK;
-// All units from `unit` up are being reduced, or were; work: of the call that was the last for them.
+// The reductions of all units from `unit` up have been issued.
+//   work   handle of the last of them
 enum status offload_reduced(struct offload *offload, struct stream *stream, int unit,
                             comm_work work) MUST_CHECK;
-// All units were reduced and, in stage 0, gathered: sends what was not sent. Later work on `stream` sees the
-// device's parts.
+// All units are reduced and, in stage 0, gathered: sends the rest. Later work on `stream` sees the gradients
+// of the device's spans.
 enum status offload_finish(struct offload *offload, struct stream *stream) MUST_CHECK;
-// The norm, while copies may still be under way.
+// The global norm. Does not wait for copies that are still running. Only with offload_optimizer.
 enum status offload_norm(struct offload *offload, double *norm) MUST_CHECK;
-// Waits until a unit's gradients are on the host.
+// Blocks the host until a unit's gradients have arrived. Only with offload_optimizer.
 enum status offload_wait(struct offload *offload, int unit) MUST_CHECK;
-// Gradients of a part of the host's.
+// The gradients of a span of the host.
 static inline const float *offload_gradients_at(const struct offload *offload,
                                                 const struct placement_span *placed) {
     return offload->grads + placed->at;
 }
 
-// ---- parameters, back
+// ---- parameters, host to device. Only with offload_optimizer
 
-// Where the host is to write n parameters of a placed, from its element `offset` on: at most OFFLOAD_CHUNK.
-// *out is NULL where the master weights themselves are sent. copy: of the state that the step gives.
+// The buffer to which the host writes parameters of a span, from its element `offset` on: at most
+// OFFLOAD_CHUNK. *out is NULL if the master weights themselves are sent (fp32).
+//   copy   of the host's states, the one that the step writes
 enum status offload_params_buffer(struct offload *offload, const struct placement_span *placed, size_t offset,
                                   int copy, void **out) MUST_CHECK;
-// They are written: sends them to `to`, their place on the device (NULL where they stay on the host).
+// Copies n of them to `to` on the device; a no-op with NULL (offload_param).
 enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
                                 size_t n, int copy, void *to) MUST_CHECK;
 // The stream that copies parameters to the device, after it was made to wait for the work issued on `stream`
-// so far. With offload_param, stage 3 copies and gathers on it, so that it overlaps with compute.
+// so far. With offload_param, stage 3 copies and gathers on it, so that both overlap with compute.
 enum status offload_upload_stream(struct offload *offload, struct stream *stream,
                                   struct stream **out) MUST_CHECK;
-// Later work on `stream` sees all that was sent.
+// Later work on `stream` sees all parameters that were sent.
 enum status offload_params_wait(struct offload *offload, struct stream *stream) MUST_CHECK;
 
 #endif

@@ -1,4 +1,4 @@
-// Parts are laid out in the order of units, so that a unit's elements stand together in each place.
+// Spans are stored in the order of units, so that a unit's elements are contiguous in each place.
 #include "zero/offload/placement.h"
 
 #include <stdlib.h>
@@ -6,14 +6,14 @@
 #include "kernels/moments.h"
 #include "model/param_overlap.h"
 
-// ---- which part is whose
+// ---- splitting spans
 
-// The first element that the device keeps: the host takes the first `ratio` of a span.
+// The host gets the first `ratio` of a span. Returns the first element of the device.
 static size_t host_end(const struct stage_span *span, const struct stage_options *options) {
     if (!options->offload_optimizer)
         return span->begin;
-    double pieces = (double)((span->end - span->begin) / PARAM_ALIGNMENT);
-    size_t end = span->begin + (size_t)(pieces * options->offload_ratio + 0.5) * PARAM_ALIGNMENT;
+    double blocks = (double)((span->end - span->begin) / PARAM_ALIGNMENT);
+    size_t end = span->begin + (size_t)(blocks * options->offload_ratio + 0.5) * PARAM_ALIGNMENT;
     return end < span->end ? end : span->end;
 }
 
@@ -39,16 +39,16 @@ static enum status list_spans(struct placement *placement, const struct stage_op
         return FAIL(STATUS_FAILED, "out of memory for a list of %d spans", n_spans);
     for (int unit = 0, i = 0; unit < params->n_units; unit++) {
         for (; i < n_spans && spans[i].unit == unit; i++) {
-            size_t cut = host_end(&spans[i], options);
-            add_span(placement, &spans[i], spans[i].begin, cut, true);
-            add_span(placement, &spans[i], cut, spans[i].end, false);
+            size_t middle = host_end(&spans[i], options);
+            add_span(placement, &spans[i], spans[i].begin, middle, true);
+            add_span(placement, &spans[i], middle, spans[i].end, false);
         }
         placement->first_span[unit + 1] = placement->n_spans;
     }
     return STATUS_OK;
 }
 
-// ---- what is kept of it
+// ---- arrays
 
 static const struct {
     const char *name;
@@ -70,22 +70,24 @@ static size_t array_position(enum state_array array, size_t element) {
     return scales ? (element + MOMENT_BLOCK - 1) / MOMENT_BLOCK : element;
 }
 
-static bool keeps(const struct placement *placement, const struct stage_options *options, bool on_host,
-                  int copy, enum state_array array) {
-    bool narrow = placement->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
+static bool stores(const struct placement *placement, const struct stage_options *options, bool on_host,
+                   int copy, enum state_array array) {
+    bool mixed = placement->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
     if (copy > 0 && !(on_host && options->offload_speculative))
         return false;
     switch (array) {
     case STATE_MASTER:
-        return narrow || on_host;
+        return mixed || on_host;
     case STATE_M:
     case STATE_M_SCALES:
         return placement->n_kinds > 1 && (array == STATE_M || scaled);
     case STATE_V:
     case STATE_V_SCALES:
         return placement->n_kinds > 2 && (array == STATE_V || scaled);
-    default: // parameters of steps that may not count, or all that there are
-        return on_host && narrow && (options->offload_param || (options->offload_speculative && copy == 0));
+    // STATE_PARAMS. With offload_param: all of this rank's parameters, in each copy. Otherwise one copy for
+    // the parameters of a speculative step, until it takes effect.
+    default:
+        return on_host && mixed && (options->offload_param || (options->offload_speculative && copy == 0));
     }
 }
 
@@ -96,7 +98,7 @@ static enum status add_side(struct placement *placement, const struct stage_opti
         for (int i = 0; i < N_STATE_ARRAYS; i++) {
             enum state_array array = (enum state_array)i;
             side->regions[copy][i] = -1;
-            if (side->elements > 0 && keeps(placement, options, on_host, copy, array))
+            if (side->elements > 0 && stores(placement, options, on_host, copy, array))
                 TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
                                array_position(array, side->elements), &side->regions[copy][i], "%s%s%s",
                                arrays[i].name, on_host ? " on the host" : "", copy ? ", other copy" : ""));
@@ -104,8 +106,8 @@ static enum status add_side(struct placement *placement, const struct stage_opti
     return STATUS_OK;
 }
 
-// AdamW and Adam keep two moments; Lion one; SGD one, and none without momentum. Adafactor's factors are no
-// element's (zero/partition/second_moments.h).
+// AdamW and Adam have two moments per element, Lion one, SGD one with momentum. Adafactor's moments are per
+// row and column (zero/partition/second_moments.h).
 static int count_kinds(const struct config *config) {
     switch (config->optimizer.type) {
     case CONFIG_OPTIMIZER_SGD:
@@ -181,8 +183,8 @@ void *placement_array_at(const struct placement *placement, const struct placeme
 
 void *placement_params_at(const struct placement *placement, const struct placement_span *placed,
                           size_t offset, int copy) {
-    bool one = placement->host.regions[1][STATE_PARAMS] < 0;
-    return placement_array_at(placement, placed, STATE_PARAMS, offset, one ? 0 : copy);
+    bool one_copy = placement->host.regions[1][STATE_PARAMS] < 0;
+    return placement_array_at(placement, placed, STATE_PARAMS, offset, one_copy ? 0 : copy);
 }
 
 void *placement_host_params(const struct placement *placement) {

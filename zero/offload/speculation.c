@@ -1,4 +1,4 @@
-// A list of units and two counters under a lock; the list is empty again after each wait.
+// The queue is an array of units with two counters, under a lock. It is empty after each wait.
 #include "zero/offload/speculation.h"
 
 #include <pthread.h>
@@ -53,14 +53,14 @@ enum status speculation_new(enum status (*work)(void *context, int unit), void *
     if (!speculation || !units) {
         free(speculation);
         free(units);
-        return FAIL(STATUS_FAILED, "out of memory for the thread that steps ahead");
+        return FAIL(STATUS_FAILED, "out of memory for the thread of speculative optimizer steps");
     }
     *speculation = (struct speculation){.work = work, .context = context, .units = units};
     pthread_mutex_init(&speculation->lock, NULL);
     pthread_cond_init(&speculation->changed, NULL);
     if (pthread_create(&speculation->thread, NULL, run, speculation) != 0) {
         release(speculation);
-        return FAIL(STATUS_FAILED, "cannot start the thread that steps ahead");
+        return FAIL(STATUS_FAILED, "cannot start the thread of speculative optimizer steps");
     }
     *out = speculation;
     return STATUS_OK;
