@@ -1,5 +1,6 @@
-// Three passes over the gradients: sums, norms, the step. Between them the ranks come together, and the host
-// makes factors and scales. Each pass gives the device its parts first; then the host takes its own.
+// Three passes over the gradients: row and column sums, update norms, the step. After each of the first two
+// the ranks add up what they have, and the host computes moments and scales. Each pass issues the device's
+// spans first, then the host works on its own.
 #include "zero/stages/adafactor.h"
 
 #include <string.h>
@@ -8,21 +9,21 @@
 #include "kernels/ops.h"
 #include "model/param_overlap.h"
 
-// ---- walking this rank's parts
+// ---- passes over this rank's spans
 
-// What of one tensor lies in a placed.
-struct tensor_span {
+// What a placement span holds of one tensor.
+struct tensor_slice {
     const struct placement_span *placed;
     int tensor;
-    size_t offset;              // of its first element from the span's begin
-    struct adafactor_span span; // in the tensor
+    size_t offset;              // of its first element in the placement span
+    struct adafactor_span span; // its elements in the tensor
 };
 
 struct pass {
     struct model_states *state;
     const struct adafactor_call *call;
     enum status (*visit)(const struct pass *pass, struct stream *stream,
-                         const struct second_moments_place *place, const struct tensor_span *span);
+                         const struct second_moments_place *place, const struct tensor_slice *slice);
 };
 
 static enum status visit_span(const struct pass *pass, struct stream *stream,
@@ -31,13 +32,13 @@ static enum status visit_span(const struct pass *pass, struct stream *stream,
     for (struct param_overlap it = {0};
          params_next_overlap(params, placed->span.unit, placed->span.begin, placed->span.end, &it);) {
         const struct param *param = &params->params[it.param];
-        const struct tensor_span span = {.placed = placed,
-                                         .tensor = it.param,
-                                         .offset = it.begin - placed->span.begin,
-                                         .span = {.begin = it.begin - param->offset,
-                                                  .n = it.end - it.begin,
-                                                  .columns = second_moments_columns(param)}};
-        TRY(pass->visit(pass, stream, place, &span));
+        const struct tensor_slice slice = {.placed = placed,
+                                           .tensor = it.param,
+                                           .offset = it.begin - placed->span.begin,
+                                           .span = {.begin = it.begin - param->offset,
+                                                    .n = it.end - it.begin,
+                                                    .columns = second_moments_columns(param)}};
+        TRY(pass->visit(pass, stream, place, &slice));
     }
     return STATUS_OK;
 }
@@ -50,7 +51,7 @@ static enum status visit_device(const struct pass *pass, struct stream *stream) 
     return STATUS_OK;
 }
 
-// In the order in which gradients arrive.
+// Units in the order in which their gradients arrive.
 static enum status visit_host(const struct pass *pass) {
     struct model_states *state = pass->state;
     const struct placement *placement = &state->placement;
@@ -66,28 +67,28 @@ static enum status visit_host(const struct pass *pass) {
     return STATUS_OK;
 }
 
-// In stage 0 every rank sums whole tensors.
-static bool sums_are_shared(const struct model_states *state) {
+// In stage 0 every rank sums whole tensors by itself.
+static bool needs_all_reduce(const struct model_states *state) {
     return state->options.stage > 0;
 }
 
-// Has n numbers of every place added up: those on the device by its operations, in `of_device`, which come to
-// the host's first; then those of the other ranks.
+// Makes a pass that adds to n sums, over all places and ranks. The device's operations add to of_device,
+// which is then copied to of_host; the host adds its own to that, then come the other ranks.
 static enum status sum_up(const struct pass *pass, struct stream *stream, double *of_device, double *of_host,
                           size_t n) {
     struct model_states *state = pass->state;
     const struct device *device = state->device;
-    // A double's zero is two floats'.
+    // Zeroes doubles as twice as many floats.
     TRY(device->ops->fill(stream, &(struct fill_args){.out = of_device, .n = 2 * n, .type = DTYPE_F32}));
     TRY(visit_device(pass, stream));
     if (of_device != of_host)
         TRY(device->copy(stream, of_host, of_device, n * sizeof *of_host));
     TRY(device->synchronize(stream));
     TRY(visit_host(pass));
-    return sums_are_shared(state) ? comm_all_reduce(state->comm, of_host, n) : STATUS_OK;
+    return needs_all_reduce(state) ? comm_all_reduce(state->comm, of_host, n) : STATUS_OK;
 }
 
-// ---- sums by row and by column
+// ---- row and column sums of squares
 
 static double *row_sums_at(const struct second_moments *moments, const struct second_moments_place *place,
                            int tensor) {
@@ -107,15 +108,16 @@ static int rows_or_one(const struct param *param) {
 }
 
 static enum status sum_span(const struct pass *pass, struct stream *stream,
-                            const struct second_moments_place *place, const struct tensor_span *span) {
+                            const struct second_moments_place *place, const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
     const struct adafactor_sums_args args = {
-        .row_sums = row_sums_at(&state->second_moments, place, span->tensor),
-        .column_sums = column_sums_at(&state->second_moments, place, span->tensor),
-        .grad = model_states_gradients_at(state, span->placed) + span->offset,
-        .span = span->span,
-        .rows = rows_or_one(&state->params->params[span->tensor]),
-        // Of all tensors together, and twice that: the norm was rounded, and so is each scaled gradient.
+        .row_sums = row_sums_at(&state->second_moments, place, slice->tensor),
+        .column_sums = column_sums_at(&state->second_moments, place, slice->tensor),
+        .grad = model_states_gradients_at(state, slice->placed) + slice->offset,
+        .span = slice->span,
+        .rows = rows_or_one(&state->params->params[slice->tensor]),
+        // The sum of squares of all gradients bounds that of each tensor. Twice it covers the rounding of the
+        // norm and of each scaled gradient.
         .bound = 2 * pass->call->norm * pass->call->norm,
         .grad_scale = pass->call->grad_scale,
         .type = DTYPE_F32,
@@ -125,7 +127,7 @@ static enum status sum_span(const struct pass *pass, struct stream *stream,
 
 // ---- second moments
 
-// Every rank moves all of them, by the same sums.
+// Every rank updates all of them, from the same sums.
 static void update_second_moments(const struct model_states *state, const struct adafactor_call *call) {
     const struct second_moments *moments = &state->second_moments;
     const struct params *params = state->params;
@@ -156,15 +158,16 @@ static enum status send_scales(const struct model_states *state, struct stream *
                                moments->n * sizeof(float));
 }
 
-// ---- norms of updates
+// ---- update norms
 
 static struct adafactor_direction direction_of(const struct pass *pass,
                                                const struct second_moments_place *place,
-                                               const struct tensor_span *span) {
+                                               const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
-    size_t rows = (size_t)second_moments_rows(&state->params->params[span->tensor]);
-    const float *scales = place->scales + state->second_moments.first[span->tensor];
-    return (struct adafactor_direction){.grad = model_states_gradients_at(state, span->placed) + span->offset,
+    size_t rows = (size_t)second_moments_rows(&state->params->params[slice->tensor]);
+    const float *scales = place->scales + state->second_moments.first[slice->tensor];
+    return (struct adafactor_direction){.grad =
+                                            model_states_gradients_at(state, slice->placed) + slice->offset,
                                         .row_scales = rows > 0 ? scales : NULL,
                                         .column_scales = scales + rows,
                                         .largest_scale = ADAFACTOR_LARGEST_SCALE,
@@ -172,35 +175,35 @@ static struct adafactor_direction direction_of(const struct pass *pass,
                                         .grad_type = DTYPE_F32};
 }
 
-static float *master_at(const struct model_states *state, const struct tensor_span *span) {
-    return model_states_optimizer_at(state, span->placed, span->offset, state->placement.current).master;
+static float *master_at(const struct model_states *state, const struct tensor_slice *slice) {
+    return model_states_optimizer_at(state, slice->placed, slice->offset, state->placement.current).master;
 }
 
 static enum status norm_span(const struct pass *pass, struct stream *stream,
-                             const struct second_moments_place *place, const struct tensor_span *span) {
+                             const struct second_moments_place *place, const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
-    const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * span->tensor,
-                                              .master = master_at(state, span),
-                                              .direction = direction_of(pass, place, span),
-                                              .span = span->span,
-                                              .elements = state->params->params[span->tensor].elements,
-                                              .update_bound = state->second_moments.bounds[span->tensor],
+    const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * slice->tensor,
+                                              .master = master_at(state, slice),
+                                              .direction = direction_of(pass, place, slice),
+                                              .span = slice->span,
+                                              .elements = state->params->params[slice->tensor].elements,
+                                              .update_bound = state->second_moments.bounds[slice->tensor],
                                               .type = DTYPE_F32};
     return stream->device->ops->adafactor_norms(stream, &args);
 }
 
-// ---- the step
+// ---- weights
 
 static struct adafactor_step_args step_args(const struct pass *pass, const struct second_moments_place *place,
-                                            const struct tensor_span *span) {
+                                            const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
     const struct config *config = pass->call->config;
-    const struct param *param = &state->params->params[span->tensor];
+    const struct param *param = &state->params->params[slice->tensor];
     double lr = pass->call->lr;
-    const double *norms = state->second_moments.host.norms + UPDATE_NORMS * span->tensor;
-    return (struct adafactor_step_args){.master = master_at(state, span),
-                                        .direction = direction_of(pass, place, span),
-                                        .span = span->span,
+    const double *norms = state->second_moments.host.norms + UPDATE_NORMS * slice->tensor;
+    return (struct adafactor_step_args){.master = master_at(state, slice),
+                                        .direction = direction_of(pass, place, slice),
+                                        .span = slice->span,
                                         .step_size =
                                             adafactor_step_size(norms, param->elements, pass->call->step, lr,
                                                                 config->optimizer.clip_threshold),
@@ -208,14 +211,14 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
                                         .type = state->type};
 }
 
-// On the host a span of it at a time, so that each is on its way while the next is updated.
+// Each chunk is copied to the device while the next is updated.
 static enum status step_on_host(const struct pass *pass, struct stream *stream,
-                                const struct second_moments_place *place, const struct tensor_span *span) {
+                                const struct second_moments_place *place, const struct tensor_slice *slice) {
     struct model_states *state = pass->state;
     int copy = state->placement.current;
-    for (size_t done = 0; done < span->span.n; done += OFFLOAD_CHUNK) {
-        size_t left = span->span.n - done;
-        struct tensor_span now = *span;
+    for (size_t done = 0; done < slice->span.n; done += OFFLOAD_CHUNK) {
+        size_t left = slice->span.n - done;
+        struct tensor_slice now = *slice;
         now.offset += done;
         now.span.begin += done;
         now.span.n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK;
@@ -229,13 +232,13 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
 }
 
 static enum status step_span(const struct pass *pass, struct stream *stream,
-                             const struct second_moments_place *place, const struct tensor_span *span) {
-    if (span->placed->on_host)
-        return step_on_host(pass, stream, place, span);
-    struct adafactor_step_args args = step_args(pass, place, span);
+                             const struct second_moments_place *place, const struct tensor_slice *slice) {
+    if (slice->placed->on_host)
+        return step_on_host(pass, stream, place, slice);
+    struct adafactor_step_args args = step_args(pass, place, slice);
     args.param = pass->state->type == DTYPE_F32
                      ? NULL
-                     : model_states_params_at(pass->state, span->placed, span->offset);
+                     : model_states_params_at(pass->state, slice->placed, slice->offset);
     return stream->device->ops->adafactor_step(stream, &args);
 }
 
@@ -260,16 +263,16 @@ enum status adafactor_update(struct model_states *state, struct stream *stream,
 
 enum status adafactor_skip(struct model_states *state) {
     const struct second_moments *moments = &state->second_moments;
-    if (!sums_are_shared(state))
+    if (!needs_all_reduce(state))
         return STATUS_OK;
-    // What stands there is finite or not, and read by nobody.
+    // The values may not be finite. Nobody reads them.
     TRY(comm_all_reduce(state->comm, moments->host.sums, 2 * moments->n));
     return comm_all_reduce(state->comm, moments->host.norms, n_norms(state));
 }
 
 void adafactor_traffic(const struct model_states *state, uint64_t *bytes, uint64_t *calls) {
     *bytes = *calls = 0;
-    if (state->second_moments.n == 0 || state->world == 1 || !sums_are_shared(state))
+    if (state->second_moments.n == 0 || state->world == 1 || !needs_all_reduce(state))
         return;
     *bytes = comm_all_reduce_bytes(state->rank, state->world, 2 * state->second_moments.n) +
              comm_all_reduce_bytes(state->rank, state->world, n_norms(state));

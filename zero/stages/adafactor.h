@@ -1,9 +1,10 @@
-// Adafactor's step over the model states (Shazeer and Stern, arXiv 1804.04235; as torch.optim.Adafactor has
-// it: kernels/adafactor.h). It needs sums over whole tensors, of which a rank has stretches: each rank, and
-// on it the device and the host, sums its own, and the ranks add up in two all-reduces a step, of all sums by
-// row and column and of all norms. Sums are exact in any order (kernels/exact_sum.h): every stage, partition,
-// number of ranks that share a tensor, and place of the optimizer's state gives the same bits. In stage 0
-// every rank has all gradients, and sums them itself.
+// Adafactor over the model states (Shazeer and Stern, arXiv 1804.04235; the variant of torch.optim.Adafactor,
+// see kernels/adafactor.h). It needs sums over whole tensors, of which a rank has spans. Each rank sums its
+// own spans, on the device and on the host, and two all-reduces per step add these over ranks: one of row and
+// column sums of squares, one of update norms. In stage 0 every rank has all gradients and sums them alone.
+//
+// Determinism: sums are exact in any order (kernels/exact_sum.h), so the bits are the same for every stage,
+// partition, number of ranks and placement.
 #ifndef ZERO_ZERO_STAGES_ADAFACTOR_H
 #define ZERO_ZERO_STAGES_ADAFACTOR_H
 
@@ -17,14 +18,15 @@ struct adafactor_call {
     float grad_scale;
 };
 
-// Updates the master weights of this rank's parts, and their parameters; those of the host's parts are on
-// their way to the device when it returns.
+// Updates the master weights and parameters of the spans that this rank updates. Parameters of the host's
+// spans may still be on their way to the device when it returns (offload_params_wait).
 enum status adafactor_update(struct model_states *state, struct stream *stream,
                              const struct adafactor_call *call) MUST_CHECK;
-// A step that is skipped: sends what the plan says of every step, and changes nothing.
+// Call instead to skip a step: makes the same all-reduces, so that plans hold for every step, and changes no
+// state.
 enum status adafactor_skip(struct model_states *state) MUST_CHECK;
 
-// What a rank sends in a step beside what every optimizer sends.
+// The bytes that this rank sends in these all-reduces per step, and their number.
 void adafactor_traffic(const struct model_states *state, uint64_t *bytes, uint64_t *calls);
 
 #endif

@@ -1,4 +1,5 @@
-// Where each kind of state stands. What travels, and when, is zero/gradients and zero/parameters.
+// Plans where each model state is stored, and forwards the model's hooks. What is communicated, and when, is
+// in zero/stages/parameters.c and zero/stages/gradients.c.
 #include "zero/stages/model_states.h"
 
 #include <stdlib.h>
@@ -48,7 +49,7 @@ static enum status release_group(void *context, struct stream *stream, int unit,
                                       : STATUS_OK;
 }
 
-// ---- laying out
+// ---- planning and binding
 
 static enum status list_owned(struct model_states *state) {
     const struct params *params = state->params;
@@ -71,7 +72,7 @@ static enum status list_owned(struct model_states *state) {
     return STATUS_OK;
 }
 
-// In stage 0 the optimizer updates everything.
+// In stage 0 every rank updates every element.
 static enum status plan_placement(struct model_states *state, const struct config *config,
                                   struct region_table *table) {
     const struct params *params = state->params;
@@ -90,16 +91,16 @@ static enum status plan_placement(struct model_states *state, const struct confi
     return status;
 }
 
-static enum status add_bounces(struct model_states *state, struct region_table *table) {
+static enum status add_chunk_regions(struct model_states *state, struct region_table *table) {
     enum dtype moments = state->placement.moment_type;
-    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->bounce_region,
-                   "bounce"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->values_region,
+                   "checkpoint chunk"));
     if (moments != DTYPE_F32)
-        TRY(region_add(table, REGION_DATA, REGION_HOST, moments, CHECKPOINT_CHUNK, &state->narrow_region,
-                       "bounce of moments"));
+        TRY(region_add(table, REGION_DATA, REGION_HOST, moments, CHECKPOINT_CHUNK, &state->codes_region,
+                       "checkpoint chunk of moments"));
     if (moments == DTYPE_I8)
         TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK / MOMENT_BLOCK,
-                       &state->scales_region, "bounce of scales"));
+                       &state->scales_region, "checkpoint chunk of scales"));
     return STATUS_OK;
 }
 
@@ -132,7 +133,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
                        &state->offload, device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
     TRY(second_moments_init(&state->second_moments, config, params, device, table));
-    return add_bounces(state, table);
+    return add_chunk_regions(state, table);
 }
 
 enum status model_states_bind(struct model_states *state, const struct region_table *table, struct comm *comm,
@@ -148,9 +149,9 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
                      state->gradients.shard));
-    state->bounce = region_data(table, state->bounce_region);
+    state->values = region_data(table, state->values_region);
     if (state->placement.moment_type != DTYPE_F32)
-        state->narrow = region_data(table, state->narrow_region);
+        state->codes = region_data(table, state->codes_region);
     if (state->placement.moment_type == DTYPE_I8)
         state->scales = region_data(table, state->scales_region);
     return STATUS_OK;
@@ -170,9 +171,9 @@ void model_states_free(struct model_states *state) {
     *state = (struct model_states){0};
 }
 
-// ---- where state stands
+// ---- addresses
 
-// On the device the master weights are the parameters themselves where the compute type is fp32.
+// With fp32 the device's master weights are the parameters themselves.
 static float *master_at(const struct model_states *state, const struct placement_span *placed, size_t offset,
                         int copy) {
     if (!placed->on_host && state->type == DTYPE_F32)

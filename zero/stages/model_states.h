@@ -1,5 +1,21 @@
-// The model states of one rank: parameters, gradients, master weights and moments, each whole or sharded as
-// the ZeRO stage has it, and the three hooks through which the model reaches them.
+// The model states of one rank (parameters, gradients, optimizer states: ZeRO, arXiv 1910.02054,
+// section 3.1), each whole or sharded as the stage says. The model reaches them through `hooks`:
+//
+//   params_acquire(unit)   before a unit is used: its parameters (zero/stages/parameters.h), and in backward
+//   the
+//                          buffer for its gradients (zero/stages/gradients.h)
+//   grads_ready(unit)      its gradients are complete: reduces them
+//   params_release(unit)   after it was used
+//
+// What each stage does with them:
+//   stage   parameters                        gradients                          optimizer states
+//   0       whole                             whole, all-reduced                 whole
+//   1       whole, all-gather after update    whole, reduce-scatter              sharded
+//   2       whole, all-gather after update    sharded, reduce-scatter per unit   sharded
+//   3       sharded, all-gather before use    sharded, reduce-scatter per unit   sharded
+//
+// A member per kind of state: `parameters`, `gradients`, and `placement` for the optimizer states, of which
+// `offload` keeps some in host memory.
 #ifndef ZERO_ZERO_STAGES_MODEL_STATES_H
 #define ZERO_ZERO_STAGES_MODEL_STATES_H
 
@@ -15,57 +31,67 @@
 
 struct model_states {
     const struct params *params;
-    struct device *device, *host; // host, from model_states_bind: what updates the parts on the host
+    struct device *device, *host; // host: from model_states_bind on; updates the host's spans
     enum dtype type;              // compute type
     struct stage_options options;
     int rank, world;
     struct partition partition;
     bool partition_is_borrowed;
-    struct stage_spans owned;   // what this rank owns
-    struct placement placement; // what its optimizer updates: in stage 0 everything, else what it owns
+    struct stage_spans owned;   // spans of this rank's shard
+    struct placement placement; // spans that this rank updates: in stage 0 all, else what it owns
     struct parameters parameters;
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
     struct second_moments second_moments; // Adafactor's
-    struct comm *comm;                    // from model_states_bind
-    int bounce_region, narrow_region, scales_region;
-    float *bounce; // host, CHECKPOINT_CHUNK elements: between where state is kept and files
-    void *narrow;  // moments of a chunk as they are kept, where that is not fp32
-    float *scales; // int8: theirs
+    struct comm *comm;                    // from model_states_bind on
+    // Host memory for CHECKPOINT_CHUNK elements on their way between states and files (model_states_io.c).
+    int values_region, codes_region, scales_region;
+    float *values; // fp32
+    void *codes;   // moments as they are stored, if not in fp32
+    float *scales; // int8 moments: the scales of `codes`
     struct unit_hooks hooks;
 };
 
-// Plans the states of `rank` among `world`: adds their regions to the table. Touches no memory and no other
-// rank. partition: of these params and ranks, to outlive the state, for who plans several ranks; NULL: it
-// makes its own. Free with model_states_free, also after a failure.
+// Plans the states of `rank` among `world` and adds their regions to `table`. Allocates no state and does not
+// communicate.
+//   type        compute type
+//   partition   of these params and ranks, to outlive the states, for a caller that plans several ranks;
+//   NULL:
+//               computed here
+// Call model_states_free also after a failure.
 enum status model_states_init(struct model_states *state, const struct params *params,
                               const struct config *config, enum dtype type, int rank, int world,
                               const struct partition *partition, struct device *device,
                               struct region_table *table) MUST_CHECK;
-// Finds the regions once the table is bound. From here on the state communicates. host: a device whose memory
-// is the host's, for the parts of the optimizer that are there.
+// Finds the regions once the table is allocated. From here on the states communicate.
+//   host   a device whose memory is the host's; it updates the spans that are placed on the host
 enum status model_states_bind(struct model_states *state, const struct region_table *table, struct comm *comm,
                               struct device *host) MUST_CHECK;
 void model_states_free(struct model_states *state);
 
-// What an optimizer's step reads and writes of a placed, from its element `offset` on: on the host in that
-// copy (placement->current or the other), on the device in its only one.
+// ---- addresses, for optimizers
+
+// What an optimizer step reads and writes of a span from its element `offset` on.
+//   copy   of the host's states: placement.current or the other. Ignored on the device.
 struct optimizer_state model_states_optimizer_at(const struct model_states *state,
                                                  const struct placement_span *placed, size_t offset,
                                                  int copy);
-// A part's gradients, summed over micro-batches and ranks, where the part is updated.
+// The span's gradients, summed over micro-batches and ranks, in the place that updates them.
 const float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed);
-// Where a part's parameters of the compute type stand on the device; NULL where they stay on the host.
+// The span's parameters of the compute type on the device, from its element `offset` on; NULL with
+// offload_param.
 void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
                              size_t offset);
 
-// Reads the master weights that this rank keeps, and with all_kinds the moments too, from where the source
-// gives them (otherwise they stay the zeros of new memory), rounds them to the compute type, and lets every
-// rank have the parameters that its stage keeps whole.
+// ---- loading and saving (model_states_io.c)
+
+// Reads this rank's optimizer states from `source`, rounds the master weights to the compute type, and
+// gathers the parameters that the stage keeps whole.
+//   all_kinds   false: only master weights. Moments stay zero, as allocated.
 enum status model_states_load(struct model_states *state, struct stream *stream,
                               const struct checkpoint_source *source, bool all_kinds) MUST_CHECK;
-// Where a checkpoint gets its numbers: those that this rank owns. `context` must outlive the source.
+// A source of this rank's optimizer states, for writing a checkpoint. `reader` must outlive it.
 struct state_reader {
     struct model_states *state;
     struct stream *stream;

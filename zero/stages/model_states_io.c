@@ -7,7 +7,7 @@
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
-// n elements of one array of a placed, from or to the host.
+// Copies `bytes` of one array of a span, from or to host memory.
 static enum status copy_array(const struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, void *to, const void *from, size_t bytes) {
     if (placed->on_host) {
@@ -30,9 +30,9 @@ static size_t blocks_of(size_t n) {
     return (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
 }
 
-// Keeps the bounce's n values as elements [offset, offset + n) of a placed.
-static enum status keep_chunk(struct model_states *state, struct stream *stream,
-                              const struct placement_span *placed, int kind, size_t offset, size_t n) {
+// Stores state->values as elements [offset, offset + n) of a span, in the moments' type.
+static enum status store_chunk(struct model_states *state, struct stream *stream,
+                               const struct placement_span *placed, int kind, size_t offset, size_t n) {
     const struct optimizer_state at =
         model_states_optimizer_at(state, placed, offset, state->placement.current);
     enum dtype type = state->placement.moment_type;
@@ -40,18 +40,18 @@ static enum status keep_chunk(struct model_states *state, struct stream *stream,
     void *codes;
     float *scales;
     if (kind == CHECKPOINT_MASTER)
-        return copy_array(state, stream, placed, at.master, state->bounce, n * sizeof(float));
+        return copy_array(state, stream, placed, at.master, state->values, n * sizeof(float));
     moments_of_kind(&at, kind, &moment, &codes, &scales);
     if (type == DTYPE_F32)
-        return copy_array(state, stream, placed, codes, state->bounce, n * sizeof(float));
-    moments_store(type, moment, state->bounce, n, state->narrow, state->scales);
-    TRY(copy_array(state, stream, placed, codes, state->narrow, n * dtype_size(type)));
+        return copy_array(state, stream, placed, codes, state->values, n * sizeof(float));
+    moments_store(type, moment, state->values, n, state->codes, state->scales);
+    TRY(copy_array(state, stream, placed, codes, state->codes, n * dtype_size(type)));
     return scales ? copy_array(state, stream, placed, scales, state->scales, blocks_of(n) * sizeof(float))
                   : STATUS_OK;
 }
 
-// The other way, to `out`.
-static enum status give_chunk(struct model_states *state, struct stream *stream,
+// Reads elements [offset, offset + n) of a span into `out`, in fp32.
+static enum status read_chunk(struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, int kind, size_t offset, size_t n,
                               float *out) {
     const struct optimizer_state at =
@@ -65,14 +65,14 @@ static enum status give_chunk(struct model_states *state, struct stream *stream,
     moments_of_kind(&at, kind, &moment, &codes, &scales);
     if (type == DTYPE_F32)
         return copy_array(state, stream, placed, out, codes, n * sizeof(float));
-    TRY(copy_array(state, stream, placed, state->narrow, codes, n * dtype_size(type)));
+    TRY(copy_array(state, stream, placed, state->codes, codes, n * dtype_size(type)));
     if (scales)
         TRY(copy_array(state, stream, placed, state->scales, scales, blocks_of(n) * sizeof(float)));
-    moments_load(type, moment, state->narrow, state->scales, n, out);
+    moments_load(type, moment, state->codes, state->scales, n, out);
     return STATUS_OK;
 }
 
-// Rounds n loaded master weights of a part to the compute type.
+// Rounds n loaded master weights of a span to the compute type, as parameters.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
     int copy = state->placement.current;
@@ -91,23 +91,23 @@ static enum status round_chunk(struct model_states *state, struct stream *stream
     return offload_params_send(&state->offload, placed, offset, n, copy, param);
 }
 
-// Memory stands where it is first touched: on machines with several nodes each thread first touches what it
-// will update. New memory is zero anyway.
-static enum status touch(struct model_states *state, struct stream *stream,
-                         const struct placement_span *placed) {
+// NUMA: memory is allocated on the node that touches it first, so each thread zeroes what it will update. The
+// values do not change: new memory is zero.
+static enum status touch_first(struct model_states *state, struct stream *stream,
+                               const struct placement_span *placed) {
     struct device *device = placed->on_host ? state->host : state->device;
     struct stream host = {.device = state->host};
-    struct decay_span stretch = {0};
+    struct decay_span span = {0};
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
-    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0) {
+    while ((span = placement_next_decay_span(state->params, placed, &span)).n > 0) {
         const struct optimizer_state at =
-            model_states_optimizer_at(state, placed, stretch.offset, state->placement.current);
+            model_states_optimizer_at(state, placed, span.offset, state->placement.current);
         const size_t size = dtype_size(state->placement.moment_type);
         const struct fill_args fills[] = {
-            {.out = at.master, .n = stretch.n, .type = DTYPE_F32},
-            {.out = at.m, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
-            {.out = at.v, .n = stretch.n * size / sizeof(float), .type = DTYPE_F32},
+            {.out = at.master, .n = span.n, .type = DTYPE_F32},
+            {.out = at.m, .n = span.n * size / sizeof(float), .type = DTYPE_F32},
+            {.out = at.v, .n = span.n * size / sizeof(float), .type = DTYPE_F32},
         };
         for (size_t i = 0; i < sizeof fills / sizeof *fills; i++)
             if (fills[i].out)
@@ -116,20 +116,20 @@ static enum status touch(struct model_states *state, struct stream *stream,
     return STATUS_OK;
 }
 
-// Without moments to load they begin as the zeros that their memory comes with.
+// Moments that are not loaded stay zero, as allocated.
 static enum status load_span(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
                              const struct placement_span *placed) {
     const struct stage_span *span = &placed->span;
-    TRY(touch(state, stream, placed));
+    TRY(touch_first(state, stream, placed));
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;
         comm_progress(state->comm);
         for (int kind = 0; kind < (all_kinds ? state->placement.n_kinds : CHECKPOINT_MASTER + 1); kind++) {
             TRY(source->read(source->context, (enum checkpoint_kind)kind, span->unit, begin, end,
-                             state->bounce));
-            TRY(keep_chunk(state, stream, placed, kind, offset, n));
+                             state->values));
+            TRY(store_chunk(state, stream, placed, kind, offset, n));
         }
         TRY(round_chunk(state, stream, placed, offset, n));
     }
@@ -150,7 +150,7 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     return parameters_gather_updated(&state->parameters, stream);
 }
 
-// The part that holds the element.
+// The span that holds the element, or NULL if this rank does not update it.
 static const struct placement_span *find_span(const struct model_states *state, int unit, size_t element) {
     const struct placement *placement = &state->placement;
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
@@ -159,7 +159,7 @@ static const struct placement_span *find_span(const struct model_states *state, 
     return NULL;
 }
 
-// What is asked for may begin in the host's part of a span and end in the device's.
+// A checkpoint's span may begin in the host's placement span and end in the device's.
 static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                               float *out) {
     struct state_reader *reader = context;
@@ -172,10 +172,11 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
     for (size_t at = begin; at < end;) {
         const struct placement_span *placed = find_span(state, unit, at);
         if (!placed)
-            return FAIL(STATUS_FAILED, "elements %zu to %zu of unit %d are not this rank's to save", begin,
-                        end, unit);
+            return FAIL(STATUS_FAILED,
+                        "elements %zu to %zu of unit %d are not owned by this rank and cannot be saved by it",
+                        begin, end, unit);
         size_t stop = placed->span.end < end ? placed->span.end : end;
-        TRY(give_chunk(state, reader->stream, placed, (int)kind, at - placed->span.begin, stop - at,
+        TRY(read_chunk(state, reader->stream, placed, (int)kind, at - placed->span.begin, stop - at,
                        out + (at - begin)));
         at = stop;
     }

@@ -1,5 +1,5 @@
-// Walks the tensors of each part; neighbours with the same weight decay are updated by one call. The device's
-// parts are given to its stream first: it works on them while the host updates its own.
+// Adjacent tensors with the same weight decay are updated by one call. The device's spans are issued first,
+// so that it updates them while the host updates its own.
 #include "zero/stages/optimizer.h"
 
 #include <math.h>
@@ -26,26 +26,26 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
     return norm_finish(&state->norm, stream, state->comm, norm);
 }
 
-static enum status step_stretch(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                struct stream *stream, const struct placement_span *placed,
-                                const struct decay_span *stretch, const float *grad, void *param) {
+static enum status step_span(const struct optimizer *optimizer, const struct optimizer_call *call,
+                             struct stream *stream, const struct placement_span *placed,
+                             const struct decay_span *span, const float *grad, void *param) {
     const struct model_states *state = optimizer->state;
     const struct config *config = optimizer->config;
     bool sgd = optimizer->rule == OPTIMIZER_SGD;
     const struct optimizer_step_args args = {
         .rule = optimizer->rule,
-        .from = model_states_optimizer_at(state, placed, stretch->offset, call->from),
-        .to = model_states_optimizer_at(state, placed, stretch->offset, call->to),
+        .from = model_states_optimizer_at(state, placed, span->offset, call->from),
+        .to = model_states_optimizer_at(state, placed, span->offset, call->to),
         .param = param,
-        .grad = grad + stretch->offset,
-        .n = stretch->n,
-        .first = state->params->units[placed->span.unit].offset + placed->span.begin + stretch->offset,
+        .grad = grad + span->offset,
+        .n = span->n,
+        .first = state->params->units[placed->span.unit].offset + placed->span.begin + span->offset,
         .step = call->step,
         .lr = call->lr,
         .beta1 = sgd ? config->optimizer.momentum : config->optimizer.betas.value[0],
         .beta2 = config->optimizer.betas.value[1],
         .epsilon = config->optimizer.eps,
-        .weight_decay = stretch->decay ? config->optimizer.weight_decay : 0,
+        .weight_decay = span->decay ? config->optimizer.weight_decay : 0,
         .grad_scale = call->grad_scale,
         .type = state->type,
         .grad_type = DTYPE_F32,
@@ -57,34 +57,35 @@ static enum status step_on_device(const struct optimizer *optimizer, const struc
                                   struct stream *stream, const struct placement_span *placed) {
     const struct model_states *state = optimizer->state;
     const float *grad = model_states_gradients_at(state, placed);
-    struct decay_span stretch = {0};
-    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0) {
-        void *param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, stretch.offset);
-        TRY(step_stretch(optimizer, call, stream, placed, &stretch, grad, param));
+    struct decay_span span = {0};
+    while ((span = placement_next_decay_span(state->params, placed, &span)).n > 0) {
+        void *param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, span.offset);
+        TRY(step_span(optimizer, call, stream, placed, &span, grad, param));
     }
     return STATUS_OK;
 }
 
-// A piece at a time, so that each is on its way while the next is updated; `send` false: none goes yet.
+// Each chunk is copied to the device while the next is updated. send: false for a speculative step, whose
+// parameters are sent only when it is accepted.
 static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
                                 const struct placement_span *placed, bool send) {
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
-    struct decay_span stretch = {0};
-    while ((stretch = placement_next_decay_span(state->params, placed, &stretch)).n > 0)
-        for (size_t done = 0; done < stretch.n; done += OFFLOAD_CHUNK) {
-            size_t left = stretch.n - done;
-            struct decay_span piece = {.offset = stretch.offset + done,
+    struct decay_span span = {0};
+    while ((span = placement_next_decay_span(state->params, placed, &span)).n > 0)
+        for (size_t done = 0; done < span.n; done += OFFLOAD_CHUNK) {
+            size_t left = span.n - done;
+            struct decay_span chunk = {.offset = span.offset + done,
                                        .n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK,
-                                       .decay = stretch.decay};
+                                       .decay = span.decay};
             void *param;
-            TRY(offload_params_buffer(offload, placed, piece.offset, call->to, &param));
-            TRY(step_stretch(optimizer, call, &host, placed, &piece, model_states_gradients_at(state, placed),
-                             param));
+            TRY(offload_params_buffer(offload, placed, chunk.offset, call->to, &param));
+            TRY(step_span(optimizer, call, &host, placed, &chunk, model_states_gradients_at(state, placed),
+                          param));
             if (send)
-                TRY(offload_params_send(offload, placed, piece.offset, piece.n, call->to,
-                                        model_states_params_at(state, placed, piece.offset)));
+                TRY(offload_params_send(offload, placed, chunk.offset, chunk.n, call->to,
+                                        model_states_params_at(state, placed, chunk.offset)));
         }
     return STATUS_OK;
 }
@@ -100,7 +101,7 @@ static enum status step_unit(const struct optimizer *optimizer, const struct opt
     return STATUS_OK;
 }
 
-// ---- ahead of the norm
+// ---- speculative steps
 
 static enum status step_ahead(void *context, int unit) {
     const struct optimizer *optimizer = context;
@@ -148,7 +149,7 @@ static bool is_as_expected(const struct optimizer *optimizer, const struct optim
            call->grad_scale == expected->grad_scale && call->to == expected->to;
 }
 
-// The copy that was stepped to is from now on the state, and its parameters go where they belong.
+// Makes the copy that was written the current one, and sends its parameters.
 static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
     struct placement *placement = &state->placement;
@@ -166,7 +167,7 @@ static enum status accept(struct optimizer *optimizer, const struct optimizer_ca
 
 // ---- a step
 
-// In the order in which gradients arrive.
+// Units in the order in which their gradients arrive.
 static enum status step_host(struct optimizer *optimizer, const struct optimizer_call *call) {
     int n_units = optimizer->state->params->n_units, n_done = 0;
     if (optimizer->speculation)
@@ -177,7 +178,7 @@ static enum status step_host(struct optimizer *optimizer, const struct optimizer
     return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
 }
 
-// By a rule that takes each element by itself.
+// All rules but Adafactor: each element by itself.
 static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
                                       const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
@@ -207,7 +208,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     return parameters_gather_updated(&state->parameters, stream);
 }
 
-// Nothing changed, but every step sends what the plan says.
+// Nothing changed, but plans count the same communication in every step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     int n_done;
     optimizer->stepped_ahead = false;
