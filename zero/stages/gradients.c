@@ -1,17 +1,17 @@
-// Which buffer, and when it travels. All arithmetic between ranks is comm's.
+// Chooses buffers, and issues reductions. The sums themselves are made by zero/comm.
 #include "zero/stages/gradients.h"
 
 #include <stdlib.h>
 
 #include "kernels/ops.h"
 
-// ---- laying out
+// ---- planning and binding
 
 static bool has_all(const struct gradients *gradients) {
     return gradients->options->stage <= 1;
 }
 
-// Backward has the last unit first.
+// Backward finishes the last unit first.
 static enum status build_whole_model_buckets(struct gradients *gradients) {
     const struct params *params = gradients->params;
     const struct partition *partition = gradients->partition;
@@ -80,7 +80,7 @@ enum status gradients_build_buckets(struct gradients *gradients) {
     return has_all(gradients) ? build_whole_model_buckets(gradients) : build_all_reduction_buckets(gradients);
 }
 
-// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+// Refuses lists of buckets that would be too long, before any is built. Plans build none.
 static enum status check_calls(const struct gradients *gradients) {
     const struct params *params = gradients->params;
     const struct stage_options *options = gradients->options;
@@ -93,7 +93,7 @@ static enum status check_calls(const struct gradients *gradients) {
     return STATUS_OK;
 }
 
-// Without overlap a buffer is free again when its reduction returns: one is enough.
+// Without overlap a buffer is free again when its reduction returns, so one is enough.
 static enum status add_buffers(struct gradients *gradients, struct region_table *table) {
     const struct params *params = gradients->params;
     size_t largest = 0;
@@ -170,7 +170,8 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
     return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Clears what is added to from the start: all but what the first matrix product writes. data: of the range.
+// Zeroes the gradients that are only ever added to: all but those of weights, which a matrix product writes
+// first with beta = 0. data: the buffer of the range.
 static enum status clear_range(struct gradients *gradients, struct stream *stream, struct param_range range,
                                float *data) {
     size_t done = range.begin;
@@ -194,7 +195,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
     if (!has_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
-    TRY(comm_wait_all(gradients->comm)); // the micro-batch before may still be on its way
+    TRY(comm_wait_all(gradients->comm)); // reductions of the previous micro-batch may still read the buffer
     for (int unit = 0; unit < gradients->params->n_units; unit++)
         TRY(clear_range(gradients, stream, params_unit(gradients->params, unit),
                         gradients->whole + gradients->params->units[unit].offset));
@@ -210,7 +211,7 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduct
     return NULL;
 }
 
-// The free buffer whose reduction began first: the most likely to be done.
+// The free buffer whose reduction was issued first, as it is the most likely to be done.
 static struct gradient_buffer *free_buffer(struct gradients *gradients) {
     struct gradient_buffer *oldest = NULL;
     for (int i = 0; i < gradients->n_pool; i++) {
@@ -225,14 +226,14 @@ static bool by_group(const struct gradients *gradients, int unit) {
     return stage_by_group(gradients->options, gradients->params, unit);
 }
 
-// *out: from where the elements of the reduction's range are found as in the whole unit.
+// *out: a base address to which offsets in the whole unit can be added, for elements of the reduction.
 static enum status acquire_buffer(struct gradients *gradients, struct stream *stream, int index, void **out) {
     const struct reduction *reduction = &gradients->reductions[index];
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     if (!buffer)
         buffer = free_buffer(gradients);
     *out = (void *)((uintptr_t)buffer->data - reduction->range.begin * sizeof(float));
-    if (buffer->reduction == index) // the embeddings' second time
+    if (buffer->reduction == index) // the embeddings, at the end of backward
         return STATUS_OK;
     buffer->reduction = index;
     TRY(comm_wait(gradients->comm, stream, buffer->work));
@@ -265,7 +266,7 @@ static enum status reduce_bucket(struct gradients *gradients, struct stream *str
                                gradients->options->gradient_comm_dtype, gradients->accumulating, work);
 }
 
-// Calls go through all units, the last first, wherever a bucket is full.
+// Stages 0 and 1: issues the buckets that are full now that `unit` is ready.
 static enum status reduce_full_buckets(struct gradients *gradients, struct stream *stream, int unit) {
     const struct params *params = gradients->params;
     const struct buckets *calls = &gradients->reduce_buckets;
@@ -276,13 +277,13 @@ static enum status reduce_full_buckets(struct gradients *gradients, struct strea
         TRY(reduce_bucket(gradients, stream, call, gradients->whole, to, &work));
         gradients->n_issued += call->elements;
     }
-    int lowest = params->n_units; // whose elements were all sent
+    int lowest = params->n_units; // all of its elements, and those of units above it, were issued
     while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= gradients->n_issued)
         lowest--;
     return offload_reduced(gradients->offload, stream, lowest, work);
 }
 
-// Into this rank's share of the unit: in the shard, or on its way to the host.
+// Stages 2 and 3: reduces into this rank's unit shard, in the shard or in offload's staging buffer.
 static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
                                 comm_work *work) {
     const struct reduction *reduction = &gradients->reductions[index];

@@ -1,12 +1,16 @@
-// The gradients' side of the ZeRO stages: where a unit's gradients are added up, how the ranks' shares come
-// together, and where the sum ends up.
+// The gradients of a ZeRO stage: the buffer that backward adds a unit's gradients to, when they are reduced,
+// and where the sums end up.
 //
-// Stages 0 and 1 keep all gradients; the last micro-batch's backward sends them to their owners as units
-// become ready, summed in place. Stages 2 and 3 keep the embeddings' (added to at both ends of backward) and
-// a pool of unit buffers; each unit, of a large block each group of its tensors (stage_by_group), is reduced
-// into the owner's shard as soon as backward has it. Stage 0
-// then gathers the sums, so that every rank can make the whole update. With an optimizer on the host
-// zero/offload takes each unit from there.
+//   stages 0 and 1  Every rank has a buffer for all gradients. During the backward of the last micro-batch,
+//                   each bucket is reduce-scattered in place as soon as its units are ready. Stage 0 then
+//                   all-gathers the sums, because every rank makes the whole update.
+//                   (With reduce_every_micro_batch: after each micro-batch, and into a shard.)
+//   stages 2 and 3  Backward works in a pool of buffers, each for one unit, or one group of a large block
+//                   (stage_by_group). Each is reduce-scattered into the owners' shards as soon as it is
+//                   ready, in every micro-batch. The embeddings have a buffer of their own: backward adds to
+//                   them at its begin (head) and at its end.
+//
+// With offload_optimizer, zero/offload/offload.h copies the sums of the host's spans from there.
 #ifndef ZERO_ZERO_STAGES_GRADIENTS_H
 #define ZERO_ZERO_STAGES_GRADIENTS_H
 
@@ -17,20 +21,20 @@
 
 #define GRADIENT_POOL 2
 
-// Gradients that are reduced at once: of a unit or a group of its tensors.
+// Stages 2 and 3: gradients that are reduced together, those of a unit or of one group.
 struct reduction {
     int unit;
     struct param_range range;
-    struct buckets own_buckets;    // into what the owners have of the unit
-    const struct buckets *buckets; // those, or the same of an earlier unit
+    struct buckets own_buckets;    // from the buffer to the owners' unit shards
+    const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
 };
 
-// A buffer for what one reduction sends.
+// A buffer for the gradients of one reduction.
 struct gradient_buffer {
     int region;
     float *data;
-    int reduction;  // whose gradients it holds, -1: none
-    comm_work work; // of the reduction that still reads it
+    int reduction;  // index of the reduction whose gradients it holds; -1: none
+    comm_work work; // of the collective that still reads it
 };
 
 struct gradients {
@@ -38,53 +42,56 @@ struct gradients {
     const struct stage_options *options;
     struct device *device;
     struct offload *offload;
-    struct comm *comm; // from gradients_bind
+    struct comm *comm; // from gradients_bind on
     int whole_region, shard_region;
-    float *whole, *shard; // NULL where the stage has none
+    float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
     struct gradient_buffer embeddings, pool[GRADIENT_POOL];
     int n_pool;
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
     const struct stage_spans *owned;
     struct reduction *reductions;  // stages 2 and 3
-    int *first_reduction;          // (n_units + 1) the reductions of a unit
-    struct buckets gather_buckets; // stage 0: the sums, to all
-    comm_work latest;              // stages 2 and 3: of the reduction begun last
-    int next_call;                 // of `together`
+    int *first_reduction;          // (n_units + 1) reductions of unit u: first_reduction[u] and following
+    struct buckets gather_buckets; // stage 0: the sums, to every rank
+    comm_work latest;              // stages 2 and 3: the reduction that was issued last
+    int next_call;                 // stages 0 and 1: the first of reduce_buckets that was not issued yet
     size_t n_issued;               // elements of the calls before it
-    bool beta_zero;                // this micro-batch's are the first in their buffers
-    bool accumulating, reducing;   // the shard holds earlier micro-batches; this one's backward reduces
+    bool beta_zero;    // the first micro-batch in these buffers: matrix products write with beta = 0
+    bool accumulating; // the shard holds earlier micro-batches: reductions add to it
+    bool reducing;     // this micro-batch's gradients are reduced
 };
 
-// Adds regions for the rank that owns shard_elements. `partition` and `offload` must outlive it.
+// Adds regions to `table` for a rank that owns shard_elements. `partition`, `owned` and `offload` must
+// outlive the gradients.
 enum status gradients_init(struct gradients *gradients, const struct params *params,
                            const struct stage_options *options, const struct partition *partition,
                            const struct stage_spans *owned, size_t shard_elements, struct offload *offload,
                            struct device *device, struct region_table *table) MUST_CHECK;
-// Lays the transfers out, without memory or others: gradients_bind does.
+// Builds the lists of buckets, without memory for gradients or other ranks. gradients_bind does it too.
 enum status gradients_build_buckets(struct gradients *gradients) MUST_CHECK;
-// Finds the regions and lays the transfers out.
 enum status gradients_bind(struct gradients *gradients, const struct region_table *table,
                            struct comm *comm) MUST_CHECK;
 void gradients_free(struct gradients *gradients);
 
-// Before micro-batch k of n of a step.
+// Call before micro-batch k of n of a step.
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k,
                             int64_t n) MUST_CHECK;
-// Where a unit's gradients are to be added: view->grads (NULL where that is asked for by group) and
-// view->beta_zero.
+// Sets view->grads to the buffer to which a unit's gradients are added, or NULL if they are acquired by
+// group; and view->beta_zero.
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) MUST_CHECK;
+// A unit's gradients are complete: reduces them, or the buckets that are now full.
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) MUST_CHECK;
-// The same of a group, within its unit's; where units are reduced whole they do nothing and leave the view.
+// The same for a group. No-ops that leave `view` unchanged where the unit is acquired whole.
 enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
                                     enum block_group group, struct unit_view *view) MUST_CHECK;
 enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
                                   enum block_group group) MUST_CHECK;
-// After the last micro-batch: the sums are where gradients_at finds them.
+// Call after the last micro-batch. Waits for all reductions; then gradients_at is valid.
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) MUST_CHECK;
-// Where sums stand after gradients_finish, on the device, unless zero/offload has taken them from there:
-// those of this rank's spans, and in stage 0 of all.
+
+// Where the sums are on the device after gradients_finish: those of this rank's spans, in stage 0 of all. Not
+// for spans that zero/offload has copied away.
 struct offload_source gradients_source(const struct gradients *gradients);
 float *gradients_at(const struct gradients *gradients, const struct stage_span *span);
 

@@ -1,7 +1,7 @@
-// Slots: a fetch takes the smaller of the two that it fits, so that the largest two, as embeddings and a
-// block, always find room side by side, whatever the order. Of two groups of a block that are held at once
-// the first asked for is the larger or fits either slot. Every step asks in the same order and ends with all
-// slots free: each fetch finds the same slot in every step.
+// Slots: a fetch takes the smallest free slot that it fits. So the two largest fetches, such as embeddings
+// and a block, fit side by side in either order. Of two groups of a block that are held at once, the first is
+// the larger or fits either slot. Every step acquires in the same order and ends with all slots free, so each
+// fetch uses the same slot in every step.
 #include "zero/stages/parameters.h"
 
 #include <assert.h>
@@ -42,7 +42,8 @@ void parameters_free(struct parameters *parameters) {
     *parameters = (struct parameters){0};
 }
 
-// Also of an element that only what is added to the base later makes one of its memory: 0 - n is n before it.
+// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
+// it.
 static void *at(const struct parameters *parameters, const void *base, size_t element) {
     return (void *)((uintptr_t)base + element * dtype_size(parameters->type));
 }
@@ -51,7 +52,7 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
     return at(parameters, parameters->stored, stage_span_offset(span, parameters_has_all(parameters)));
 }
 
-// ---- stage 3: fetches come and go
+// ---- stage 3: fetches
 
 static struct slot *slot_of(struct parameters *parameters, int fetch) {
     for (int i = 0; i < N_SLOTS; i++)
@@ -70,8 +71,9 @@ static struct slot *free_slot(struct parameters *parameters, const struct fetch 
     return NULL;
 }
 
-// Copies this rank's elements of tensors of a unit, those that persist or those that do not, from the host to
-// where they belong: at base + element of the unit, or where persistent tensors stand.
+// offload_param: copies this rank's spans of a unit from the host, either of its persistent tensors or of the
+// others.
+//   base   of the persistent tensors, or (for the others) the address of the unit's element 0
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
                                 struct param_range range, bool persistent, void *base) {
     const struct stage_spans *owned = parameters->owned;
@@ -95,7 +97,7 @@ static enum status load_tensors(struct parameters *parameters, struct stream *st
     return STATUS_OK;
 }
 
-// Where this rank's share of a unit stands in the shard.
+// This rank's unit shard in its shard.
 static const void *unit_shard_at(const struct parameters *parameters, int unit) {
     const struct stage_spans *owned = parameters->owned;
     bool any = owned->first[unit] < owned->first[unit + 1];
@@ -121,7 +123,7 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
     return STATUS_OK;
 }
 
-// Waits for the gathered tensors and puts the persistent ones beside them.
+// Waits for the gathered tensors, and copies the persistent ones to their places between them.
 static enum status finish_fetch(struct parameters *parameters, struct stream *stream, struct slot *slot) {
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
@@ -138,7 +140,7 @@ static enum status finish_fetch(struct parameters *parameters, struct stream *st
     return STATUS_OK;
 }
 
-// Fetches what comes next, if it is wanted and there is room by now.
+// Prefetches what is acquired next, unless it is there or no slot is free.
 static enum status fetch_ahead(struct parameters *parameters, struct stream *stream) {
     int ahead = parameters->ahead;
     if (ahead < 0 || parameters->fetches[ahead].persists || slot_of(parameters, ahead) ||
@@ -159,7 +161,7 @@ static int fetch_of(const struct parameters *parameters, int unit, int group) {
     return parameters->first_fetch[unit] + (by_group(parameters, unit) ? group : 0);
 }
 
-// *out: from where the elements of the fetch's range are found as in the whole unit.
+// *out: a base address to which offsets in the whole unit can be added, for elements of the fetch.
 static enum status acquire_fetch(struct parameters *parameters, struct stream *stream, int index,
                                  struct gpt_next next, const void **out) {
     const struct fetch *wanted = &parameters->fetches[index];
@@ -172,7 +174,7 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
     struct slot *slot = slot_of(parameters, index);
     if (!slot) {
         slot = free_slot(parameters, wanted);
-        assert(slot); // at most two are held at once
+        assert(slot); // at most two fetches are in use at once
         TRY(start_fetch(parameters, stream, index, slot));
     }
     slot->in_use = true;

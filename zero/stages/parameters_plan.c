@@ -8,15 +8,16 @@ static bool persists(const struct parameters *parameters, const struct param *pa
     return param->elements < parameters->options->persistence_threshold;
 }
 
-// Small tensors stand one after another; a fetch of nothing else stands there as it is, padding and all.
-static size_t choose_persistent(struct parameters *parameters) {
+// Assigns offsets to persistent tensors, one after another and aligned as in their units, so that a fetch of
+// nothing else can be used in place. Returns the number of elements.
+static size_t place_persistent(struct parameters *parameters) {
     const struct params *params = parameters->params;
     size_t end = 0;
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
-        bool stays = persists(parameters, param);
-        parameters->persistent_offset[i] = stays ? end : NOT_PERSISTENT;
-        if (stays)
+        bool persistent = persists(parameters, param);
+        parameters->persistent_offset[i] = persistent ? end : NOT_PERSISTENT;
+        if (persistent)
             end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
     }
     return end;
@@ -39,18 +40,18 @@ static void list_fetches(struct parameters *parameters) {
     parameters->first_fetch[params->n_units] = n;
 }
 
-// The owners' places are in what each has of the unit, so that units that are alike have the same calls: with
-// thousands of ranks a list has thousands of pieces.
+// Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
+// list has thousands of spans.
 static enum status build_fetch_buckets(struct parameters *parameters, struct fetch *fetch) {
-    struct buffer_layout there = BUFFER_AT(0 - fetch->range.begin);
-    struct buffer_layout from = parameters->options->offload_param ? there : BUFFER_UNIT_SHARD;
+    struct buffer_layout slot = BUFFER_AT(0 - fetch->range.begin);
+    struct buffer_layout from = parameters->options->offload_param ? slot : BUFFER_UNIT_SHARD;
     fetch->buckets = &fetch->own_buckets;
     buckets_init(&fetch->own_buckets, parameters->options->allgather_bucket);
     for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         if (parameters->persistent_offset[i] == NOT_PERSISTENT)
             TRY(buckets_add(&fetch->own_buckets, parameters->partition, fetch->unit, param->offset,
-                            param->offset + param->elements, from, there));
+                            param->offset + param->elements, from, slot));
     }
     return buckets_finish(&fetch->own_buckets);
 }
@@ -129,14 +130,14 @@ static enum status init_stage3(struct parameters *parameters, struct region_tabl
     parameters->fetches = calloc(n_units * N_BLOCK_GROUPS, sizeof *parameters->fetches);
     parameters->first_fetch = calloc(n_units + 1, sizeof *parameters->first_fetch);
     if (!parameters->persistent_offset || !parameters->fetches || !parameters->first_fetch)
-        return FAIL(STATUS_FAILED, "out of memory for the bookkeeping of %d tensors", params->n_params);
+        return FAIL(STATUS_FAILED, "out of memory for the fetches of %d tensors", params->n_params);
     TRY(region_add(table, REGION_PARAMS, parameters->device->place, parameters->type,
-                   choose_persistent(parameters), &parameters->persistent_region, "persistent params"));
+                   place_persistent(parameters), &parameters->persistent_region, "persistent params"));
     list_fetches(parameters);
     return add_slots(parameters, table);
 }
 
-// Before anything is laid out, and where nothing will be: whether the lists would be too long.
+// Refuses lists of buckets that would be too long, before any is built. Plans build none.
 static enum status check_calls(const struct parameters *parameters) {
     const struct params *params = parameters->params;
     const struct stage_options *options = parameters->options;
