@@ -1,7 +1,7 @@
-// Adafactor over the model's states: one rank alone against plain formulas in double; then 1 to 4 ranks in
-// every stage and partition, which must have that rank's bits, weights and factors, whoever shares a tensor;
-// and so must runs that go on from a checkpoint of other ranks, in another stage. Gradients are put in by
-// hand.
+// Adafactor over the model states. One rank alone is compared with plain formulas in double. Then 1 to 4
+// ranks, in every stage and partition, must have the same bits as that rank (weights and second moments), and
+// so must runs resumed from a checkpoint of another number of ranks and another stage. Gradients are
+// synthetic.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 static struct comm *comm;
 static struct temporary temporary;
 
-// Rows of no tensor end where ranks' shares do, and padding lies in every unit.
+// Sizes for which shards end inside rows, and every unit has padding.
 static const struct gpt_config sizes = {
     .n_layer = 2, .n_head = 1, .n_embd = 21, .vocab_size = 91, .n_positions = 7};
 
@@ -77,7 +77,7 @@ static enum status first_weights(void *context, enum checkpoint_kind kind, int u
     return STATUS_OK;
 }
 
-// Of the whole batch, divided by LOSS_SCALE. Some rows have none, some next to none, and once all are larger.
+// The unscaled gradient of the whole batch. Some rows are zero, some tiny, and in step 4 all are larger.
 static double gradient(const struct param *param, size_t element, int64_t step) {
     size_t row = element / (size_t)param->shape[param->n_dims - 1];
     double size = param->n_dims == 1 ? 0.1 : row % 5 == 1 ? 0 : row % 5 == 2 ? 1e-9 : 0.1;
@@ -95,8 +95,9 @@ static double norm_of(const struct params *params, int64_t step) {
     return sqrt(sum);
 }
 
-// One rank has them all and the others have nothing, so that their sum is the same bits for any number.
-static void put_gradients(struct rig *rig, int64_t step) {
+// One rank contributes the whole gradient and the others zeros, so that the sum has the same bits for any
+// number of ranks.
+static void set_gradients(struct rig *rig, int64_t step) {
     const struct params *params = &rig->params;
     struct gradients *gradients = &rig->state.gradients;
     bool has_all = step % rig->with->world == rig->with->rank;
@@ -116,14 +117,14 @@ static void put_gradients(struct rig *rig, int64_t step) {
     together_ok(comm, gradients_finish(gradients, &rig->stream));
 }
 
-// Steps [from, to], and before the second of them one that is skipped. The norm is given, as its last bit is
-// not the same for all partitions.
+// Steps from..to, with a skipped one before the second. The norm is passed in, because its last bit depends
+// on the partition.
 static void run_steps(struct rig *rig, int64_t from, int64_t to) {
     uint64_t bytes, calls;
     adafactor_traffic(&rig->state, &bytes, &calls);
     for (int64_t step = from; step <= to; step++) {
         const struct comm_traffic before = rig->with->traffic;
-        put_gradients(rig, step);
+        set_gradients(rig, step);
         if (step == from + 1)
             together_ok(comm, optimizer_skip(&rig->optimizer, &rig->stream));
         together_ok(comm, optimizer_update(&rig->optimizer, &rig->stream, step, RATE,
@@ -137,8 +138,8 @@ static void run_steps(struct rig *rig, int64_t from, int64_t to) {
 
 // ---- one rank alone
 
-// What every run must come to: the whole model's weights and factors, and the last step's sums, whose last
-// bits factors would hide.
+// What every run must reproduce: the weights and second moments of the whole model, and the sums of the last
+// step, whose last bits the moments would hide.
 struct outcome {
     float *weights, *second_moments;
     double *sums, *norms;
@@ -171,7 +172,7 @@ static struct outcome run_alone(enum dtype type, int64_t steps) {
                               .n_moments = moments->n,
                               .n_sums = 2 * moments->n,
                               .n_norms = UPDATE_NORMS * (size_t)rig.params.n_params};
-    // In stage 0 the parts stand one after the other.
+    // In stage 0 placement spans are contiguous.
     outcome.weights =
         copy_of(model_states_optimizer_at(&rig.state, &rig.state.placement.spans[0], 0, 0).master,
                 outcome.n_weights * sizeof(float));
@@ -197,16 +198,16 @@ static double root_mean_square(const double *x, size_t n) {
     return sqrt(sum / (double)n);
 }
 
-static void plain_moments(const struct param *param, const double *g, double share, struct plain *p,
+static void plain_moments(const struct param *param, const double *g, double weight, struct plain *p,
                           double *v) {
     size_t columns = (size_t)param->shape[param->n_dims - 1], rows = param->elements / columns;
     for (size_t i = 0; i < rows; i++)
-        p->rows[i] += share * (pow(root_mean_square(g + i * columns, columns), 2) - p->rows[i]);
+        p->rows[i] += weight * (pow(root_mean_square(g + i * columns, columns), 2) - p->rows[i]);
     for (size_t j = 0; j < columns; j++) {
         double sum = 0;
         for (size_t i = 0; i < rows; i++)
             sum += g[i * columns + j] * g[i * columns + j];
-        p->columns[j] += share * (sum / (double)rows - p->columns[j]);
+        p->columns[j] += weight * (sum / (double)rows - p->columns[j]);
     }
     double mean = 0;
     for (size_t i = 0; i < rows; i++)
@@ -251,8 +252,8 @@ static void check_tensor(const struct params *params, const struct param *param,
     }
     const float *got = outcome->weights + params->units[param->unit].offset + param->offset;
     for (size_t k = 0; k < n; k++) {
-        // A step is off by a dozen roundings of fp32, most of them of factors and scales; a weight by one a
-        // step.
+        // Each step has a dozen fp32 roundings, most of them in moments and scales, and rounds the weight
+        // once.
         double allowed = 0x1p-24 * (16 * p.changes[k] + N_STEPS * (fabs(p.weights[k]) + p.changes[k]));
         if (!(fabs((double)got[k] - p.weights[k]) <= allowed))
             fail_msg("%s[%zu] is %.9g, expected %.9g, off by %.3g of %.3g allowed", param->name, k,
@@ -273,7 +274,7 @@ static void test_one_rank_follows_the_formulas(void **state) {
         check_tensor(&params, param, &outcome);
         n += param->n_dims > 1 ? (size_t)(param->shape[0] + param->shape[1]) : param->elements;
     }
-    assert_int_equal(outcome.n_moments, n); // all that is kept beside the weights
+    assert_int_equal(outcome.n_moments, n); // all optimizer states but the weights
     outcome_free(&outcome);
     params_free(&params);
 }
@@ -319,8 +320,8 @@ static void save(struct rig *rig, const char *folder) {
     together_ok(comm, checkpoint_write(folder, &contents));
 }
 
-static void go_on(struct comm *with, const char *folder, int stage, const char *partition, enum dtype type,
-                  const struct outcome *wanted) {
+static void resume(struct comm *with, const char *folder, int stage, const char *partition, enum dtype type,
+                   const struct outcome *wanted) {
     struct rig rig;
     struct checkpoint *checkpoint;
     rig_init(&rig, with, stage, partition, type);
@@ -349,10 +350,10 @@ static void check_runs(int stage, enum partition_kind partition, enum dtype type
     run_steps(&rig, N_SAVED + 1, N_STEPS);
     together_true(comm, has_bits(&rig, wanted));
     rig_free(&rig);
-    go_on(comm, folder, 3 - stage, partition_name((enum partition_kind)((partition + 1) % N_PARTITIONS)),
-          type, wanted);
+    resume(comm, folder, 3 - stage, partition_name((enum partition_kind)((partition + 1) % N_PARTITIONS)),
+           type, wanted);
     assert_int_equal(comm_open_self(&self), STATUS_OK);
-    go_on(self, folder, 1, "even", type, wanted);
+    resume(self, folder, 1, "even", type, wanted);
     (void)comm_close(self, STATUS_OK);
     together_ok(comm, comm->rank > 0 ? STATUS_OK : file_remove_tree(folder));
 }

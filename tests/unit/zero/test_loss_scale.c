@@ -1,5 +1,4 @@
-// Loss scaling by a script of overflows: the scale after each step, step by step as DeepSpeed's rules have
-// it.
+// Loss scaling with scripted overflows: the scale after each step must follow DeepSpeed's rules.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +16,7 @@ static struct config read_config(const char *json) {
     return config;
 }
 
-// `script`: x is a step that overflows. `scales`: after each step.
+// script: one character per step, x for an overflow. scales: the expected scale after each step.
 static struct loss_scale follow(const char *json, const char *script, const double *scales) {
     struct config config = read_config(json);
     struct loss_scale loss_scale = loss_scale_initial(&config);
@@ -31,8 +30,8 @@ static struct loss_scale follow(const char *json, const char *script, const doub
     return loss_scale;
 }
 
-// Overflow counts from the last one: with a window of 4, steps 4, 8, ... after it double the scale. The first
-// of two overflows is forgiven, and again after the scale has grown.
+// The window starts at the last overflow: with a window of 4 the scale doubles 4, 8, ... steps after it. With
+// hysteresis 2 the first overflow has no effect, also again after the scale has grown.
 static void test_dynamic(void **state) {
     (void)state;
     static const double scales[] = {256, 256, 256, 512, 512, 256, 128, 128, 128, 128, 256, 256, 128};
@@ -77,7 +76,7 @@ static void test_fixed_and_none(void **state) {
     assert_true(loss_scale_factor(&end) == 1);
 }
 
-// A run of which every step overflows ends, in both modes; one good step starts the count again.
+// Too many skipped steps in a row end the run, with dynamic and fixed scales. One good step resets the count.
 static void test_the_limit_on_consecutive_skips(void **state) {
     (void)state;
     static const char *const modes[] = {"\"loss_scale\": 1024", "\"initial_scale_power\": 100"};
@@ -104,7 +103,7 @@ static void test_the_limit_on_consecutive_skips(void **state) {
     config_free(&config);
 }
 
-// With fp16 losses are scaled unless that was asked not to be, with the other types only where asked.
+// fp16 scales losses unless disabled; other types only if enabled.
 static void test_where_losses_are_scaled(void **state) {
     (void)state;
     static const struct {

@@ -1,5 +1,6 @@
-// The optimizer over a whole model's state against the formulas in double, element by element: which tensors
-// decay, clipping as PyTorch's, the global norm, padding, and the rounding of weights to bf16 and fp16.
+// The optimizer over the states of a whole model, compared with formulas in double for each element: weight
+// decay by tensor, PyTorch's clipping, the global norm, padding, and the rounding of weights to bf16 and
+// fp16.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@
 #define N_STEPS 3
 #define RATE    0.01
 
-// Odd sizes: padding lies within every unit, and blocks of the norm end in the middle of the embeddings.
+// Odd sizes: every unit has padding, and a block of the norm ends inside the embeddings.
 static const struct gpt_config sizes = {
     .n_layer = 2, .n_head = 1, .n_embd = 33, .vocab_size = 2100, .n_positions = 7};
 
@@ -48,8 +49,8 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     EXPECT_OK(model_states_bind(&rig->state, table, rig->comm, device));
 }
 
-// Of the whole model, unit by unit: in stage 0 the parts stand one after the other. NULL: not kept.
-static const float *kept(const struct rig *rig, enum checkpoint_kind kind) {
+// One kind of state of the whole model, contiguous in stage 0. NULL: the optimizer has none.
+static const float *states_of(const struct rig *rig, enum checkpoint_kind kind) {
     const struct optimizer_state first =
         model_states_optimizer_at(&rig->state, &rig->state.placement.spans[0], 0, 0);
     return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
@@ -76,7 +77,7 @@ static double gradient(int param, size_t element, int64_t step) {
     return (double)(float)(0.1 * rng_normal(5, (uint32_t)(100 * step + param + 1), element));
 }
 
-// What the formulas say of one weight after the steps so far.
+// Expected weight and moments of one element after the steps so far.
 struct expectation {
     double w, m, v;
 };
@@ -158,12 +159,12 @@ static void assert_near(double got, double expected, double tolerance, const cha
 static void assert_tensor(const struct rig *rig, int i, const float *start, const double *scales) {
     const struct param *param = &rig->params.params[i];
     size_t offset = rig->params.units[param->unit].offset + param->offset;
-    const float *master = kept(rig, CHECKPOINT_MASTER), *m = kept(rig, CHECKPOINT_M),
-                *v = kept(rig, CHECKPOINT_V);
+    const float *master = states_of(rig, CHECKPOINT_MASTER), *m = states_of(rig, CHECKPOINT_M),
+                *v = states_of(rig, CHECKPOINT_V);
     for (size_t k = 0; k < param->elements; k++) {
         size_t at = offset + k;
         struct expectation e = expected_weight(rig, i, k, start[at], scales);
-        // Rounding of a few fp32 operations a step, on values and on updates of size RATE.
+        // A few fp32 roundings per step, of values and of updates of size RATE.
         double tolerance = N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.w) + RATE);
         assert_near(master[at], e.w, tolerance, "weight", i, k);
         if (m)
@@ -179,7 +180,7 @@ static void assert_tensor(const struct rig *rig, int i, const float *start, cons
     }
 }
 
-// Elements that belong to no tensor: zero at the start, zero at the end.
+// Padding is zero at the start and must be zero at the end.
 static void assert_padding_is_zero(const struct rig *rig) {
     char *used = calloc(rig->params.n_elements, 1);
     assert_non_null(used);
@@ -190,7 +191,7 @@ static void assert_padding_is_zero(const struct rig *rig) {
     }
     for (size_t at = 0; at < rig->params.n_elements; at++)
         for (int kind = 0; kind < rig->state.placement.n_kinds && !used[at]; kind++, padding++)
-            assert_true(kept(rig, (enum checkpoint_kind)kind)[at] == 0);
+            assert_true(states_of(rig, (enum checkpoint_kind)kind)[at] == 0);
     assert_true(padding > 0);
     free(used);
 }
@@ -205,7 +206,7 @@ static void check_steps(const char *json, enum dtype type, int n_kinds, bool cli
     size_t bytes = rig.params.n_elements * sizeof(float);
     float *start = malloc(bytes);
     assert_non_null(start);
-    memcpy(start, kept(&rig, CHECKPOINT_MASTER), bytes);
+    memcpy(start, states_of(&rig, CHECKPOINT_MASTER), bytes);
     for (int64_t step = 1; step <= N_STEPS; step++) {
         double norm, expected_norm, clip = rig.config.train.gradient_clipping;
         write_gradients(&rig, step, &expected_norm);
@@ -242,8 +243,8 @@ static void test_adamw_narrow(void **unused) {
     check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_F16, 3, false);
 }
 
-// epsilon is large, as decay may leave next to nothing of a gradient: what is then divided by its own size is
-// rounding.
+// epsilon is large, because gradient + decay may cancel almost to zero. Divided by its own size, the result
+// would be rounding noise.
 static void test_adam(void **unused) {
     (void)unused;
     check_steps("{\"optimizer\": {\"type\": \"adam\", \"weight_decay\": 0.3, \"eps\": 0.01}, \"train\": "
@@ -270,8 +271,8 @@ static void test_sgd_without_momentum(void **unused) {
         DTYPE_F32, 1, false);
 }
 
-// A norm that overflowed or is not a number reaches the caller as such: no finite value hides it.
-static void test_a_norm_that_is_no_number(void **unused) {
+// A NaN or infinite gradient makes the norm not finite.
+static void test_norm_of_nonfinite_gradients(void **unused) {
     (void)unused;
     const float bad[] = {NAN, INFINITY, -INFINITY};
     struct rig rig;
@@ -286,7 +287,7 @@ static void test_a_norm_that_is_no_number(void **unused) {
     rig_free(&rig);
 }
 
-// Squares beyond the range of a float must not overflow the norm.
+// Squares beyond the range of fp32 must not overflow the norm.
 static void test_a_norm_of_huge_gradients(void **unused) {
     (void)unused;
     struct rig rig;
@@ -309,7 +310,7 @@ int main(void) {
         cmocka_unit_test(test_lion),
         cmocka_unit_test(test_sgd_with_momentum),
         cmocka_unit_test(test_sgd_without_momentum),
-        cmocka_unit_test(test_a_norm_that_is_no_number),
+        cmocka_unit_test(test_norm_of_nonfinite_gradients),
         cmocka_unit_test(test_a_norm_of_huge_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

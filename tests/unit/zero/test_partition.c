@@ -1,5 +1,4 @@
-// Partitions and buckets, as the pure functions that they are: thousands of shapes of models and numbers of
-// ranks.
+// Partitions and buckets are pure functions: checked on thousands of model shapes and numbers of ranks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +14,7 @@
 static const int worlds[] = {1, 2, 3, 4, 5, 7, 8, 16, 61, 300};
 #define N_WORLDS (sizeof worlds / sizeof *worlds)
 
-// Sizes that are small, odd, and larger than others in turn.
+// Small sizes, many of them odd, that grow and shrink with i.
 static struct gpt_config sizes_of(int i) {
     int n_head = 1 + i % 3;
     return (struct gpt_config){.n_layer = 1 + i % 5,
@@ -25,7 +24,7 @@ static struct gpt_config sizes_of(int i) {
                                .n_positions = 1 + i * 13 % 97};
 }
 
-// Of every unit each element once, in order, aligned; shards without gaps; loads as counted.
+// Spans cover each unit once, in order and aligned; shards have no gaps; rank_elements are their sizes.
 static void check_partition(const struct params *params, const struct partition *partition) {
     size_t *shard_ends = calloc((size_t)partition->world, sizeof *shard_ends);
     assert_non_null(shard_ends);
@@ -55,8 +54,8 @@ static int owner_of(const struct partition *partition, int unit, size_t element)
     return -1;
 }
 
-// even: of each unit no rank has more than one alignment beyond its share. layer: one owner a unit. tensor:
-// one owner a tensor.
+// even: no rank has more than PARAM_ALIGNMENT elements beyond 1 / world of each unit. layer: one owner per
+// unit. tensor: one owner per tensor.
 static void check_kind(const struct params *params, const struct partition *partition) {
     size_t largest = 0, most = 0, all = params->n_elements, world = (size_t)partition->world;
     for (int rank = 0; rank < partition->world; rank++)
@@ -104,7 +103,7 @@ static void test_partitions(void **state) {
             }
         params_free(&params);
     }
-    assert_true(n == 6000 && idle > 1000); // ranks that own nothing were among them
+    assert_true(n == 6000 && idle > 1000); // the cases include ranks that own nothing
 }
 
 static void test_names(void **state) {
@@ -120,8 +119,8 @@ static void test_names(void **state) {
 
 // ---- buckets
 
-// Counts how often each element of the model travels, and from where to where.
-static void count_elements(const struct buckets *buckets, size_t most, unsigned char *counts) {
+// Counts how often each element of the model is sent, and checks that all buckets but the last are full.
+static void count_elements(const struct buckets *buckets, size_t bucket_elements, unsigned char *counts) {
     size_t elements = 0;
     for (int c = 0; c < buckets->n_calls; c++) {
         const struct transfer *call = &buckets->calls[c];
@@ -132,27 +131,28 @@ static void count_elements(const struct buckets *buckets, size_t most, unsigned 
             in_call += call->pieces[i].elements;
         }
         assert_true(in_call == call->elements);
-        assert_true(c + 1 == buckets->n_calls ? in_call <= most : in_call == most); // all full but the last
+        assert_true(c + 1 == buckets->n_calls ? in_call <= bucket_elements : in_call == bucket_elements);
         elements += in_call;
     }
     assert_true(elements > 0);
 }
 
-static void check_buckets(const struct params *params, enum partition_kind kind, int world, size_t most) {
+static void check_buckets(const struct params *params, enum partition_kind kind, int world,
+                          size_t bucket_elements) {
     struct partition partition;
     struct buckets buckets;
     EXPECT_OK(partition_init(&partition, params, kind, world));
-    buckets_init(&buckets, most);
+    buckets_init(&buckets, bucket_elements);
     for (int unit = params->n_units - 1; unit >= 0; unit--)
         EXPECT_OK(buckets_add(&buckets, &partition, unit, 0, params->units[unit].elements,
                               BUFFER_AT(params->units[unit].offset), BUFFER_SHARD));
     assert_int_equal(buckets_finish(&buckets), STATUS_OK);
     unsigned char *counts = calloc(params->n_elements, 1);
     assert_non_null(counts);
-    count_elements(&buckets, most, counts);
+    count_elements(&buckets, bucket_elements, counts);
     for (size_t e = 0; e < params->n_elements; e++)
         assert_int_equal(counts[e], 1);
-    // In an owner's shard the elements stand as the partition says.
+    // Offsets in the owner's shard are those of the partition.
     for (int p = 0; p < buckets.n_spans; p++) {
         const struct comm_piece *piece = &buckets.spans[p];
         assert_true(piece->out + piece->elements <= partition.rank_elements[piece->owner]);
@@ -166,7 +166,7 @@ static void check_buckets(const struct params *params, enum partition_kind kind,
                 assert_true(piece->out ==
                             partition.spans[i].shard_offset + element - partition.spans[i].begin);
     }
-    // A call is complete with the unit that its last elements come from, and units come in falling order.
+    // last_unit is the unit of a call's last elements, and units fall.
     for (int c = 1; c < buckets.n_calls; c++)
         assert_true(buckets.last_unit[c] <= buckets.last_unit[c - 1]);
     assert_int_equal(buckets.last_unit[buckets.n_calls - 1], 0);
@@ -175,7 +175,7 @@ static void check_buckets(const struct params *params, enum partition_kind kind,
     partition_free(&partition);
 }
 
-// A bucket of odd size, one larger than the model, and one smaller than any tensor.
+// Bucket sizes include odd ones, one larger than the model, and one smaller than any tensor.
 static void test_buckets(void **state) {
     (void)state;
     static const size_t buckets[] = {1, 777, 1001, 128, 1 << 20, 500000000};
