@@ -45,14 +45,14 @@ static void assign_evenly(struct partition *partition, const struct params *para
 // ---- whole units, whole tensors
 
 // A unit or a tensor: all of it gets one owner.
-struct item {
+struct partition_item {
     int unit, owner;
     size_t begin, end;
     int position; // in the order of units and elements
 };
 
 static int compare_sizes(const void *a, const void *b) {
-    const struct item *x = a, *y = b;
+    const struct partition_item *x = a, *y = b;
     size_t of_x = x->end - x->begin, of_y = y->end - y->begin;
     if (of_x != of_y)
         return of_x > of_y ? -1 : 1;
@@ -60,7 +60,7 @@ static int compare_sizes(const void *a, const void *b) {
 }
 
 static int compare_positions(const void *a, const void *b) {
-    return ((const struct item *)a)->position - ((const struct item *)b)->position;
+    return ((const struct partition_item *)a)->position - ((const struct partition_item *)b)->position;
 }
 
 // The order of a heap of ranks with the least loaded (then the lowest) at its root: O(log world) per item.
@@ -82,7 +82,7 @@ static void sink_root(int *heap, int n, const size_t *load) {
 
 // Longest processing time first: items by falling size, each to the rank that owns least so far. The largest
 // shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies", 1969).
-static enum status assign_items(struct partition *partition, struct item *items, int n_items) {
+static enum status assign_items(struct partition *partition, struct partition_item *items, int n_items) {
     int world = partition->world;
     size_t *load = calloc((size_t)world, sizeof *load);
     int *heap = calloc((size_t)world, sizeof *heap);
@@ -107,7 +107,7 @@ static enum status assign_items(struct partition *partition, struct item *items,
 
 static enum status assign_whole(struct partition *partition, const struct params *params, bool tensors) {
     int n = tensors ? params->n_params : params->n_units;
-    struct item *items = calloc((size_t)n, sizeof *items);
+    struct partition_item *items = calloc((size_t)n, sizeof *items);
     if (!items)
         return FAIL(STATUS_FAILED, "out of memory for a partition of %d tensors", params->n_params);
     for (int i = 0; i < n; i++) {
@@ -116,10 +116,10 @@ static enum status assign_whole(struct partition *partition, const struct params
         bool first = !tensors || i == u->first_param,
              last = !tensors || i + 1 == u->first_param + u->n_params;
         // The padding after a tensor belongs to its owner too.
-        items[i] = (struct item){.unit = unit,
-                                 .begin = first ? 0 : params->params[i].offset,
-                                 .end = last ? u->elements : params->params[i + 1].offset,
-                                 .position = i};
+        items[i] = (struct partition_item){.unit = unit,
+                                           .begin = first ? 0 : params->params[i].offset,
+                                           .end = last ? u->elements : params->params[i + 1].offset,
+                                           .position = i};
     }
     enum status status = assign_items(partition, items, n);
     free(items);

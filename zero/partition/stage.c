@@ -1,4 +1,4 @@
-// The one place where the config's words become what the stages work with.
+// The one place where config options become what the stages work with.
 #include "zero/partition/stage.h"
 
 enum gpt_recompute stage_recompute(const struct config *config) {

@@ -19,14 +19,14 @@ struct tensor_slice {
     struct adafactor_span span; // its elements in the tensor
 };
 
-struct pass {
+struct adafactor_pass {
     struct model_states *state;
     const struct adafactor_call *call;
-    enum status (*visit)(const struct pass *pass, struct stream *stream,
+    enum status (*visit)(const struct adafactor_pass *pass, struct stream *stream,
                          const struct second_moments_place *place, const struct tensor_slice *slice);
 };
 
-static enum status visit_span(const struct pass *pass, struct stream *stream,
+static enum status visit_span(const struct adafactor_pass *pass, struct stream *stream,
                               const struct second_moments_place *place, const struct placement_span *placed) {
     const struct params *params = pass->state->params;
     for (struct param_overlap it = {0};
@@ -43,7 +43,7 @@ static enum status visit_span(const struct pass *pass, struct stream *stream,
     return STATUS_OK;
 }
 
-static enum status visit_device(const struct pass *pass, struct stream *stream) {
+static enum status visit_device(const struct adafactor_pass *pass, struct stream *stream) {
     const struct placement *placement = &pass->state->placement;
     for (int i = 0; i < placement->n_spans; i++)
         if (!placement->spans[i].on_host)
@@ -52,7 +52,7 @@ static enum status visit_device(const struct pass *pass, struct stream *stream) 
 }
 
 // Units in the order in which their gradients arrive.
-static enum status visit_host(const struct pass *pass) {
+static enum status visit_host(const struct adafactor_pass *pass) {
     struct model_states *state = pass->state;
     const struct placement *placement = &state->placement;
     struct stream host = {.device = state->host};
@@ -74,8 +74,8 @@ static bool needs_all_reduce(const struct model_states *state) {
 
 // Makes a pass that adds to n sums, over all places and ranks. The device's operations add to of_device,
 // which is then copied to of_host; the host adds its own to that, then come the other ranks.
-static enum status sum_up(const struct pass *pass, struct stream *stream, double *of_device, double *of_host,
-                          size_t n) {
+static enum status sum_up(const struct adafactor_pass *pass, struct stream *stream, double *of_device,
+                          double *of_host, size_t n) {
     struct model_states *state = pass->state;
     const struct device *device = state->device;
     // Zeroes doubles as twice as many floats.
@@ -107,7 +107,7 @@ static int rows_or_one(const struct param *param) {
     return param->n_dims > 1 ? second_moments_rows(param) : 1;
 }
 
-static enum status sum_span(const struct pass *pass, struct stream *stream,
+static enum status sum_span(const struct adafactor_pass *pass, struct stream *stream,
                             const struct second_moments_place *place, const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
     const struct adafactor_sums_args args = {
@@ -160,7 +160,7 @@ static enum status send_scales(const struct model_states *state, struct stream *
 
 // ---- update norms
 
-static struct adafactor_direction direction_of(const struct pass *pass,
+static struct adafactor_direction direction_of(const struct adafactor_pass *pass,
                                                const struct second_moments_place *place,
                                                const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
@@ -179,7 +179,7 @@ static float *master_at(const struct model_states *state, const struct tensor_sl
     return model_states_optimizer_at(state, slice->placed, slice->offset, state->placement.current).master;
 }
 
-static enum status norm_span(const struct pass *pass, struct stream *stream,
+static enum status norm_span(const struct adafactor_pass *pass, struct stream *stream,
                              const struct second_moments_place *place, const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
     const struct adafactor_norms_args args = {.sums = place->norms + UPDATE_NORMS * slice->tensor,
@@ -194,7 +194,8 @@ static enum status norm_span(const struct pass *pass, struct stream *stream,
 
 // ---- weights
 
-static struct adafactor_step_args step_args(const struct pass *pass, const struct second_moments_place *place,
+static struct adafactor_step_args step_args(const struct adafactor_pass *pass,
+                                            const struct second_moments_place *place,
                                             const struct tensor_slice *slice) {
     const struct model_states *state = pass->state;
     const struct config *config = pass->call->config;
@@ -212,7 +213,7 @@ static struct adafactor_step_args step_args(const struct pass *pass, const struc
 }
 
 // Each chunk is copied to the device while the next is updated.
-static enum status step_on_host(const struct pass *pass, struct stream *stream,
+static enum status step_on_host(const struct adafactor_pass *pass, struct stream *stream,
                                 const struct second_moments_place *place, const struct tensor_slice *slice) {
     struct model_states *state = pass->state;
     int copy = state->placement.current;
@@ -231,7 +232,7 @@ static enum status step_on_host(const struct pass *pass, struct stream *stream,
     return STATUS_OK;
 }
 
-static enum status step_span(const struct pass *pass, struct stream *stream,
+static enum status step_span(const struct adafactor_pass *pass, struct stream *stream,
                              const struct second_moments_place *place, const struct tensor_slice *slice) {
     if (slice->placed->on_host)
         return step_on_host(pass, stream, place, slice);
@@ -251,8 +252,8 @@ static size_t n_norms(const struct model_states *state) {
 enum status adafactor_update(struct model_states *state, struct stream *stream,
                              const struct adafactor_call *call) {
     const struct second_moments *moments = &state->second_moments;
-    const struct pass sums = {state, call, sum_span}, norms = {state, call, norm_span},
-                      steps = {state, call, step_span};
+    const struct adafactor_pass sums = {state, call, sum_span}, norms = {state, call, norm_span},
+                                steps = {state, call, step_span};
     TRY(sum_up(&sums, stream, moments->device.sums, moments->host.sums, 2 * moments->n));
     update_second_moments(state, call);
     TRY(send_scales(state, stream));

@@ -54,14 +54,14 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 
 // ---- stage 3: fetches
 
-static struct slot *slot_of(struct parameters *parameters, int fetch) {
+static struct gather_slot *slot_of(struct parameters *parameters, int fetch) {
     for (int i = 0; i < N_SLOTS; i++)
         if (parameters->slots[i].fetch == fetch)
             return &parameters->slots[i];
     return NULL;
 }
 
-static struct slot *free_slot(struct parameters *parameters, const struct fetch *fetch) {
+static struct gather_slot *free_slot(struct parameters *parameters, const struct fetch *fetch) {
     if (fetch->unit == parameters->params->n_units - 1)
         return parameters->slots[2].fetch < 0 ? &parameters->slots[2] : NULL;
     for (int i = 1; i >= 0; i--)
@@ -105,7 +105,7 @@ static const void *unit_shard_at(const struct parameters *parameters, int unit) 
 }
 
 static enum status start_fetch(struct parameters *parameters, struct stream *stream, int index,
-                               struct slot *slot) {
+                               struct gather_slot *slot) {
     const struct fetch *fetch = &parameters->fetches[index];
     const void *from = unit_shard_at(parameters, fetch->unit);
     slot->fetch = index;
@@ -124,7 +124,8 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
 }
 
 // Waits for the gathered tensors, and copies the persistent ones to their places between them.
-static enum status finish_fetch(struct parameters *parameters, struct stream *stream, struct slot *slot) {
+static enum status finish_fetch(struct parameters *parameters, struct stream *stream,
+                                struct gather_slot *slot) {
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
     TRY(event_wait(&slot->loaded, stream));
@@ -146,7 +147,7 @@ static enum status fetch_ahead(struct parameters *parameters, struct stream *str
     if (ahead < 0 || parameters->fetches[ahead].persists || slot_of(parameters, ahead) ||
         !parameters->options->overlap || parameters->options->prefetch_bucket == 0)
         return STATUS_OK;
-    struct slot *slot = free_slot(parameters, &parameters->fetches[ahead]);
+    struct gather_slot *slot = free_slot(parameters, &parameters->fetches[ahead]);
     if (!slot)
         return STATUS_OK;
     parameters->n_ahead++;
@@ -171,7 +172,7 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
         *out = at(parameters, parameters->persistent, offset - wanted->range.begin);
         return fetch_ahead(parameters, stream);
     }
-    struct slot *slot = slot_of(parameters, index);
+    struct gather_slot *slot = slot_of(parameters, index);
     if (!slot) {
         slot = free_slot(parameters, wanted);
         assert(slot); // at most two fetches are in use at once
@@ -184,7 +185,7 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
 }
 
 static enum status release_fetch(struct parameters *parameters, struct stream *stream, int index) {
-    struct slot *slot = slot_of(parameters, index);
+    struct gather_slot *slot = slot_of(parameters, index);
     if (slot && slot->in_use) {
         slot->fetch = -1;
         slot->in_use = false;

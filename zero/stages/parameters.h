@@ -34,7 +34,7 @@ struct fetch {
 };
 
 // Memory for one fetch.
-struct slot {
+struct gather_slot {
     int region;
     size_t elements;
     void *data;
@@ -59,7 +59,7 @@ struct parameters {
     const struct stage_spans *owned;
     struct fetch *fetches; // stage 3
     int *first_fetch;      // (n_units + 1) fetches of unit u: first_fetch[u] and following
-    struct slot slots[N_SLOTS];
+    struct gather_slot slots[N_SLOTS];
     struct buckets update_buckets; // after an update: what every rank needs
     int ahead;                     // the fetch to prefetch once a slot is free; -1: none
     uint64_t n_fetches, n_ahead;   // all-gathered so far; of these, prefetched

@@ -116,7 +116,7 @@ static enum status add_slots(struct parameters *parameters, struct region_table 
             sizes[1] = n;
     }
     for (int i = 0; i < N_SLOTS; i++) {
-        parameters->slots[i] = (struct slot){.elements = sizes[i], .fetch = -1};
+        parameters->slots[i] = (struct gather_slot){.elements = sizes[i], .fetch = -1};
         TRY(region_add(table, REGION_COMMUNICATION, parameters->device->place, parameters->type, sizes[i],
                        &parameters->slots[i].region, "params of a unit (%d)", i));
     }
