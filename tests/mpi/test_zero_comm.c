@@ -11,7 +11,7 @@ static struct device *device;
 static struct stream stream;
 
 #define N_ELEMENTS 200003 // several chunks for each owner, none of them whole
-#define N_PIECES   40
+#define N_SPANS    40
 
 // What rank r has at element i: any rank can say it. Magnitudes differ, so that the order of sums shows.
 static float share_of(int rank, size_t i, uint32_t call) {
@@ -33,11 +33,11 @@ static float sum_of(size_t i, uint32_t call, enum dtype type) {
     return sum;
 }
 
-// Pieces of uneven sizes, dealt out so that with `idle` the last rank owns nothing. Out offsets count per
+// Spans of uneven sizes, dealt out so that with `idle` the last rank owns nothing. Out offsets count per
 // owner.
 struct layout {
-    struct comm_piece pieces[N_PIECES];
-    struct transfer transfer;
+    struct comm_span spans[N_SPANS];
+    struct comm_transfer transfer;
     size_t owned[64];
 };
 
@@ -45,16 +45,16 @@ static void lay_out(struct layout *layout, size_t n, bool idle, bool in_place) {
     int owners = idle && comm->world > 1 ? comm->world - 1 : comm->world;
     size_t at = 0;
     *layout = (struct layout){0};
-    for (int i = 0; i < N_PIECES; i++) {
-        size_t left = n - at, size = i == N_PIECES - 1 ? left : left / (size_t)(2 + i * 3 % 5);
+    for (int i = 0; i < N_SPANS; i++) {
+        size_t left = n - at, size = i == N_SPANS - 1 ? left : left / (size_t)(2 + i * 3 % 5);
         int owner = (i * 7 + i / 3) % owners;
-        layout->pieces[i] = (struct comm_piece){
+        layout->spans[i] = (struct comm_span){
             .owner = owner, .in = at, .out = in_place ? at : layout->owned[owner], .elements = size};
         layout->owned[owner] += size;
         at += size;
     }
-    assert_int_equal(comm_pieces_link(layout->pieces, N_PIECES), STATUS_OK);
-    layout->transfer = (struct transfer){layout->pieces, N_PIECES, n};
+    assert_int_equal(comm_spans_link(layout->spans, N_SPANS), STATUS_OK);
+    layout->transfer = (struct comm_transfer){layout->spans, N_SPANS, n};
 }
 
 // The bytes that this rank must have sent.
@@ -67,14 +67,14 @@ static uint64_t expected_bytes(const struct layout *layout, size_t size, bool ga
 
 static bool right_sums(const struct layout *layout, const float *out, const float *before, uint32_t call,
                        enum dtype type) {
-    for (int p = 0; p < N_PIECES; p++) {
-        const struct comm_piece *piece = &layout->pieces[p];
-        for (size_t i = 0; i < piece->elements && piece->owner == comm->rank; i++) {
-            float sum = sum_of(piece->in + i, call, type);
-            float expected = before ? before[piece->out + i] + sum : sum;
-            if (memcmp(&out[piece->out + i], &expected, sizeof expected) != 0) {
-                print_error("rank %d: element %zu is %.9g, expected %.9g\n", comm->rank, piece->in + i,
-                            (double)out[piece->out + i], (double)expected);
+    for (int p = 0; p < N_SPANS; p++) {
+        const struct comm_span *span = &layout->spans[p];
+        for (size_t i = 0; i < span->elements && span->owner == comm->rank; i++) {
+            float sum = sum_of(span->in + i, call, type);
+            float expected = before ? before[span->out + i] + sum : sum;
+            if (memcmp(&out[span->out + i], &expected, sizeof expected) != 0) {
+                print_error("rank %d: element %zu is %.9g, expected %.9g\n", comm->rank, span->in + i,
+                            (double)out[span->out + i], (double)expected);
                 return false;
             }
         }
@@ -165,10 +165,10 @@ static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
     assert_true(in && out && expected);
     for (size_t i = 0; i < n * size; i++)
         expected[i] = (char)(i * 131 + i / 251);
-    for (int p = 0; p < N_PIECES; p++)
-        if (layout.pieces[p].owner == comm->rank)
-            memcpy(in + layout.pieces[p].in * size, expected + layout.pieces[p].in * size,
-                   layout.pieces[p].elements * size);
+    for (int p = 0; p < N_SPANS; p++)
+        if (layout.spans[p].owner == comm->rank)
+            memcpy(in + layout.spans[p].in * size, expected + layout.spans[p].in * size,
+                   layout.spans[p].elements * size);
     uint64_t before = comm->traffic.bytes[COMM_ALL_GATHER];
     together_ok(comm, comm_all_gather(comm, &stream, &layout.transfer, in, out, type, &work));
     together_ok(comm, comm_wait(comm, &stream, work));
@@ -297,7 +297,7 @@ static enum status fail_copy(struct stream *of, void *to, const void *from, size
     return FAIL(STATUS_INVALID, "its data are gone");
 }
 
-static enum status give_up(const struct transfer *transfer, const float *in, float *out) {
+static enum status give_up(const struct comm_transfer *transfer, const float *in, float *out) {
     comm_work work;
     if (comm->world != 3) {
         enum status status = FAIL(STATUS_INVALID, "its data are gone");

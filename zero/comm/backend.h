@@ -11,7 +11,7 @@
 struct comm_call {
     struct comm_id id;
     enum comm_operation operation;
-    const struct transfer *transfer;
+    const struct comm_transfer *transfer;
     const void *in; // all-gather: `type`; reduce-scatter: fp32, as `out` is
     void *out;
     enum dtype type; // of what is sent
@@ -46,19 +46,16 @@ struct comm_backend {
     void (*close)(struct comm *comm, enum status status);
 };
 
-// The next elements of one owner in a transfer, as one run of memory.
-struct transfer_cursor {
-    const struct transfer *transfer;
-    int piece;   // -1: none is left
-    size_t done; // elements of that piece
+// Where a walk through the spans of one owner is.
+struct comm_cursor {
+    const struct comm_transfer *transfer;
+    int span;    // -1: none is left
+    size_t done; // elements of that span
 };
-struct transfer_run {
-    size_t in, out, elements;
-};
-// Fills (world) the first piece of each owner, -1 where it has none, and, unless NULL, its elements.
-void transfer_owners(const struct transfer *transfer, int world, int *first, size_t *owned);
+// Fills (world) the first span of each owner, -1 where it has none, and, unless NULL, its elements.
+void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned);
 // At most `most` elements; 0 elements when there are no more.
-struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most);
+struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most);
 
 // The part of n values that a rank sums for all: every value is one rank's. The last rank's is the largest.
 struct comm_share {

@@ -18,51 +18,55 @@ const char *comm_operation_name(enum comm_operation operation) {
 
 // ---- transfers
 
-enum status comm_pieces_link(struct comm_piece *pieces, int n_pieces) {
+enum status comm_spans_link(struct comm_span *spans, int n_spans) {
     int n_owners = 0;
-    for (int i = 0; i < n_pieces; i++)
-        n_owners = pieces[i].owner < n_owners ? n_owners : pieces[i].owner + 1;
+    for (int i = 0; i < n_spans; i++)
+        n_owners = spans[i].owner < n_owners ? n_owners : spans[i].owner + 1;
     int *next = malloc((size_t)n_owners * sizeof *next); // of each owner, from behind
     if (!next && n_owners > 0)
         return FAIL(STATUS_FAILED, "out of memory for a transfer between %d ranks", n_owners);
     for (int owner = 0; owner < n_owners; owner++)
         next[owner] = -1;
-    for (int i = n_pieces - 1; i >= 0; i--) {
-        pieces[i].next = next[pieces[i].owner];
-        next[pieces[i].owner] = i;
+    for (int i = n_spans - 1; i >= 0; i--) {
+        spans[i].next = next[spans[i].owner];
+        next[spans[i].owner] = i;
     }
     free(next);
     return STATUS_OK;
 }
 
-void transfer_owners(const struct transfer *transfer, int world, int *first, size_t *owned) {
+void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned) {
     for (int owner = 0; owner < world; owner++) {
         first[owner] = -1;
         if (owned)
             owned[owner] = 0;
     }
-    for (int i = transfer->n_pieces - 1; i >= 0; i--) {
-        const struct comm_piece *piece = &transfer->pieces[i];
-        first[piece->owner] = i;
+    for (int i = transfer->n_spans - 1; i >= 0; i--) {
+        const struct comm_span *span = &transfer->spans[i];
+        first[span->owner] = i;
         if (owned)
-            owned[piece->owner] += piece->elements;
+            owned[span->owner] += span->elements;
     }
 }
 
-struct transfer_run transfer_next(struct transfer_cursor *cursor, size_t most) {
-    while (cursor->piece >= 0) {
-        const struct comm_piece *piece = &cursor->transfer->pieces[cursor->piece];
-        if (cursor->done == piece->elements) {
-            cursor->piece = piece->next;
+struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most) {
+    while (cursor->span >= 0) {
+        const struct comm_span *span = &cursor->transfer->spans[cursor->span];
+        if (cursor->done == span->elements) {
+            cursor->span = span->next;
             cursor->done = 0;
             continue;
         }
-        size_t left = piece->elements - cursor->done, n = left < most ? left : most;
-        struct transfer_run run = {piece->in + cursor->done, piece->out + cursor->done, n};
+        size_t left = span->elements - cursor->done, n = left < most ? left : most;
+        struct comm_span next = {.owner = span->owner,
+                                 .next = -1,
+                                 .in = span->in + cursor->done,
+                                 .out = span->out + cursor->done,
+                                 .elements = n};
         cursor->done += n;
-        return run;
+        return next;
     }
-    return (struct transfer_run){0};
+    return (struct comm_span){.next = -1};
 }
 
 // ---- the queue
@@ -200,18 +204,18 @@ static enum status wait_until_done(struct comm *comm, uint64_t work) {
 // One rank alone has nothing to send: copies and sums within its own memory, in the order of the caller's
 // stream.
 static enum status run_alone(struct stream *stream, const struct comm_call *call) {
-    struct transfer_cursor cursor = {.transfer = call->transfer};
-    transfer_owners(call->transfer, 1, &cursor.piece, NULL);
+    struct comm_cursor cursor = {.transfer = call->transfer};
+    comm_transfer_owners(call->transfer, 1, &cursor.span, NULL);
     const struct device *device = stream->device;
     size_t size = call->operation == COMM_ALL_GATHER ? dtype_size(call->type) : sizeof(float);
-    for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
-        const void *in = (const char *)call->in + run.in * size;
-        void *out = (char *)call->out + run.out * size;
-        const struct add_args sum = {.out = out, .x = out, .y = in, .n = run.elements, .type = DTYPE_F32};
+    for (struct comm_span span; (span = comm_transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
+        const void *in = (const char *)call->in + span.in * size;
+        void *out = (char *)call->out + span.out * size;
+        const struct add_args sum = {.out = out, .x = out, .y = in, .n = span.elements, .type = DTYPE_F32};
         if (call->accumulate)
             TRY(device->ops->add(stream, &sum));
         else if (out != in)
-            TRY(device->copy(stream, out, in, run.elements * size));
+            TRY(device->copy(stream, out, in, span.elements * size));
     }
     return STATUS_OK;
 }
@@ -247,9 +251,9 @@ static enum status start(struct comm *comm, struct stream *stream, struct comm_c
 
 // ---- bulk
 
-enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                                const float *in, float *out, enum dtype comm_dtype, bool accumulate,
-                                comm_work *work) {
+enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
+                                const struct comm_transfer *transfer, const float *in, float *out,
+                                enum dtype comm_dtype, bool accumulate, comm_work *work) {
     return start(comm, stream,
                  &(struct comm_call){.id.collective = COLLECTIVE_REDUCE_SCATTER,
                                      .operation = COMM_REDUCE_SCATTER,
@@ -261,7 +265,7 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const 
                  work);
 }
 
-enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
+enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) {
     return start(comm, stream,
                  &(struct comm_call){.id.collective = COLLECTIVE_ALL_GATHER,

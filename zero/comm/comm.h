@@ -42,20 +42,20 @@ struct comm_traffic {
 
 // Elements that one rank owns, as part of one bulk call. Offsets are in elements from the bases that the call
 // gets; `in` and `out` mean what the call says.
-struct comm_piece {
+struct comm_span {
     int owner;
-    int next; // the owner's next piece in the same transfer, -1: none. comm_pieces_link fills it
+    int next; // the owner's next span in the same transfer, -1: none. comm_spans_link fills it
     size_t in, out, elements;
 };
-// The pieces of one bulk call: the same list on every rank.
-struct transfer {
-    const struct comm_piece *pieces;
-    int n_pieces;
-    size_t elements; // the sum of the pieces'
+// The spans of one bulk call: the same list on every rank.
+struct comm_transfer {
+    const struct comm_span *spans;
+    int n_spans;
+    size_t elements; // the sum of the spans'
 };
-// Links each owner's pieces of one transfer, so that a call visits every piece once, whatever the number of
+// Links each owner's spans of one transfer, so that a call visits every span once, whatever the number of
 // ranks.
-enum status comm_pieces_link(struct comm_piece *pieces, int n_pieces) MUST_CHECK;
+enum status comm_spans_link(struct comm_span *spans, int n_spans) MUST_CHECK;
 
 struct profile;
 struct rank_state;
@@ -113,16 +113,16 @@ size_t comm_sums_bytes(int world, enum region_place place);
 // `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results. One
 // rank alone sends nothing: its calls are work on `stream`.
 
-// Each piece's owner gets the sum over ranks r = 0, 1, ... of r's in[piece.in ...] in its out[piece.out ...]:
+// Each span's owner gets the sum over ranks r = 0, 1, ... of r's in[span.in ...] in its out[span.out ...]:
 // taken in fp32, in rank order. With `accumulate` it is added to what is there. `out` may be the owner's `in`
-// itself where piece.in == piece.out. comm_dtype: fp32, or bf16 or fp16: then every rank's share, the owner's
+// itself where span.in == span.out. comm_dtype: fp32, or bf16 or fp16: then every rank's share, the owner's
 // own too, is rounded to that once before it is added (one rank alone sends nothing and rounds nothing).
-enum status comm_reduce_scatter(struct comm *comm, struct stream *stream, const struct transfer *transfer,
-                                const float *in, float *out, enum dtype comm_dtype, bool accumulate,
-                                comm_work *work) MUST_CHECK;
-// Every rank gets each piece's owner's in[piece.in ...] in its out[piece.out ...], of `type`. The owner's two
+enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
+                                const struct comm_transfer *transfer, const float *in, float *out,
+                                enum dtype comm_dtype, bool accumulate, comm_work *work) MUST_CHECK;
+// Every rank gets each span's owner's in[span.in ...] in its out[span.out ...], of `type`. The owner's two
 // places may be one.
-enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct transfer *transfer,
+enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 enum status comm_wait_all(struct comm *comm) MUST_CHECK;

@@ -82,7 +82,7 @@ static enum status check_launcher(const struct comm *comm) {
 struct introduction {
     int rank, process;
     uint64_t process_space; // process ids of another one (a container's) mean nothing here
-    uint64_t offset;        // of the mailbox in its piece of the window
+    uint64_t offset;        // of the mailbox in its span of the window
 };
 
 static uint64_t process_space(void) {
@@ -90,10 +90,10 @@ static uint64_t process_space(void) {
     return stat("/proc/self/ns/pid", &information) == 0 ? (uint64_t)information.st_ino : 0;
 }
 
-// A window's pieces start anywhere, for each rank at another address: the owner says how far in its mailbox
+// A window's spans start anywhere, for each rank at another address: the owner says how far in its mailbox
 // is, so that it starts a page.
-static size_t mailbox_offset(const void *piece) {
-    return -(uintptr_t)piece % LINK_PAGE;
+static size_t mailbox_offset(const void *span) {
+    return -(uintptr_t)span % LINK_PAGE;
 }
 
 // This rank's mailbox: in a window that all of the machine's ranks map, or, by messages, its own.

@@ -1,6 +1,6 @@
 // The collectives, chunk by chunk. In each round a rank first gives every other rank its next chunk and then
 // takes theirs. A push waits only for the taking of a chunk LINK_DEPTH rounds ago, and a pull of a round only
-// for pushes of that round: so no ring of waits can close, whatever the pieces' sizes.
+// for pushes of that round: so no ring of waits can close, whatever the spans' sizes.
 #include <string.h>
 
 #include "kernels/ops.h"
@@ -11,7 +11,7 @@ struct exchange {
     struct comm *comm;
     const struct comm_call *call;
     size_t size, chunk;  // bytes of an element, elements of a chunk
-    const size_t *owned; // (world) elements of each rank's pieces
+    const size_t *owned; // (world) elements of each rank's spans
     const int *first;    // (world) the first of them
     size_t rounds;
 };
@@ -28,7 +28,7 @@ static size_t chunk_of(const struct exchange *exchange, int owner, size_t round)
 static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned,
                                    int *first) {
     size_t size = dtype_size(call->type), most = 0;
-    transfer_owners(call->transfer, comm->world, first, owned);
+    comm_transfer_owners(call->transfer, comm->world, first, owned);
     for (int owner = 0; owner < comm->world; owner++)
         most = owned[owner] > most ? owned[owner] : most;
     // Sums are fp32 whatever is sent.
@@ -37,8 +37,8 @@ static struct exchange exchange_of(struct comm *comm, const struct comm_call *ca
     return (struct exchange){comm, call, size, chunk, owned, first, (most + chunk - 1) / chunk};
 }
 
-static struct transfer_cursor cursor_of(const struct exchange *exchange, int owner) {
-    return (struct transfer_cursor){.transfer = exchange->call->transfer, .piece = exchange->first[owner]};
+static struct comm_cursor cursor_of(const struct exchange *exchange, int owner) {
+    return (struct comm_cursor){.transfer = exchange->call->transfer, .span = exchange->first[owner]};
 }
 
 static enum status finish(struct comm *comm) {
@@ -72,15 +72,15 @@ static enum status pack(const struct exchange *exchange, void *to, size_t in, si
 }
 
 // Sends the next n elements at the cursor to a rank.
-static enum status push_elements(const struct exchange *exchange, int rank, struct transfer_cursor *cursor,
+static enum status push_elements(const struct exchange *exchange, int rank, struct comm_cursor *cursor,
                                  size_t n) {
     struct comm *comm = exchange->comm;
     void *place;
     TRY(peer_push_begin(comm, rank, &exchange->call->id, &place));
     for (size_t done = 0; done < n;) {
-        struct transfer_run run = transfer_next(cursor, n - done);
-        TRY(pack(exchange, (char *)place + done * exchange->size, run.in, run.elements));
-        done += run.elements;
+        struct comm_span span = comm_transfer_next(cursor, n - done);
+        TRY(pack(exchange, (char *)place + done * exchange->size, span.in, span.elements));
+        done += span.elements;
     }
     TRY(finish(comm));
     return peer_push_end(comm, rank, &exchange->call->id, n * exchange->size, exchange->call->operation);
@@ -100,59 +100,59 @@ static enum status sum_add(struct comm *comm, float *out, const float *x, const 
     return comm->device->ops->add(&comm->stream, &args);
 }
 
-// This rank's own share of a run, as it would have travelled.
-static enum status own_share(const struct exchange *exchange, const struct transfer_run *run,
+// This rank's own share of a span, as it would have travelled.
+static enum status own_share(const struct exchange *exchange, const struct comm_span *span,
                              const void **out) {
     struct mpi_data *mpi = mpi_of(exchange->comm);
-    *out = (const float *)exchange->call->in + run->in;
+    *out = (const float *)exchange->call->in + span->in;
     if (exchange->call->type == DTYPE_F32)
         return STATUS_OK;
     *out = mpi->memory.rounded;
-    return round_share(exchange, mpi->memory.rounded, run->in, run->elements);
+    return round_share(exchange, mpi->memory.rounded, span->in, span->elements);
 }
 
-// One run of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
-// ranks' elements of this round, of which the run begins at `done`.
-static enum status sum_run(const struct exchange *exchange, const void **chunks,
-                           const struct transfer_run *run, size_t done) {
+// One span of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
+// ranks' elements of this round, of which the span begins at `done`.
+static enum status sum_span(const struct exchange *exchange, const void **chunks,
+                            const struct comm_span *span, size_t done) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
-    float *sums = (float *)(void *)mpi_of(comm)->memory.sums, *out = (float *)call->out + run->out;
+    float *sums = (float *)(void *)mpi_of(comm)->memory.sums, *out = (float *)call->out + span->out;
     struct brought first = {.place = -1};
     for (int rank = 0; rank < comm->world; rank++) {
         struct brought share = {.place = -1};
         if (rank == comm->rank)
-            TRY(own_share(exchange, run, &share.share));
+            TRY(own_share(exchange, span, &share.share));
         else
             TRY(share_bring(comm, (const char *)chunks[rank] + done * exchange->size,
-                            run->elements * exchange->size, &share));
+                            span->elements * exchange->size, &share));
         float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
         if (rank == 0) {
             first = share;
             continue;
         }
         if (rank == 1 && call->type != DTYPE_F32)
-            TRY(sum_begin(comm, sums, first.share, run->elements, call->type));
+            TRY(sum_begin(comm, sums, first.share, span->elements, call->type));
         // Two fp32 shares are added as they lie.
         const void *so_far = rank == 1 && call->type == DTYPE_F32 ? first.share : sums;
-        TRY(sum_add(comm, to, so_far, share.share, run->elements, call->type));
+        TRY(sum_add(comm, to, so_far, share.share, span->elements, call->type));
         TRY(share_used(comm, &share));
         if (rank == 1)
             TRY(share_used(comm, &first));
     }
-    return call->accumulate ? sum_add(comm, out, out, sums, run->elements, DTYPE_F32) : STATUS_OK;
+    return call->accumulate ? sum_add(comm, out, out, sums, span->elements, DTYPE_F32) : STATUS_OK;
 }
 
-static enum status sum_chunks(const struct exchange *exchange, struct transfer_cursor *cursor, size_t n) {
+static enum status sum_chunks(const struct exchange *exchange, struct comm_cursor *cursor, size_t n) {
     struct comm *comm = exchange->comm;
     const void *chunks[comm->world];
     for (int rank = 0; rank < comm->world; rank++)
         if (rank != comm->rank)
             TRY(peer_pull_begin(comm, rank, &exchange->call->id, n * exchange->size, &chunks[rank]));
     for (size_t done = 0; done < n;) {
-        struct transfer_run run = transfer_next(cursor, n - done);
-        TRY(sum_run(exchange, chunks, &run, done));
-        done += run.elements;
+        struct comm_span span = comm_transfer_next(cursor, n - done);
+        TRY(sum_span(exchange, chunks, &span, done));
+        done += span.elements;
     }
     TRY(finish(comm));
     for (int rank = 0; rank < comm->world; rank++)
@@ -163,7 +163,7 @@ static enum status sum_chunks(const struct exchange *exchange, struct transfer_c
 
 static enum status reduce_scatter(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
-    struct transfer_cursor cursors[comm->world]; // by owner
+    struct comm_cursor cursors[comm->world]; // by owner
     for (int owner = 0; owner < comm->world; owner++)
         cursors[owner] = cursor_of(exchange, owner);
     for (size_t round = 0; round < exchange->rounds; round++) {
@@ -182,16 +182,16 @@ static enum status reduce_scatter(const struct exchange *exchange) {
 
 // ---- all-gather
 
-static enum status place_chunk(const struct exchange *exchange, struct transfer_cursor *cursor, int owner,
+static enum status place_chunk(const struct exchange *exchange, struct comm_cursor *cursor, int owner,
                                size_t n) {
     struct comm *comm = exchange->comm;
     const void *chunk;
     TRY(peer_pull_begin(comm, owner, &exchange->call->id, n * exchange->size, &chunk));
     for (size_t done = 0; done < n;) {
-        struct transfer_run run = transfer_next(cursor, n - done);
-        TRY(copy(comm, (char *)exchange->call->out + run.out * exchange->size,
-                 (const char *)chunk + done * exchange->size, run.elements * exchange->size));
-        done += run.elements;
+        struct comm_span span = comm_transfer_next(cursor, n - done);
+        TRY(copy(comm, (char *)exchange->call->out + span.out * exchange->size,
+                 (const char *)chunk + done * exchange->size, span.elements * exchange->size));
+        done += span.elements;
     }
     TRY(finish(comm));
     return peer_pull_end(comm, owner);
@@ -200,25 +200,25 @@ static enum status place_chunk(const struct exchange *exchange, struct transfer_
 // What this rank owns goes to its own place too.
 static enum status place_own(const struct exchange *exchange) {
     const struct comm_call *call = exchange->call;
-    struct transfer_cursor cursor = cursor_of(exchange, exchange->comm->rank);
-    for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
-        const char *in = (const char *)call->in + run.in * exchange->size;
-        char *out = (char *)call->out + run.out * exchange->size;
+    struct comm_cursor cursor = cursor_of(exchange, exchange->comm->rank);
+    for (struct comm_span span; (span = comm_transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
+        const char *in = (const char *)call->in + span.in * exchange->size;
+        char *out = (char *)call->out + span.out * exchange->size;
         if (in != out)
-            TRY(copy(exchange->comm, out, in, run.elements * exchange->size));
+            TRY(copy(exchange->comm, out, in, span.elements * exchange->size));
     }
     return finish(exchange->comm);
 }
 
 static enum status all_gather(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
-    struct transfer_cursor cursors[comm->world];
+    struct comm_cursor cursors[comm->world];
     for (int owner = 0; owner < comm->world; owner++)
         cursors[owner] = cursor_of(exchange, owner);
     TRY(place_own(exchange));
     for (size_t round = 0; round < exchange->rounds; round++) {
         size_t mine = chunk_of(exchange, comm->rank, round);
-        const struct transfer_cursor here = cursors[comm->rank];
+        const struct comm_cursor here = cursors[comm->rank];
         for (int distance = 1; distance < comm->world && mine > 0; distance++) {
             cursors[comm->rank] = here; // every rank gets the same chunk
             TRY(push_elements(exchange, (comm->rank + distance) % comm->world, &cursors[comm->rank], mine));

@@ -47,23 +47,23 @@ static enum status begin_call(struct buckets *buckets) {
     if (!calls)
         return out_of_memory();
     buckets->calls = calls;
-    buckets->calls[buckets->n_calls++] = (struct transfer){0};
+    buckets->calls[buckets->n_calls++] = (struct comm_transfer){0};
     return STATUS_OK;
 }
 
-static enum status add_span(struct buckets *buckets, struct comm_piece piece, int unit) {
-    struct transfer *call = buckets->n_calls > 0 ? &buckets->calls[buckets->n_calls - 1] : NULL;
+static enum status add_span(struct buckets *buckets, struct comm_span span, int unit) {
+    struct comm_transfer *call = buckets->n_calls > 0 ? &buckets->calls[buckets->n_calls - 1] : NULL;
     if (!call || call->elements == buckets->bucket_elements) {
         TRY(begin_call(buckets));
         call = &buckets->calls[buckets->n_calls - 1];
     }
-    void *pieces = grow(buckets->spans, buckets->n_spans, &buckets->spans_capacity, sizeof *buckets->spans);
-    if (!pieces)
+    void *spans = grow(buckets->spans, buckets->n_spans, &buckets->spans_capacity, sizeof *buckets->spans);
+    if (!spans)
         return out_of_memory();
-    buckets->spans = pieces;
-    buckets->spans[buckets->n_spans++] = piece;
-    call->n_pieces++;
-    call->elements += piece.elements;
+    buckets->spans = spans;
+    buckets->spans[buckets->n_spans++] = span;
+    call->n_spans++;
+    call->elements += span.elements;
     buckets->last_unit[buckets->n_calls - 1] = unit;
     return STATUS_OK;
 }
@@ -84,11 +84,11 @@ enum status buckets_add(struct buckets *buckets, const struct partition *partiti
             size_t used = buckets->n_calls > 0 ? buckets->calls[buckets->n_calls - 1].elements : 0;
             size_t room = buckets->bucket_elements - used % buckets->bucket_elements;
             size_t n = to - from < room ? to - from : room;
-            const struct comm_piece piece = {.owner = owned->owner,
-                                             .in = offset_in(in, owned, from),
-                                             .out = offset_in(out, owned, from),
-                                             .elements = n};
-            TRY(add_span(buckets, piece, unit));
+            const struct comm_span span = {.owner = owned->owner,
+                                           .in = offset_in(in, owned, from),
+                                           .out = offset_in(out, owned, from),
+                                           .elements = n};
+            TRY(add_span(buckets, span, unit));
             from += n;
         }
     }
@@ -96,11 +96,11 @@ enum status buckets_add(struct buckets *buckets, const struct partition *partiti
 }
 
 enum status buckets_finish(struct buckets *buckets) {
-    struct comm_piece *pieces = buckets->spans;
+    struct comm_span *spans = buckets->spans;
     for (int i = 0; i < buckets->n_calls; i++) {
-        buckets->calls[i].pieces = pieces;
-        TRY(comm_pieces_link(pieces, buckets->calls[i].n_pieces));
-        pieces += buckets->calls[i].n_pieces;
+        buckets->calls[i].spans = spans;
+        TRY(comm_spans_link(spans, buckets->calls[i].n_spans));
+        spans += buckets->calls[i].n_spans;
     }
     return STATUS_OK;
 }

@@ -21,10 +21,10 @@ struct buffer_layout {
 
 // One collective call per bucket.
 struct buckets {
-    struct transfer *calls;
+    struct comm_transfer *calls;
     int *last_unit; // (n_calls) the unit whose elements fill up the call: it can be issued once that is ready
     int n_calls;
-    struct comm_piece *spans; // of all calls, one after another
+    struct comm_span *spans; // of all calls, one after another
     int n_spans, spans_capacity, calls_capacity;
     size_t bucket_elements;
 };

@@ -261,7 +261,8 @@ enum status gradients_acquire_group(struct gradients *gradients, struct stream *
 }
 
 static enum status reduce_bucket(struct gradients *gradients, struct stream *stream,
-                                 const struct transfer *call, const float *from, float *to, comm_work *work) {
+                                 const struct comm_transfer *call, const float *from, float *to,
+                                 comm_work *work) {
     return comm_reduce_scatter(gradients->comm, stream, call, from, to,
                                gradients->options->gradient_comm_dtype, gradients->accumulating, work);
 }
@@ -273,7 +274,7 @@ static enum status reduce_full_buckets(struct gradients *gradients, struct strea
     float *to = gradients->shard ? gradients->shard : gradients->whole;
     comm_work work = 0;
     while (gradients->next_call < calls->n_calls && calls->last_unit[gradients->next_call] >= unit) {
-        const struct transfer *call = &calls->calls[gradients->next_call++];
+        const struct comm_transfer *call = &calls->calls[gradients->next_call++];
         TRY(reduce_bucket(gradients, stream, call, gradients->whole, to, &work));
         gradients->n_issued += call->elements;
     }

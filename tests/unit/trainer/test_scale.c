@@ -41,7 +41,7 @@ static void rig_free(struct rig *rig) {
     config_free(&rig->config);
 }
 
-// A list's calls hold so many elements of the unit, and each piece is inside its owner's share of it.
+// A list's calls hold so many elements of the unit, and each span is inside its owner's share of it.
 static void check_calls(const struct model_states *state, const struct buckets *calls, int unit,
                         size_t elements, bool to_share) {
     const struct partition *partition = &state->partition;
@@ -49,23 +49,23 @@ static void check_calls(const struct model_states *state, const struct buckets *
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
         shares[partition->spans[i].owner] += partition->spans[i].end - partition->spans[i].begin;
     for (int c = 0; c < calls->n_calls; c++)
-        for (int i = 0; i < calls->calls[c].n_pieces; i++) {
-            const struct comm_piece *piece = &calls->calls[c].pieces[i];
-            size_t in_share = to_share ? piece->out : piece->in;
-            assert_true(in_share + piece->elements <= shares[piece->owner]);
-            sum += piece->elements;
+        for (int i = 0; i < calls->calls[c].n_spans; i++) {
+            const struct comm_span *span = &calls->calls[c].spans[i];
+            size_t in_share = to_share ? span->out : span->in;
+            assert_true(in_share + span->elements <= shares[span->owner]);
+            sum += span->elements;
         }
     assert_int_equal(sum, elements);
 }
 
 struct lists {
-    size_t n_pieces, n_unshared; // of all lists, and were none shared
+    size_t n_spans, n_unshared; // of all lists, and were none shared
 };
 
-static size_t pieces_of(const struct buckets *calls) {
+static size_t spans_of(const struct buckets *calls) {
     size_t n = 0;
     for (int c = 0; c < calls->n_calls; c++)
-        n += (size_t)calls->calls[c].n_pieces;
+        n += (size_t)calls->calls[c].n_spans;
     return n;
 }
 
@@ -73,7 +73,7 @@ static struct lists check_lists(const struct model_states *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
-    struct lists lists = {pieces_of(&parameters->update_buckets), pieces_of(&parameters->update_buckets)};
+    struct lists lists = {spans_of(&parameters->update_buckets), spans_of(&parameters->update_buckets)};
     for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
         size_t elements = 0;
@@ -81,32 +81,32 @@ static struct lists check_lists(const struct model_states *state) {
             if (parameters->persistent_offset[i] == NOT_PERSISTENT)
                 elements += params->params[i].elements;
         check_calls(state, fetch->buckets, fetch->unit, elements, false);
-        lists.n_pieces += pieces_of(&fetch->own_buckets);
-        lists.n_unshared += pieces_of(fetch->buckets);
+        lists.n_spans += spans_of(&fetch->own_buckets);
+        lists.n_unshared += spans_of(fetch->buckets);
     }
     for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
         const struct reduction *reduction = &gradients->reductions[r];
         check_calls(state, reduction->buckets, reduction->unit, reduction->range.end - reduction->range.begin,
                     true);
-        lists.n_pieces += pieces_of(&reduction->own_buckets);
-        lists.n_unshared += pieces_of(reduction->buckets);
+        lists.n_spans += spans_of(&reduction->own_buckets);
+        lists.n_unshared += spans_of(reduction->buckets);
     }
     return lists;
 }
 
 // What a bulk call does with its list, without the messages: a cursor for every owner, each through its
-// pieces. Every element must come once.
+// spans. Every element must come once.
 static size_t walk_list(const struct buckets *calls, int world, int *first, size_t *owned) {
     size_t sum = 0;
     for (int c = 0; c < calls->n_calls; c++) {
-        const struct transfer *call = &calls->calls[c];
+        const struct comm_transfer *call = &calls->calls[c];
         size_t in_call = 0;
-        transfer_owners(call, world, first, owned);
+        comm_transfer_owners(call, world, first, owned);
         for (int owner = 0; owner < world; owner++) {
-            struct transfer_cursor cursor = {.transfer = call, .piece = first[owner]};
+            struct comm_cursor cursor = {.transfer = call, .span = first[owner]};
             size_t n = 0;
-            for (struct transfer_run run; (run = transfer_next(&cursor, SIZE_MAX)).elements > 0;)
-                n += run.elements;
+            for (struct comm_span span; (span = comm_transfer_next(&cursor, SIZE_MAX)).elements > 0;)
+                n += span.elements;
             assert_int_equal(n, owned[owner]);
             in_call += n;
         }
@@ -153,16 +153,16 @@ static void lay_out(struct rig *rig, int rank, int world) {
     double seconds = clock_monotonic_s() - began;
     struct lists lists = check_lists(&state);
     // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a
-    // block, whatever the number of blocks: a piece for each owner, and one more wherever a tensor or a
+    // block, whatever the number of blocks: a span for each owner, and one more wherever a tensor or a
     // bucket ends. And the persistent tensors.
     size_t n_cuts = (size_t)rig->params.n_params * 2 + 200;
-    assert_true(lists.n_pieces <= 2 * 3 * (size_t)world + n_cuts);
+    assert_true(lists.n_spans <= 2 * 3 * (size_t)world + n_cuts);
     assert_true(seconds < 30);
     print_message(
-        "rank %d of %d: laid out in %.3f s, %zu pieces in %.1f MiB (%.1f MiB were none shared), %d spans "
+        "rank %d of %d: laid out in %.3f s, %zu spans in %.1f MiB (%.1f MiB were none shared), %d spans "
         "in %.1f MiB\n",
-        rank, world, seconds, lists.n_pieces, (double)(lists.n_pieces * sizeof(struct comm_piece)) / 0x1p20,
-        (double)(lists.n_unshared * sizeof(struct comm_piece)) / 0x1p20, state.partition.n_spans,
+        rank, world, seconds, lists.n_spans, (double)(lists.n_spans * sizeof(struct comm_span)) / 0x1p20,
+        (double)(lists.n_unshared * sizeof(struct comm_span)) / 0x1p20, state.partition.n_spans,
         (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
     walk(&state, rank, world);
     model_states_free(&state);

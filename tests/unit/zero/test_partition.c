@@ -123,12 +123,12 @@ static void test_names(void **state) {
 static void count_elements(const struct buckets *buckets, size_t bucket_elements, unsigned char *counts) {
     size_t elements = 0;
     for (int c = 0; c < buckets->n_calls; c++) {
-        const struct transfer *call = &buckets->calls[c];
+        const struct comm_transfer *call = &buckets->calls[c];
         size_t in_call = 0;
-        for (int i = 0; i < call->n_pieces; i++) {
-            for (size_t e = 0; e < call->pieces[i].elements; e++)
-                counts[call->pieces[i].in + e]++;
-            in_call += call->pieces[i].elements;
+        for (int i = 0; i < call->n_spans; i++) {
+            for (size_t e = 0; e < call->spans[i].elements; e++)
+                counts[call->spans[i].in + e]++;
+            in_call += call->spans[i].elements;
         }
         assert_true(in_call == call->elements);
         assert_true(c + 1 == buckets->n_calls ? in_call <= bucket_elements : in_call == bucket_elements);
@@ -154,16 +154,16 @@ static void check_buckets(const struct params *params, enum partition_kind kind,
         assert_int_equal(counts[e], 1);
     // Offsets in the owner's shard are those of the partition.
     for (int p = 0; p < buckets.n_spans; p++) {
-        const struct comm_piece *piece = &buckets.spans[p];
-        assert_true(piece->out + piece->elements <= partition.rank_elements[piece->owner]);
+        const struct comm_span *span = &buckets.spans[p];
+        assert_true(span->out + span->elements <= partition.rank_elements[span->owner]);
         int unit = params->n_units - 1;
-        while (params->units[unit].offset > piece->in)
+        while (params->units[unit].offset > span->in)
             unit--;
-        size_t element = piece->in - params->units[unit].offset;
-        assert_int_equal(owner_of(&partition, unit, element), piece->owner);
+        size_t element = span->in - params->units[unit].offset;
+        assert_int_equal(owner_of(&partition, unit, element), span->owner);
         for (int i = partition.first_span[unit]; i < partition.first_span[unit + 1]; i++)
             if (element >= partition.spans[i].begin && element < partition.spans[i].end)
-                assert_true(piece->out ==
+                assert_true(span->out ==
                             partition.spans[i].shard_offset + element - partition.spans[i].begin);
     }
     // last_unit is the unit of a call's last elements, and units fall.
