@@ -1,5 +1,5 @@
 // Preloaded into one rank of tests/cli/test_random_faults.py: from its WRONG_MESSAGE_AFTER-th message between
-// ranks on, headers carry a wrong call number (zero/comm/link.h).
+// ranks on, headers carry a wrong call number (zero/comm/ring.h).
 #include <mpi.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -38,13 +38,13 @@ static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_
 
 // Broadcasts the manifest that rank 0 has read.
 static enum status share_manifest(struct comm *comm, struct manifest_text *text) {
-    TRY(ranks_tell(comm, &text->length, sizeof text->length));
-    TRY(ranks_tell(comm, text->place, sizeof text->place));
+    TRY(ranks_broadcast(comm, &text->length, sizeof text->length));
+    TRY(ranks_broadcast(comm, text->place, sizeof text->place));
     enum status status = STATUS_OK;
     if (!text->json && !(text->json = calloc(1, text->length + 1)))
         status = FAIL(STATUS_FAILED, "out of memory for a manifest of %" PRIu64 " bytes", text->length);
     TRY(ranks_agree(comm, status));
-    return ranks_tell(comm, text->json, text->length);
+    return ranks_broadcast(comm, text->json, text->length);
 }
 
 // The manifest on this rank's file system must be the one that rank 0 has read. Size and seal (a checksum of
@@ -84,11 +84,11 @@ static enum status take_over_manifest(struct checkpoint *checkpoint, const struc
 // Every rank makes the same collectives, whatever its file system holds.
 static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
                                  struct manifest_text *text) {
-    TRY(ranks_agree(comm, ranks_lead(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
+    TRY(ranks_agree(comm, ranks_is_root(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
     if (!comm || comm->world == 1)
         return STATUS_OK;
     TRY(share_manifest(comm, text));
-    return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : take_over_manifest(checkpoint, text));
+    return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : take_over_manifest(checkpoint, text));
 }
 
 // ---- opening

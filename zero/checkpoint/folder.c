@@ -167,10 +167,10 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
     ranks_describe_place(checkpoints_folder, choice.place);
     for (int n_damaged = 0;; n_damaged++) {
         choice.step = n_damaged < n_steps ? steps[n_steps - 1 - n_damaged] : -1;
-        TRY(ranks_tell(comm, &choice, sizeof choice));
+        TRY(ranks_broadcast(comm, &choice, sizeof choice));
         if (choice.n_listed == 0)
             return ranks_agree(comm,
-                               ranks_lead(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
+                               ranks_is_root(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
         if (choice.step < 0)
             return FAIL(STATUS_INVALID,
                         "%s: no good checkpoint: %" PRId64
@@ -180,7 +180,7 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
         enum status status = open_step(comm, checkpoints_folder, choice.step, out);
         if (status != STATUS_INVALID)
             return status;
-        if (ranks_lead(comm))
+        if (ranks_is_root(comm))
             log_warning("damaged checkpoint: %s%s", status_message(),
                         n_damaged + 1 < choice.n_listed ? "; trying the one before it" : "");
         status_clear();
@@ -192,7 +192,7 @@ enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_fo
     int64_t *steps = NULL;
     int n_steps = 0;
     *out = NULL;
-    enum status status = ranks_lead(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
+    enum status status = ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
     status = ranks_agree(comm, status);
     if (status == STATUS_OK)
         status = open_chosen(comm, checkpoints_folder, steps, n_steps, out);
@@ -204,7 +204,7 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
     struct choice choice = {.step = -1};
     enum status status = STATUS_OK;
     ranks_describe_place(checkpoints_folder, choice.place);
-    if (ranks_lead(comm)) {
+    if (ranks_is_root(comm)) {
         int64_t *steps;
         int n_steps;
         status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
@@ -217,8 +217,8 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
                      checkpoints_folder, n_steps, n_steps == 1 ? "" : "s");
     }
     TRY(ranks_agree(comm, status));
-    TRY(ranks_tell(comm, &choice, sizeof choice));
-    return ranks_agree(comm, ranks_lead(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
+    TRY(ranks_broadcast(comm, &choice, sizeof choice));
+    return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
 }
 
 // ---- a path that the user gives
@@ -243,8 +243,8 @@ static enum status find_out(const char *path, const char *checkpoints, int *name
 static enum status open_named(struct comm *comm, const char *path, const char *checkpoints,
                               struct checkpoint **out) {
     int named = NAMED_CHECKPOINT;
-    TRY(ranks_agree(comm, ranks_lead(comm) ? find_out(path, checkpoints, &named) : STATUS_OK));
-    TRY(ranks_tell(comm, &named, sizeof named));
+    TRY(ranks_agree(comm, ranks_is_root(comm) ? find_out(path, checkpoints, &named) : STATUS_OK));
+    TRY(ranks_broadcast(comm, &named, sizeof named));
     if (named == NAMED_CHECKPOINT)
         return checkpoint_open(comm, path, out);
     TRY(checkpoint_open_newest(comm, named == NAMED_RUN ? checkpoints : path, out));

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-bool ranks_lead(const struct comm *comm) {
+bool ranks_is_root(const struct comm *comm) {
     return !comm || comm->rank == 0;
 }
 
@@ -13,7 +13,7 @@ enum status ranks_agree(struct comm *comm, enum status status) {
     return comm ? comm_agree(comm, status) : status;
 }
 
-enum status ranks_tell(struct comm *comm, void *data, size_t bytes) {
+enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) {
     return comm ? comm_broadcast(comm, data, bytes, 0) : STATUS_OK;
 }
 

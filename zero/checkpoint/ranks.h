@@ -6,9 +6,9 @@
 
 #include "zero/comm/comm.h"
 
-bool ranks_lead(const struct comm *comm); // rank 0
+bool ranks_is_root(const struct comm *comm); // rank 0
 enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;
-enum status ranks_tell(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // broadcasts rank 0's
+enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // broadcasts rank 0's
 
 // "host:/whole/path", for messages about what two ranks see.
 #define RANKS_PLACE 1024

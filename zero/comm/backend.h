@@ -3,7 +3,7 @@
 #define ZERO_ZERO_COMM_BACKEND_H
 
 #include "zero/comm/comm.h"
-#include "zero/comm/state.h"
+#include "zero/comm/rank_state.h"
 
 #define COMM_MESSAGE_BYTES 2048 // of a failure's message, as a rank sends it
 
@@ -58,10 +58,10 @@ void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *
 struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most);
 
 // The part of n values that a rank sums for all: every value is one rank's. The last rank's is the largest.
-struct comm_share {
+struct comm_shard {
     size_t begin, n;
 };
-struct comm_share comm_share_of(int rank, int world, size_t n);
+struct comm_shard comm_shard_of(int rank, int world, size_t n);
 
 // Every rank knows of the failure that is recorded now.
 void comm_note_known_failure(struct comm *comm);

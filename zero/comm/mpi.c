@@ -21,7 +21,7 @@ static void data_free(struct comm *comm) {
     bool failed = mpi->failed;
     if (mpi->peers)
         peers_close(comm);
-    watch_free(comm);
+    watchdog_free(comm);
     if (mpi->window == MPI_WIN_NULL)
         free(mpi->mailbox);
     free(mpi->peers);
@@ -43,7 +43,7 @@ static void mpi_close(struct comm *comm, enum status status) {
     else if (failing)
         log_error("%s", status_message());
     log_set_level(LOG_QUIET);
-    watch_stop(comm);
+    watchdog_stop(comm);
     if (mpi->failed && mpi->failure.gone) {
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
         return;
@@ -194,7 +194,7 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
         return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
     TRY(meet_machine(comm));
     TRY(peers_open(comm));
-    return watch_start(comm);
+    return watchdog_start(comm);
 }
 
 static const struct comm_backend mpi_backend = {.name = "mpi",

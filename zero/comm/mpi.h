@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "zero/comm/backend.h"
-#include "zero/comm/link.h"
+#include "zero/comm/ring.h"
 
 // The way to one other rank: through shared memory (rings), or by MPI messages.
 struct peer {
@@ -43,7 +43,7 @@ struct exchange_memory {
 };
 
 // What the watching thread knows of ranks that are reached by messages.
-struct watch {
+struct watchdog {
     pthread_t thread;
     bool running;
     atomic_bool stop;
@@ -81,7 +81,7 @@ struct mpi_data {
     bool printed;                  // this rank has had its turn to print it
     struct failure_note failure;   // the first that became known here; notes are sent from it
     MPI_Request *note_requests;    // (world)
-    struct watch watch;
+    struct watchdog watch;
 };
 
 static inline struct mpi_data *mpi_of(const struct comm *comm) {
@@ -112,9 +112,9 @@ void mpi_speak(struct comm *comm);
 
 // ---- comm_mpi_watch.c
 
-enum status watch_start(struct comm *comm) MUST_CHECK;
-void watch_stop(struct comm *comm);
-void watch_free(struct comm *comm);
+enum status watchdog_start(struct comm *comm) MUST_CHECK;
+void watchdog_stop(struct comm *comm);
+void watchdog_free(struct comm *comm);
 
 // ---- comm_mpi_link.c
 

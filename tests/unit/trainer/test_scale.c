@@ -14,7 +14,7 @@
 #include "tests/support/expect.h"
 #include "trainer/plan/plan.h"
 #include "zero/comm/backend.h"
-#include "zero/comm/link.h"
+#include "zero/comm/ring.h"
 
 static const char config_json[] =
     "{\"model\": {\"n_layer\": 128, \"n_head\": 160, \"n_embd\": 25600, \"vocab_size\": 51200, "

@@ -14,7 +14,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/temporary.h"
 #include "zero/checkpoint/checkpoint.h"
-#include "zero/comm/state.h"
+#include "zero/comm/rank_state.h"
 
 static struct temporary temporary;
 static char folder[512];

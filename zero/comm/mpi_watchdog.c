@@ -78,7 +78,7 @@ static void look_for_the_dead(struct comm *comm) {
 
 static void send_state(struct comm *comm, int rank, int tag) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct watch *watch = &mpi->watch;
+    struct watchdog *watch = &mpi->watch;
     int done = 0;
     pthread_mutex_lock(&mpi->mpi_lock);
     // A message that the other has not taken yet is as good as the next one.
@@ -177,7 +177,7 @@ static const char *what_holds(const struct rank_report *report, bool answers, in
 // All ranks were asked: names those for which the others wait. None: somebody is at work, or all wait.
 static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const struct rank_report *own,
                              int64_t limit_ms) {
-    struct watch *watch = &mpi_of(comm)->watch;
+    struct watchdog *watch = &mpi_of(comm)->watch;
     enum comm_collective collective = N_COLLECTIVES;
     struct text message = {0};
     int first = -1, n = 0;
@@ -227,7 +227,7 @@ static int64_t stagger_ms(int rank) {
 }
 
 static void look_for_hangs(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
-    struct watch *watch = &mpi_of(comm)->watch;
+    struct watchdog *watch = &mpi_of(comm)->watch;
     int64_t limit_ms = atomic_load(&comm->hang_ms), now = rank_state_now_ms();
     if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + stagger_ms(comm->rank))
         return;
@@ -260,7 +260,7 @@ static void look_at_own_waits(struct comm *comm) {
 static void *work(void *argument) {
     struct comm *comm = argument;
     struct mpi_data *mpi = mpi_of(comm);
-    struct watch *watch = &mpi->watch;
+    struct watchdog *watch = &mpi->watch;
     const struct timespec nap = {.tv_nsec = WATCH_NS};
     while (!atomic_load(&watch->stop)) {
         nanosleep(&nap, NULL);
@@ -284,8 +284,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-enum status watch_start(struct comm *comm) {
-    struct watch *watch = &mpi_of(comm)->watch;
+enum status watchdog_start(struct comm *comm) {
+    struct watchdog *watch = &mpi_of(comm)->watch;
     size_t world = (size_t)comm->world;
     watch->reports = calloc(world, sizeof *watch->reports);
     watch->answers = calloc(world, sizeof *watch->answers);
@@ -301,8 +301,8 @@ enum status watch_start(struct comm *comm) {
                           : FAIL(STATUS_FAILED, "cannot start the thread that watches over ranks");
 }
 
-void watch_stop(struct comm *comm) {
-    struct watch *watch = &mpi_of(comm)->watch;
+void watchdog_stop(struct comm *comm) {
+    struct watchdog *watch = &mpi_of(comm)->watch;
     if (!watch->running)
         return;
     atomic_store(&watch->stop, true);
@@ -311,8 +311,8 @@ void watch_stop(struct comm *comm) {
 }
 
 // Questions that nobody takes stay open: their memory, a few hundred bytes a rank, lasts as long as they do.
-void watch_free(struct comm *comm) {
-    struct watch *watch = &mpi_of(comm)->watch;
+void watchdog_free(struct comm *comm) {
+    struct watchdog *watch = &mpi_of(comm)->watch;
     bool open = false;
     for (int rank = 0; rank < comm->world && watch->requests; rank++) {
         int done = 0;

@@ -258,12 +258,12 @@ static enum status pull_values(struct comm *comm, int rank, const struct comm_id
 }
 
 // A rank's share as it is summed and sent, a chunk a round; empty when it is done.
-static struct comm_share share_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
-    struct comm_share share = comm_share_of(rank, comm->world, n);
+static struct comm_shard shard_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
+    struct comm_shard share = comm_shard_of(rank, comm->world, n);
     size_t most = mpi_of(comm)->chunk_bytes / sizeof(double), done = round * most;
     done = done < share.n ? done : share.n;
     size_t left = share.n - done;
-    return (struct comm_share){share.begin + done, left < most ? left : most};
+    return (struct comm_shard){share.begin + done, left < most ? left : most};
 }
 
 // What all ranks have of this rank's chunk.
@@ -287,11 +287,11 @@ static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double
 }
 
 enum status mpi_sum(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
-    for (size_t round = 0; share_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
-        struct comm_share mine = share_chunk(comm, comm->rank, n, round);
+    for (size_t round = 0; shard_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
+        struct comm_shard mine = shard_chunk(comm, comm->rank, n, round);
         for (int distance = 1; distance < comm->world; distance++) {
             int owner = (comm->rank + distance) % comm->world;
-            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            struct comm_shard chunk = shard_chunk(comm, owner, n, round);
             if (chunk.n > 0)
                 TRY(push_values(comm, owner, id, values + chunk.begin, chunk.n));
         }
@@ -300,7 +300,7 @@ enum status mpi_sum(struct comm *comm, const struct comm_id *id, double *values,
         for (int distance = 1; distance < comm->world && mine.n > 0; distance++)
             TRY(push_values(comm, (comm->rank + distance) % comm->world, id, values + mine.begin, mine.n));
         for (int owner = 0; owner < comm->world; owner++) {
-            struct comm_share chunk = share_chunk(comm, owner, n, round);
+            struct comm_shard chunk = shard_chunk(comm, owner, n, round);
             if (chunk.n > 0 && owner != comm->rank)
                 TRY(pull_values(comm, owner, id, values + chunk.begin, chunk.n));
         }

@@ -4,8 +4,8 @@
 //
 // Call numbers count the collectives that a rank has issued, from 0. Every rank must issue the same ones in
 // the same order, so equal numbers mean the same collective.
-#ifndef ZERO_ZERO_COMM_STATE_H
-#define ZERO_ZERO_COMM_STATE_H
+#ifndef ZERO_ZERO_COMM_RANK_STATE_H
+#define ZERO_ZERO_COMM_RANK_STATE_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

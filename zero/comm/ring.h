@@ -1,8 +1,8 @@
 // Inside communication: links that carry chunks of bytes between two ranks, in order. Ranks on one machine
 // share memory: each has a mailbox with one ring for every sender, so a chunk is copied once and summed where
 // it lies. Knows nothing of MPI or of collectives.
-#ifndef ZERO_ZERO_COMM_LINK_H
-#define ZERO_ZERO_COMM_LINK_H
+#ifndef ZERO_ZERO_COMM_RING_H
+#define ZERO_ZERO_COMM_RING_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "zero/comm/state.h"
+#include "zero/comm/rank_state.h"
 
 #define LINK_DEPTH     2 // chunks under way in each direction: one being filled, one being read
 #define LINK_ALIGNMENT 64

@@ -1,6 +1,6 @@
 // Rings in shared memory. Waiting is by futex, after a moment of looking where there is a core to spare: on a
 // machine with fewer cores than threads a rank that spins takes the core of the rank that it waits for.
-#include "zero/comm/link.h"
+#include "zero/comm/ring.h"
 
 #include <linux/futex.h>
 #include <string.h>

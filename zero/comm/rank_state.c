@@ -1,6 +1,6 @@
 // Relaxed atomics: a reader of another process wants a recent value of each member, not a consistent whole.
 // Only a call's name must be there before its number counts.
-#include "zero/comm/state.h"
+#include "zero/comm/rank_state.h"
 
 #include "base/clock.h"
 
