@@ -169,7 +169,7 @@ class WrongMessage(Fault):
     """From some message on, what one rank sends is of another call than the others are in."""
 
     code = 1
-    says = ('rank {rank} sends call', 'do different things')
+    says = ('rank {rank} sends collective', 'are in different collectives')
     arguments = ('comm.shared_memory=false',)
     mid_run = False
 

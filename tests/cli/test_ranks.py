@@ -156,7 +156,7 @@ class Failures(RankCase):
             os.kill(ranks[1], signal.SIGCONT)
             out, error = process.communicate(timeout=60)
             self.assertEqual(error.count('train: error:'), 1, error)
-            self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without a word')
+            self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without reporting an error')
             shutil.rmtree(self.folder / 'run')
 
     def test_a_rank_that_is_killed(self):
@@ -172,7 +172,7 @@ class Failures(RankCase):
                 self.assertNotEqual(process.returncode, 0)
                 self.assertFalse(self.living(), 'a rank is left')
                 self.assertEqual(error.count('train: error:'), 1, error)
-                self.assertRegex(error, f'train: error: rank {rank}: process [0-9]+ ended without a word')
+                self.assertRegex(error, f'train: error: rank {rank}: process [0-9]+ ended without reporting an error')
                 last = int(self.checkpoints()[-1].name.split('-')[1])
                 (self.folder / 'run' / 'metrics.jsonl').unlink()
                 again = self.start_mpirun('-n', 3, harness.TRAIN, config, 'zero_optimization.stage=2')
@@ -190,7 +190,7 @@ class Failures(RankCase):
                                             'zero_optimization.stage=3', 'run.hang_timeout_s=2')
                 self.wait_for_steps(7)
                 os.kill(self.living()[rank], signal.SIGSTOP)
-                self.fails_together(process, 1, f'rank {rank}: does not respond', 'call ', 'hang_timeout_s')
+                self.fails_together(process, 1, f'rank {rank}: does not respond', 'collective ', 'hang_timeout_s')
                 shutil.rmtree(self.folder / 'run')
 
     def test_a_rank_that_pauses_is_no_hang(self):

@@ -1,15 +1,22 @@
-// Communication between ranks: the collectives that the ZeRO stages need, each counting its bytes and calls.
-// Behind it one rank alone (comm_self) or ranks under mpirun (comm_mpi). Bulk calls name memory of a device
-// and may run while the caller computes; small ones (sums, agreements) name host memory and wait.
+// Communication between ranks: the collectives that the ZeRO stages need.
 //
-// Every rank makes the same calls in the same order. Sums are taken in rank order, so their bits depend on
-// the number of ranks and on nothing else. When a rank fails, in or out of a call, the calls of all others
-// return its status and message ("rank 2: cannot read ..."): nobody waits for a rank that will not come.
-// Each message carries the name and the number of its collective: ranks that make different calls all end
-// with a message that names both. A rank that stops responding ends all after comm_options.hang_timeout_s.
+//   bulk              reduce-scatter and all-gather of device memory; may run while the caller computes
+//   on host memory    sums, gather, broadcast, barrier and agreement; they wait
 //
-// Sources: the collectives' meaning as in MPI 3.1, chapter 5; reduce-scatter and all-gather in ZeRO as in
-// arXiv 1910.02054, section 7.
+// Backends: one rank alone (zero/comm/self.h) or ranks started by mpirun (zero/comm/mpi.h). A new one
+// implements zero/comm/backend.h and is chosen in zero/comm/open.c.
+//
+// Order. Every rank issues the same collectives in the same order. Messages carry the collective's name and
+// number, so ranks that disagree all stop, with a message that names both collectives.
+//
+// Determinism. Sums are added in rank order: their bits depend on the number of ranks and on nothing else.
+//
+// Failures. When a rank fails, in a collective or between two, the collectives of all other ranks return its
+// status and its message ("rank 2: cannot read ..."). No rank waits for one that will not come: one that
+// stops responding ends the run after comm_options.hang_timeout_s.
+//
+// Sources: collectives as in MPI 3.1, chapter 5; reduce-scatter and all-gather in ZeRO as in arXiv
+// 1910.02054, section 7.
 #ifndef ZERO_ZERO_COMM_COMM_H
 #define ZERO_ZERO_COMM_COMM_H
 
@@ -21,129 +28,131 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "kernels/device.h"
+#include "zero/comm/transfer.h"
 
+// What traffic is counted as.
 enum comm_operation {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
     COMM_ALL_REDUCE,
     COMM_BROADCAST,
-    COMM_CONTROL,
+    COMM_CONTROL, // gather, sum, barrier, agreement
     N_COMM_OPERATIONS
 };
 const char *comm_operation_name(enum comm_operation operation); // "reduce_scatter", ...
 
-// What this rank has sent so far, and how long it took.
+// Totals of this rank since it was opened.
 struct comm_traffic {
-    uint64_t bytes[N_COMM_OPERATIONS]; // payload handed to other ranks
-    uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 for one rank alone
-    double busy_s;                     // in bulk collectives, and all-reduces
-    double waited_s;                   // of those, what the caller stood waiting
+    uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
+    uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
+    double busy_s;                     // spent in bulk collectives and all-reduces
+    double waited_s;                   // the part of busy_s during which the caller waited
 };
-
-// Elements that one rank owns, as part of one bulk call. Offsets are in elements from the bases that the call
-// gets; `in` and `out` mean what the call says.
-struct comm_span {
-    int owner;
-    int next; // the owner's next span in the same transfer, -1: none. comm_spans_link fills it
-    size_t in, out, elements;
-};
-// The spans of one bulk call: the same list on every rank.
-struct comm_transfer {
-    const struct comm_span *spans;
-    int n_spans;
-    size_t elements; // the sum of the spans'
-};
-// Links each owner's spans of one transfer, so that a call visits every span once, whatever the number of
-// ranks.
-enum status comm_spans_link(struct comm_span *spans, int n_spans) MUST_CHECK;
 
 struct profile;
 struct rank_state;
+// A communicator. Callers read rank, world, local_rank, local_world and traffic; the rest is for this folder.
 struct comm {
     const struct comm_backend *backend;
     int rank, world;
     int local_rank, local_world; // among the ranks on this machine
-    struct rank_state *state;    // what other ranks see of this one; NULL for one rank alone
-    atomic_llong hang_ms;        // how long a call may wait for a rank that shows no progress; 0: for ever
+    struct rank_state *state;    // what this rank shows to the others; NULL with one rank
+    atomic_llong hang_ms;        // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known_failure;   // status_serial() of the failure that every rank knows of; 0: none
-    atomic_ullong known_at;      // calls issued when it became known
+    atomic_ullong known_at;      // collectives issued when it became known
     struct comm_traffic traffic; // read it after comm_wait_all
     struct device *device;       // from comm_attach
-    struct stream stream;        // of that device: sums, and what leaves it
-    struct event issued;         // the end of the caller's work when a call is made at once
-    struct comm_queue *queue;    // calls under way, or NULL: each runs at once
+    struct stream stream;        // on that device: runs sums and copies
+    struct event issued;         // the end of the caller's work, for a bulk collective that runs at once
+    struct comm_queue *queue;    // of bulk collectives; NULL: each runs when it is issued
     void *data;                  // the backend's
-    struct profile *profile;     // where the time spent here is told, or NULL
-    bool eager;                  // the bulk call being made has a caller who waits for it
+    struct profile *profile;     // records the time spent here; NULL: nothing does
+    bool eager;                  // the caller waits for the bulk collective that is running: spin, then sleep
 };
 
-typedef uint64_t comm_work; // of a bulk call under way; 0: none
+// Work handle of a bulk collective, for comm_wait. 0: it is done.
+typedef uint64_t comm_work;
 
 // ---- opening and closing
 
 struct comm_options {
-    bool shared_memory;    // ranks on one machine exchange through it; false: all through MPI's messages
-    double hang_timeout_s; // 0: none. Rank 0's counts
+    bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
+    double hang_timeout_s; // 0: none. All ranks use rank 0's
 };
-// One rank alone where no MPI launcher started the process, otherwise MPI. STATUS_UNSUPPORTED when another
-// MPI than the one built with has started it.
+// Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
+// STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
-// One rank alone, for tests and for what needs no others.
+// One rank alone, for tests and for commands that need no others.
 enum status comm_open_self(struct comm **out) MUST_CHECK;
-// Gives bulk calls a device, whose memory they move and on which they sum. With `overlap` they run on a
-// thread of their own, in the order given, while the caller computes; without it each has happened when it
-// returns. May be called again. The device stays open until comm_detach (or comm_close).
+// Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
+// change the device, which must stay open until comm_detach or comm_close.
+//   overlap   run bulk collectives on a thread, in order of issue, while the caller computes; false: each is
+//             done when it returns
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 void comm_detach(struct comm *comm);
-// The last call of every rank. A `status` that the others do not know of yet is told to them, with its
-// message. Where there are several ranks, rank 0 tells the person here, and nothing is told after. Gives back
-// the status to end with.
+// The last call of every rank. Returns the status to exit with: `status`, or the failure of another rank.
+// A failure that the other ranks do not know of is sent to them. With several ranks the failure is printed
+// here, once, and nothing is logged after it.
 enum status comm_close(struct comm *comm, enum status status);
-// Steps of this length are normal from now on: waiting twice as long for a rank is no hang. Any thread.
+// Raises the hang timeout to twice `seconds`, the length of a normal step. May be called from any thread.
 void comm_expect_seconds(struct comm *comm, double seconds);
-// Tells the others, should they wait, that this rank is at work between two calls. Cheap; any thread.
+// Shows the other ranks that this one is working between two collectives. Cheap; may be called from any
+// thread.
 void comm_progress(struct comm *comm);
-// Bytes of host memory that the links between `world` ranks take in each rank: through shared memory to
-// `linked` ranks, itself included (local_world, or 1 without comm.shared_memory), by messages to the others;
-// and of memory where the device is (`place`) for what is being summed.
+// Bytes of host memory that each rank needs for its links to the others:
+//   world    number of ranks
+//   linked   ranks reached through shared memory, this one included: local_world, or 1 without
+//            comm.shared_memory. The others are reached by messages
 size_t comm_memory_bytes(int world, int linked);
+// Bytes that each rank needs for sums, in the memory of its device (`place`).
 size_t comm_sums_bytes(int world, enum region_place place);
 
-// ---- bulk. Buffers must stay untouched until the work was waited for; writes made on
-// `stream` before the call are seen by it, and comm_wait makes later work on the stream see its results. One
-// rank alone sends nothing: its calls are work on `stream`.
+// ---- bulk collectives
+//
+// Arguments of both:
+//   stream     work issued to it before the call is done before `in` is read; after comm_wait, work issued to
+//              it sees the results
+//   transfer   the same on every rank
+//   work       [out] handle for comm_wait. Until then the caller leaves `in`, `out` and `transfer` alone
+// With one rank nothing is sent: the collective is work on `stream`.
 
-// Each span's owner gets the sum over ranks r = 0, 1, ... of r's in[span.in ...] in its out[span.out ...]:
-// taken in fp32, in rank order. With `accumulate` it is added to what is there. `out` may be the owner's `in`
-// itself where span.in == span.out. comm_dtype: fp32, or bf16 or fp16: then every rank's share, the owner's
-// own too, is rounded to that once before it is added (one rank alone sends nothing and rounds nothing).
+// Reduce-scatter. The owner of each span receives in out[span.out ..] the sum of every rank's in[span.in ..].
+//   comm_dtype   fp32, bf16 or fp16: each rank's contribution, the owner's too, is rounded to it once; sums
+//                are fp32. One rank alone rounds nothing
+//   accumulate   add to `out` instead of overwriting it
+// Determinism: contributions are added in rank order. `out` may alias the owner's own input where
+// span.in == span.out.
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
                                 const struct comm_transfer *transfer, const float *in, float *out,
                                 enum dtype comm_dtype, bool accumulate, comm_work *work) MUST_CHECK;
-// Every rank gets each span's owner's in[span.in ...] in its out[span.out ...], of `type`. The owner's two
-// places may be one.
+// All-gather. Every rank receives in out[span.out ..] the owner's in[span.in ..], for each span.
+//   type   of the elements
+// The owner's `in` and `out` may be the same memory.
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
+// Waits for one bulk collective, and for those issued before it; or for all. Returns the first failure.
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 enum status comm_wait_all(struct comm *comm) MUST_CHECK;
 
-// ---- small, host memory, along a tree of ranks. All but comm_agree wait for the bulk calls before them.
+// ---- collectives on host memory
+//
+// All but comm_agree first wait for the bulk collectives issued before them.
 
-// values[i] becomes the sum over ranks, in rank order.
+// values[i] = sum over ranks, added in rank order. For a few values: every rank gathers all contributions.
 enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;
-// The same of many values, in host memory too: each rank sums a share of them and sends it to the others.
+// The same for many values: each rank sums one shard of them and sends it to the others. What it sends:
+// comm_all_reduce_bytes.
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) MUST_CHECK;
-// What `rank` sends for that: its part of the others' shares, and its own share to each of them.
-uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
-// `all` (world * bytes) gets every rank's `mine`, in rank order. Every rank holds all of it: keep it small.
+// all (world * bytes) receives every rank's `mine`, in rank order. For small values: each rank holds `all`.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
 enum status comm_barrier(struct comm *comm) MUST_CHECK;
-// The worst of all ranks' statuses, with its message, which names the lowest rank that has it (unless all
-// have). STATUS_STOPPED counts as a status here: one rank that was asked to stop stops all. A caller that can
-// go on after a failure clears it (status_clear); a later failure of one rank then reaches the others as any.
+// Returns the worst status of all ranks, with the message of the lowest rank that has it; the message names
+// that rank unless all ranks have the status. STATUS_STOPPED counts: one rank that is asked to stop stops
+// all. A caller that can go on after a failure clears it (status_clear); later failures are then reported as
+// usual.
 enum status comm_agree(struct comm *comm, enum status status) MUST_CHECK;
-// Tells every rank that this one fails, without waiting for them: their calls return `status`.
+// Reports a failure of this rank to all others, without waiting for them: their collectives return `status`.
 void comm_abort(struct comm *comm, enum status status);
 
 #endif

@@ -1,5 +1,5 @@
-// Ranks started by mpirun. Startup finds out who shares a machine, whatever the transport, and sets the
-// mailboxes up in a window of shared memory where it is to be used.
+// Opens and closes the MPI backend. Opening finds the ranks that share a machine, and places their mailboxes
+// in a window of shared memory if they are to use it.
 #include "zero/comm/mpi.h"
 
 #include <stdlib.h>
@@ -10,9 +10,16 @@
 
 #include "base/log.h"
 #include "base/processors.h"
+#include "zero/comm/mpi_bulk.h"
+#include "zero/comm/mpi_control.h"
+#include "zero/comm/mpi_data.h"
+#include "zero/comm/mpi_failure.h"
+#include "zero/comm/mpi_peer.h"
+#include "zero/comm/mpi_staging.h"
+#include "zero/comm/mpi_watchdog.h"
 
-#define PATIENCE_S 5         // with which ranks that failed wait for each other to end
-#define LINGER_NS  200000000 // before a rank leaves for one that is gone: all shall see which was gone first
+#define PATIENCE_S 5         // how long ranks that failed wait for each other to finish
+#define LINGER_NS  200000000 // before leaving because of a dead rank, so that all see which one died first
 
 // ---- closing
 
@@ -21,35 +28,35 @@ static void data_free(struct comm *comm) {
     bool failed = mpi->failed;
     if (mpi->peers)
         peers_close(comm);
-    watchdog_free(comm);
+    mpi_watchdog_free(comm);
     if (mpi->window == MPI_WIN_NULL)
         free(mpi->mailbox);
     free(mpi->peers);
     pthread_mutex_destroy(&mpi->mpi_lock);
     pthread_mutex_destroy(&mpi->fail_lock);
     if (failed)
-        return; // notes of the failure may still be on their way from here
+        return; // failure notes may still be being sent from this memory
     free(mpi->note_requests);
     free(mpi);
 }
 
-// All ranks end together, unless one is gone: then MPI would wait for it for ever.
+// All ranks end together, unless one is dead: MPI_Finalize would wait for it forever.
 static void mpi_close(struct comm *comm, enum status status) {
     struct mpi_data *mpi = mpi_of(comm);
     bool failing = status_exit_code(status) != 0;
-    // Said before any rank ends: with the first that does mpirun ends the others, and what they say.
+    // Printed before any rank exits: when the first one does, mpirun kills the others.
     if (failing && mpi_has_failed(comm))
-        mpi_speak(comm);
+        mpi_print_failure(comm);
     else if (failing)
         log_error("%s", status_message());
     log_set_level(LOG_QUIET);
-    watchdog_stop(comm);
+    mpi_watchdog_stop(comm);
     if (mpi->failed && mpi->failure.gone) {
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
         return;
     }
     if (failing)
-        alarm(PATIENCE_S); // its default ends the process
+        alarm(PATIENCE_S); // the default action of SIGALRM ends the process
     MPI_Win window = mpi->window;
     MPI_Comm everyone = mpi->everyone, machine = mpi->machine;
     data_free(comm);
@@ -69,20 +76,20 @@ static enum status check_launcher(const struct comm *comm) {
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
         const char *value = getenv(signs[i]);
         if (value && atoi(value) != comm->world)
-            return FAIL(
-                STATUS_UNSUPPORTED,
-                "the launcher started %s ranks, but MPI sees %d: it belongs to another MPI than the one "
-                "that this program was built with; use that one's mpirun",
-                value, comm->world);
+            return FAIL(STATUS_UNSUPPORTED,
+                        "the launcher started %s ranks, but MPI sees %d: the launcher belongs to another MPI "
+                        "than the "
+                        "one that this program was built with; use the mpirun of that MPI",
+                        value, comm->world);
     }
     return STATUS_OK;
 }
 
-// What ranks of one machine tell each other at the start.
+// What the ranks of one machine exchange at the start.
 struct introduction {
     int rank, process;
-    uint64_t process_space; // process ids of another one (a container's) mean nothing here
-    uint64_t offset;        // of the mailbox in its span of the window
+    uint64_t process_space; // the namespace of `process`: ids from another container mean nothing here
+    uint64_t offset;        // of the mailbox from where the rank's memory in the window begins, in bytes
 };
 
 static uint64_t process_space(void) {
@@ -90,13 +97,14 @@ static uint64_t process_space(void) {
     return stat("/proc/self/ns/pid", &information) == 0 ? (uint64_t)information.st_ino : 0;
 }
 
-// A window's spans start anywhere, for each rank at another address: the owner says how far in its mailbox
-// is, so that it starts a page.
-static size_t mailbox_offset(const void *span) {
-    return -(uintptr_t)span % LINK_PAGE;
+// Bytes from a rank's memory in the window to its mailbox, which starts on a page. MPI aligns neither, and
+// each rank maps the window at another address, so the owner computes the offset and sends it to the others.
+static size_t mailbox_offset(const void *base) {
+    return -(uintptr_t)base % LINK_PAGE;
 }
 
-// This rank's mailbox: in a window that all of the machine's ranks map, or, by messages, its own.
+// Creates this rank's mailbox: in a window that all ranks of the machine map, or, without shared memory, in
+// memory of its own.
 static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     struct mpi_data *mpi = mpi_of(comm);
     size_t bytes = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
@@ -109,9 +117,10 @@ static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     } else {
         if (MPI_Win_allocate_shared((MPI_Aint)(bytes + LINK_PAGE), 1, MPI_INFO_NULL, mpi->machine, &base,
                                     &mpi->window) != MPI_SUCCESS)
-            return FAIL(STATUS_FAILED,
-                        "MPI gave no shared memory of %zu bytes a rank; set comm.shared_memory=false",
-                        bytes + LINK_PAGE);
+            return FAIL(
+                STATUS_FAILED,
+                "MPI cannot allocate %zu bytes of shared memory per rank; set comm.shared_memory=false",
+                bytes + LINK_PAGE);
         *offset = mailbox_offset(base);
     }
     mpi->mailbox = (struct mailbox *)(void *)((char *)base + *offset);
@@ -121,7 +130,7 @@ static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     return STATUS_OK;
 }
 
-// The rings between this rank and another one of its machine.
+// Finds the rings between this rank and another one of its machine, `local` by its local rank.
 static enum status open_link(struct comm *comm, int local, const struct introduction *other) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[other->rank];
@@ -129,11 +138,11 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     int unit;
     void *base;
     if (MPI_Win_shared_query(mpi->window, local, &size, &unit, &base) != MPI_SUCCESS)
-        return FAIL(STATUS_FAILED, "MPI gave no access to the shared memory of rank %d", other->rank);
+        return FAIL(STATUS_FAILED, "MPI gives no access to the shared memory of rank %d", other->rank);
     peer->mailbox = (struct mailbox *)(void *)((char *)base + other->offset);
     if (local == 0)
         mpi->first_mailbox = peer->mailbox;
-    // A mailbox has no ring for its own rank: those after it move up.
+    // A mailbox has no ring for its own rank, so the rings of later ranks are one place lower.
     int here = comm->local_rank - (comm->local_rank > local), there = local - (local > comm->local_rank);
     peer->to = mailbox_ring(peer->mailbox, here, mpi->chunk_bytes);
     peer->from = mailbox_ring(mpi->mailbox, there, mpi->chunk_bytes);
@@ -142,16 +151,17 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     return STATUS_OK;
 }
 
-static enum status meet_machine(struct comm *comm) {
+static enum status find_machine(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0},
                         *all = calloc((size_t)comm->local_world, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
     enum status status = open_mailbox(comm, &mine.offset);
-    if (status == STATUS_OK && MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
-                                             mpi->machine) != MPI_SUCCESS) // and all are set up
-        status = FAIL(STATUS_FAILED, "MPI could not gather the ranks of this machine");
+    if (status == STATUS_OK &&
+        MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
+                      mpi->machine) != MPI_SUCCESS) // after which every mailbox is ready
+        status = FAIL(STATUS_FAILED, "MPI failed to gather the ranks of this machine");
     for (int local = 0; local < comm->local_world && status == STATUS_OK; local++) {
         if (local == comm->local_rank)
             continue;
@@ -164,13 +174,13 @@ static enum status meet_machine(struct comm *comm) {
     return status;
 }
 
-// Rank 0 decides what could be told to ranks differently.
+// All ranks use the options of rank 0.
 static void agree_on_options(struct comm *comm, const struct comm_options *options) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct comm_options of_all = *options;
-    MPI_Bcast(&of_all, sizeof of_all, MPI_BYTE, 0, mpi->everyone);
-    mpi->linked = of_all.shared_memory ? comm->local_world : 1;
-    atomic_store(&comm->hang_ms, (long long)(of_all.hang_timeout_s * 1e3));
+    struct comm_options agreed = *options;
+    MPI_Bcast(&agreed, sizeof agreed, MPI_BYTE, 0, mpi->everyone);
+    mpi->linked = agreed.shared_memory ? comm->local_world : 1;
+    atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
 }
 
 static enum status open_data(struct comm *comm, const struct comm_options *options) {
@@ -192,9 +202,9 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     mpi->note_requests = calloc((size_t)comm->world, sizeof(MPI_Request));
     if (!mpi->peers || !mpi->note_requests)
         return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
-    TRY(meet_machine(comm));
+    TRY(find_machine(comm));
     TRY(peers_open(comm));
-    return watchdog_start(comm);
+    return mpi_watchdog_start(comm);
 }
 
 static const struct comm_backend mpi_backend = {.name = "mpi",
@@ -212,15 +222,15 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     int provided;
     *out = NULL;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
-        return FAIL(STATUS_FAILED, "MPI could not start");
+        return FAIL(STATUS_FAILED, "MPI cannot start");
     struct comm *comm = calloc(1, sizeof *comm);
     struct mpi_data *mpi = calloc(1, sizeof *mpi);
     enum status status = STATUS_OK;
     if (!comm || !mpi)
         status = FAIL(STATUS_FAILED, "out of memory for a communicator");
     else if (provided < MPI_THREAD_SERIALIZED)
-        status = FAIL(STATUS_UNSUPPORTED, "this MPI lets no thread but the first communicate "
-                                          "(MPI_THREAD_SERIALIZED is wanted)");
+        status = FAIL(STATUS_UNSUPPORTED, "this MPI allows only the main thread to communicate, expected "
+                                          "MPI_THREAD_SERIALIZED; use an MPI built with thread support");
     if (status == STATUS_OK) {
         pthread_mutex_init(&mpi->mpi_lock, NULL);
         pthread_mutex_init(&mpi->fail_lock, NULL);
@@ -231,7 +241,7 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
         *out = comm;
         return STATUS_OK;
     }
-    // What fails here fails before ranks can tell each other: MPI ends them all.
+    // No rank can be told of this failure yet: MPI ends them all.
     log_error("%s", status_message());
     MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
     return status;

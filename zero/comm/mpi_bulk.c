@@ -1,37 +1,42 @@
-// The collectives, chunk by chunk. In each round a rank first gives every other rank its next chunk and then
-// takes theirs. A push waits only for the taking of a chunk LINK_DEPTH rounds ago, and a pull of a round only
-// for pushes of that round: so no ring of waits can close, whatever the spans' sizes.
+// See zero/comm/mpi_bulk.h. Collectives proceed in rounds of one chunk per owner. In each round a rank first
+// sends every other rank its next chunk, then receives theirs.
+//
+// No deadlock, whatever the spans' sizes: a push waits only until the receiver has read the chunk of
+// LINK_DEPTH rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
+#include "zero/comm/mpi_bulk.h"
+
 #include <string.h>
 
 #include "kernels/ops.h"
-#include "zero/comm/mpi.h"
+#include "zero/comm/mpi_peer.h"
+#include "zero/comm/mpi_staging.h"
 
-// One call's sizes: everyone's share, in chunks.
+// One bulk collective, divided into chunks.
 struct exchange {
     struct comm *comm;
     const struct comm_call *call;
-    size_t size, chunk;  // bytes of an element, elements of a chunk
-    const size_t *owned; // (world) elements of each rank's spans
-    const int *first;    // (world) the first of them
+    size_t size, chunk;  // bytes per element, elements per chunk
+    const size_t *owned; // (world) elements that each rank owns
+    const int *first;    // (world) index of each rank's first span
     size_t rounds;
 };
 
-// The elements that an owner has in this round's chunk.
-static size_t chunk_of(const struct exchange *exchange, int owner, size_t round) {
+// Elements of an owner's chunk in this round; 0 when it has no more.
+static size_t chunk_elements(const struct exchange *exchange, int owner, size_t round) {
     size_t total = exchange->owned[owner], begin = round * exchange->chunk;
     if (begin >= total)
         return 0;
     return total - begin < exchange->chunk ? total - begin : exchange->chunk;
 }
 
-// Fills `owned` and `first`, (world) each, which the exchange goes on using.
-static struct exchange exchange_of(struct comm *comm, const struct comm_call *call, size_t *owned,
-                                   int *first) {
+// Fills `owned` and `first`, (world) each; the exchange keeps pointers to them.
+static struct exchange make_exchange(struct comm *comm, const struct comm_call *call, size_t *owned,
+                                     int *first) {
     size_t size = dtype_size(call->type), most = 0;
     comm_transfer_owners(call->transfer, comm->world, first, owned);
     for (int owner = 0; owner < comm->world; owner++)
         most = owned[owner] > most ? owned[owner] : most;
-    // Sums are fp32 whatever is sent.
+    // A chunk must fit the buffers of sums, which are fp32 whatever is sent.
     size_t chunk =
         mpi_of(comm)->chunk_bytes / (call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : size);
     return (struct exchange){comm, call, size, chunk, owned, first, (most + chunk - 1) / chunk};
@@ -41,7 +46,7 @@ static struct comm_cursor cursor_of(const struct exchange *exchange, int owner) 
     return (struct comm_cursor){.transfer = exchange->call->transfer, .span = exchange->first[owner]};
 }
 
-static enum status finish(struct comm *comm) {
+static enum status synchronize(struct comm *comm) {
     return comm->device->synchronize(&comm->stream);
 }
 
@@ -49,8 +54,8 @@ static enum status copy(struct comm *comm, void *to, const void *from, size_t by
     return comm->device->copy(&comm->stream, to, from, bytes);
 }
 
-// n gradients rounded to what travels, where the device is.
-static enum status round_share(const struct exchange *exchange, void *to, size_t in, size_t n) {
+// Rounds n gradients of this rank to the communication dtype.
+static enum status round_own(const struct exchange *exchange, void *to, size_t in, size_t n) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
     const struct cast_args args = {
@@ -58,16 +63,16 @@ static enum status round_share(const struct exchange *exchange, void *to, size_t
     return comm->device->ops->cast(&comm->stream, &args);
 }
 
-// n elements from where the caller has them to a link, as they travel.
+// Copies n elements of the caller to a link, in the communication dtype.
 static enum status pack(const struct exchange *exchange, void *to, size_t in, size_t n) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
-    char *rounded = mpi_of(comm)->memory.rounded;
+    char *rounded = mpi_of(comm)->staging.rounded;
     if (call->operation == COMM_ALL_GATHER || call->type == DTYPE_F32)
         return copy(comm, to, (const char *)call->in + in * exchange->size, n * exchange->size);
     if (comm->device->place == REGION_HOST)
-        return round_share(exchange, to, in, n);
-    TRY(round_share(exchange, rounded, in, n));
+        return round_own(exchange, to, in, n);
+    TRY(round_own(exchange, rounded, in, n));
     return copy(comm, to, rounded, n * exchange->size);
 }
 
@@ -82,13 +87,13 @@ static enum status push_elements(const struct exchange *exchange, int rank, stru
         TRY(pack(exchange, (char *)place + done * exchange->size, span.in, span.elements));
         done += span.elements;
     }
-    TRY(finish(comm));
+    TRY(synchronize(comm));
     return peer_push_end(comm, rank, &exchange->call->id, n * exchange->size, exchange->call->operation);
 }
 
 // ---- reduce-scatter
 
-// sums = x, widened to fp32; then the others are added to it one by one.
+// sums = x, upcast to fp32.
 static enum status sum_begin(struct comm *comm, float *sums, const void *x, size_t n, enum dtype type) {
     const struct cast_args args = {.out = sums, .x = x, .n = n, .type = type, .out_type = DTYPE_F32};
     return comm->device->ops->cast(&comm->stream, &args);
@@ -100,45 +105,46 @@ static enum status sum_add(struct comm *comm, float *out, const float *x, const 
     return comm->device->ops->add(&comm->stream, &args);
 }
 
-// This rank's own share of a span, as it would have travelled.
-static enum status own_share(const struct exchange *exchange, const struct comm_span *span,
-                             const void **out) {
+// This rank's own contribution to a span, rounded as if it had been sent.
+static enum status own_contribution(const struct exchange *exchange, const struct comm_span *span,
+                                    const void **out) {
     struct mpi_data *mpi = mpi_of(exchange->comm);
     *out = (const float *)exchange->call->in + span->in;
     if (exchange->call->type == DTYPE_F32)
         return STATUS_OK;
-    *out = mpi->memory.rounded;
-    return round_share(exchange, mpi->memory.rounded, span->in, span->elements);
+    *out = mpi->staging.rounded;
+    return round_own(exchange, mpi->staging.rounded, span->in, span->elements);
 }
 
-// One span of the owner's elements: rank after rank, the own contribution in its turn. `chunks` are the other
-// ranks' elements of this round, of which the span begins at `done`.
+// Sums one span that this rank owns, in rank order.
+//   chunks   (world) the other ranks' chunks of this round
+//   done     element of the chunks at which the span begins
 static enum status sum_span(const struct exchange *exchange, const void **chunks,
                             const struct comm_span *span, size_t done) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
-    float *sums = (float *)(void *)mpi_of(comm)->memory.sums, *out = (float *)call->out + span->out;
-    struct brought first = {.place = -1};
+    float *sums = (float *)(void *)mpi_of(comm)->staging.sums, *out = (float *)call->out + span->out;
+    struct contribution first = {.buffer = -1};
     for (int rank = 0; rank < comm->world; rank++) {
-        struct brought share = {.place = -1};
+        struct contribution next = {.buffer = -1};
         if (rank == comm->rank)
-            TRY(own_share(exchange, span, &share.share));
+            TRY(own_contribution(exchange, span, &next.data));
         else
-            TRY(share_bring(comm, (const char *)chunks[rank] + done * exchange->size,
-                            span->elements * exchange->size, &share));
+            TRY(contribution_load(comm, (const char *)chunks[rank] + done * exchange->size,
+                                  span->elements * exchange->size, &next));
         float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
         if (rank == 0) {
-            first = share;
+            first = next;
             continue;
         }
         if (rank == 1 && call->type != DTYPE_F32)
-            TRY(sum_begin(comm, sums, first.share, span->elements, call->type));
-        // Two fp32 shares are added as they lie.
-        const void *so_far = rank == 1 && call->type == DTYPE_F32 ? first.share : sums;
-        TRY(sum_add(comm, to, so_far, share.share, span->elements, call->type));
-        TRY(share_used(comm, &share));
+            TRY(sum_begin(comm, sums, first.data, span->elements, call->type));
+        // Two fp32 contributions are added where they are.
+        const void *partial = rank == 1 && call->type == DTYPE_F32 ? first.data : sums;
+        TRY(sum_add(comm, to, partial, next.data, span->elements, call->type));
+        TRY(contribution_release(comm, &next));
         if (rank == 1)
-            TRY(share_used(comm, &first));
+            TRY(contribution_release(comm, &first));
     }
     return call->accumulate ? sum_add(comm, out, out, sums, span->elements, DTYPE_F32) : STATUS_OK;
 }
@@ -154,7 +160,7 @@ static enum status sum_chunks(const struct exchange *exchange, struct comm_curso
         TRY(sum_span(exchange, chunks, &span, done));
         done += span.elements;
     }
-    TRY(finish(comm));
+    TRY(synchronize(comm));
     for (int rank = 0; rank < comm->world; rank++)
         if (rank != comm->rank)
             TRY(peer_pull_end(comm, rank));
@@ -163,17 +169,17 @@ static enum status sum_chunks(const struct exchange *exchange, struct comm_curso
 
 static enum status reduce_scatter(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
-    struct comm_cursor cursors[comm->world]; // by owner
+    struct comm_cursor cursors[comm->world]; // (world) by owner
     for (int owner = 0; owner < comm->world; owner++)
         cursors[owner] = cursor_of(exchange, owner);
     for (size_t round = 0; round < exchange->rounds; round++) {
         for (int distance = 1; distance < comm->world; distance++) {
             int owner = (comm->rank + distance) % comm->world;
-            size_t n = chunk_of(exchange, owner, round);
+            size_t n = chunk_elements(exchange, owner, round);
             if (n > 0)
                 TRY(push_elements(exchange, owner, &cursors[owner], n));
         }
-        size_t n = chunk_of(exchange, comm->rank, round);
+        size_t n = chunk_elements(exchange, comm->rank, round);
         if (n > 0)
             TRY(sum_chunks(exchange, &cursors[comm->rank], n));
     }
@@ -182,8 +188,8 @@ static enum status reduce_scatter(const struct exchange *exchange) {
 
 // ---- all-gather
 
-static enum status place_chunk(const struct exchange *exchange, struct comm_cursor *cursor, int owner,
-                               size_t n) {
+static enum status receive_chunk(const struct exchange *exchange, struct comm_cursor *cursor, int owner,
+                                 size_t n) {
     struct comm *comm = exchange->comm;
     const void *chunk;
     TRY(peer_pull_begin(comm, owner, &exchange->call->id, n * exchange->size, &chunk));
@@ -193,12 +199,12 @@ static enum status place_chunk(const struct exchange *exchange, struct comm_curs
                  (const char *)chunk + done * exchange->size, span.elements * exchange->size));
         done += span.elements;
     }
-    TRY(finish(comm));
+    TRY(synchronize(comm));
     return peer_pull_end(comm, owner);
 }
 
-// What this rank owns goes to its own place too.
-static enum status place_own(const struct exchange *exchange) {
+// Copies what this rank owns from its `in` to its `out`.
+static enum status copy_own(const struct exchange *exchange) {
     const struct comm_call *call = exchange->call;
     struct comm_cursor cursor = cursor_of(exchange, exchange->comm->rank);
     for (struct comm_span span; (span = comm_transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
@@ -207,7 +213,7 @@ static enum status place_own(const struct exchange *exchange) {
         if (in != out)
             TRY(copy(exchange->comm, out, in, span.elements * exchange->size));
     }
-    return finish(exchange->comm);
+    return synchronize(exchange->comm);
 }
 
 static enum status all_gather(const struct exchange *exchange) {
@@ -215,18 +221,18 @@ static enum status all_gather(const struct exchange *exchange) {
     struct comm_cursor cursors[comm->world];
     for (int owner = 0; owner < comm->world; owner++)
         cursors[owner] = cursor_of(exchange, owner);
-    TRY(place_own(exchange));
+    TRY(copy_own(exchange));
     for (size_t round = 0; round < exchange->rounds; round++) {
-        size_t mine = chunk_of(exchange, comm->rank, round);
+        size_t mine = chunk_elements(exchange, comm->rank, round);
         const struct comm_cursor here = cursors[comm->rank];
         for (int distance = 1; distance < comm->world && mine > 0; distance++) {
-            cursors[comm->rank] = here; // every rank gets the same chunk
+            cursors[comm->rank] = here; // every rank receives the same chunk
             TRY(push_elements(exchange, (comm->rank + distance) % comm->world, &cursors[comm->rank], mine));
         }
         for (int owner = 0; owner < comm->world; owner++) {
-            size_t n = chunk_of(exchange, owner, round);
+            size_t n = chunk_elements(exchange, owner, round);
             if (n > 0 && owner != comm->rank)
-                TRY(place_chunk(exchange, &cursors[owner], owner, n));
+                TRY(receive_chunk(exchange, &cursors[owner], owner, n));
         }
     }
     return STATUS_OK;
@@ -235,11 +241,11 @@ static enum status all_gather(const struct exchange *exchange) {
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
     size_t owned[comm->world];
     int first[comm->world];
-    const struct exchange exchange = exchange_of(comm, call, owned, first);
+    const struct exchange exchange = make_exchange(comm, call, owned, first);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
 }
 
-// ---- all-reduce: doubles of host memory
+// ---- all-reduce of doubles in host memory
 
 static enum status push_values(struct comm *comm, int rank, const struct comm_id *id, const double *values,
                                size_t n) {
@@ -257,16 +263,16 @@ static enum status pull_values(struct comm *comm, int rank, const struct comm_id
     return peer_pull_end(comm, rank);
 }
 
-// A rank's share as it is summed and sent, a chunk a round; empty when it is done.
+// The chunk of a rank's shard in this round; 0 values when the shard is done.
 static struct comm_shard shard_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
-    struct comm_shard share = comm_shard_of(rank, comm->world, n);
+    struct comm_shard shard = comm_shard_of(rank, comm->world, n);
     size_t most = mpi_of(comm)->chunk_bytes / sizeof(double), done = round * most;
-    done = done < share.n ? done : share.n;
-    size_t left = share.n - done;
-    return (struct comm_shard){share.begin + done, left < most ? left : most};
+    done = done < shard.n ? done : shard.n;
+    size_t left = shard.n - done;
+    return (struct comm_shard){shard.begin + done, left < most ? left : most};
 }
 
-// What all ranks have of this rank's chunk.
+// Adds every rank's values of this rank's chunk, in rank order.
 static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
     const void *chunks[comm->world];
     for (int rank = 0; rank < comm->world; rank++) {

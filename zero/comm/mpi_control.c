@@ -1,12 +1,16 @@
-// Control calls: small values of host memory, along a binomial tree over rank numbers with its root at rank
-// 0. The children of rank r are r + 1, r + 2, r + 4, ... below r's lowest set bit, so that the ranks below a
-// child are consecutive. Each call goes up the tree and down again: no rank leaves it before all have come,
-// and two ranks in different calls meet and see it.
+// See zero/comm/mpi_control.h. Control collectives move small values of host memory along a binomial tree
+// over rank numbers, with its root at rank 0. The children of rank r are r + 1, r + 2, r + 4, ..., for powers
+// of two below r's lowest set bit, so the ranks of a subtree are consecutive.
 //
-// Links and numbers are apart from those of bulk calls: a control call does not wait behind them.
+// Each collective goes up the tree and down again: no rank leaves before all have arrived, and two ranks in
+// different collectives exchange a message and notice it. Links are separate from those of bulk collectives,
+// so a control collective never waits behind one.
+#include "zero/comm/mpi_control.h"
+
 #include <string.h>
 
-#include "zero/comm/mpi.h"
+#include "zero/comm/mpi_failure.h"
+#include "zero/comm/mpi_peer.h"
 
 // ---- messages
 
@@ -14,10 +18,10 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
                         size_t bytes) {
     struct mpi_data *mpi = mpi_of(comm);
     struct ring *ring = mpi->peers[rank].control_to;
-    struct link_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
+    struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
-    TRY(mpi_check(comm)); // who has failed sends no more
-    do {                  // no bytes are one message
+    TRY(mpi_check_failure(comm)); // a rank that failed sends no more
+    do {                          // 0 bytes are one message too
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
         if (!ring) {
             char *slot;
@@ -26,7 +30,7 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
             TRY(send_pool_send(&wait, &mpi->control, n, TAG_CONTROL));
             continue;
         }
-        TRY(link_await_push(&wait, ring, mpi->spins));
+        TRY(peer_wait_push(&wait, ring, mpi->spins));
         struct link_header *header = ring_push_place(ring, LINK_CONTROL_BYTES);
         *header = (struct link_header){id->number, (uint32_t)id->collective, (uint32_t)n};
         memcpy((char *)header + LINK_HEADER, data + done, n);
@@ -35,8 +39,8 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     return STATUS_OK;
 }
 
-// The next message of a rank's; *header until the next one.
-static enum status next_message(struct link_wait *wait, const struct link_header **header) {
+// Waits for the next message of wait->rank. *header is valid until the next call.
+static enum status next_message(struct peer_wait *wait, const struct link_header **header) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     struct ring *ring = mpi->peers[wait->rank].control_from;
     if (!ring) {
@@ -45,24 +49,24 @@ static enum status next_message(struct link_wait *wait, const struct link_header
                               TAG_CONTROL, mpi->everyone, &mpi->control_receive);
         pthread_mutex_unlock(&mpi->mpi_lock);
         if (error != MPI_SUCCESS)
-            return FAIL(STATUS_FAILED, "MPI could not receive from rank %d", wait->rank);
+            return FAIL(STATUS_FAILED, "MPI failed to receive from rank %d", wait->rank);
         *header = (const struct link_header *)(const void *)mpi->control_received;
-        return link_finish(wait, &mpi->control_receive);
+        return peer_wait_request(wait, &mpi->control_receive);
     }
-    TRY(link_await_pull(wait, ring, mpi->spins));
+    TRY(peer_wait_pull(wait, ring, mpi->spins));
     *header = ring_pull_place(ring, LINK_CONTROL_BYTES);
     return STATUS_OK;
 }
 
 static enum status pull(struct comm *comm, int rank, const struct comm_id *id, char *data, size_t bytes) {
     struct ring *ring = mpi_of(comm)->peers[rank].control_from;
-    struct link_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
+    struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
     do {
         const struct link_header *header = NULL;
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
         TRY(next_message(&wait, &header));
-        TRY(link_check_header(comm, rank, id, n, header));
+        TRY(peer_check_header(comm, rank, id, n, header));
         memcpy(data + done, (const char *)header + LINK_HEADER, n);
         if (ring)
             ring_pulled(ring);
@@ -78,8 +82,8 @@ static enum status push_counted(struct comm *comm, int rank, const struct comm_i
 
 // ---- the tree
 
-// The number of ranks in the subtree of a rank: itself and those that follow it.
-static int subtree(const struct comm *comm, int rank) {
+// Ranks in the subtree of `rank`: itself and those that follow it.
+static int subtree_size(const struct comm *comm, int rank) {
     int all = comm->world - rank, own = rank == 0 ? all : rank & -rank;
     return own < all ? own : all;
 }
@@ -88,15 +92,15 @@ static int parent(int rank) {
     return rank & (rank - 1);
 }
 
-static bool holds(const struct comm *comm, int top, int rank) {
-    return rank >= top && rank < top + subtree(comm, top);
+static bool is_in_subtree(const struct comm *comm, int top, int rank) {
+    return rank >= top && rank < top + subtree_size(comm, top);
 }
 
 #define FOR_EACH_CHILD(comm, child)                                                                          \
     for (int step_ = 1, child;                                                                               \
-         (child = (comm)->rank + step_) < (comm)->rank + subtree((comm), (comm)->rank); step_ *= 2)
+         (child = (comm)->rank + step_) < (comm)->rank + subtree_size((comm), (comm)->rank); step_ *= 2)
 
-// ---- the calls
+// ---- the collectives
 
 enum status mpi_gather(struct comm *comm, const struct comm_id *id, const void *mine, size_t bytes,
                        void *all) {
@@ -104,9 +108,9 @@ enum status mpi_gather(struct comm *comm, const struct comm_id *id, const void *
     if (bytes > 0)
         memmove(own, mine, bytes);
     FOR_EACH_CHILD(comm, child)
-    TRY(pull(comm, child, id, values + (size_t)child * bytes, (size_t)subtree(comm, child) * bytes));
+    TRY(pull(comm, child, id, values + (size_t)child * bytes, (size_t)subtree_size(comm, child) * bytes));
     if (comm->rank > 0) {
-        TRY(push_counted(comm, parent(comm->rank), id, own, (size_t)subtree(comm, comm->rank) * bytes,
+        TRY(push_counted(comm, parent(comm->rank), id, own, (size_t)subtree_size(comm, comm->rank) * bytes,
                          COMM_CONTROL));
         TRY(pull(comm, parent(comm->rank), id, values, (size_t)comm->world * bytes));
     }
@@ -115,17 +119,18 @@ enum status mpi_gather(struct comm *comm, const struct comm_id *id, const void *
     return STATUS_OK;
 }
 
-// Up from the root to rank 0, where it is not rank 0, and from there to all who are not on that way.
+// Up from the root to rank 0, then down to all ranks that are not on that path. The others send empty
+// messages.
 enum status mpi_broadcast(struct comm *comm, const struct comm_id *id, void *data, size_t bytes, int root) {
-    bool on_the_way = holds(comm, comm->rank, root);
+    bool on_path = is_in_subtree(comm, comm->rank, root);
     FOR_EACH_CHILD(comm, child)
-    TRY(pull(comm, child, id, data, holds(comm, child, root) ? bytes : 0));
+    TRY(pull(comm, child, id, data, is_in_subtree(comm, child, root) ? bytes : 0));
     if (comm->rank > 0) {
-        TRY(push_counted(comm, parent(comm->rank), id, data, on_the_way ? bytes : 0, COMM_BROADCAST));
-        TRY(pull(comm, parent(comm->rank), id, data, on_the_way ? 0 : bytes));
+        TRY(push_counted(comm, parent(comm->rank), id, data, on_path ? bytes : 0, COMM_BROADCAST));
+        TRY(pull(comm, parent(comm->rank), id, data, on_path ? 0 : bytes));
     }
     FOR_EACH_CHILD(comm, child)
-    TRY(push_counted(comm, child, id, data, holds(comm, child, root) ? 0 : bytes, COMM_BROADCAST));
+    TRY(push_counted(comm, child, id, data, is_in_subtree(comm, child, root) ? 0 : bytes, COMM_BROADCAST));
     return STATUS_OK;
 }
 
@@ -133,7 +138,7 @@ static void combine(struct comm_verdict *verdict, const struct comm_verdict *oth
     if (other->status > verdict->status)
         *verdict = *other;
     else if (other->status == verdict->status)
-        verdict->count += other->count; // and the rank is the lower one already
+        verdict->count += other->count; // children have higher ranks: verdict->rank stays the lowest
 }
 
 enum status mpi_agree(struct comm *comm, const struct comm_id *id, struct comm_verdict *verdict) {

@@ -1,10 +1,12 @@
-// How a failure of one rank becomes known to all, and who tells the user. Notes go through shared memory
-// where there is some and as messages elsewhere; nobody waits for a rank that may be gone.
+// See zero/comm/mpi_failure.h.
+#include "zero/comm/mpi_failure.h"
+
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "zero/comm/mpi.h"
+#include "zero/comm/failure.h"
+#include "zero/comm/mpi_data.h"
 
 static void send_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
@@ -23,8 +25,9 @@ static void send_notes(struct comm *comm) {
     }
 }
 
-// The first failure stays, as it is: it may be on its way to others. Whether this is the first.
-static bool take_note(struct mpi_data *mpi, const struct failure_note *note) {
+// Keeps a failure if it is the first that this rank knows of, and returns whether it is. The first one never
+// changes: it may be being sent.
+static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
     pthread_mutex_lock(&mpi->fail_lock);
     bool first = !mpi->failed;
     if (first)
@@ -38,14 +41,14 @@ bool mpi_has_failed(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     int by = atomic_load(&mpi->mailbox->failed_by) - 1;
     if (by >= 0 && by != comm->rank)
-        (void)take_note(mpi, &mpi->peers[by].mailbox->note);
+        (void)keep_note(mpi, &mpi->peers[by].mailbox->note);
     pthread_mutex_lock(&mpi->fail_lock);
     bool failed = mpi->failed;
     pthread_mutex_unlock(&mpi->fail_lock);
     return failed;
 }
 
-enum status mpi_check(struct comm *comm) {
+enum status mpi_check_failure(struct comm *comm) {
     const struct failure_note *failure = &mpi_of(comm)->failure;
     if (!mpi_has_failed(comm))
         return STATUS_OK;
@@ -54,35 +57,35 @@ enum status mpi_check(struct comm *comm) {
     return status;
 }
 
-void mpi_receive_failures(struct comm *comm) {
+void mpi_receive_failure_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     struct failure_note note;
-    int there = 0;
+    int found = 0;
     MPI_Status from;
     if (mpi->linked == comm->world)
         return;
     pthread_mutex_lock(&mpi->mpi_lock);
-    MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &there, &from);
-    if (there)
+    MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &found, &from);
+    if (found)
         MPI_Recv(&note, sizeof note, MPI_BYTE, from.MPI_SOURCE, TAG_FAILURE, mpi->everyone,
                  MPI_STATUS_IGNORE);
     pthread_mutex_unlock(&mpi->mpi_lock);
-    if (there)
-        (void)take_note(mpi, &note);
+    if (found)
+        (void)keep_note(mpi, &note);
 }
 
 void mpi_abort(struct comm *comm, enum status status, const char *message) {
     struct failure_note note = {.rank = comm->rank, .status = (int)status};
     snprintf(note.message, sizeof note.message, "%s", message);
-    if (take_note(mpi_of(comm), &note))
+    if (keep_note(mpi_of(comm), &note))
         send_notes(comm);
 }
 
-// ---- telling the user
+// ---- printing
 
-// Of a machine's ranks the first that wants to speak may. The log file of rank 0 gets the message in any
-// case.
-static void print_failure(struct comm *comm, bool may) {
+// Prints the failure if this rank `may` and is the first of its machine to do so. log.txt, which rank 0
+// writes, gets the message in any case.
+static void print_once(struct comm *comm, bool may) {
     struct mpi_data *mpi = mpi_of(comm);
     int nobody = 0;
     pthread_mutex_lock(&mpi->fail_lock);
@@ -91,22 +94,23 @@ static void print_failure(struct comm *comm, bool may) {
     pthread_mutex_unlock(&mpi->fail_lock);
     if (again)
         return;
-    bool speak = may && atomic_compare_exchange_strong(&mpi->first_mailbox->speaker, &nobody, comm->rank + 1);
-    log_set_level(speak ? LOG_ERROR : LOG_QUIET);
+    bool prints =
+        may && atomic_compare_exchange_strong(&mpi->first_mailbox->speaker, &nobody, comm->rank + 1);
+    log_set_level(prints ? LOG_ERROR : LOG_QUIET);
     log_error("rank %d: %s", mpi->failure.rank, mpi->failure.message);
     log_set_level(LOG_QUIET);
 }
 
-void mpi_speak(struct comm *comm) {
+void mpi_print_failure(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    print_failure(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
+    print_once(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
 }
 
-void mpi_notice_failure(struct comm *comm, int rank, const char *message) {
+void mpi_report_dead(struct comm *comm, int rank, const char *message) {
     struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = true};
     snprintf(note.message, sizeof note.message, "%s", message);
-    if (!take_note(mpi_of(comm), &note))
+    if (!keep_note(mpi_of(comm), &note))
         return;
-    print_failure(comm, true); // first: mpirun ends all ranks within a second of one that died
+    print_once(comm, true); // before sending: mpirun kills all ranks within a second of one that died
     send_notes(comm);
 }

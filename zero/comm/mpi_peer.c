@@ -1,16 +1,17 @@
-// Chunks to and from other ranks. Both ways look the same to the collectives; a wait looks every few
-// milliseconds whether a rank has failed, so no wait outlives the rank that it waits for.
-#include "zero/comm/mpi.h"
+// See zero/comm/mpi_peer.h.
+#include "zero/comm/mpi_peer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "zero/comm/mpi_failure.h"
+
 #define POLLS_BEFORE_NAPS 200
 #define NAP_NS            50000
-#define MOST_SENDS        64 // messages on their way; more would wait in MPI
+#define MOST_SENDS        64 // messages being sent; more would queue up inside MPI
 #define CONTROL_SENDS     16
-#define MANY_PEERS        64 // from here on so many chunks are under way that one ahead from each is enough
+#define MANY_PEERS        64 // with so many, one chunk ahead per peer keeps the network busy
 
 // ---- sizes
 
@@ -56,13 +57,13 @@ static enum status pool_init(struct send_pool *pool, int n_slots, size_t chunk_b
                                .requests = calloc((size_t)n_slots, sizeof *pool->requests),
                                .n_slots = n_slots};
     if (!pool->memory || !pool->requests)
-        return FAIL(STATUS_FAILED, "out of memory for %d messages of %zu bytes", n_slots, chunk_bytes);
+        return FAIL(STATUS_FAILED, "out of memory for %d message buffers of %zu bytes", n_slots, chunk_bytes);
     for (int i = 0; i < n_slots; i++)
         pool->requests[i] = MPI_REQUEST_NULL;
     return STATUS_OK;
 }
 
-static bool open_receive(struct comm *comm, int rank, unsigned slot) {
+static bool post_receive(struct comm *comm, int rank, unsigned slot) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
     return MPI_Irecv(peer->received[slot], (int)slot_bytes(mpi->chunk_bytes), MPI_BYTE, rank, TAG_CHUNK,
@@ -79,7 +80,7 @@ enum status peers_open(struct comm *comm) {
     mpi->receive_bytes = received_bytes(n_remote, mpi->chunk_bytes);
     mpi->receive_memory = aligned_alloc(LINK_PAGE, mpi->receive_bytes);
     if (!mpi->receive_memory)
-        return FAIL(STATUS_FAILED, "out of memory for messages from %d ranks", n_remote);
+        return FAIL(STATUS_FAILED, "out of memory for message buffers of %d ranks", n_remote);
     TRY(pool_init(&mpi->bulk, send_slots(n_remote), mpi->chunk_bytes));
     TRY(pool_init(&mpi->control, CONTROL_SENDS, LINK_CONTROL_BYTES));
     char *next = mpi->receive_memory;
@@ -91,8 +92,8 @@ enum status peers_open(struct comm *comm) {
             continue;
         for (int i = 0; i < mpi->receive_depth; i++, next += slot_bytes(mpi->chunk_bytes)) {
             peer->received[i] = next;
-            if (!open_receive(comm, rank, (unsigned)i))
-                return FAIL(STATUS_FAILED, "MPI could not receive from rank %d", rank);
+            if (!post_receive(comm, rank, (unsigned)i))
+                return FAIL(STATUS_FAILED, "MPI failed to receive from rank %d", rank);
         }
     }
     return STATUS_OK;
@@ -105,7 +106,7 @@ static void cancel(MPI_Request *request) {
     MPI_Request_free(request);
 }
 
-// After a failure messages may be on their way for ever: their memory is left to the end of the process.
+// After a failure, messages may stay in flight forever: their memory is kept until the process ends.
 static void pool_free(struct send_pool *pool, bool failed) {
     for (int i = 0; i < pool->n_slots && !failed; i++)
         if (pool->requests[i] != MPI_REQUEST_NULL)
@@ -132,42 +133,43 @@ void peers_close(struct comm *comm) {
 
 // ---- waiting
 
-enum status link_wait_on(struct link_wait *wait) {
+// To be called after each nap.
+static enum status wait_check(struct peer_wait *wait) {
     if (!wait->shown)
         rank_state_wait_begin(wait->comm->state, wait->channel, wait->rank, wait->id->number);
     wait->shown = true;
-    return mpi_check(wait->comm);
+    return mpi_check_failure(wait->comm);
 }
 
-void link_wait_end(struct link_wait *wait) {
+static void wait_end(struct peer_wait *wait) {
     if (wait->shown)
         rank_state_wait_end(wait->comm->state, wait->channel);
     wait->shown = false;
 }
 
-enum status link_await_push(struct link_wait *wait, struct ring *ring, int spins) {
+enum status peer_wait_push(struct peer_wait *wait, struct ring *ring, int spins) {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && !ring_can_push(ring)) {
         ring_wait_to_push(ring, spins);
         if (!ring_can_push(ring))
-            status = link_wait_on(wait);
+            status = wait_check(wait);
     }
-    link_wait_end(wait);
+    wait_end(wait);
     return status;
 }
 
-enum status link_await_pull(struct link_wait *wait, struct ring *ring, int spins) {
+enum status peer_wait_pull(struct peer_wait *wait, struct ring *ring, int spins) {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && !ring_can_pull(ring)) {
         ring_wait_to_pull(ring, spins);
         if (!ring_can_pull(ring))
-            status = link_wait_on(wait);
+            status = wait_check(wait);
     }
-    link_wait_end(wait);
+    wait_end(wait);
     return status;
 }
 
-enum status link_finish(struct link_wait *wait, MPI_Request *request) {
+enum status peer_wait_request(struct peer_wait *wait, MPI_Request *request) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     const struct timespec nap = {.tv_nsec = NAP_NS};
     enum status status = STATUS_OK;
@@ -177,27 +179,27 @@ enum status link_finish(struct link_wait *wait, MPI_Request *request) {
         int error = MPI_Test(request, &done, MPI_STATUS_IGNORE);
         pthread_mutex_unlock(&mpi->mpi_lock);
         if (error != MPI_SUCCESS)
-            status = FAIL(STATUS_FAILED, "MPI could not carry a message to or from rank %d", wait->rank);
+            status = FAIL(STATUS_FAILED, "MPI failed to transfer a message to or from rank %d", wait->rank);
         if (done)
             break;
         if (status == STATUS_OK && polls >= POLLS_BEFORE_NAPS) {
-            status = link_wait_on(wait);
+            status = wait_check(wait);
             nanosleep(&nap, NULL);
         }
     }
-    link_wait_end(wait);
+    wait_end(wait);
     return status;
 }
 
 // ---- messages
 
-enum status send_pool_take(struct link_wait *wait, struct send_pool *pool, char **slot) {
+enum status send_pool_take(struct peer_wait *wait, struct send_pool *pool, char **slot) {
     unsigned next = pool->n_sent % (unsigned)pool->n_slots;
     *slot = pool->memory + next * pool->slot_bytes;
-    return link_finish(wait, &pool->requests[next]);
+    return peer_wait_request(wait, &pool->requests[next]);
 }
 
-enum status send_pool_send(struct link_wait *wait, struct send_pool *pool, size_t bytes, int tag) {
+enum status send_pool_send(struct peer_wait *wait, struct send_pool *pool, size_t bytes, int tag) {
     struct mpi_data *mpi = mpi_of(wait->comm);
     unsigned next = pool->n_sent++ % (unsigned)pool->n_slots;
     char *slot = pool->memory + next * pool->slot_bytes;
@@ -208,43 +210,45 @@ enum status send_pool_send(struct link_wait *wait, struct send_pool *pool, size_
                           &pool->requests[next]);
     pthread_mutex_unlock(&mpi->mpi_lock);
     return error == MPI_SUCCESS ? STATUS_OK
-                                : FAIL(STATUS_FAILED, "MPI could not send to rank %d", wait->rank);
+                                : FAIL(STATUS_FAILED, "MPI failed to send to rank %d", wait->rank);
 }
 
-enum status link_check_header(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
+enum status peer_check_header(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
                               const struct link_header *header) {
     if (header->call == id->number && header->collective == (uint32_t)id->collective &&
         header->bytes == bytes)
         return STATUS_OK;
     enum status status =
         FAIL(STATUS_FAILED,
-             "call %" PRIu64 " between ranks is %s (a message of %zu bytes) here, but rank %d sends call "
-             "%" PRIu64 ", %s (%" PRIu32 " bytes): the ranks do different things. Were all started with the "
-             "same program, options and files?",
+             "collective %" PRIu64 " is %s (a message of %zu bytes) here, but rank %d sends collective "
+             "%" PRIu64 ", %s (%" PRIu32
+             " bytes): the ranks are in different collectives. Start all of them with the "
+             "same program, options and files",
              id->number, comm_collective_name(id->collective), bytes, rank, header->call,
              comm_collective_name((enum comm_collective)header->collective), header->bytes);
-    comm_abort(comm, status); // at once: the others may wait for this rank elsewhere
+    comm_abort(comm, status); // at once: other ranks may be waiting for this one
     return status;
 }
 
 // ---- chunks of bulk calls
 
-static struct link_wait bulk_wait(struct comm *comm, int rank, const struct comm_id *id) {
-    return (struct link_wait){comm, CHANNEL_BULK, rank, id, false};
+static struct peer_wait bulk_wait(struct comm *comm, int rank, const struct comm_id *id) {
+    return (struct peer_wait){comm, CHANNEL_BULK, rank, id, false};
 }
 
 enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *id, void **place) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
-    struct link_wait wait = bulk_wait(comm, rank, id);
-    TRY(mpi_check(comm)); // who has failed sends no more: it would be taken for what was to come
+    struct peer_wait wait = bulk_wait(comm, rank, id);
+    TRY(mpi_check_failure(
+        comm)); // a rank that failed sends no more: its chunk would be taken for the next one
     if (!peer->to) {
         char *slot;
         TRY(send_pool_take(&wait, &mpi->bulk, &slot));
         *place = slot + LINK_HEADER;
         return STATUS_OK;
     }
-    TRY(link_await_push(&wait, peer->to, comm->eager ? mpi->spins : 0));
+    TRY(peer_wait_push(&wait, peer->to, comm->eager ? mpi->spins : 0));
     *place = (char *)ring_push_place(peer->to, mpi->chunk_bytes) + LINK_HEADER;
     return STATUS_OK;
 }
@@ -253,7 +257,7 @@ enum status peer_push_end(struct comm *comm, int rank, const struct comm_id *id,
                           enum comm_operation operation) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
-    struct link_wait wait = bulk_wait(comm, rank, id);
+    struct peer_wait wait = bulk_wait(comm, rank, id);
     comm->traffic.bytes[operation] += bytes;
     if (!peer->to)
         return send_pool_send(&wait, &mpi->bulk, bytes, TAG_CHUNK);
@@ -267,18 +271,18 @@ enum status peer_pull_begin(struct comm *comm, int rank, const struct comm_id *i
                             const void **place) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
-    struct link_wait wait = bulk_wait(comm, rank, id);
+    struct peer_wait wait = bulk_wait(comm, rank, id);
     const struct link_header *header;
     if (!peer->from) {
         unsigned slot = peer->n_received % (unsigned)mpi->receive_depth;
-        TRY(link_finish(&wait, &peer->receives[slot]));
+        TRY(peer_wait_request(&wait, &peer->receives[slot]));
         header = (const struct link_header *)(const void *)peer->received[slot];
     } else {
-        TRY(link_await_pull(&wait, peer->from, comm->eager ? mpi->spins : 0));
+        TRY(peer_wait_pull(&wait, peer->from, comm->eager ? mpi->spins : 0));
         header = ring_pull_place(peer->from, mpi->chunk_bytes);
     }
     *place = (const char *)header + LINK_HEADER;
-    return link_check_header(comm, rank, id, bytes, header);
+    return peer_check_header(comm, rank, id, bytes, header);
 }
 
 enum status peer_pull_end(struct comm *comm, int rank) {
@@ -290,7 +294,7 @@ enum status peer_pull_end(struct comm *comm, int rank) {
     }
     unsigned slot = peer->n_received++ % (unsigned)mpi->receive_depth;
     pthread_mutex_lock(&mpi->mpi_lock);
-    bool opened = open_receive(comm, rank, slot);
+    bool posted = post_receive(comm, rank, slot);
     pthread_mutex_unlock(&mpi->mpi_lock);
-    return opened ? STATUS_OK : FAIL(STATUS_FAILED, "MPI could not receive from rank %d", rank);
+    return posted ? STATUS_OK : FAIL(STATUS_FAILED, "MPI failed to receive from rank %d", rank);
 }

@@ -1,7 +1,6 @@
-// A thread of each rank watches over the others. It notices a process that is gone, two ranks that wait for
-// each other in different collectives, and a rank that shows no progress while others wait for it; it answers
-// such questions of ranks on other machines; and it ends the process when a failure is known but the rest of
-// the program does not come to see it in time.
+// See zero/comm/mpi_watchdog.h.
+#include "zero/comm/mpi_watchdog.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -12,21 +11,22 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "zero/comm/mpi.h"
+#include "zero/comm/mpi_data.h"
+#include "zero/comm/mpi_failure.h"
 
-#define WATCH_NS    20000000
-#define PATIENCE_MS 5000 // from a failure anywhere to the end of every process
-#define COMPARE_MS  1000 // a wait after which the two ranks' calls are compared
-#define ALIVE_MS    5000 // a process that runs answers, or shows its heartbeat, within this time
-#define STAGGER_MS  1000 // between ranks that would inquire, so that one does for all
-#define MOST_LOOKS  16   // processes looked for at a time; each is a file of /proc
-#define GAP_MS      5000 // without a look: this process, and perhaps others, did not run meanwhile
-#define TURN_MS     100  // between ranks that would report a dead process; mpirun ends all within a second
+#define WATCH_NS    20000000 // between two looks
+#define PATIENCE_MS 5000     // from a failure anywhere to the end of every process
+#define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
+#define ALIVE_MS    5000     // a live process answers, or shows a heartbeat, within this time
+#define STAGGER_MS  1000     // between the inquiries of two ranks, so that usually only one inquires
+#define MOST_LOOKS  16       // processes checked per look; each check reads a file of /proc
+#define GAP_MS      5000     // no look for this long: this process was suspended, and perhaps others too
+#define TURN_MS     100      // between ranks that could report a dead process; mpirun kills all within 1 s
 
-// ---- processes that are gone
+// ---- dead processes
 
-// Gone, or a zombie that its parent has not waited for.
-static bool process_is_gone(int process) {
+// True for a process id that does not exist, and for an unreaped zombie.
+static bool is_dead(int process) {
     char path[64], state = 0;
     if (kill(process, 0) != 0 && errno == ESRCH)
         return true;
@@ -39,10 +39,10 @@ static bool process_is_gone(int process) {
     return found == 1 && (state == 'Z' || state == 'X');
 }
 
-// Ranks that share memory settle there who reports a dead process, and see there what it has told. Without it
-// a process that ended because of a failure is reported as dead only when no note of that has come in time (a
-// rank that was stopped wakes up beside ranks that have ended); the machine's lowest rank reports first, the
-// others only if no report reaches them.
+// Which rank reports a dead process. Ranks with shared memory settle it there, and find there the note of a
+// rank that failed before it ended. Without shared memory that note needs time to arrive, so ranks wait for
+// it before they call a process dead: one turn for the machine's lowest rank, two for the next, and so on
+// until a report arrives. (A rank that was suspended may wake up beside ranks that have ended.)
 static bool is_turn_to_report(struct comm *comm, int dead) {
     struct mpi_data *mpi = mpi_of(comm);
     int64_t now = rank_state_now_ms(), turn = 1;
@@ -50,48 +50,48 @@ static bool is_turn_to_report(struct comm *comm, int dead) {
         return true;
     for (int lower = 0; lower < comm->rank; lower++)
         turn += lower != dead && mpi->peers[lower].process > 0;
-    mpi->watch.dead_ms = mpi->watch.dead_ms ? mpi->watch.dead_ms : now;
-    return now - mpi->watch.dead_ms >= turn * TURN_MS;
+    mpi->watchdog.dead_ms = mpi->watchdog.dead_ms ? mpi->watchdog.dead_ms : now;
+    return now - mpi->watchdog.dead_ms >= turn * TURN_MS;
 }
 
-static void look_for_the_dead(struct comm *comm) {
+static void look_for_dead_processes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     int n = comm->world < MOST_LOOKS ? comm->world : MOST_LOOKS;
     for (int i = 0; i < n; i++) {
-        int rank = (mpi->watch.next_process + i) % comm->world, process = mpi->peers[rank].process;
+        int rank = (mpi->watchdog.next_process + i) % comm->world, process = mpi->peers[rank].process;
         char message[LINK_MESSAGE];
-        if (process == 0 || !process_is_gone(process))
+        if (process == 0 || !is_dead(process))
             continue;
         if (!is_turn_to_report(comm, rank))
             return;
         snprintf(message, sizeof message,
-                 "process %d ended without a word; was it killed, perhaps by the system for want of memory? "
-                 "The last checkpoint stands: the same command goes on from it",
+                 "process %d ended without reporting an error; it may have been killed, for example because "
+                 "the machine ran out of memory. The last checkpoint is good: run the same command to resume",
                  process);
-        mpi_notice_failure(comm, rank, message);
+        mpi_report_dead(comm, rank, message);
         return;
     }
-    mpi->watch.next_process = (mpi->watch.next_process + n) % comm->world;
+    mpi->watchdog.next_process = (mpi->watchdog.next_process + n) % comm->world;
 }
 
-// ---- questions and answers, where there is no shared memory
+// ---- questions and answers, between ranks without shared memory
 
 static void send_state(struct comm *comm, int rank, int tag) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct watchdog *watch = &mpi->watch;
+    struct watchdog *watchdog = &mpi->watchdog;
     int done = 0;
     pthread_mutex_lock(&mpi->mpi_lock);
-    // A message that the other has not taken yet is as good as the next one.
-    MPI_Test(&watch->requests[rank], &done, MPI_STATUS_IGNORE);
+    // If the last message was not received yet, it serves as well as another one.
+    MPI_Test(&watchdog->requests[rank], &done, MPI_STATUS_IGNORE);
     if (done) {
-        rank_state_report(comm->state, &watch->answers[rank]);
-        MPI_Isend(&watch->answers[rank], sizeof *watch->answers, MPI_BYTE, rank, tag, mpi->everyone,
-                  &watch->requests[rank]);
+        rank_state_report(comm->state, &watchdog->answers[rank]);
+        MPI_Isend(&watchdog->answers[rank], sizeof *watchdog->answers, MPI_BYTE, rank, tag, mpi->everyone,
+                  &watchdog->requests[rank]);
     }
     pthread_mutex_unlock(&mpi->mpi_lock);
 }
 
-// The next question or answer that is there: its rank, or -1.
+// Receives a question or an answer, if there is one: returns its rank, or -1.
 static int receive_state(struct comm *comm, int tag) {
     struct mpi_data *mpi = mpi_of(comm);
     struct rank_report report;
@@ -104,8 +104,8 @@ static int receive_state(struct comm *comm, int tag) {
     pthread_mutex_unlock(&mpi->mpi_lock);
     if (!there)
         return -1;
-    mpi->watch.reports[from.MPI_SOURCE] = report;
-    mpi->watch.answered_ms[from.MPI_SOURCE] = rank_state_now_ms();
+    mpi->watchdog.reports[from.MPI_SOURCE] = report;
+    mpi->watchdog.answered_ms[from.MPI_SOURCE] = rank_state_now_ms();
     return from.MPI_SOURCE;
 }
 
@@ -114,7 +114,7 @@ static void serve_messages(struct comm *comm) {
     int rank;
     if (mpi->linked == comm->world)
         return;
-    mpi_receive_failures(comm);
+    mpi_receive_failure_notes(comm);
     while ((rank = receive_state(comm, TAG_QUESTION)) >= 0)
         send_state(comm, rank, TAG_ANSWER);
     while (receive_state(comm, TAG_ANSWER) >= 0)
@@ -125,25 +125,26 @@ static void ask(struct comm *comm, int rank) {
     struct mpi_data *mpi = mpi_of(comm);
     if (mpi->peers[rank].mailbox || rank == comm->rank)
         return;
-    mpi->watch.asked_ms[rank] = rank_state_now_ms();
+    mpi->watchdog.asked_ms[rank] = rank_state_now_ms();
     send_state(comm, rank, TAG_QUESTION);
 }
 
-// What a rank has shown since `since_ms`, in shared memory or by an answer; false when it has shown nothing.
+// A rank's latest report, from shared memory or an answer. False when it has shown no sign of life since
+// `since_ms`.
 static bool report_since(struct comm *comm, int rank, int64_t since_ms, struct rank_report *out) {
     struct mpi_data *mpi = mpi_of(comm);
     if (rank == comm->rank || mpi->peers[rank].mailbox) {
         rank_state_report(rank == comm->rank ? comm->state : &mpi->peers[rank].mailbox->state, out);
         return rank_state_now_ms() - out->heartbeat_age_ms >= since_ms;
     }
-    *out = mpi->watch.reports[rank];
-    return mpi->watch.answered_ms[rank] > 0 && mpi->watch.answered_ms[rank] >= since_ms;
+    *out = mpi->watchdog.reports[rank];
+    return mpi->watchdog.answered_ms[rank] > 0 && mpi->watchdog.answered_ms[rank] >= since_ms;
 }
 
-// ---- ranks in different calls
+// ---- ranks in different collectives
 
-// A rank that waits for another one's part in a call which that one has issued as another collective would
-// wait for ever.
+// Reports a failure when this rank waits for one that has issued another collective under the same number: it
+// would wait forever.
 static void compare_calls(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
     struct mpi_data *mpi = mpi_of(comm);
     int peer = own->waits[channel].peer;
@@ -151,33 +152,35 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
     enum comm_collective here, there;
     struct rank_report report;
     char message[LINK_MESSAGE];
-    if (!mpi->peers[peer].mailbox && rank_state_now_ms() - mpi->watch.asked_ms[peer] > COMPARE_MS)
+    if (!mpi->peers[peer].mailbox && rank_state_now_ms() - mpi->watchdog.asked_ms[peer] > COMPARE_MS)
         ask(comm, peer);
     if (!report_since(comm, peer, 0, &report) || !report_collective(own, call, &here) ||
         !report_collective(&report, call, &there) || here == there)
         return;
     snprintf(message, sizeof message,
-             "call %" PRIu64
-             " between ranks is %s here, but %s on rank %d: the ranks do different things. Were "
-             "all started with the same program, options and files?",
+             "collective %" PRIu64 " is %s here, but %s on rank %d: the ranks are in different collectives. "
+                                   "Start all of them with the same "
+             "program, options and files",
              call, comm_collective_name(here), comm_collective_name(there), peer);
-    mpi_abort(comm, STATUS_FAILED, message); // both ranks notice it: not printed here
+    mpi_abort(comm, STATUS_FAILED, message); // not printed here: both ranks notice it
 }
 
-// ---- ranks that hang
+// ---- hanging ranks
 
-static const char *what_holds(const struct rank_report *report, bool answers, int64_t limit_ms) {
+// Why a rank keeps the others waiting; NULL: it does not.
+static const char *describe_hang(const struct rank_report *report, bool answers, int64_t limit_ms) {
     if (!answers)
-        return "does not respond (its process is stopped, or its machine gone)";
+        return "does not respond (its process is suspended, or its machine is down)";
     if (!report_is_waiting(report) && report->progress_age_ms > limit_ms)
-        return "runs, but has made no progress";
+        return "runs, but makes no progress";
     return NULL;
 }
 
-// All ranks were asked: names those for which the others wait. None: somebody is at work, or all wait.
+// Evaluates the reports of all ranks and names those that the others wait for. If there are none, either some
+// rank is working, and nothing is wrong, or all ranks wait for each other.
 static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const struct rank_report *own,
                              int64_t limit_ms) {
-    struct watchdog *watch = &mpi_of(comm)->watch;
+    struct watchdog *watchdog = &mpi_of(comm)->watchdog;
     enum comm_collective collective = N_COLLECTIVES;
     struct text message = {0};
     int first = -1, n = 0;
@@ -185,40 +188,41 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
     (void)report_collective(own, own->waits[channel].call, &collective);
     for (int rank = 0; rank < comm->world; rank++) {
         struct rank_report report;
-        bool answers = rank == comm->rank || report_since(comm, rank, watch->inquiry_ms, &report);
-        const char *what = rank == comm->rank ? NULL : what_holds(&report, answers, limit_ms);
-        // A rank that has waited as long as this one shows no progress either.
+        bool answers = rank == comm->rank || report_since(comm, rank, watchdog->inquiry_ms, &report);
+        const char *what = rank == comm->rank ? NULL : describe_hang(&report, answers, limit_ms);
+        // A rank that waits shows no progress either, so this is true only for one that works.
         at_work = at_work || (rank != comm->rank && answers && report.progress_age_ms <= limit_ms);
         if (!what)
             continue;
         if (first < 0)
             text_add(&message,
-                     "%s. The others wait for it in call %" PRIu64 " between ranks, %s, for %.0f s "
+                     "%s. The other ranks have waited for it in collective %" PRIu64 ", %s, for %.0f s "
                      "(run.hang_timeout_s)",
                      what, own->waits[channel].call, comm_collective_name(collective),
                      (double)own->waits[channel].age_ms / 1e3);
         else if (n < 8)
-            text_add(&message, "%s %d", n == 1 ? "; the same holds for rank" : ",", rank);
+            text_add(&message, "%s %d", n == 1 ? "; the same is true of rank" : ",", rank);
         first = first < 0 ? rank : first;
         n++;
     }
-    watch->inquiry_ms = 0;
-    watch->patient_until_ms = rank_state_now_ms() + limit_ms;
+    watchdog->inquiry_ms = 0;
+    watchdog->patient_until_ms = rank_state_now_ms() + limit_ms;
     if (first < 0 && !at_work) {
         first = comm->rank;
         text_add(&message,
-                 "all ranks have waited for each other in call %" PRIu64 " between them, %s, for %.0f s "
+                 "all ranks have waited for each other in collective %" PRIu64 ", %s, for %.0f s "
                  "(run.hang_timeout_s)",
                  own->waits[channel].call, comm_collective_name(collective),
                  (double)own->waits[channel].age_ms / 1e3);
     }
-    text_add(&message, ". The last checkpoint stands: the same command goes on from it");
+    text_add(&message, ". The last checkpoint is good: run the same command to resume");
     if (first >= 0)
-        mpi_notice_failure(comm, first, message.data ? message.data : "the ranks hang");
+        mpi_report_dead(comm, first, message.data ? message.data : "the ranks hang");
     text_free(&message);
 }
 
-// Lower ranks inquire first: the others hear of what they find.
+// How much longer than the timeout a rank waits before it inquires. Lower ranks inquire first, and usually
+// end the run before the others begin.
 static int64_t stagger_ms(int rank) {
     int64_t ms = 0;
     for (; rank > 0; rank /= 2)
@@ -227,15 +231,15 @@ static int64_t stagger_ms(int rank) {
 }
 
 static void look_for_hangs(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
-    struct watchdog *watch = &mpi_of(comm)->watch;
+    struct watchdog *watchdog = &mpi_of(comm)->watchdog;
     int64_t limit_ms = atomic_load(&comm->hang_ms), now = rank_state_now_ms();
     if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + stagger_ms(comm->rank))
         return;
-    if (watch->inquiry_ms == 0 && now >= watch->patient_until_ms) {
-        watch->inquiry_ms = now;
+    if (watchdog->inquiry_ms == 0 && now >= watchdog->patient_until_ms) {
+        watchdog->inquiry_ms = now;
         for (int rank = 0; rank < comm->world; rank++)
             ask(comm, rank);
-    } else if (watch->inquiry_ms > 0 && now - watch->inquiry_ms > ALIVE_MS) {
+    } else if (watchdog->inquiry_ms > 0 && now - watchdog->inquiry_ms > ALIVE_MS) {
         conclude_inquiry(comm, channel, own, limit_ms);
     }
 }
@@ -252,7 +256,7 @@ static void look_at_own_waits(struct comm *comm) {
         look_for_hangs(comm, (enum comm_channel)channel, &own);
     }
     if (!waits)
-        mpi_of(comm)->watch.inquiry_ms = 0;
+        mpi_of(comm)->watchdog.inquiry_ms = 0;
 }
 
 // ---- the thread
@@ -260,70 +264,71 @@ static void look_at_own_waits(struct comm *comm) {
 static void *work(void *argument) {
     struct comm *comm = argument;
     struct mpi_data *mpi = mpi_of(comm);
-    struct watchdog *watch = &mpi->watch;
+    struct watchdog *watchdog = &mpi->watchdog;
     const struct timespec nap = {.tv_nsec = WATCH_NS};
-    while (!atomic_load(&watch->stop)) {
+    while (!atomic_load(&watchdog->stop)) {
         nanosleep(&nap, NULL);
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
-        if (now - watch->last_look_ms > GAP_MS) // ages of that time say nothing
-            watch->patient_until_ms = now + atomic_load(&comm->hang_ms);
-        watch->last_look_ms = now;
+        if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
+            watchdog->patient_until_ms = now + atomic_load(&comm->hang_ms);
+        watchdog->last_look_ms = now;
         serve_messages(comm);
         if (!mpi_has_failed(comm)) {
-            look_for_the_dead(comm);
+            look_for_dead_processes(comm);
             look_at_own_waits(comm);
             continue;
         }
-        watch->failed_ms = watch->failed_ms ? watch->failed_ms : now;
-        if (now - watch->failed_ms > PATIENCE_MS) {
-            mpi_speak(comm);
+        watchdog->failed_ms = watchdog->failed_ms ? watchdog->failed_ms : now;
+        if (now - watchdog->failed_ms > PATIENCE_MS) {
+            mpi_print_failure(comm);
             _exit(status_exit_code((enum status)mpi->failure.status));
         }
     }
     return NULL;
 }
 
-enum status watchdog_start(struct comm *comm) {
-    struct watchdog *watch = &mpi_of(comm)->watch;
+enum status mpi_watchdog_start(struct comm *comm) {
+    struct watchdog *watchdog = &mpi_of(comm)->watchdog;
     size_t world = (size_t)comm->world;
-    watch->reports = calloc(world, sizeof *watch->reports);
-    watch->answers = calloc(world, sizeof *watch->answers);
-    watch->asked_ms = calloc(world, sizeof *watch->asked_ms);
-    watch->answered_ms = calloc(world, sizeof *watch->answered_ms);
-    watch->requests = calloc(world, sizeof *watch->requests);
-    if (!watch->reports || !watch->answers || !watch->asked_ms || !watch->answered_ms || !watch->requests)
-        return FAIL(STATUS_FAILED, "out of memory for watching over %d ranks", comm->world);
+    watchdog->reports = calloc(world, sizeof *watchdog->reports);
+    watchdog->answers = calloc(world, sizeof *watchdog->answers);
+    watchdog->asked_ms = calloc(world, sizeof *watchdog->asked_ms);
+    watchdog->answered_ms = calloc(world, sizeof *watchdog->answered_ms);
+    watchdog->requests = calloc(world, sizeof *watchdog->requests);
+    if (!watchdog->reports || !watchdog->answers || !watchdog->asked_ms || !watchdog->answered_ms ||
+        !watchdog->requests)
+        return FAIL(STATUS_FAILED, "out of memory for the watchdog of %d ranks", comm->world);
     for (int rank = 0; rank < comm->world; rank++)
-        watch->requests[rank] = MPI_REQUEST_NULL;
-    watch->running = pthread_create(&watch->thread, NULL, work, comm) == 0;
-    return watch->running ? STATUS_OK
-                          : FAIL(STATUS_FAILED, "cannot start the thread that watches over ranks");
+        watchdog->requests[rank] = MPI_REQUEST_NULL;
+    watchdog->running = pthread_create(&watchdog->thread, NULL, work, comm) == 0;
+    return watchdog->running ? STATUS_OK : FAIL(STATUS_FAILED, "cannot start the watchdog thread");
 }
 
-void watchdog_stop(struct comm *comm) {
-    struct watchdog *watch = &mpi_of(comm)->watch;
-    if (!watch->running)
+void mpi_watchdog_stop(struct comm *comm) {
+    struct watchdog *watchdog = &mpi_of(comm)->watchdog;
+    if (!watchdog->running)
         return;
-    atomic_store(&watch->stop, true);
-    pthread_join(watch->thread, NULL);
-    watch->running = false;
+    atomic_store(&watchdog->stop, true);
+    pthread_join(watchdog->thread, NULL);
+    watchdog->running = false;
 }
 
-// Questions that nobody takes stay open: their memory, a few hundred bytes a rank, lasts as long as they do.
-void watchdog_free(struct comm *comm) {
-    struct watchdog *watch = &mpi_of(comm)->watch;
+// Questions that are never received stay active: their memory, a few hundred bytes per rank, is kept until
+// the process ends.
+void mpi_watchdog_free(struct comm *comm) {
+    struct watchdog *watchdog = &mpi_of(comm)->watchdog;
     bool open = false;
-    for (int rank = 0; rank < comm->world && watch->requests; rank++) {
+    for (int rank = 0; rank < comm->world && watchdog->requests; rank++) {
         int done = 0;
-        MPI_Test(&watch->requests[rank], &done, MPI_STATUS_IGNORE);
+        MPI_Test(&watchdog->requests[rank], &done, MPI_STATUS_IGNORE);
         open = open || !done;
     }
-    free(watch->reports);
-    free(watch->asked_ms);
-    free(watch->answered_ms);
+    free(watchdog->reports);
+    free(watchdog->asked_ms);
+    free(watchdog->answered_ms);
     if (open)
         return;
-    free(watch->answers);
-    free(watch->requests);
+    free(watchdog->answers);
+    free(watchdog->requests);
 }

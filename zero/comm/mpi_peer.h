@@ -1,0 +1,54 @@
+// Sends and receives chunks. Rings and messages look the same to the collectives above. A wait checks every
+// few milliseconds whether a rank has failed, so no wait outlives the rank that it waits for.
+#ifndef ZERO_ZERO_COMM_MPI_PEER_H
+#define ZERO_ZERO_COMM_MPI_PEER_H
+
+#include "zero/comm/mpi_data.h"
+
+// Allocates message buffers, and posts receives for the ranks that are reached by messages.
+enum status peers_open(struct comm *comm) MUST_CHECK;
+void peers_close(struct comm *comm);
+
+// ---- chunks of bulk collectives
+//
+//   id      the collective: sent in the chunk's header, or compared with it
+//   bytes   of payload
+//   place   [out] the payload, in the link's own memory
+
+// Waits until there is room for the next chunk to `rank`; then fill `place` and send it.
+enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *id, void **place) MUST_CHECK;
+enum status peer_push_end(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
+                          enum comm_operation operation) MUST_CHECK;
+// Waits for the next chunk from `rank`; then read `place` and free it for the sender.
+enum status peer_pull_begin(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
+                            const void **place) MUST_CHECK;
+enum status peer_pull_end(struct comm *comm, int rank) MUST_CHECK;
+
+// ---- for control messages (zero/comm/mpi_control.c)
+
+// A wait for one rank within a collective. Shown in this rank's rank_state once it lasts longer than a nap,
+// where watchdogs see it.
+struct peer_wait {
+    struct comm *comm;
+    enum comm_channel channel;
+    int rank;
+    const struct comm_id *id;
+    bool shown;
+};
+// Each waits and fails when any rank has failed.
+enum status peer_wait_push(struct peer_wait *wait, struct ring *ring, int spins) MUST_CHECK; // room in it
+enum status peer_wait_pull(struct peer_wait *wait, struct ring *ring, int spins) MUST_CHECK; // a chunk in it
+// After a failure the request stays active.
+enum status peer_wait_request(struct peer_wait *wait, MPI_Request *request) MUST_CHECK;
+
+// Waits for the pool's next slot, for a message to wait->rank. The payload belongs behind LINK_HEADER bytes.
+enum status send_pool_take(struct peer_wait *wait, struct send_pool *pool, char **slot) MUST_CHECK;
+// Fills that slot's header and sends it with `bytes` of payload.
+enum status send_pool_send(struct peer_wait *wait, struct send_pool *pool, size_t bytes, int tag) MUST_CHECK;
+
+// Fails, and reports the failure to all ranks, unless the header announces `bytes` of collective `id`: the
+// ranks are in different collectives.
+enum status peer_check_header(struct comm *comm, int rank, const struct comm_id *id, size_t bytes,
+                              const struct link_header *header) MUST_CHECK;
+
+#endif

@@ -1,0 +1,67 @@
+// See zero/comm/transfer.h.
+#include "zero/comm/transfer.h"
+
+#include <stdlib.h>
+
+enum status comm_spans_link(struct comm_span *spans, int n_spans) {
+    int n_owners = 0;
+    for (int i = 0; i < n_spans; i++)
+        n_owners = spans[i].owner < n_owners ? n_owners : spans[i].owner + 1;
+    int *next = malloc((size_t)n_owners * sizeof *next); // of each owner, from behind
+    if (!next && n_owners > 0)
+        return FAIL(STATUS_FAILED, "out of memory for a transfer between %d ranks", n_owners);
+    for (int owner = 0; owner < n_owners; owner++)
+        next[owner] = -1;
+    for (int i = n_spans - 1; i >= 0; i--) {
+        spans[i].next = next[spans[i].owner];
+        next[spans[i].owner] = i;
+    }
+    free(next);
+    return STATUS_OK;
+}
+
+void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned) {
+    for (int owner = 0; owner < world; owner++) {
+        first[owner] = -1;
+        if (owned)
+            owned[owner] = 0;
+    }
+    for (int i = transfer->n_spans - 1; i >= 0; i--) {
+        const struct comm_span *span = &transfer->spans[i];
+        first[span->owner] = i;
+        if (owned)
+            owned[span->owner] += span->elements;
+    }
+}
+
+struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most) {
+    while (cursor->span >= 0) {
+        const struct comm_span *span = &cursor->transfer->spans[cursor->span];
+        if (cursor->done == span->elements) {
+            cursor->span = span->next;
+            cursor->done = 0;
+            continue;
+        }
+        size_t left = span->elements - cursor->done, n = left < most ? left : most;
+        struct comm_span next = {.owner = span->owner,
+                                 .next = -1,
+                                 .in = span->in + cursor->done,
+                                 .out = span->out + cursor->done,
+                                 .elements = n};
+        cursor->done += n;
+        return next;
+    }
+    return (struct comm_span){.next = -1};
+}
+
+struct comm_shard comm_shard_of(int rank, int world, size_t n) {
+    size_t begin = n / (size_t)world * (size_t)rank + n % (size_t)world * (size_t)rank / (size_t)world;
+    size_t next = (size_t)rank + 1;
+    size_t end = n / (size_t)world * next + n % (size_t)world * next / (size_t)world;
+    return (struct comm_shard){begin, end - begin};
+}
+
+uint64_t comm_all_reduce_bytes(int rank, int world, size_t n) {
+    size_t own = comm_shard_of(rank, world, n).n;
+    return ((uint64_t)(n - own) + (uint64_t)own * (uint64_t)(world - 1)) * sizeof(double);
+}

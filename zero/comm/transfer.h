@@ -1,0 +1,53 @@
+// What a bulk collective moves: a transfer is a list of spans, each owned by one rank. Also how an all-reduce
+// is divided into one shard per rank. Plain arithmetic on the host: no memory of a device, no messages.
+#ifndef ZERO_ZERO_COMM_TRANSFER_H
+#define ZERO_ZERO_COMM_TRANSFER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+// Consecutive elements that one rank owns. Offsets are in elements from the collective's `in` and `out`; the
+// collective's contract says which ranks read and write them.
+struct comm_span {
+    int owner;
+    int next; // index of the owner's next span in the same transfer, -1 for none; set by comm_spans_link
+    size_t in, out, elements;
+};
+// The spans of one bulk collective: the same list on every rank.
+struct comm_transfer {
+    const struct comm_span *spans;
+    int n_spans;
+    size_t elements; // sum over the spans
+};
+
+// Sets `next` of each span, so that a collective visits every span once, however many ranks there are.
+enum status comm_spans_link(struct comm_span *spans, int n_spans) MUST_CHECK;
+
+// For each owner:
+//   first   (world) [out] index of its first span, -1 for none
+//   owned   (world) [out] its elements in the transfer; NULL: not wanted
+void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned);
+
+// A position in the spans of one owner.
+struct comm_cursor {
+    const struct comm_transfer *transfer;
+    int span;    // index; -1 after the last one
+    size_t done; // elements of that span already visited
+};
+// Advances by at most `most` elements, within one span, and returns them (.next is -1). 0 elements at the
+// end.
+struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most);
+
+// The shard of n values that a rank sums in an all-reduce. Sizes differ by at most one; the last rank's shard
+// is among the largest.
+struct comm_shard {
+    size_t begin, n;
+};
+struct comm_shard comm_shard_of(int rank, int world, size_t n);
+// Bytes that `rank` sends in comm_all_reduce of n values: its part of the other ranks' shards, and the sum of
+// its own shard to each of them.
+uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
+
+#endif
