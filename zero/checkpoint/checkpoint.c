@@ -1,6 +1,6 @@
 // Opens checkpoints and reads their values. Everything is verified first: rank 0 reads the manifest and
-// broadcasts it; the ranks that open together then divide the data files, and each verifies size and checksum
-// of its share.
+// broadcasts it, then the ranks that open together divide the data files and verify their sizes and
+// checksums.
 #include "zero/checkpoint/checkpoint.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #include "zero/checkpoint/ranks.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "checkpoints hold little-endian floats as they are");
+               "checkpoints are written as little-endian floats without conversion");
 
 // ---- the manifest
 
@@ -37,7 +37,7 @@ static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_
 }
 
 // Broadcasts the manifest that rank 0 has read.
-static enum status share_manifest(struct comm *comm, struct manifest_text *text) {
+static enum status broadcast_manifest(struct comm *comm, struct manifest_text *text) {
     TRY(ranks_broadcast(comm, &text->length, sizeof text->length));
     TRY(ranks_broadcast(comm, text->place, sizeof text->place));
     enum status status = STATUS_OK;
@@ -47,8 +47,8 @@ static enum status share_manifest(struct comm *comm, struct manifest_text *text)
     return ranks_broadcast(comm, text->json, text->length);
 }
 
-// The manifest on this rank's file system must be the one that rank 0 has read. Size and seal (a checksum of
-// the rest) suffice, so each rank reads 40 bytes, not the whole manifest.
+// Checks that the manifest on this rank's file system is the one that rank 0 has read. Size and seal (a
+// checksum of the rest) suffice, so each rank reads 40 bytes, not the whole manifest.
 static enum status compare_manifest(const struct checkpoint *checkpoint, const struct manifest_text *text) {
     char place[RANKS_PLACE], tail[MANIFEST_SEAL_BYTES];
     uint64_t bytes = 0;
@@ -73,27 +73,27 @@ static enum status compare_manifest(const struct checkpoint *checkpoint, const s
                       " bytes); run.dir must be a folder that all machines share",
                       place, bytes, text->place, text->length);
     free(path);
-    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // rank 0 has read it: this is no damage
+    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // not damage: rank 0 has read it
 }
 
-static enum status take_over_manifest(struct checkpoint *checkpoint, const struct manifest_text *text) {
+static enum status check_manifest(struct checkpoint *checkpoint, const struct manifest_text *text) {
     TRY(compare_manifest(checkpoint, text));
     return manifest_parse(checkpoint, text->json, text->length, text->place);
 }
 
-// Every rank makes the same collectives, whatever its file system holds.
+// The collectives are the same on every rank, whatever its file system holds.
 static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
                                  struct manifest_text *text) {
     TRY(ranks_agree(comm, ranks_is_root(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
     if (!comm || comm->world == 1)
         return STATUS_OK;
-    TRY(share_manifest(comm, text));
-    return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : take_over_manifest(checkpoint, text));
+    TRY(broadcast_manifest(comm, text));
+    return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : check_manifest(checkpoint, text));
 }
 
 // ---- opening
 
-// This rank's part of the files.
+// Verifies every world-th file, from this rank's number on.
 static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm) {
     for (int i = comm ? comm->rank : 0; i < checkpoint->n_files; i += comm ? comm->world : 1)
         TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i], comm));

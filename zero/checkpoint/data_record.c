@@ -1,4 +1,5 @@
-// In and out of JSON. What is read was sealed with the manifest; its bounds are checked all the same.
+// See zero/checkpoint/data_record.h. The JSON was sealed with the manifest; its bounds are checked all the
+// same.
 #include "zero/checkpoint/data_record.h"
 
 #include <inttypes.h>
@@ -21,7 +22,7 @@ static enum status add_order(struct data_record *record, const struct data_order
     struct data_order *grown =
         realloc(record->orders, ((size_t)record->n_orders + 1) * sizeof *record->orders);
     if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for the record of the data");
+        return FAIL(STATUS_FAILED, "out of memory for the data record");
     record->orders = grown;
     record->orders[record->n_orders++] = *order;
     return STATUS_OK;
@@ -37,7 +38,7 @@ enum status data_record_begin_order(struct data_record *record, int64_t step, co
     return add_order(record, &(struct data_order){step, train->n_shards, train->n_tokens, train->digest});
 }
 
-// ---- out
+// ---- printing
 
 static void print_identity(const struct identity *identity, struct text *out) {
     text_add(out,
@@ -134,7 +135,7 @@ static enum status parse_order(struct data_order *order, const cJSON *item, int6
 enum status data_record_parse(struct data_record *record, const cJSON *manifest, int64_t step,
                               const char *source) {
     const cJSON *data, *object, *array, *item;
-    if (!cJSON_GetObjectItemCaseSensitive(manifest, "data")) // of an earlier version
+    if (!cJSON_GetObjectItemCaseSensitive(manifest, "data")) // written by an earlier version
         return STATUS_OK;
     TRY(json_get_object(manifest, "data", source, &data));
     TRY(json_get_object(data, "train", source, &object));

@@ -1,8 +1,7 @@
-// What a checkpoint records of the data that its run has trained on: "data" in the manifest.
+// What a checkpoint records about the data that its run was trained on: "data" in the manifest.
 //   train, val   identity of the shards (val absent without data.val)
 //   orders       the steps at which an order of training sequences began: step 0, and each step at which
-//   changed
-//                data was accepted (checkpoint.accept_new_data)
+//                changed data was accepted (checkpoint.accept_new_data)
 // Absent in checkpoints of earlier versions; then any data is accepted.
 #ifndef ZERO_ZERO_CHECKPOINT_DATA_RECORD_H
 #define ZERO_ZERO_CHECKPOINT_DATA_RECORD_H
@@ -17,20 +16,21 @@ struct data_order {
 };
 
 struct data_record {
-    struct identity train, val; // val of no shards: none
+    struct identity train, val; // val without shards: none
     struct data_order *orders;
     int n_orders; // 0: nothing is recorded
 };
 
 void data_record_free(struct data_record *record);
-// Adds an order that begins at `step`, or replaces one that began there. record->train becomes a copy of
-// `train`.
+// Adds an order that begins at `step`, or replaces the one that began there, and copies `train`.
 enum status data_record_begin_order(struct data_record *record, int64_t step,
                                     const struct identity *train) MUST_CHECK;
 
-// The manifest's member with its comma and newline; nothing where nothing is recorded (or `record` is NULL).
+// Appends the manifest's member with its comma and newline. Appends nothing if nothing is recorded, or
+// `record` is NULL.
 void data_record_print(const struct data_record *record, struct text *out);
-// Reads it; `step` is the checkpoint's. STATUS_INVALID names `source` and what is wrong.
+// Reads the member. `step` is the checkpoint's: later orders are refused. STATUS_INVALID names `source` and
+// what is wrong.
 enum status data_record_parse(struct data_record *record, const cJSON *manifest, int64_t step,
                               const char *source) MUST_CHECK;
 

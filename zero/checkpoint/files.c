@@ -36,7 +36,7 @@ static bool is_absent(int error) {
 
 static enum status cannot_open(const char *path, int error) {
     if (is_absent(error))
-        return FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is not whole", path, strerror(error));
+        return FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is incomplete", path, strerror(error));
     return FAIL(
         STATUS_FAILED,
         "%s: cannot be opened: %s; whether the checkpoint is good is not known until it can be read%s", path,
@@ -50,7 +50,7 @@ static void empty_slot(struct slot *slot) {
     *slot = (struct slot){0};
 }
 
-// Closes the file that was used longest ago; false when none is open.
+// Closes the least recently used file; false when none is open.
 static bool close_oldest(struct checkpoint_files *files) {
     struct slot *oldest = NULL;
     for (int i = 0; i < CHECKPOINT_OPEN_FILES; i++)
@@ -61,7 +61,7 @@ static bool close_oldest(struct checkpoint_files *files) {
     return oldest != NULL;
 }
 
-// When the process has too many open files, closes cached ones (of `files`, or NULL) and tries again.
+// If the process has too many open files, closes cached ones (of `files`, which may be NULL) and tries again.
 // O_NONBLOCK: opening a FIFO must not wait for a writer.
 static int open_descriptor(struct checkpoint_files *files, const char *path) {
     int descriptor;
@@ -80,13 +80,13 @@ static enum status open_regular(struct checkpoint_files *files, const char *path
     if (fstat(*descriptor, information) != 0)
         status = FAIL(STATUS_FAILED, "%s: cannot be examined: %s", path, strerror(errno));
     else if (!S_ISREG(information->st_mode))
-        status = FAIL(STATUS_INVALID, "%s: is not a regular file; the checkpoint is not whole", path);
+        status = FAIL(STATUS_INVALID, "%s: is not a regular file; the checkpoint is incomplete", path);
     if (status != STATUS_OK)
         close(*descriptor);
     return status;
 }
 
-// Reads until `bytes` are there or the file ends.
+// Reads `bytes`, or up to the end of the file: *got.
 static enum status read_at(int descriptor, const char *path, uint64_t offset, void *out, size_t bytes,
                            size_t *got) {
     for (*got = 0; *got < bytes;) {
@@ -146,7 +146,7 @@ enum status checkpoint_path_look(const char *path, enum checkpoint_path_kind *ki
     return STATUS_OK;
 }
 
-// ---- a few at a time
+// ---- the cache of descriptors
 
 enum status checkpoint_files_new(const char *folder, struct checkpoint_files **out) {
     struct checkpoint_files *files = calloc(1, sizeof *files);
@@ -173,7 +173,7 @@ void checkpoint_files_delete(struct checkpoint_files *files) {
     free(files);
 }
 
-// A free slot, or the one that was used longest ago.
+// A free slot, or the least recently used one.
 static struct slot *oldest_slot(struct checkpoint_files *files) {
     struct slot *oldest = &files->slots[0];
     for (int i = 1; i < CHECKPOINT_OPEN_FILES; i++)
@@ -185,12 +185,13 @@ static struct slot *oldest_slot(struct checkpoint_files *files) {
 static enum status check_identity(const char *path, struct checkpoint_file *file, const struct stat *found) {
     if ((uint64_t)found->st_size != file->bytes)
         return FAIL(STATUS_INVALID,
-                    "%s: has %jd bytes, its manifest says %" PRIu64 ": it was torn or altered", path,
+                    "%s: has %jd bytes, its manifest says %" PRIu64 ": it was truncated or altered", path,
                     (intmax_t)found->st_size, file->bytes);
     if (file->seen &&
         (file->device != found->st_dev || file->inode != found->st_ino ||
          file->modified_s != found->st_mtim.tv_sec || file->modified_ns != found->st_mtim.tv_nsec))
-        return FAIL(STATUS_FAILED, "%s: was replaced or altered while it was in use; start again", path);
+        return FAIL(STATUS_FAILED, "%s: was replaced or altered while it was in use; run the command again",
+                    path);
     file->seen = true;
     file->device = found->st_dev;
     file->inode = found->st_ino;
@@ -215,7 +216,7 @@ static enum status open_in_slot(struct checkpoint_files *files, struct checkpoin
     return STATUS_OK;
 }
 
-// Called with the lock held; the slot is good until it is released.
+// Called with the lock held. The slot is valid until the lock is released.
 static enum status find_slot(struct checkpoint_files *files, struct checkpoint_file *file, const char *path,
                              struct slot **out) {
     *out = NULL;

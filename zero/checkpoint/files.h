@@ -1,8 +1,9 @@
-// The data files of a checkpoint that is open for reading. Files are opened when they are read, and at most
-// CHECKPOINT_OPEN_FILES stay open, so that checkpoints of thousands of ranks need few descriptors. Statuses
-// separate damage from failure: STATUS_INVALID for a file that is absent or has wrong contents, STATUS_FAILED
-// for one that cannot be read (permissions, too many open files, I/O errors). Used by the checkpoint modules
-// only.
+// Reads the data files of an open checkpoint. Files are opened when they are first read, and at most
+// CHECKPOINT_OPEN_FILES stay open, so a checkpoint of thousands of ranks needs few descriptors. Used by the
+// checkpoint modules only.
+//
+// Statuses separate damage from failure: STATUS_INVALID for a file that is absent or has wrong contents,
+// STATUS_FAILED for one that cannot be read (permissions, too many open files, I/O errors).
 #ifndef ZERO_ZERO_CHECKPOINT_FILES_H
 #define ZERO_ZERO_CHECKPOINT_FILES_H
 
@@ -18,29 +19,29 @@
 struct checkpoint_file {
     char *name;
     uint64_t bytes, checksum; // as the manifest has them
-    // Identity of the file when this process first opened it: a replaced file is an error when it is
-    // reopened.
+    // Identity of the file when this process first opened it. Reopening a replaced file is an error.
     uint64_t device, inode;
     int64_t modified_s, modified_ns;
     bool seen;
 };
 
-// A cache of open descriptors, least recently used out first. Thread-safe.
+// A cache of open descriptors; the least recently used is closed first. Thread-safe.
 struct checkpoint_files;
 enum status checkpoint_files_new(const char *folder, struct checkpoint_files **out) MUST_CHECK;
 void checkpoint_files_delete(struct checkpoint_files *files); // NULL is fine
 
-// Reads the whole file and compares its size and checksum with the manifest's. comm: ranks that wait
-// meanwhile see that this one is at work; NULL: none do.
+// Reads the whole file and compares its size and checksum with the manifest's.
+//   comm   its other ranks see that this one makes progress; NULL: none wait
 enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
                                     struct comm *comm) MUST_CHECK;
+// Reads `bytes` from byte `offset` on.
 enum status checkpoint_files_read(struct checkpoint_files *files, struct checkpoint_file *file,
                                   uint64_t offset, size_t bytes, void *out) MUST_CHECK;
 
-// A small file, whole, with a NUL after it. Free *data.
+// Reads a small file whole and appends a NUL. Free *data.
 enum status checkpoint_file_read_all(const char *path, size_t max_bytes, char **data,
                                      size_t *bytes) MUST_CHECK;
-// The size of a file and its last n_tail bytes (fewer where the file is shorter: the rest is zero).
+// Reads the size of a file and its last n_tail bytes; if the file is shorter, the rest of `tail` is zero.
 enum status checkpoint_file_tail(const char *path, uint64_t *bytes, char *tail, size_t n_tail) MUST_CHECK;
 
 // What a path refers to, symbolic links followed. STATUS_FAILED when it cannot be examined.

@@ -1,5 +1,5 @@
-// The folder of a run's checkpoints: listing them, choosing the newest good one (rank 0 chooses for all),
-// pruning, and clearing away what killed writers and other runs left. Relies on the names alone: step-N is a
+// The folder of a run's checkpoints: lists them, chooses the newest good one (rank 0 chooses for all), prunes
+// old ones, and removes what killed writers and other runs left behind. Names alone decide: step-N is a
 // checkpoint, anything else is not.
 #include <dirent.h>
 #include <errno.h>
@@ -31,10 +31,10 @@ bool checkpoint_is_folder(const char *path) {
 
 // ---- listing
 
-#define MOST_DIGITS 15 // what a step is allowed to have
+#define MOST_DIGITS 15 // of a step
 
-// The step of a folder's name, or -1 when it is no checkpoint's. Only the name that checkpoint_path gives
-// counts: a second name of the same step would be chosen as one and opened as the other.
+// The step that a folder's name stands for, or -1 if it is no checkpoint. Only the name that checkpoint_path
+// gives counts: under a second name for the same step, one folder would be chosen and the other opened.
 static int64_t step_of(const char *name) {
     static const char prefix[] = "step-";
     char canonical[sizeof prefix + MOST_DIGITS + 8];
@@ -54,7 +54,7 @@ static int compare_steps(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Calls `visit` with each name in the folder. An absent folder has none. An error of readdir is a failure,
+// Calls `visit` with each name in the folder; an absent folder has none. An error of readdir is a failure,
 // not the end of the list.
 static enum status visit_names(const char *folder, enum status (*visit)(void *context, const char *name),
                                void *context) {
@@ -125,14 +125,14 @@ bool checkpoint_holds_steps(const char *path) {
 
 // ---- choosing
 
-// Rank 0's decision, broadcast. step -1: there is no (further) checkpoint to try.
+// Rank 0's decision, which it broadcasts. step -1: there is no further checkpoint to try.
 struct choice {
     int64_t step;
     int64_t n_listed;
     char place[RANKS_PLACE]; // the folder, as rank 0 sees it
 };
 
-// When rank 0 finds no checkpoint, a rank that finds one sees another folder.
+// Rank 0 has found no checkpoint: a rank that finds one sees another folder.
 static enum status check_none_here(const char *checkpoints_folder, const struct choice *choice) {
     int64_t *steps;
     int n_steps;
@@ -160,7 +160,8 @@ static enum status open_step(struct comm *comm, const char *checkpoints_folder, 
     return status;
 }
 
-// Tries rank 0's list, newest first, on all ranks. The number of collectives depends on rank 0's list only.
+// Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends on
+// that list only.
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
                                int n_steps, struct checkpoint **out) {
     struct choice choice = {.n_listed = n_steps};
@@ -169,13 +170,13 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
         choice.step = n_damaged < n_steps ? steps[n_steps - 1 - n_damaged] : -1;
         TRY(ranks_broadcast(comm, &choice, sizeof choice));
         if (choice.n_listed == 0)
-            return ranks_agree(comm,
-                               ranks_is_root(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
+            return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK
+                                                         : check_none_here(checkpoints_folder, &choice));
         if (choice.step < 0)
             return FAIL(STATUS_INVALID,
                         "%s: no good checkpoint: %" PRId64
-                        " found, all damaged (see the warnings above); restore one from a copy, or move the "
-                        "folder away to start anew",
+                        " found, all damaged (see the warnings above); restore one from a backup, or move "
+                        "the folder away to start over",
                         checkpoints_folder, choice.n_listed);
         enum status status = open_step(comm, checkpoints_folder, choice.step, out);
         if (status != STATUS_INVALID)
@@ -192,7 +193,8 @@ enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_fo
     int64_t *steps = NULL;
     int n_steps = 0;
     *out = NULL;
-    enum status status = ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
+    enum status status =
+        ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
     status = ranks_agree(comm, status);
     if (status == STATUS_OK)
         status = open_chosen(comm, checkpoints_folder, steps, n_steps, out);
@@ -210,22 +212,21 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
         status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
         free(steps);
         if (status == STATUS_OK && n_steps > 0)
-            status =
-                FAIL(STATUS_INVALID,
-                     "checkpoint.resume is never, but %s holds %d checkpoint%s; name another run.dir, or "
-                     "remove the folder",
-                     checkpoints_folder, n_steps, n_steps == 1 ? "" : "s");
+            status = FAIL(STATUS_INVALID,
+                          "checkpoint.resume is never, but %s holds %d checkpoint%s; set another run.dir, or "
+                          "remove the folder",
+                          checkpoints_folder, n_steps, n_steps == 1 ? "" : "s");
     }
     TRY(ranks_agree(comm, status));
     TRY(ranks_broadcast(comm, &choice, sizeof choice));
     return ranks_agree(comm, ranks_is_root(comm) ? STATUS_OK : check_none_here(checkpoints_folder, &choice));
 }
 
-// ---- a path that the user gives
+// ---- opening a path of the command line
 
 enum named { NAMED_CHECKPOINT, NAMED_RUN, NAMED_STEPS };
 
-static enum status find_out(const char *path, const char *checkpoints, int *named) {
+static enum status find_kind_of_path(const char *path, const char *checkpoints, int *named) {
     enum checkpoint_path_kind kind;
     TRY(checkpoint_path_look(path, &kind));
     if (kind == CHECKPOINT_PATH_ABSENT)
@@ -235,7 +236,7 @@ static enum status find_out(const char *path, const char *checkpoints, int *name
         return STATUS_OK;
     }
     TRY(checkpoint_path_look(checkpoints, &kind));
-    // The folder of checkpoints itself is what tab completion often stops at.
+    // Accept the checkpoints folder itself: tab completion often stops there.
     *named = kind == CHECKPOINT_PATH_FOLDER ? NAMED_RUN : NAMED_STEPS;
     return STATUS_OK;
 }
@@ -243,7 +244,7 @@ static enum status find_out(const char *path, const char *checkpoints, int *name
 static enum status open_named(struct comm *comm, const char *path, const char *checkpoints,
                               struct checkpoint **out) {
     int named = NAMED_CHECKPOINT;
-    TRY(ranks_agree(comm, ranks_is_root(comm) ? find_out(path, checkpoints, &named) : STATUS_OK));
+    TRY(ranks_agree(comm, ranks_is_root(comm) ? find_kind_of_path(path, checkpoints, &named) : STATUS_OK));
     TRY(ranks_broadcast(comm, &named, sizeof named));
     if (named == NAMED_CHECKPOINT)
         return checkpoint_open(comm, path, out);
@@ -267,7 +268,7 @@ enum status checkpoint_open_path(struct comm *comm, const char *path, struct che
     return status;
 }
 
-// ---- pruning and clearing away
+// ---- removing and renaming
 
 enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step) {
     if (keep <= 0)
@@ -309,7 +310,7 @@ static enum status set_aside(const char *checkpoints_folder, int64_t step) {
     }
     enum status status = from && to ? file_rename(from, to) : STATUS_FAILED;
     if (status == STATUS_OK)
-        log_info("%s is later than where this run goes on: it is now called %s", from, to);
+        log_info("%s is later than the step that this run resumes from; renamed it to %s", from, to);
     free(to);
     free(from);
     return status;

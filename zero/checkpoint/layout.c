@@ -1,5 +1,5 @@
-// See zero/checkpoint/layout.h. Everything here is linear in the number of spans, or logarithmic for a
-// lookup: 4,096 ranks and 256 layers have a million spans.
+// See zero/checkpoint/layout.h. Everything is linear in the number of spans, and lookups are logarithmic:
+// 4,096 ranks and 256 layers have a million spans.
 #include "zero/checkpoint/layout.h"
 
 #include <stdlib.h>
@@ -113,7 +113,7 @@ bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
     return false;
 }
 
-// The last of the unit's spans that begins at or before the element.
+// The last span of the unit that begins at or before the element.
 static int find_partition_span(const struct partition *partition, int unit, size_t element) {
     int low = partition->first_span[unit], high = partition->first_span[unit + 1];
     while (high - low > 1) {
@@ -137,7 +137,7 @@ static int compare_spans(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin ? 1 : x->end < y->end ? -1 : x->end > y->end;
 }
 
-// Sorted, the spans must cover every unit of every kind, once.
+// Checks that the sorted spans cover every unit of every kind once.
 static enum status check_cover(struct checkpoint_layout *layout, const char *source) {
     int i = 0, n_units = layout->params->n_units;
     for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++) {

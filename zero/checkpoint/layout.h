@@ -1,7 +1,7 @@
 // The layout of a checkpoint's data files: which file holds an element of a unit, and where. Two forms:
-//   regular   computed from the partition. A rank's file has its spans in order: of each span all
-//             kinds in turn, and after the first span of a unit the unit's factors
-//   listed    each span as a manifest lists it
+//   regular   computed from the partition. A rank's file has its spans in order: for each span all kinds in
+//             turn, and after the first span of a unit the second moments of the unit
+//   listed    each span where a manifest says
 // Lookups are logarithmic in the number of spans of a unit. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_LAYOUT_H
 #define ZERO_ZERO_CHECKPOINT_LAYOUT_H
@@ -15,8 +15,8 @@
 #include "zero/partition/partition.h"
 
 // What a checkpoint keeps of each unit, in file order. AdamW has the first three, SGD with momentum the first
-// two; Adafactor has master weights and factors, which are not elements of the unit:
-// zero/partition/second_moments.h says how many a unit has.
+// two. Adafactor has master weights and row and column second moments, which are not elements of the unit:
+// zero/partition/second_moments.h says how many there are.
 enum checkpoint_kind {
     CHECKPOINT_MASTER,
     CHECKPOINT_M,
@@ -25,7 +25,7 @@ enum checkpoint_kind {
     N_CHECKPOINT_KINDS
 };
 const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "factors"
-// How many values a unit has of a kind.
+// How many values of a kind a unit has.
 size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit);
 
 // Elements [begin, end) of a kind of a unit.
@@ -33,17 +33,17 @@ struct checkpoint_span {
     int unit;
     enum checkpoint_kind kind;
     size_t begin, end;
-    int file;        // index of the data file; that of a rank is its rank
+    int file;        // index of the data file; a rank's file has the rank's number
     uint64_t offset; // bytes
 };
 
 struct checkpoint_layout {
     const struct params *params;
-    int n_kinds; // of master, m, v
+    int n_kinds; // the first n_kinds of master, m, v
     bool has_factors;
     // Regular:
     const struct partition *partition; // NULL where spans are listed
-    struct partition made;             // *partition, where the layout made it
+    struct partition made;             // backs `partition` if the layout made it
     uint64_t *offsets;    // (partition->n_spans) where a span's first kind begins in its owner's file
     uint64_t *file_bytes; // (partition->world)
     // Listed:
@@ -52,36 +52,36 @@ struct checkpoint_layout {
     int *first_span; // (N_CHECKPOINT_KINDS * n_units + 1) of each kind and unit
 };
 
-// A regular layout of the caller's partition, which stays the caller's; or of the one that partition_init
-// makes.
+// Makes a regular layout: of the caller's partition, which must outlive the layout; or of the one that
+// partition_init gives for (kind, world).
 enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
                                    const struct partition *partition, int n_kinds,
                                    bool has_factors) MUST_CHECK;
 enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
                                    enum partition_kind kind, int world, int n_kinds,
                                    bool has_factors) MUST_CHECK;
-// A listed layout, which takes over `spans` (malloc), also after a failure. STATUS_INVALID, with `source`
-// named, unless the spans cover every element of every kind once.
+// Makes a listed layout and takes ownership of `spans` (from malloc), also after a failure. STATUS_INVALID,
+// which names `source`, unless the spans cover every element of every kind once.
 enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params, int n_kinds,
                                    bool has_factors, struct checkpoint_span *spans, int n_spans,
                                    const char *source) MUST_CHECK;
-void checkpoint_layout_free(struct checkpoint_layout *layout); // zeroed before: fine
+void checkpoint_layout_free(struct checkpoint_layout *layout); // a zeroed layout is fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);
-// The span from this element (begin == element) to the last one that follows it in the same file. False when
-// the unit has no such element.
+// Finds the span that starts at `element` (out->begin == element) and reaches as far as the values are
+// consecutive in one file. False when the unit has no such element.
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out);
-// Iterates over the spans of one rank's file in file order (rank -1: of all ranks). *cursor starts as zero.
-// False after the last span. Regular layouts only.
+// Iterates over the spans of one rank's file in file order (rank -1: of all ranks). Zero *cursor to start.
+// Returns false after the last span. Regular layouts only.
 struct checkpoint_layout_cursor {
     int span, kind;
 };
 bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
                             struct checkpoint_layout_cursor *cursor, struct checkpoint_span *out);
 
-// A digest of all spans and their owners. The manifest stores it, so that a version of the program whose
-// partition_init divides differently refuses the checkpoint instead of reading wrong values.
+// Digest of all spans and their owners. The manifest stores it, so that a version of the program whose
+// partition_init divides units differently refuses the checkpoint instead of reading wrong values.
 uint64_t checkpoint_partition_digest(const struct partition *partition);
 
 #endif

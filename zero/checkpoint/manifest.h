@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: what manifest.json says, made and checked. Used by zero/checkpoint only (and
-// by tests that forge one).
+// The manifest of a checkpoint: manifest_print.c writes manifest.json, manifest_parse.c reads and checks it.
+// Used by zero/checkpoint only (and by tests that forge one).
 //
 // Version 2 stores a partition's kind instead of its spans where partition_init yields the same partition:
 //   world, partition, alignment, unit_elements   the arguments of partition_init
@@ -7,35 +7,40 @@
 //   spans            instead of that digest, for any other partition: a list
 //   ranks            [bytes, "xxh3"] of each rank's file, rank-00000.bin and so on
 //   files            name, bytes and xxh3 of the other files (the tokenizer's)
-// zero/checkpoint/layout.h has the order of values in a rank's file. Version 1 is read too: it lists all
-// spans, and all files by name.
+// zero/checkpoint/layout.h defines the order of values in a rank's file. Version 1, which is read too, lists
+// all spans, and all files by name.
 #ifndef ZERO_ZERO_CHECKPOINT_MANIFEST_H
 #define ZERO_ZERO_CHECKPOINT_MANIFEST_H
 
 #include "base/text.h"
-#include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/format.h"
 
 #define MANIFEST_NAME           "manifest.json"
 #define MANIFEST_RANK_FILE      "rank-%05d.bin"
 #define MANIFEST_FORMAT         "zero.c checkpoint"
 #define MANIFEST_FORMAT_VERSION 2
 #define MANIFEST_MAX_BYTES      ((size_t)256 << 20)
-#define MANIFEST_SEAL_BYTES     40 // at the end: the checksum of all before it
+#define MANIFEST_SEAL_BYTES     40 // the last bytes: the checksum of all before them
 #define TOKENIZER_NAME          "tokenizer.tiktoken"
 
-// The whole text. `tokenizer`: "bytes", TOKENIZER_NAME or NULL. files: those of the ranks, then others;
-// layout: of contents->partition.
+// Appends the whole manifest to `out`.
+//   version     of the program
+//   tokenizer   "bytes", TOKENIZER_NAME or NULL
+//   files       (n_files) those of the ranks, then others
+//   layout      of contents->partition
 enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
                            const char *tokenizer, const struct checkpoint_file *files, int n_files,
                            const struct checkpoint_layout *layout, struct text *out) MUST_CHECK;
-// Ends a text that lacks its last member: adds "manifest_xxh3", the checksum of all before it, and the brace.
+// Completes a manifest that lacks only its seal: appends the last member, "manifest_xxh3" (the checksum of
+// all text before it), and the closing brace.
 void manifest_seal(struct text *text);
-
-// Prints that member and the brace for the text before them.
+// The seal of the text before it.
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]);
 
-// Fills everything but `path` and `open` from a manifest's text; `source` names it in messages. The
-// checkpoint must stay where it is from then on.
+// Fills all members of a checkpoint but `path` and `open` from a manifest's text. The checkpoint must not
+// move in memory afterwards.
+//   source   names the text in messages
+// STATUS_INVALID names what is wrong; STATUS_UNSUPPORTED: another version of the program wrote it.
 enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size_t length,
                            const char *source) MUST_CHECK;
 

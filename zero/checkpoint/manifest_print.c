@@ -1,4 +1,4 @@
-// Manifests out: see zero/checkpoint/manifest.h.
+// Writes manifests: zero/checkpoint/manifest.h.
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static void add_string_member(struct text *out, const char *key, const char *val
     text_add(out, ",\n");
 }
 
-// Absent where losses are not scaled.
+// Prints nothing if losses are not scaled.
 static void print_loss_scale(const struct loss_scale *loss_scale, struct text *out) {
     char scale[32];
     if (loss_scale->scale > 0)
@@ -52,7 +52,7 @@ static void print_tensors(const struct params *params, struct text *out) {
     text_add(out, "\n  ],\n");
 }
 
-// Whether a reader gets the same partition from partition_init.
+// *regular: whether partition_init gives a reader the same partition.
 static enum status compare_regular(const struct checkpoint_contents *contents, uint64_t digest,
                                    bool *regular) {
     struct partition made;

@@ -1,16 +1,16 @@
-// Decisions of the ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
-// outcome without ending the job. comm NULL: this process alone. Used by the checkpoint modules and
-// the run folder.
+// Decisions of ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
+// outcome without ending the run. comm NULL: this process alone. Used by the checkpoint modules and the run
+// folder.
 #ifndef ZERO_ZERO_CHECKPOINT_RANKS_H
 #define ZERO_ZERO_CHECKPOINT_RANKS_H
 
 #include "zero/comm/comm.h"
 
-bool ranks_is_root(const struct comm *comm); // rank 0
-enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;
-enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // broadcasts rank 0's
+bool ranks_is_root(const struct comm *comm);                                         // rank 0
+enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;           // comm_agree
+enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // rank 0's data
 
-// "host:/whole/path", for messages about what two ranks see.
+// Prints "host:/absolute/path", for messages that compare what two ranks find at a path.
 #define RANKS_PLACE 1024
 void ranks_describe_place(const char *path, char out[RANKS_PLACE]);
 

@@ -1,5 +1,5 @@
-// Writing checkpoints. Each rank's file goes through one bounce buffer, a chunk at a time, and is hashed on
-// the way; nothing becomes visible under its real name before all ranks have all of it on the disk.
+// Writes checkpoints. Each rank writes its file through one bounce buffer, a chunk at a time, and hashes it
+// on the way. The checkpoint gets its real name only after all ranks have flushed their files to disk.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/manifest.h"
 
-// Other ranks wait for this one's file: one flush of all of it could look like a hang.
+// Bytes between flushes. Other ranks wait for this one's file, and flushing all of it at once could look like
+// a hang.
 #define SYNC_BYTES ((uint64_t)256 << 20)
 
 static const char *program_version = "unknown";
@@ -21,20 +22,20 @@ void checkpoint_set_version(const char *version) {
     program_version = version;
 }
 
-// A checkpoint on its way to the disk.
+// A checkpoint being written.
 struct writing {
     const struct checkpoint_contents *contents;
     const char *folder; // of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
-    struct checkpoint_file *files; // of all ranks, and the tokenizer's
+    struct checkpoint_file *files; // (world + 1) of all ranks, and the tokenizer's
     char (*names)[32];
 };
 
 // ---- one rank's file
 
-// The bits of the least magnitude that is infinite (or NaN) as a type, after rounding to nearest: 65520 for
-// fp16. Master weights must be finite as the type that the model computes in: otherwise the run is as dead as
+// The fp32 bits of the least magnitude that rounds to infinity in the dtype that a kind must be finite in:
+// 65520 for fp16. Master weights must be finite in the compute dtype: otherwise the next step is as lost as
 // with a NaN.
 static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum checkpoint_kind kind) {
     enum dtype type = kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32;
@@ -43,7 +44,8 @@ static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum c
                                 : UINT32_C(0x7f800000);
 }
 
-// Bits from `infinity` on carry into the sign bit. Additions and ORs vectorise on every instruction set.
+// Magnitudes from `infinity` on carry into the sign bit. Additions and ORs vectorize on every instruction
+// set.
 static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     uint32_t carries = 0;
     for (size_t i = 0; i < n; i++) {
@@ -54,7 +56,7 @@ static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     return carries >> 31 == 0;
 }
 
-// The tensor that contains an element of a unit; padding belongs to the tensor before it.
+// The tensor that contains an element of a unit; padding counts as the tensor before it.
 static const char *tensor_name(const struct params *params, int unit, size_t element) {
     const struct param_unit *u = &params->units[unit];
     int i = u->first_param + u->n_params - 1;
@@ -63,7 +65,8 @@ static const char *tensor_name(const struct params *params, int unit, size_t ele
     return params->params[i].name;
 }
 
-// A checkpoint of such values would be the newest, and pruning would remove good ones in its favour.
+// Refuses values that are not finite: their checkpoint would become the newest, and pruning would remove good
+// ones.
 static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
                                  size_t begin, const float *values) {
     const struct checkpoint_contents *contents = writing->contents;
@@ -79,7 +82,7 @@ static enum status refuse_values(const struct writing *writing, const struct che
     int64_t *steps;
     int n_steps;
     if (checkpoint_list(writing->folder, &steps, &n_steps) == STATUS_OK && n_steps > 0)
-        snprintf(before, sizeof before, "the last good one, of step %" PRId64 ", stands", steps[n_steps - 1]);
+        snprintf(before, sizeof before, "the last good one is that of step %" PRId64, steps[n_steps - 1]);
     free(steps);
     return FAIL(
         STATUS_FAILED,
@@ -105,7 +108,7 @@ static enum status write_span(const struct writing *writing, struct file_writer 
         if (writer->bytes / SYNC_BYTES != (writer->bytes - bytes) / SYNC_BYTES)
             file_sync(writer);
         if (writer->error)
-            return STATUS_OK; // a full disk: file_commit tells of it
+            return STATUS_OK; // a full disk, for example: file_commit reports it
     }
     return STATUS_OK;
 }
@@ -138,7 +141,7 @@ done:
 
 // ---- what rank 0 adds
 
-// What tokenizer_save wrote is read back for its checksum: it is small.
+// Reads the saved file back for its checksum: it is small.
 static enum status write_tokenizer(const char *path, const struct tokenizer *tokenizer,
                                    struct checkpoint_file *file) {
     TRY(tokenizer_save(tokenizer, path));
@@ -185,7 +188,8 @@ static enum status finish_folder(struct writing *writing) {
     return status;
 }
 
-// Gives the finished folder its name; one that has the name already steps aside first and is removed last.
+// Gives the finished folder its name. A checkpoint that has the name is first renamed, and removed at the
+// end.
 static enum status publish(const char *folder, const char *temporary, const char *replaced,
                            const char *final) {
     bool exists = file_exists(final);
@@ -196,14 +200,14 @@ static enum status publish(const char *folder, const char *temporary, const char
     enum status status = file_rename(temporary, final);
     if (status != STATUS_OK) {
         if (exists && file_rename(replaced, final) != STATUS_OK)
-            log_warning("the checkpoint %s is now called %s", final, replaced);
+            log_warning("the checkpoint %s could not be restored to its name; it is now %s", final, replaced);
         return status;
     }
     TRY(file_sync_folder(folder));
     return exists ? file_remove_tree(replaced) : STATUS_OK;
 }
 
-// ---- all ranks together
+// ---- all ranks
 
 static enum status writing_init(struct writing *writing, const char *folder,
                                 const struct checkpoint_contents *contents) {
@@ -240,7 +244,7 @@ static enum status make_folder(const char *folder, const struct writing *writing
     TRY(file_make_folders(folder));
     TRY(file_remove_tree(writing->temporary));
     if (mkdir(writing->temporary, 0777) != 0)
-        return FAIL(STATUS_FAILED, "cannot make the folder %s: %s", writing->temporary, strerror(errno));
+        return FAIL(STATUS_FAILED, "cannot create the folder %s: %s", writing->temporary, strerror(errno));
     return STATUS_OK;
 }
 
@@ -249,7 +253,7 @@ static enum status write_own_file(struct writing *writing) {
     if (!file_is_folder(writing->temporary))
         return FAIL(
             STATUS_FAILED,
-            "%s, which rank 0 has made, is not there: run.dir must be in a file system that all machines "
+            "%s, which rank 0 has created, is not there: run.dir must be in a file system that all machines "
             "share",
             writing->temporary);
     char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
@@ -297,7 +301,7 @@ static enum status check_written(struct writing *writing, int rank, const struct
     return status;
 }
 
-// Each rank knows its file's size and checksum; the manifest wants all.
+// Brings the size and checksum of every rank's file to rank 0, for the manifest.
 static enum status gather_files(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
     const struct checkpoint_file *own = &writing->files[comm->rank];
@@ -335,7 +339,7 @@ enum status checkpoint_write(const char *checkpoints_folder, const struct checkp
     if (status == STATUS_OK) {
         status = write_together(checkpoints_folder, &writing);
         if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
-            log_warning("%s is left over from a checkpoint that could not be written", writing.temporary);
+            log_warning("%s, of the checkpoint that failed, could not be removed", writing.temporary);
     }
     writing_free(&writing);
     return status;

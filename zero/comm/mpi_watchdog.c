@@ -159,7 +159,7 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
         return;
     snprintf(message, sizeof message,
              "collective %" PRIu64 " is %s here, but %s on rank %d: the ranks are in different collectives. "
-                                   "Start all of them with the same "
+             "Start all of them with the same "
              "program, options and files",
              call, comm_collective_name(here), comm_collective_name(there), peer);
     mpi_abort(comm, STATUS_FAILED, message); // not printed here: both ranks notice it

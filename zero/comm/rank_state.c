@@ -1,5 +1,5 @@
-// Relaxed atomics: a reader of another process wants a recent value of each member, not a consistent whole.
-// Only a call's name must be there before its number counts.
+// See zero/comm/rank_state.h. Relaxed atomics suffice: a reader in another process wants a recent value of
+// each member, not a consistent snapshot. Only a collective's name must be visible before its number counts.
 #include "zero/comm/rank_state.h"
 
 #include "base/clock.h"
@@ -62,7 +62,7 @@ void rank_state_report(const struct rank_state *state, struct rank_report *out) 
     }
 }
 
-// Half of the history: the other half may be overwritten while a report is made.
+// Only half of the history counts: the other half may be overwritten while a report is made.
 bool report_collective(const struct rank_report *report, uint64_t number, enum comm_collective *out) {
     if (number >= report->n_issued || report->n_issued - number > STATE_HISTORY / 2)
         return false;

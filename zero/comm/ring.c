@@ -1,5 +1,6 @@
-// Rings in shared memory. Waiting is by futex, after a moment of looking where there is a core to spare: on a
-// machine with fewer cores than threads a rank that spins takes the core of the rank that it waits for.
+// See zero/comm/ring.h. A wait spins briefly where every rank has a processor of its own, then sleeps on a
+// futex. On a machine with fewer cores than ranks, a rank that spins takes the core of the rank that it waits
+// for.
 #include "zero/comm/ring.h"
 
 #include <linux/futex.h>
@@ -8,14 +9,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LARGEST_CHUNK  ((size_t)256 << 10) // stays in a core's second-level cache
+#define LARGEST_CHUNK  ((size_t)256 << 10) // fits a core's L2 cache
 #define SMALLEST_CHUNK ((size_t)16 << 10)
-#define ALL_CHUNKS     ((size_t)64 << 20) // one from each other rank
-#define NAP_NS         10000000           // between looks at whether somebody failed
+#define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
+#define NAP_NS         10000000           // the longest sleep, after which the caller checks for failures
 
 size_t link_chunk_bytes(int world) {
-    size_t share = ALL_CHUNKS / (size_t)(world > 1 ? world - 1 : 1);
-    size_t bytes = share < SMALLEST_CHUNK ? SMALLEST_CHUNK : share > LARGEST_CHUNK ? LARGEST_CHUNK : share;
+    size_t most = ALL_CHUNKS / (size_t)(world > 1 ? world - 1 : 1);
+    size_t bytes = most < SMALLEST_CHUNK ? SMALLEST_CHUNK : most > LARGEST_CHUNK ? LARGEST_CHUNK : most;
     return bytes / SMALLEST_CHUNK * SMALLEST_CHUNK;
 }
 
@@ -50,7 +51,7 @@ struct ring *mailbox_control_ring(struct mailbox *mailbox, int linked, int sende
 }
 
 void mailbox_init(struct mailbox *mailbox, int linked, size_t chunk_bytes) {
-    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // and every page is there from now on
+    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // which also touches every page
     rank_state_init(&mailbox->state);
 }
 
@@ -76,7 +77,7 @@ const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes)
     return place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
 }
 
-// The lock-free counts are what futexes compare: no wake is lost between the look and the sleep.
+// A futex compares the ring's own count, so no wake-up is lost between the look and the sleep.
 static void sleep_while(atomic_uint *word, unsigned value) {
     const struct timespec most = {.tv_nsec = NAP_NS};
     syscall(SYS_futex, word, FUTEX_WAIT, value, &most, NULL, 0);

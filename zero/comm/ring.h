@@ -1,6 +1,6 @@
-// Inside communication: links that carry chunks of bytes between two ranks, in order. Ranks on one machine
-// share memory: each has a mailbox with one ring for every sender, so a chunk is copied once and summed where
-// it lies. Knows nothing of MPI or of collectives.
+// Links through shared memory: rings that carry chunks of bytes from one rank to another, in order. Each rank
+// has a mailbox with one ring per sender, so a chunk is copied once, into the receiver's memory, and summed
+// there. Knows nothing of MPI or of collectives.
 #ifndef ZERO_ZERO_COMM_RING_H
 #define ZERO_ZERO_COMM_RING_H
 
@@ -12,62 +12,72 @@
 #include "base/status.h"
 #include "zero/comm/rank_state.h"
 
-#define LINK_DEPTH     2 // chunks under way in each direction: one being filled, one being read
+#define LINK_DEPTH     2 // chunks per direction: one being filled, one being read
 #define LINK_ALIGNMENT 64
-#define LINK_PAGE      65536 // the largest page of any system that this runs on
+#define LINK_PAGE      65536 // the largest page of any supported system
 #define LINK_MESSAGE   2048
-#define LINK_SPINS     1000 // some tens of microseconds: what waking up would take
+#define LINK_SPINS     1000 // some tens of microseconds: as long as a wake-up takes
 
-// What heads each chunk: the collective that it is part of, and its payload.
+// Precedes each chunk, in rings and in messages: its collective, and the bytes of its payload.
 struct link_header {
     uint64_t call;
     uint32_t collective, bytes;
 };
-#define LINK_HEADER LINK_ALIGNMENT // room for it
+#define LINK_HEADER LINK_ALIGNMENT // bytes reserved for it
 
-// One sender, one receiver. A count differs from the other by the chunks that lie in the ring.
+// One sender, one receiver. The chunks in the ring are those produced and not yet consumed.
 struct ring {
     _Alignas(LINK_ALIGNMENT) atomic_uint produced;
     _Alignas(LINK_ALIGNMENT) atomic_uint consumed;
     _Alignas(LINK_ALIGNMENT) char chunks[]; // LINK_DEPTH of them, each behind its header
 };
 
-// A failure as it is told. The rank that failed may not be the one that tells.
+// A failure, as ranks report it to each other. The rank that reports it may not be the one that failed.
 struct failure_note {
     int rank, status;
-    bool gone; // it takes part in nothing any more: killed, or hanging. Who found it has printed the message
+    bool gone; // the rank is dead or hangs and takes part in nothing any more; its finder prints the message
     char message[LINK_MESSAGE];
 };
 
-// What a rank shows to the others on its machine. The rings of its senders follow: for bulk calls, then for
-// control calls.
+// The memory that a rank shares with the others on its machine. The rings of its senders follow: those of
+// bulk collectives first, then those of control collectives.
 struct mailbox {
     struct rank_state state;
-    atomic_int failed_by; // rank + 1 of the one whose `note` tells of a failure
+    atomic_int failed_by; // 1 + the rank whose `note` describes a failure; 0: none
     struct failure_note note;
-    atomic_int speaker; // of the machine's first rank: who tells the user, rank + 1
+    atomic_int speaker; // used in the mailbox of the machine's first rank: 1 + the rank that prints a failure
 };
 
-// Payload of a chunk: of bulk calls, smaller where a rank has many links; of control calls.
+// Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links.
 size_t link_chunk_bytes(int world);
 #define LINK_CONTROL_BYTES ((size_t)4096 - LINK_HEADER)
+
+// ---- mailboxes
+//
+//   linked        ranks of the machine that share memory, this one included
+//   chunk_bytes   link_chunk_bytes
+//   sender        the sender's index among the other ranks of the machine, 0 to linked - 2
+
 size_t mailbox_bytes(int linked, size_t chunk_bytes);
-// With the pages that a mailbox has to itself: pinning is by the page.
+// In whole pages, which the mailbox has to itself: memory is page-locked by the page.
 size_t mailbox_pages_bytes(int linked, size_t chunk_bytes);
-size_t link_pages_bytes(size_t bytes); // in whole pages
-// sender: its place among the others on the machine, 0 to linked - 2.
+size_t link_pages_bytes(size_t bytes); // rounds up to whole pages
 struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes);
 struct ring *mailbox_control_ring(struct mailbox *mailbox, int linked, int sender, size_t chunk_bytes);
 void mailbox_init(struct mailbox *mailbox, int linked, size_t chunk_bytes);
 
-// Whether the chunk that comes next can be written (sender) or read (receiver); its place.
+// ---- rings
+//
+// The sender waits until it can push, fills the header and payload at the push place, and calls ring_pushed.
+// The receiver waits until it can pull, reads at the pull place, and calls ring_pulled.
+
 bool ring_can_push(const struct ring *ring);
 bool ring_can_pull(const struct ring *ring);
 struct link_header *ring_push_place(struct ring *ring, size_t chunk_bytes);
 const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes);
 void ring_pushed(struct ring *ring);
 void ring_pulled(struct ring *ring);
-// Looks `spins` times and then sleeps until the other side has moved, at most for some milliseconds.
+// Looks `spins` times, then sleeps until the other side moves, 10 ms at most. May return early: look again.
 void ring_wait_to_push(struct ring *ring, int spins);
 void ring_wait_to_pull(struct ring *ring, int spins);
 

@@ -301,8 +301,9 @@ static void test_values_that_are_not_finite(void **state) {
             expect_step(task.step);
             continue;
         }
-        expect_failure(STATUS_FAILED, FACTS("rank", name, cases[i].name, "(unit 1, h.0.", "not finite as",
-                                            cases[i].type, "no checkpoint of step 9", "of step 6, stands"));
+        expect_failure(STATUS_FAILED,
+                       FACTS("rank", name, cases[i].name, "(unit 1, h.0.", "not finite as", cases[i].type,
+                             "no checkpoint of step 9", "the last good one is that of step 6"));
         expect_only_step_6();
     }
 }

@@ -13,6 +13,7 @@
 
 #include "tests/support/damage.h"
 #include "tests/support/expect.h"
+#include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/manifest.h"
 
 #define RANKS 3

@@ -1,6 +1,6 @@
-// Manifests in: zero/checkpoint/manifest.h. What is read may be torn, altered or made up: its own checksum
-// comes first, then every member is held against its bounds and against the table of parameters that the
-// model's sizes give. Relies on cJSON.
+// Reads and checks manifests: zero/checkpoint/manifest.h. The text may be truncated, altered or forged. Its
+// own checksum is checked first, then every member against its bounds and against the table of parameters
+// that the model's sizes give. Relies on cJSON.
 #include "zero/checkpoint/manifest.h"
 
 #include <inttypes.h>
@@ -16,15 +16,16 @@
 
 static enum status check_seal(const char *json, size_t length, const char *source) {
     if (length < MANIFEST_SEAL_BYTES)
-        return FAIL(STATUS_INVALID, "%s: %zu bytes are too few for a checkpoint's manifest; it is torn",
+        return FAIL(STATUS_INVALID, "%s: %zu bytes are too few for a checkpoint's manifest; it is truncated",
                     source, length);
     size_t sealed = length - MANIFEST_SEAL_BYTES;
     char expected[MANIFEST_SEAL_BYTES + 1];
     manifest_print_seal(json, sealed, expected);
     if (memcmp(json + sealed, expected, MANIFEST_SEAL_BYTES) != 0)
-        return FAIL(STATUS_INVALID,
-                    "%s: does not end with its own checksum: it was torn or altered since it was written",
-                    source);
+        return FAIL(
+            STATUS_INVALID,
+            "%s: does not end with its own checksum: it was truncated or altered since it was written",
+            source);
     return STATUS_OK;
 }
 
@@ -63,8 +64,8 @@ static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root,
     return params_init(&checkpoint->params, &model);
 }
 
-static enum status parse_head(struct checkpoint *checkpoint, const cJSON *root, const char *source,
-                              int *format_version) {
+static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                                int *format_version) {
     const char *text;
     int64_t version, world;
     TRY(json_get_string(root, "format", source, &text));
@@ -108,7 +109,8 @@ static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *
     return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
 }
 
-// The kinds come in the order of their enum, none left out but, before the factors, the moments.
+// The kinds are in the order of their enum. None is missing, except that the moments may be when there are
+// second moments.
 static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array;
     TRY(json_get_array(root, "state", source, &array));
@@ -202,7 +204,7 @@ static enum status parse_rank_file(struct checkpoint_file *file, int rank, const
     return parse_hex(hex->valuestring, "xxh3", source, &file->checksum);
 }
 
-// Version 1 has all files in "files".
+// Version 1 lists all files in "files".
 static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source,
                                int format_version) {
     const cJSON *ranks = NULL, *files, *item;
@@ -278,7 +280,7 @@ static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON
                                   checkpoint->has_factors, spans, n, source);
 }
 
-// The partition depends on alignment and unit sizes: they must be those of this program.
+// Checks that alignment and unit sizes, on which the partition depends, are those of this program.
 static enum status check_units(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array, *item;
     size_t alignment;
@@ -326,7 +328,7 @@ static enum status parse_layout(struct checkpoint *checkpoint, const cJSON *root
                      : make_regular_layout(checkpoint, root, source);
 }
 
-// A copy of the tokenizer counts only when the manifest vouches for its bytes.
+// A copy of the tokenizer is used only if the manifest lists it, with its checksum.
 static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
     if (cJSON_IsNull(item))
@@ -352,8 +354,8 @@ static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
     enum status status = config_parse(&checkpoint->config, json, strlen(json), source);
     cJSON_free(json);
-    // The seal holds, so nothing is damaged: another version of the program wrote options that this one does
-    // not know.
+    // The seal is right, so nothing is damaged: another version of the program wrote options that this one
+    // does not know.
     return status == STATUS_INVALID ? STATUS_UNSUPPORTED : status;
 }
 
@@ -364,7 +366,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY(json_parse(json, length, source, &root));
     enum status status = STATUS_OK;
     int format_version = 0;
-    TRY_GOTO(parse_head(checkpoint, root, source, &format_version), done);
+    TRY_GOTO(parse_header(checkpoint, root, source, &format_version), done);
     TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
     TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);

@@ -1,0 +1,71 @@
+// The structs of the checkpoint format: what is written, and what an opened checkpoint holds. Functions are
+// in zero/checkpoint/checkpoint.h; the JSON is in zero/checkpoint/manifest.h.
+#ifndef ZERO_ZERO_CHECKPOINT_FORMAT_H
+#define ZERO_ZERO_CHECKPOINT_FORMAT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "configs/config.h"
+#include "data/tokenizer.h"
+#include "model/params.h"
+#include "zero/checkpoint/data_record.h"
+#include "zero/checkpoint/files.h"
+#include "zero/checkpoint/layout.h"
+#include "zero/comm/comm.h"
+#include "zero/partition/loss_scale.h"
+
+#define CHECKPOINT_CHUNK (1 << 20)
+
+// The source of the values. `read` copies fp32 values [begin, end) of a kind of a unit to host memory: a
+// device copy and its synchronization, or a memcpy. The values are within one span that this rank owns, or
+// second moments. Called in file order, for at most CHECKPOINT_CHUNK elements at a time.
+struct checkpoint_source {
+    void *context;
+    enum status (*read)(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                        float *out);
+};
+
+// What checkpoint_write writes.
+struct checkpoint_contents {
+    struct comm *comm;                 // all its ranks write together
+    const struct partition *partition; // who writes what
+    int64_t step;                      // optimizer steps done
+    int64_t tokens;                    // tokens trained on
+    const struct config *config;       // resolved
+    const struct params *params;
+    const struct tokenizer *tokenizer; // copied into the folder; NULL: none
+    enum dtype compute;                // the resolved precision.compute
+    int n_kinds;                       // 1: master weights; 2: and m; 3: and v
+    bool has_factors;                  // and second moments
+    struct loss_scale loss_scale;
+    const struct data_record *data; // NULL: nothing is recorded
+    struct checkpoint_source source;
+};
+
+// An opened checkpoint, every part of which was checked. Read-only for callers.
+struct checkpoint {
+    char *path; // of the folder
+    int64_t step, tokens;
+    struct config config; // as resolved when it was written
+    struct params params; // the table that its model sizes give
+    enum dtype compute;
+    char *version;    // of the program that wrote it
+    char *optimizer;  // "adamw", "sgd", ...
+    int n_kinds;      // as in checkpoint_contents
+    bool has_factors; // likewise
+    int world;        // number of ranks that wrote it
+    enum partition_kind partition;
+    struct loss_scale loss_scale;
+    struct data_record data;       // without orders in checkpoints of earlier versions
+    char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
+    struct checkpoint_file *files; // those of the ranks first
+    int n_files;
+    struct checkpoint_layout layout;
+    struct checkpoint_files *open; // the few that are open
+};
+
+#endif
