@@ -1,5 +1,5 @@
-// The collectives among 1, 2, 3 or 4 ranks against plain loops: exact bits of sums in rank order, odd sizes,
-// ranks that own nothing, calls under way while others are made, and failures that reach everybody.
+// Collectives among 1 to 4 ranks, compared with plain loops: exact bits of sums in rank order, odd sizes,
+// ranks that own nothing, many collectives in flight, and failures that reach every rank.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +10,11 @@ static struct comm *comm;
 static struct device *device;
 static struct stream stream;
 
-#define N_ELEMENTS 200003 // several chunks for each owner, none of them whole
+#define N_ELEMENTS 200003 // several chunks per owner, the last one not full
 #define N_SPANS    40
 
-// What rank r has at element i: any rank can say it. Magnitudes differ, so that the order of sums shows.
+// The value of element i on rank r, which any rank can compute. Magnitudes differ, so that bits depend on the
+// order of sums.
 static float share_of(int rank, size_t i, uint32_t call) {
     double scale = (double)(1 << (i * 7 + (size_t)rank * 5) % 13);
     return (float)(scale * rng_normal(17, call * 64 + (uint32_t)rank + 1, i));
@@ -33,8 +34,7 @@ static float sum_of(size_t i, uint32_t call, enum dtype type) {
     return sum;
 }
 
-// Spans of uneven sizes, dealt out so that with `idle` the last rank owns nothing. Out offsets count per
-// owner.
+// Spans of uneven sizes. With `idle` the last rank owns none. Out offsets count per owner.
 struct layout {
     struct comm_span spans[N_SPANS];
     struct comm_transfer transfer;
@@ -57,7 +57,7 @@ static void lay_out(struct layout *layout, size_t n, bool idle, bool in_place) {
     layout->transfer = (struct comm_transfer){layout->spans, N_SPANS, n};
 }
 
-// The bytes that this rank must have sent.
+// The bytes that this rank must send.
 static uint64_t expected_bytes(const struct layout *layout, size_t size, bool gather) {
     size_t own = layout->owned[comm->rank];
     return gather            ? own * size * ((uint64_t)comm->world - 1)
@@ -110,7 +110,7 @@ static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, boo
     free(in);
 }
 
-// Any number of doubles: every share's size, and several chunks of each.
+// Numbers of doubles that give shards of every size, up to several chunks each.
 static void test_all_reduce(void **state) {
     (void)state;
     static const size_t sizes[] = {0, 1, 2, 3, 5, 1000, 65536, N_ELEMENTS};
@@ -134,7 +134,7 @@ static void test_all_reduce(void **state) {
         uint64_t sent = comm->traffic.bytes[COMM_ALL_REDUCE] - before.bytes[COMM_ALL_REDUCE];
         together_true(comm, sent == comm_all_reduce_bytes(comm->rank, comm->world, n));
         double all = (double)sent;
-        together_ok(comm, comm_sum(comm, &all, 1)); // as a reduce-scatter and an all-gather send
+        together_ok(comm, comm_sum(comm, &all, 1)); // as many as a reduce-scatter and an all-gather send
         together_true(comm, all == 2.0 * (double)(n * sizeof(double)) * (comm->world - 1));
         together_true(comm, comm->traffic.calls[COMM_ALL_REDUCE] - before.calls[COMM_ALL_REDUCE] ==
                                 (comm->world > 1));
@@ -149,7 +149,7 @@ static void test_reduce_scatter(void **state) {
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int variant = 0; variant < 8 * N_COMPUTE_DTYPES; variant++) {
             bool in_place = variant & 2, accumulate = variant & 4;
-            if (in_place && accumulate) // the gradients of a step have one of both
+            if (in_place && accumulate) // gradients use one or the other
                 continue;
             reduce_once(sizes[s], (enum dtype)(variant / 8), variant & 1, in_place, accumulate, ++call);
         }
@@ -160,7 +160,8 @@ static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
     comm_work work;
     lay_out(&layout, n, idle, true);
     size_t size = dtype_size(type), bytes = (n + 1) * size;
-    // In place: what others own is not there yet. Otherwise each owner's elements stand at their own offsets.
+    // In place, the elements of other owners are not there yet. Otherwise each owner's elements have offsets
+    // of their own.
     char *out = calloc(1, bytes), *in = in_place ? out : calloc(1, bytes), *expected = malloc(bytes);
     assert_true(in && out && expected);
     for (size_t i = 0; i < n * size; i++)
@@ -188,8 +189,9 @@ static void test_all_gather(void **state) {
             gather_once(sizes[s], variant & 4 ? DTYPE_BF16 : DTYPE_F32, variant & 1, variant & 2);
 }
 
-// More calls under way than the queue holds, of both kinds, and small calls between them.
-static void test_many_calls_under_way(void **state) {
+// More bulk collectives in flight than the queue holds, of both kinds, with collectives on host memory
+// between.
+static void test_many_collectives_in_flight(void **state) {
     (void)state;
     enum { CALLS = 300, N = 997 };
     struct layout layout;
@@ -203,7 +205,7 @@ static void test_many_calls_under_way(void **state) {
         comm_work work;
         together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in + c * N, out + c * N,
                                               DTYPE_F32, false, &work));
-        if (c % 50 == 0) // does not wait for the calls before it
+        if (c % 50 == 0) // does not wait for the collectives before it
             assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
         if (c % 2)
             continue;
@@ -215,14 +217,14 @@ static void test_many_calls_under_way(void **state) {
     bool right = true;
     for (int c = 0; c < CALLS; c++)
         right = right && right_sums(&layout, out + c * N, NULL, (uint32_t)c, DTYPE_F32);
-    for (size_t i = 0; i < N; i++) // gathered: every rank has every sum
+    for (size_t i = 0; i < N; i++) // after the all-gather every rank has every sum
         right = right && out[i] == sum_of(i, 0, DTYPE_F32);
     together_true(comm, right);
     free(in);
     free(out);
 }
 
-static void test_small_calls(void **state) {
+static void test_host_memory_collectives(void **state) {
     (void)state;
     double values[3] = {1e16 * (comm->rank == 0), 1.0 + comm->rank, -0.5}, expected[3] = {0};
     for (int rank = 0; rank < comm->world; rank++) {
@@ -255,7 +257,7 @@ static void test_small_calls(void **state) {
     together_ok(comm, comm_barrier(comm));
 }
 
-// Whoever fails, all get the worst status and its message.
+// Whichever rank fails, all return the worst status and its message.
 static void test_agreement(void **state) {
     (void)state;
     for (int who = 0; who < comm->world; who++)
@@ -277,21 +279,21 @@ static void test_agreement(void **state) {
             status_clear();
             together_true(comm, right);
         }
-    // All fail alike: nobody is named.
+    // All ranks fail the same way: the message names none.
     enum status agreed = comm_agree(comm, FAIL(STATUS_INVALID, "the same everywhere"));
     bool right = agreed == STATUS_INVALID && strcmp(status_message(), "the same everywhere") == 0;
     status_clear();
     together_true(comm, right);
 }
 
-// The transport does not change who shares a machine: all of these ranks do.
+// All ranks of this test share a machine, with shared memory or without.
 static void test_machine(void **state) {
     (void)state;
     together_true(comm, comm->local_world == comm->world && comm->local_rank == comm->rank);
 }
 
-// The last rank gives up: at 3 ranks in a call that its own device fails in, otherwise before it. Not waiting
-// for the call, it learns of it only through the others.
+// The last rank fails: with 3 ranks in a collective, because of its own device, otherwise before the
+// collective. It does not wait for that collective, so it learns of the failure only through the others.
 static enum status fail_copy(struct stream *of, void *to, const void *from, size_t bytes) {
     (void)of, (void)to, (void)from, (void)bytes;
     return FAIL(STATUS_INVALID, "its data are gone");
@@ -309,8 +311,8 @@ static enum status give_up(const struct comm_transfer *transfer, const float *in
     return comm_agree(comm, STATUS_OK);
 }
 
-// The last test: a rank that gives up in the middle of a call takes all others along, with its reason; also
-// after a failure that all had agreed on and dealt with.
+// The last test: a rank that fails in the middle of a collective ends it on all others, with its message;
+// also after an earlier failure that all agreed on and cleared.
 static void test_abort(void **state) {
     (void)state;
     assert_int_equal(comm_agree(comm, FAIL(STATUS_INVALID, "a damaged checkpoint")), STATUS_INVALID);
@@ -331,17 +333,21 @@ static void test_abort(void **state) {
     assert_non_null(strstr(status_message(), "its data are gone"));
     if (comm->world == 1)
         return;
-    double value = 1; // and so it stays
+    double value = 1; // must not change
     assert_int_equal(comm_sum(comm, &value, 1), STATUS_INVALID);
     assert_non_null(strstr(status_message(), "its data are gone"));
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reduce_scatter), cmocka_unit_test(test_all_gather),
-        cmocka_unit_test(test_all_reduce),     cmocka_unit_test(test_many_calls_under_way),
-        cmocka_unit_test(test_small_calls),    cmocka_unit_test(test_agreement),
-        cmocka_unit_test(test_machine),        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_all_reduce),
+        cmocka_unit_test(test_many_collectives_in_flight),
+        cmocka_unit_test(test_host_memory_collectives),
+        cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_abort),
     };
     bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
     if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||

@@ -1,5 +1,5 @@
-// Ranks that make different collectives: all end with one failure that names both calls, wherever the ranks
-// meet. Which mismatch it is depends on the number of ranks, as each ends the communicator.
+// Ranks in different collectives: all end with one failure that names both, wherever they notice it. The
+// number of ranks selects the kind of mismatch, because each one ends the communicator.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static struct stream stream;
 
 #define N 1000
 
-// To rank 0, which waits for all others.
+// A reduce-scatter to rank 0, which waits for all others.
 static enum status reduce(size_t n) {
     static float in[N], out[N];
     struct comm_span span = {.owner = 0, .elements = n};
@@ -32,17 +32,17 @@ static enum status broadcast(void) {
     return comm_broadcast(comm, data, sizeof data, 0);
 }
 
-// The last rank does something else than the others.
+// The last rank issues another collective than the others.
 static enum status differ(bool last, const char *names[2]) {
     switch (comm->world) {
-    case 2: // two control calls: the messages differ
+    case 2: // two control collectives: their headers differ
         names[0] = "sum", names[1] = "broadcast";
         return last ? broadcast() : sum();
-    case 3: // a bulk call and a control call, on links of their own: no message comes, so the ranks are
-            // compared
+    case 3: // a bulk and a control collective, on separate links: no message arrives, so the watchdog
+            // compares the ranks
         names[0] = "reduce_scatter", names[1] = "sum";
         return last ? sum() : reduce(N);
-    default: // the same call of another size
+    default: // the same collective with another size
         names[0] = "4000 bytes", names[1] = "3996 bytes";
         return last ? reduce(N - 1) : reduce(N);
     }
@@ -53,9 +53,9 @@ static void test_a_mismatch_ends_all_ranks(void **state) {
     const char *names[2];
     if (comm->world == 1)
         return;
-    assert_int_equal(sum(), STATUS_OK); // the calls before are as they should be
+    assert_int_equal(sum(), STATUS_OK); // earlier collectives agree
     enum status status = differ(comm->rank == comm->world - 1, names);
-    if (status == STATUS_OK) // not every rank meets another one that differs in this call
+    if (status == STATUS_OK) // not every rank has noticed the mismatch in this collective
         status = comm_barrier(comm);
     assert_int_equal(status, STATUS_FAILED);
     assert_non_null(strstr(status_message(), "the ranks are in different collectives"));

@@ -169,7 +169,7 @@ static enum status sum_chunks(const struct exchange *exchange, struct comm_curso
 
 static enum status reduce_scatter(const struct exchange *exchange) {
     struct comm *comm = exchange->comm;
-    struct comm_cursor cursors[comm->world]; // (world) by owner
+    struct comm_cursor cursors[comm->world]; // (world)
     for (int owner = 0; owner < comm->world; owner++)
         cursors[owner] = cursor_of(exchange, owner);
     for (size_t round = 0; round < exchange->rounds; round++) {

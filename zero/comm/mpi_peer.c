@@ -240,8 +240,8 @@ enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *i
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
     struct peer_wait wait = bulk_wait(comm, rank, id);
-    TRY(mpi_check_failure(
-        comm)); // a rank that failed sends no more: its chunk would be taken for the next one
+    // A rank that failed sends no more: its chunk would be taken for the next one.
+    TRY(mpi_check_failure(comm));
     if (!peer->to) {
         char *slot;
         TRY(send_pool_take(&wait, &mpi->bulk, &slot));

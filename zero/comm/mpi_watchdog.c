@@ -66,7 +66,8 @@ static void look_for_dead_processes(struct comm *comm) {
             return;
         snprintf(message, sizeof message,
                  "process %d ended without reporting an error; it may have been killed, for example because "
-                 "the machine ran out of memory. The last checkpoint is good: run the same command to resume",
+                 "the machine ran out of memory. The last checkpoint is unaffected: run the same command to "
+                 "resume from it",
                  process);
         mpi_report_dead(comm, rank, message);
         return;
@@ -215,7 +216,7 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
                  own->waits[channel].call, comm_collective_name(collective),
                  (double)own->waits[channel].age_ms / 1e3);
     }
-    text_add(&message, ". The last checkpoint is good: run the same command to resume");
+    text_add(&message, ". The last checkpoint is unaffected: run the same command to resume from it");
     if (first >= 0)
         mpi_report_dead(comm, first, message.data ? message.data : "the ranks hang");
     text_free(&message);

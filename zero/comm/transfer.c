@@ -7,7 +7,9 @@ enum status comm_spans_link(struct comm_span *spans, int n_spans) {
     int n_owners = 0;
     for (int i = 0; i < n_spans; i++)
         n_owners = spans[i].owner < n_owners ? n_owners : spans[i].owner + 1;
-    int *next = malloc((size_t)n_owners * sizeof *next); // of each owner, from behind
+    int *next =
+        malloc((size_t)n_owners *
+               sizeof *next); // (n_owners) the span after the one being linked; spans are visited backwards
     if (!next && n_owners > 0)
         return FAIL(STATUS_FAILED, "out of memory for a transfer between %d ranks", n_owners);
     for (int owner = 0; owner < n_owners; owner++)

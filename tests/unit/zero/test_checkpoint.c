@@ -1,4 +1,4 @@
-// Checkpoints: what is read is what was written; every damage is found; nothing good is lost on the way.
+// Checkpoints: reading returns what was written; all damage is found; no good checkpoint is lost.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static struct params params;
 static struct comm *comm;
 static struct partition partition;
 
-// Element values that tell their place: no two spans look alike.
+// Element values that depend on their position: no two spans are alike.
 static float value_of(enum checkpoint_kind kind, int unit, size_t element) {
     return (float)((double)kind * 1e6 + unit * 1e5 + (double)element);
 }
@@ -68,7 +68,7 @@ static enum status open_step(int64_t step) {
     return status;
 }
 
-// The newest good one's step; -1 for none.
+// The step of the newest good checkpoint; -1 for none.
 static int64_t newest(void) {
     struct checkpoint *checkpoint;
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
@@ -83,7 +83,7 @@ static int set_up(void **state) {
     return file_remove_tree(folder) == STATUS_OK ? 0 : -1;
 }
 
-static void test_what_is_read_is_what_was_written(void **state) {
+static void test_reading_returns_what_was_written(void **state) {
     (void)state;
     struct checkpoint *checkpoint;
     EXPECT_OK(write_step(7));
@@ -110,7 +110,7 @@ static void test_what_is_read_is_what_was_written(void **state) {
     checkpoint_close(checkpoint);
 }
 
-// Adafactor's: of each unit as many as its tensors have rows and columns, or elements in one dimension.
+// Adafactor's second moments: one per row and column of each tensor, or per element of a vector.
 static void test_factors(void **state) {
     (void)state;
     const struct checkpoint_contents contents = {.comm = comm,
@@ -146,7 +146,7 @@ static void test_factors(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_M, 0, 0, 1, values),
                    "holds no \"m\"");
     checkpoint_close(checkpoint);
-    EXPECT_OK(write_step(7)); // with moments
+    EXPECT_OK(write_step(7)); // with m and v
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     EXPECT_FAILURE(STATUS_INVALID,
                    checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, 0, 0, 1, values),
@@ -155,7 +155,7 @@ static void test_factors(void **state) {
     free(values);
 }
 
-// Changes a file through `change`, expects the checkpoint to be refused by the file's name, and restores it.
+// Damages a file with `change`, expects opening to fail and to name the file, and restores it.
 static void expect_found(const char *name, void (*change)(char *data, size_t *bytes, size_t at), size_t at) {
     char path[600], *data, *good;
     size_t bytes, length;
@@ -179,11 +179,11 @@ static void cut(char *data, size_t *bytes, size_t at) {
 }
 
 static void lengthen(char *data, size_t *bytes, size_t at) {
-    data[*bytes] = (char)at; // file_read leaves a byte there
+    data[*bytes] = (char)at; // file_read allocates one byte more
     ++*bytes;
 }
 
-static void test_every_damage_is_found(void **state) {
+static void test_all_damage_is_found(void **state) {
     static const char *const names[] = {"manifest.json", "rank-00000.bin"};
     (void)state;
     EXPECT_OK(write_step(7));
@@ -202,7 +202,7 @@ static void test_every_damage_is_found(void **state) {
     EXPECT_OK(open_step(7));
 }
 
-static void test_a_damaged_one_gives_way_to_the_one_before(void **state) {
+static void test_a_damaged_checkpoint_is_skipped(void **state) {
     char path[600];
     (void)state;
     assert_int_equal(newest(), -1);
@@ -218,8 +218,8 @@ static void test_a_damaged_one_gives_way_to_the_one_before(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_open_newest(NULL, folder, &checkpoint), "all damaged");
 }
 
-// What cannot be read is no damage: going on from the one before would set good weights aside.
-static void test_what_cannot_be_read_is_an_error(void **state) {
+// A checkpoint that cannot be read is not damaged: resuming from an earlier one would set good weights aside.
+static void test_an_unreadable_checkpoint_is_an_error(void **state) {
     static const char *const names[] = {"rank-00000.bin", "manifest.json"};
     char path[600], other[700];
     struct checkpoint *checkpoint;
@@ -230,12 +230,12 @@ static void test_what_cannot_be_read_is_an_error(void **state) {
         file_of(2, names[i], path, sizeof path);
         snprintf(other, sizeof other, "%s.good", path);
         EXPECT_OK(file_rename(path, other));
-        assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root meets, too
+        assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root gets, too
         EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_newest(NULL, folder, &checkpoint), names[i],
                        "symbolic links");
         EXPECT_FAILURE(STATUS_FAILED, open_step(2), names[i], "symbolic links");
         assert_int_equal(unlink(path), 0);
-        // What is there, but is no file, was read: it is damage. Nobody waits for a FIFO's writer.
+        // Something that is not a regular file is damage. Opening a FIFO must not wait for a writer.
         assert_int_equal(mkfifo(path, 0600), 0);
         EXPECT_FAILURE(STATUS_INVALID, open_step(2), names[i], "not a regular file");
         assert_int_equal(newest(), 1);
@@ -243,7 +243,7 @@ static void test_what_cannot_be_read_is_an_error(void **state) {
         EXPECT_OK(file_rename(other, path));
         assert_int_equal(newest(), 2);
     }
-    // No descriptor at all is left: nothing can be said of any checkpoint.
+    // No descriptor is left: nothing is known about any checkpoint.
     struct rlimit before, limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     limit = (struct rlimit){3, before.rlim_max};
@@ -253,18 +253,18 @@ static void test_what_cannot_be_read_is_an_error(void **state) {
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_int_equal(one, STATUS_FAILED);
     EXPECT_FAILURE(STATUS_FAILED, status, "Too many open files");
-    // A folder that cannot be listed is not one without checkpoints.
+    // A folder that cannot be listed may hold checkpoints.
     snprintf(other, sizeof other, "%s-loop", folder);
     assert_int_equal(symlink(other, other), 0);
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_newest(NULL, other, &checkpoint), "-loop",
                    "symbolic links");
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_path(NULL, other, &checkpoint), "-loop", "symbolic links");
-    assert_true(checkpoint_holds_steps(other)); // perhaps: whoever opens it says why not
+    assert_true(checkpoint_holds_steps(other)); // it may: opening it reports the error
     assert_int_equal(unlink(other), 0);
 }
 
-// Files are opened when they are read, perhaps long after they were verified.
-static void test_a_file_that_is_replaced_while_it_is_in_use(void **state) {
+// Files are opened when they are read, which may be long after they were verified.
+static void test_a_file_replaced_while_in_use(void **state) {
     char path[600], *data;
     size_t bytes;
     float value;
@@ -273,7 +273,7 @@ static void test_a_file_that_is_replaced_while_it_is_in_use(void **state) {
     EXPECT_OK(write_step(1));
     EXPECT_OK(file_read(file_of(1, "rank-00000.bin", path, sizeof path), 1 << 24, &data, &bytes));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
-    checkpoint_files_delete(checkpoint->open); // as if other files had taken its place among the open ones
+    checkpoint_files_delete(checkpoint->open); // as if other files had evicted it from the cache
     EXPECT_OK(checkpoint_files_new(checkpoint->path, &checkpoint->open));
     EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, 1, 0, 1, &value));
     checkpoint_files_delete(checkpoint->open);
@@ -285,7 +285,7 @@ static void test_a_file_that_is_replaced_while_it_is_in_use(void **state) {
     free(data);
 }
 
-// Other ranks may wait for this one until all its files are read.
+// Other ranks may wait until this one has read all its files.
 static void test_reading_shows_progress(void **state) {
     struct rank_state shown = {0};
     struct comm reader = {.state = &shown};
@@ -298,7 +298,7 @@ static void test_reading_shows_progress(void **state) {
     checkpoint_close(checkpoint);
 }
 
-// Only the name that the writer gives is a checkpoint's: others are never chosen and never removed.
+// Only names in the writer's format are checkpoints: others are never chosen and never removed.
 static void test_names_of_other_lengths(void **state) {
     static const char *const names[] = {"step-000000000006", "step-6", "step-0000006", "step-00000006x",
                                         "step-0000000000000000006"};
@@ -320,7 +320,7 @@ static void test_names_of_other_lengths(void **state) {
         assert_true(file_exists(to));
         EXPECT_OK(file_remove_tree(to));
     }
-    EXPECT_OK(write_step(123456789)); // nine digits, as the writer prints them
+    EXPECT_OK(write_step(123456789)); // the writer prints nine digits
     assert_int_equal(newest(), 123456789);
 }
 
@@ -346,7 +346,7 @@ static void test_a_failed_write_leaves_nothing_behind(void **state) {
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_write(folder, &failing), "the device is gone");
     assert_int_equal(count_entries(), 1);
 
-    // Every size at which the disk may be full: no file may grow beyond the limit.
+    // Limits the size of files to every length at which a disk could be full.
     struct rlimit before, limit;
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -374,7 +374,7 @@ static void test_pruning_and_leftovers(void **state) {
         EXPECT_OK(write_step(step));
     EXPECT_OK(checkpoint_prune(folder, 0, 5));
     assert_int_equal(count_entries(), 5);
-    EXPECT_OK(checkpoint_prune(folder, 2, 4)); // 5 is later than the step in hand: it is not counted
+    EXPECT_OK(checkpoint_prune(folder, 2, 4)); // 5 is later than the current step, 4: not counted
     assert_int_equal(count_entries(), 3);
     EXPECT_OK(open_step(3));
     snprintf(path, sizeof path, "%s/.tmp-step-00000009/half", folder);
@@ -425,12 +425,12 @@ static int remove_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_what_is_read_is_what_was_written, set_up),
+        cmocka_unit_test_setup(test_reading_returns_what_was_written, set_up),
         cmocka_unit_test_setup(test_factors, set_up),
-        cmocka_unit_test_setup(test_every_damage_is_found, set_up),
-        cmocka_unit_test_setup(test_a_damaged_one_gives_way_to_the_one_before, set_up),
-        cmocka_unit_test_setup(test_what_cannot_be_read_is_an_error, set_up),
-        cmocka_unit_test_setup(test_a_file_that_is_replaced_while_it_is_in_use, set_up),
+        cmocka_unit_test_setup(test_all_damage_is_found, set_up),
+        cmocka_unit_test_setup(test_a_damaged_checkpoint_is_skipped, set_up),
+        cmocka_unit_test_setup(test_an_unreadable_checkpoint_is_an_error, set_up),
+        cmocka_unit_test_setup(test_a_file_replaced_while_in_use, set_up),
         cmocka_unit_test_setup(test_reading_shows_progress, set_up),
         cmocka_unit_test_setup(test_names_of_other_lengths, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),

@@ -1,5 +1,5 @@
-// Checkpoints among ranks that do not see the same: other folders, other contents, or nothing. All end alike,
-// on the same step or with one error that names what differs; nobody waits, and nothing that is not whole
+// Checkpoints among ranks that see different folders, different contents, or nothing. All ranks end with the
+// same step, or with one error that names what differs. No rank waits forever, and no incomplete checkpoint
 // becomes visible.
 #include <float.h>
 #include <math.h>
@@ -28,12 +28,12 @@ static struct comm *alone;
 static struct forked_result results[RANKS];
 static char shared_folder[512], other_folder[512];
 
-// What each rank does: where it looks, what it writes.
+// What each rank does: which folder it sees, what it writes.
 struct task {
     const char *folders[RANKS];
     int64_t step;
     float values;
-    int bad_rank; // writes `bad` amid its `bad_kind` of unit 1; -1: none does
+    int bad_rank; // writes the value `bad` into its `bad_kind` of unit 1; -1: no rank does
     float bad;
     enum checkpoint_kind bad_kind;
     enum dtype compute;
@@ -106,7 +106,7 @@ static void write_alone(const char *folder, int64_t step, float values) {
     partition_free(&whole);
 }
 
-// All ranks see the shared folder, but `rank` (if any), which sees the other one.
+// All ranks see the shared folder, except `rank` (-1: none), which sees the other one.
 static struct task task_of(int rank) {
     struct task task = {.step = 9, .bad_rank = -1};
     for (int i = 0; i < RANKS; i++)
@@ -123,7 +123,7 @@ static void expect_step(int64_t step) {
     }
 }
 
-// Every rank has the same status and a message with these facts.
+// Expects the same status on every rank, and a message with these facts.
 static void expect_failure(enum status status, const char *const *facts) {
     for (int rank = 0; rank < RANKS; rank++) {
         assert_int_equal(results[rank].status, status);
@@ -161,8 +161,8 @@ static void test_the_same_folder(void **state) {
     expect_failure(STATUS_INVALID, FACTS("holds 3 checkpoints", "checkpoint.resume is never"));
 }
 
-// A damaged file of any rank, whoever verifies it, leads all to the one before; further ones further back.
-static void test_damage_leads_all_to_the_one_before(void **state) {
+// A damaged file of any rank, whichever rank verifies it, makes all ranks use the checkpoint before.
+static void test_damage_makes_all_use_the_checkpoint_before(void **state) {
     (void)state;
     struct task task = task_of(-1);
     for (task.step = 1; task.step <= 4; task.step++)
@@ -181,8 +181,8 @@ static void test_damage_leads_all_to_the_one_before(void **state) {
     expect_failure(STATUS_INVALID, FACTS("4 found, all damaged"));
 }
 
-// A file that one rank cannot read is no damage: going on from an older step would set the newest aside.
-static void test_what_one_rank_cannot_read_ends_all(void **state) {
+// A file that one rank cannot read is not damage: resuming from an older step would set the newest aside.
+static void test_a_file_unreadable_on_one_rank_ends_all(void **state) {
     (void)state;
     struct task task = task_of(-1);
     for (task.step = 1; task.step <= 2; task.step++)
@@ -190,7 +190,7 @@ static void test_what_one_rank_cannot_read_ends_all(void **state) {
     char path[700];
     snprintf(path, sizeof path, "%s/step-00000002/rank-00001.bin", shared_folder);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(symlink(path, path), 0); // ELOOP, which root meets too
+    assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root gets, too
     forked_ranks(RANKS, open_newest, &task, results);
     expect_failure(STATUS_FAILED, FACTS("rank 1: ", "step-00000002/rank-00001.bin", "symbolic links"));
 }
@@ -204,7 +204,7 @@ static void test_other_folders(void **state) {
         set_up(NULL);
         write_alone(shared_folder, 4, 1);
         write_alone(shared_folder, 6, 1);
-        // Nothing in the other one.
+        // The other folder is empty.
         forked_ranks(RANKS, open_newest, &task, results);
         expect_failure(STATUS_FAILED, FACTS(prefix, shared_folder, other_folder, "all machines share"));
         forked_ranks(RANKS, require_none, &task, results);
@@ -217,14 +217,14 @@ static void test_other_folders(void **state) {
             expect_failure(STATUS_INVALID, FACTS(other_folder, "does not exist"));
         else
             expect_failure(STATUS_FAILED, FACTS(prefix, shared_folder, other_folder, "all machines share"));
-        // An older step only.
+        // The other folder has only an older step.
         write_alone(other_folder, 4, 1);
         forked_ranks(RANKS, open_newest, &task, results);
-        if (rank == 0) // whose choice all others have, too
+        if (rank == 0) // whose choice the other ranks can open, too
             expect_step(4);
         else
             expect_failure(STATUS_FAILED, FACTS(prefix, shared_folder, other_folder, "all machines share"));
-        // The same step of another run: manifests of one size that differ in the checksums of the data.
+        // The same step of another run: manifests of the same size that differ in the checksums of the data.
         write_alone(other_folder, 6, 2);
         forked_ranks(RANKS, open_newest, &task, results);
         expect_failure(STATUS_FAILED, FACTS(prefix, shared_folder, other_folder, "is not the one"));
@@ -249,9 +249,9 @@ static void expect_only_step_6(void) {
     checkpoint_close(checkpoint);
 }
 
-// The other folder holds what a killed writer left, so that the rank there can write and believes that all is
-// well.
-static void test_a_file_that_is_written_elsewhere(void **state) {
+// The other folder holds what a killed writer left behind, so the rank that sees it writes there without
+// error.
+static void test_a_file_written_to_another_folder(void **state) {
     (void)state;
     struct task task = task_of(2);
     write_alone(shared_folder, 6, 1);
@@ -273,13 +273,13 @@ static void test_values_that_are_not_finite(void **state) {
         float value;
         enum dtype compute;
         enum checkpoint_kind kind;
-        const char *name, *type; // type NULL: it is written
+        const char *name, *type; // type NULL: the checkpoint is written
     } cases[] = {
         {NAN, DTYPE_F32, CHECKPOINT_V, "nan in \"v\"", "fp32"},
         {NAN, DTYPE_F16, CHECKPOINT_MASTER, "nan in \"master\"", "fp16"},
         {INFINITY, DTYPE_BF16, CHECKPOINT_M, "inf in \"m\"", "fp32"},
         {-INFINITY, DTYPE_BF16, CHECKPOINT_MASTER, "-inf in \"master\"", "bf16"},
-        {3.4e38f, DTYPE_BF16, CHECKPOINT_MASTER, "3.4e+38 in \"master\"", "bf16"}, // rounded, infinite
+        {3.4e38f, DTYPE_BF16, CHECKPOINT_MASTER, "3.4e+38 in \"master\"", "bf16"}, // infinite once rounded
         {-65520, DTYPE_F16, CHECKPOINT_MASTER, "-65520 in \"master\"", "fp16"},
         {65519, DTYPE_F16, CHECKPOINT_MASTER, "", NULL}, // 65504 as fp16
         {-65520, DTYPE_F16, CHECKPOINT_V, "", NULL},     // moments are not rounded
@@ -334,10 +334,10 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_the_same_folder, set_up),
-        cmocka_unit_test_setup(test_damage_leads_all_to_the_one_before, set_up),
-        cmocka_unit_test_setup(test_what_one_rank_cannot_read_ends_all, set_up),
+        cmocka_unit_test_setup(test_damage_makes_all_use_the_checkpoint_before, set_up),
+        cmocka_unit_test_setup(test_a_file_unreadable_on_one_rank_ends_all, set_up),
         cmocka_unit_test_setup(test_other_folders, set_up),
-        cmocka_unit_test_setup(test_a_file_that_is_written_elsewhere, set_up),
+        cmocka_unit_test_setup(test_a_file_written_to_another_folder, set_up),
         cmocka_unit_test_setup(test_values_that_are_not_finite, set_up),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

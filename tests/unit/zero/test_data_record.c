@@ -1,4 +1,4 @@
-// The record of a run's data, out to JSON and back; what is wrong in it is refused by name.
+// The data record, printed as JSON and parsed again; wrong members are refused by name.
 #include "tests/support/expect.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static enum status parse(const char *json, int64_t step, struct data_record *rec
     return status;
 }
 
-// What data_record_print gives, as a whole object.
+// The output of data_record_print, as a complete JSON object.
 static void print(const struct data_record *record, struct text *out) {
     text_add(out, "{\n");
     data_record_print(record, out);
@@ -31,13 +31,13 @@ static struct data_record make_record(void) {
     struct data_record record = {0};
     EXPECT_OK(data_record_begin_order(&record, 0, &val));
     EXPECT_OK(data_record_begin_order(&record, 8, &val));
-    EXPECT_OK(data_record_begin_order(&record, 8, &train)); // takes the place of the one before
+    EXPECT_OK(data_record_begin_order(&record, 8, &train)); // replaces the one before
     EXPECT_OK(identity_copy(&record.val, &val));
     assert_int_equal(record.n_orders, 2);
     return record;
 }
 
-static void test_there_and_back(void **state) {
+static void test_print_and_parse(void **state) {
     (void)state;
     struct data_record record = make_record(), back;
     struct text json = {0}, again = {0};
@@ -66,8 +66,8 @@ static void test_nothing_recorded(void **state) {
     text_free(&json);
 }
 
-// One thing changed in a good record.
-static void test_what_is_refused(void **state) {
+// Each case changes one thing in a good record.
+static void test_refused_records(void **state) {
     (void)state;
     static const struct {
         const char *from, *to, *says;
@@ -76,7 +76,7 @@ static void test_what_is_refused(void **state) {
         {"\"shards\": 2", "\"shards\": -2", "shards"},
         {"\"shards_per_entry\": 1", "\"shards_per_entry\": 0", "0 shards each"},
         {"fedcba9876543210", "fedcba987654321", "16 hexadecimal digits"},
-        {"\"step\": 8", "\"step\": 9", "step"}, // after the checkpoint's
+        {"\"step\": 8", "\"step\": 9", "step"}, // after the checkpoint's step
         {"\"step\": 0", "\"step\": 8", "step"}, // not ascending
         {"\"orders\": [", "\"order\": [", "orders"},
         {"\"data\": {", "\"data\": 5, \"rest\": {", "data"},
@@ -107,9 +107,9 @@ static void test_what_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_there_and_back),
+        cmocka_unit_test(test_print_and_parse),
         cmocka_unit_test(test_nothing_recorded),
-        cmocka_unit_test(test_what_is_refused),
+        cmocka_unit_test(test_refused_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// Manifests: what is printed is what is read, for regular and for other partitions; forged ones are refused
-// by name; and thousands of ranks cost little, in bytes and in time.
+// Manifests: parsing returns what was printed, for regular and for other partitions; forged members are
+// refused by name; thousands of ranks cost little space and time.
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 static struct config config;
 static struct params params;
 
-// A manifest of made-up files: as large as the layout has them, checksums that tell the rank.
+// A manifest of files that do not exist: sizes as in the layout, checksums that contain the rank.
 struct sample {
     struct partition partition;
     struct checkpoint_layout layout;
@@ -72,7 +72,7 @@ static enum status parse(const struct text *text, struct checkpoint **out) {
     return manifest_parse(*out, text->data, text->length, "manifest.json");
 }
 
-// Every element of every kind is found where the writer put it: spans in file order, without a gap.
+// Finds every element of every kind where the writer put it: spans in file order, without gaps.
 static void expect_places(const struct checkpoint *checkpoint, const struct sample *sample) {
     struct checkpoint_layout_cursor cursor = {0};
     struct checkpoint_span span, found;
@@ -130,8 +130,8 @@ static void test_every_partition(void **state) {
             }
 }
 
-// Owners that partition_init does not choose: the spans are listed.
-static void test_a_partition_of_another_kind(void **state) {
+// A partition that partition_init does not give: its spans are listed.
+static void test_a_listed_partition(void **state) {
     (void)state;
     for (int has_factors = 0; has_factors < 2; has_factors++) {
         struct sample sample;
@@ -145,7 +145,7 @@ static void test_a_partition_of_another_kind(void **state) {
     }
 }
 
-// Replaces the first `from` by `to`, seals the manifest again, and gives what the reader says.
+// Replaces the first `from` by `to`, seals the manifest again, and returns the status of parsing it.
 static enum status forge(const struct text *good, const char *from, const char *to) {
     struct text forged = {0};
     const char *at = strstr(good->data, from);
@@ -211,7 +211,7 @@ static void test_forged_members(void **state) {
     sample_free(&sample);
 }
 
-// As many spans as they need be, and each element once.
+// Spans must cover each element exactly once.
 static void test_forged_spans(void **state) {
     (void)state;
     struct sample sample;
@@ -235,7 +235,7 @@ static void test_forged_spans(void **state) {
 
 #define N_DAMAGED 4000
 
-// Damage that was sealed again, so that the reader sees it: refused, or harmless; never read out of bounds.
+// Damage behind a correct seal: refused or harmless, but never read out of bounds.
 static void test_sealed_damage(void **state) {
     (void)state;
     static const char meaningful[] = "{}[]\",:0123456789-.eu\\nf ";
@@ -271,16 +271,16 @@ static void test_sealed_damage(void **state) {
         text_free(&sealed);
         sample_free(&sample);
     }
-    assert_true(n_refused > N_DAMAGED / 4); // the damage reaches what is checked
+    assert_true(n_refused > N_DAMAGED / 4); // the damage does reach members that are checked
 }
 
-// Seconds of this process alone, whatever else runs.
+// Processor seconds of this process, whatever else runs.
 static double cpu_s(void) {
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-// The costs of a large job, without the job: what rank 0 prints, what every rank reads, and how long finding
-// a place takes. 4,096 ranks had 331 MB of spans, more than the reader took.
+// The costs of a large run, without the run: what rank 0 prints, what every rank parses, and how long a
+// lookup takes. With listed spans, 4,096 ranks would need 331 MB, more than the parser accepts.
 static void check_large(int world, const struct params *large) {
     struct sample sample;
     struct checkpoint *checkpoint;
@@ -306,7 +306,7 @@ static void check_large(int world, const struct params *large) {
                   printed - began, parsed - printed, n_found, read - parsed);
     assert_true(sample.text.length < (size_t)1 << 20);
     assert_true(n_found >= (int64_t)3 * world * large->config.n_layer);
-    assert_true(read - began < 20); // some fifty times what it takes without a sanitizer
+    assert_true(read - began < 20); // about fifty times the time without a sanitizer
     checkpoint_close(checkpoint);
     sample_free(&sample);
 }
@@ -340,7 +340,7 @@ static int unmake(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_partition), cmocka_unit_test(test_a_partition_of_another_kind),
+        cmocka_unit_test(test_every_partition), cmocka_unit_test(test_a_listed_partition),
         cmocka_unit_test(test_forged_members),  cmocka_unit_test(test_forged_spans),
         cmocka_unit_test(test_sealed_damage),   cmocka_unit_test(test_thousands_of_ranks),
     };
