@@ -51,7 +51,8 @@ struct comm_traffic {
 
 struct profile;
 struct rank_state;
-// A communicator. Callers read rank, world, local_rank, local_world and traffic; the rest is for this folder.
+// A communicator. Callers read rank, world, local_rank, local_world and traffic, and set profile; the rest is
+// for this folder.
 struct comm {
     const struct comm_backend *backend;
     int rank, world;

@@ -22,7 +22,8 @@
 // have links of their own (rings, buffers, tags), so neither waits behind the other.
 //
 // Locks. Neither is held while the other is taken, or while a thread sleeps:
-//   mpi_lock    around every call of MPI, which is opened with MPI_THREAD_SERIALIZED. Waits poll MPI_Test and
+//   mpi_lock    around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
+//   MPI_Test and
 //               release the lock between polls
 //   fail_lock   around the failure that became known first
 //

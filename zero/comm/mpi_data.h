@@ -83,7 +83,7 @@ struct mpi_data {
     _Alignas(struct link_header) char control_received[LINK_HEADER + LINK_CONTROL_BYTES];
     MPI_Request control_receive;
     struct staging staging;      // from attach
-    pthread_mutex_t mpi_lock;    // held around every call of MPI
+    pthread_mutex_t mpi_lock;    // around calls of MPI while several threads run
     pthread_mutex_t fail_lock;   // guards the following
     bool failed;                 // some rank failed
     bool printed;                // this rank has had its turn to print the failure

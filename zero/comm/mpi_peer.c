@@ -230,7 +230,7 @@ enum status peer_check_header(struct comm *comm, int rank, const struct comm_id 
     return status;
 }
 
-// ---- chunks of bulk calls
+// ---- chunks of bulk collectives
 
 static struct peer_wait bulk_wait(struct comm *comm, int rank, const struct comm_id *id) {
     return (struct peer_wait){comm, CHANNEL_BULK, rank, id, false};
