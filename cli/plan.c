@@ -187,7 +187,8 @@ static enum status choose_type(struct planner *planner, const struct config *con
 
 // The settings that fit. If there are none: the largest preset that fits, and whether narrower optimizer
 // state would.
-static enum status fit_case(struct planner *planner, const struct plan_request *plan, struct fit_case *out) {
+static enum status fit_case(struct planner *planner, const struct engine_options *plan,
+                            struct fit_case *out) {
     const struct fit_request request = {
         .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
     TRY(fit_search(&request, &out->fit));
@@ -214,12 +215,12 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
     TRY(params_init(&params, &sizes));
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
-    const struct plan_request request = {.config = config,
-                                         .params = &params,
-                                         .type = report->type,
-                                         .device = planner->device,
-                                         .world = one->world,
-                                         .local_world = one->local_world};
+    const struct engine_options request = {.config = config,
+                                           .params = &params,
+                                           .type = report->type,
+                                           .device = planner->device,
+                                           .world = one->world,
+                                           .local_world = one->local_world};
     enum status status = fits ? fit_case(planner, &request, &planner->fit.cases[one - report->cases])
                               : plan_stages(&request, one->stages);
     params_free(&params);

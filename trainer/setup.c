@@ -157,14 +157,14 @@ static enum status measure_rate(struct trainer *trainer) {
 // ---------------------------------------------------------------------------------------------------------
 // memory
 
-static struct plan_request plan_request_of(const struct trainer *trainer) {
-    return (struct plan_request){.config = trainer->config,
-                                 .params = &trainer->params,
-                                 .type = trainer->type,
-                                 .device = trainer->device,
-                                 .rank = trainer->comm->rank,
-                                 .world = trainer->comm->world,
-                                 .local_world = trainer->comm->local_world};
+static struct engine_options engine_options_of(const struct trainer *trainer) {
+    return (struct engine_options){.config = trainer->config,
+                                   .params = &trainer->params,
+                                   .type = trainer->type,
+                                   .device = trainer->device,
+                                   .rank = trainer->comm->rank,
+                                   .world = trainer->comm->world,
+                                   .local_world = trainer->comm->local_world};
 }
 
 // Of one place's memory: what a rank wants, and what there is for it: of a machine's memory an equal part for
@@ -198,7 +198,7 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
 
 static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
                                  enum region_place place) {
-    const struct plan_request request = plan_request_of(trainer);
+    const struct engine_options request = engine_options_of(trainer);
     const struct memory_need *need = &needs[place];
     const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
                                         .host = needs[REGION_HOST].available *
@@ -232,14 +232,14 @@ static enum status check_memory(struct trainer *trainer) {
 
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
-    const struct plan_request request = plan_request_of(trainer);
+    const struct engine_options request = engine_options_of(trainer);
     TRY(trainer_agree(trainer, engine_plan(&trainer->engine, &request, table)));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes =
-        metrics_resident_memory() - plan_links_bytes(&request) -
+        metrics_resident_memory() - engine_links_bytes(&request) -
         (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
     enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,

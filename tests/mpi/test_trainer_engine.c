@@ -36,13 +36,13 @@ static void rig_init_with(struct rig *rig, int stage, const char *partition, enu
     together_ok(comm, device_open("cpu", 1, 0, &rig->device));
     rig->stream.device = rig->device;
     memory_init(&rig->memory, rig->device);
-    const struct plan_request request = {.config = &rig->config,
-                                         .params = &rig->params,
-                                         .type = type,
-                                         .device = rig->device,
-                                         .rank = comm->rank,
-                                         .world = comm->world,
-                                         .local_world = comm->local_world};
+    const struct engine_options request = {.config = &rig->config,
+                                           .params = &rig->params,
+                                           .type = type,
+                                           .device = rig->device,
+                                           .rank = comm->rank,
+                                           .world = comm->world,
+                                           .local_world = comm->local_world};
     together_ok(comm, engine_plan(&rig->engine, &request, &rig->memory.table));
     together_ok(comm, memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(comm, rig->device, true));

@@ -98,7 +98,7 @@ static double update_s(const struct step_cost *work, int local_world) {
     return UPDATE_BYTES * (work->owned - host) / work->memory_rate + fmax(host_s, copied / PCIE_RATE);
 }
 
-double step_time_estimate(const struct plan_request *request, uint64_t comm_bytes) {
+double step_time_estimate(const struct engine_options *request, uint64_t comm_bytes) {
     const struct config *config = request->config;
     bool on_gpu = request->device->place == REGION_DEVICE, narrow = request->type != DTYPE_F32;
     int cores = request->device->n_threads;

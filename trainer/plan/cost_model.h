@@ -6,6 +6,6 @@
 #include "trainer/plan/plan.h"
 
 // Seconds of a step of one rank, as the request's config has it. comm_bytes: what the rank sends in it.
-double step_time_estimate(const struct plan_request *request, uint64_t comm_bytes);
+double step_time_estimate(const struct engine_options *request, uint64_t comm_bytes);
 
 #endif

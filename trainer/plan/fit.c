@@ -104,7 +104,7 @@ static void raise_to(struct taken *most, const struct plan *plan) {
 static enum status plan_states(struct search *search, const struct setting *setting,
                                struct states_plan *out) {
     const struct config config = config_with(search, setting);
-    struct plan_request request = search->request->plan;
+    struct engine_options request = search->request->plan;
     request.config = &config;
     for (int i = 0; i < search->n_ranks; i++) {
         struct plan plan = {.total = 0};
@@ -119,7 +119,7 @@ static enum status plan_states(struct search *search, const struct setting *sett
 // Rank 0 samples if any does, and a rank without samples is had by asking for none.
 static enum status plan_model(struct search *search, const struct setting *setting, struct model_plan *out) {
     struct config config = config_with(search, setting);
-    struct plan_request request = search->request->plan;
+    struct engine_options request = search->request->plan;
     request.config = &config;
     request.rank = 0;
     struct plan sampling = {.total = 0}, silent = {.total = 0};
@@ -148,7 +148,7 @@ static enum status plan_setting(struct search *search, const struct setting *set
         TRY(plan_states(search, setting, states));
     if (!model->known)
         TRY(plan_model(search, setting, model));
-    bool all_sample = setting->stage == N_STAGES - 1; // as plan_samples has it
+    bool all_sample = setting->stage == N_STAGES - 1; // as engine_has_generator has it
     *out = sum(&states->first, &model->sampling);
     struct taken other = sum(&states->others, all_sample ? &model->sampling : &model->silent);
     for (int place = 0; place < N_REGION_PLACES && search->n_ranks > 1; place++)
@@ -166,7 +166,7 @@ static bool holds(const struct search *search, const struct taken *taken, enum r
 static enum status find_volume(struct search *search, const struct setting *setting,
                                const struct config *config, uint64_t *bytes) {
     uint64_t *known = &search->volume[setting->micro * N_STAGES + setting->stage];
-    struct plan_request request = search->request->plan;
+    struct engine_options request = search->request->plan;
     struct plan plan = {.total = 0};
     request.config = config;
     request.rank = 0;
@@ -193,7 +193,7 @@ static bool is_better(const struct candidate *x, const struct candidate *y) {
 static enum status add_candidate(struct search *search, const struct setting *setting,
                                  const struct taken *taken) {
     const struct config config = config_with(search, setting);
-    struct plan_request request = search->request->plan;
+    struct engine_options request = search->request->plan;
     uint64_t volume;
     request.config = &config;
     TRY(find_volume(search, setting, &config, &volume));
@@ -251,7 +251,7 @@ static enum status consider_or_skip(struct search *search, struct setting settin
 
 // On one rank without a GPU a stage only adds buffers.
 static bool stage_is_worth_it(const struct search *search, int stage) {
-    const struct plan_request *plan = &search->request->plan;
+    const struct engine_options *plan = &search->request->plan;
     return plan->world > 1 || on_gpu(search) || stage == (int)plan->config->zero_optimization.stage;
 }
 
@@ -382,7 +382,7 @@ static enum status choose(struct search *search, struct fit *out) {
 
 // What is wrong with the config itself, whatever fits, is told.
 static enum status check_config(const struct fit_request *request) {
-    struct plan_request plan_request = request->plan;
+    struct engine_options plan_request = request->plan;
     struct plan plan;
     plan_request.rank = 0;
     return plan_make(&plan_request, &plan);

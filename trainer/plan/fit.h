@@ -20,7 +20,7 @@ static inline uint64_t fit_free_of_gpu(uint64_t bytes) {
 }
 
 struct fit_request {
-    struct plan_request plan;   // `rank` is not looked at
+    struct engine_options plan; // `rank` is not looked at
     const struct config *given; // what overrides are relative to, resolved: mostly the plan's own config
     struct fit_machine machine;
 };
@@ -56,7 +56,7 @@ enum status fit_narrow_state(const struct fit_request *request, const char **nam
 
 // Adds, for a person whose run does not fit, the fastest setting that would, on this number of ranks or, if
 // there is none, on more; the batch stays.
-enum status fit_advise(const struct plan_request *request, const struct fit_machine *machine,
+enum status fit_advise(const struct engine_options *request, const struct fit_machine *machine,
                        struct text *out) MUST_CHECK;
 
 #endif

@@ -171,7 +171,7 @@ static enum status advise_ranks(const struct fit_request *request, int world, bo
     return text_status(out);
 }
 
-enum status fit_advise(const struct plan_request *request, const struct fit_machine *machine,
+enum status fit_advise(const struct engine_options *request, const struct fit_machine *machine,
                        struct text *out) {
     enum { MOST_TIMES = 1024 };
     struct fit_request fit = {.plan = *request, .machine = *machine};

@@ -13,13 +13,13 @@
 // ---- the parts of a run
 
 // In stage 3 a sample needs every rank: each holds a share of the model that writes it.
-bool plan_samples(const struct plan_request *request) {
+bool engine_has_generator(const struct engine_options *request) {
     return request->config->train.sample_every > 0 &&
            (request->rank == 0 || request->config->zero_optimization.stage == 3);
 }
 
 // What depends on the stage and on which elements the rank owns.
-static enum status add_states(struct engine *parts, const struct plan_request *request,
+static enum status add_states(struct engine *parts, const struct engine_options *request,
                               struct region_table *table) {
     TRY(model_states_init(&parts->state, request->params, request->config, request->type, request->rank,
                           request->world, request->partition, request->device, table));
@@ -27,12 +27,12 @@ static enum status add_states(struct engine *parts, const struct plan_request *r
     return STATUS_OK;
 }
 
-size_t plan_links_bytes(const struct plan_request *request) {
+size_t engine_links_bytes(const struct engine_options *request) {
     return comm_memory_bytes(request->world, request->config->comm.shared_memory ? request->local_world : 1);
 }
 
 // What does not, but for the generator.
-static enum status add_model(struct engine *parts, const struct plan_request *request,
+static enum status add_model(struct engine *parts, const struct engine_options *request,
                              struct region_table *table) {
     const struct config *config = request->config;
     const struct gpt_options options = {.type = request->type,
@@ -43,7 +43,7 @@ static enum status add_model(struct engine *parts, const struct plan_request *re
                                             config->top.offload_activations == CONFIG_OFFLOAD_CPU,
                                         .training = true};
     TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
-    if (plan_samples(request))
+    if (engine_has_generator(request))
         TRY(generator_new(request->params,
                           &(struct generator_options){request->type, (int)config->train.seq_len, 1},
                           request->device, table, &parts->generator));
@@ -54,11 +54,11 @@ static enum status add_model(struct engine *parts, const struct plan_request *re
     enum region_place place = request->device->place;
     TRY(region_add_external(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
                             "sums between ranks"));
-    return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, plan_links_bytes(request),
+    return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, engine_links_bytes(request),
                                "links between ranks");
 }
 
-enum status engine_plan(struct engine *parts, const struct plan_request *request,
+enum status engine_plan(struct engine *parts, const struct engine_options *request,
                         struct region_table *table) {
     *parts = (struct engine){0};
     TRY(add_states(parts, request, table));
@@ -197,10 +197,10 @@ static void count_regions(const struct region_table *table, enum region_place pl
             plan->taken[table->regions[i].place] += table->regions[i].bytes;
 }
 
-typedef enum status (*engine_adder)(struct engine *parts, const struct plan_request *request,
+typedef enum status (*engine_adder)(struct engine *parts, const struct engine_options *request,
                                     struct region_table *table);
 
-static enum status count_parts(const struct plan_request *request, engine_adder add, struct plan *plan) {
+static enum status count_parts(const struct engine_options *request, engine_adder add, struct plan *plan) {
     struct engine parts = {0};
     struct region_table table;
     region_table_init(&table);
@@ -215,15 +215,15 @@ static enum status count_parts(const struct plan_request *request, engine_adder 
     return status;
 }
 
-enum status plan_add_states(const struct plan_request *request, struct plan *plan) {
+enum status plan_add_states(const struct engine_options *request, struct plan *plan) {
     return count_parts(request, add_states, plan);
 }
 
-enum status plan_add_model(const struct plan_request *request, struct plan *plan) {
+enum status plan_add_model(const struct engine_options *request, struct plan *plan) {
     return count_parts(request, add_model, plan);
 }
 
-enum status plan_make(const struct plan_request *request, struct plan *out) {
+enum status plan_make(const struct engine_options *request, struct plan *out) {
     *out = (struct plan){0};
     return count_parts(request, engine_plan, out);
 }
@@ -270,7 +270,7 @@ static int keep_extremes(struct load *loads, int n) {
     return kept ? n_kept : -1;
 }
 
-static enum status partition_of(const struct plan_request *request, struct partition *out) {
+static enum status partition_of(const struct engine_options *request, struct partition *out) {
     struct stage_options options;
     stage_options_read(request->config, request->device->place, &options);
     return partition_init(out, request->params, options.partition, request->world);
@@ -305,7 +305,7 @@ static enum status choose_ranks(const struct partition *partition, int **ranks, 
     return STATUS_OK;
 }
 
-enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) {
+enum status plan_ranks(const struct engine_options *request, int **ranks, int *n_ranks) {
     struct partition partition;
     TRY(partition_of(request, &partition));
     enum status status = choose_ranks(&partition, ranks, n_ranks);
@@ -313,7 +313,7 @@ enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_r
     return status;
 }
 
-static enum status plan_rank(const struct plan_request *request, const struct plan *model,
+static enum status plan_rank(const struct engine_options *request, const struct plan *model,
                              struct plan_stage *out) {
     struct plan plan = *model;
     TRY(plan_add_states(request, &plan));
@@ -326,17 +326,17 @@ static enum status plan_rank(const struct plan_request *request, const struct pl
     return STATUS_OK;
 }
 
-static enum status plan_stages_of(const struct plan_request *request, const int *ranks, int n_ranks,
+static enum status plan_stages_of(const struct engine_options *request, const int *ranks, int n_ranks,
                                   struct plan_stage stages[N_STAGES]) {
     struct config config = *request->config; // members are shared, none is freed
-    struct plan_request one = *request;
+    struct engine_options one = *request;
     struct plan models[2] = {{.total = 0}}; // without and with a generator, made when asked for
     one.config = &config;
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int i = 0; i < n_ranks; i++) {
             config.zero_optimization.stage = stage;
             one.rank = ranks[i];
-            struct plan *model = &models[plan_samples(&one)];
+            struct plan *model = &models[engine_has_generator(&one)];
             if (model->total == 0)
                 TRY(plan_add_model(&one, model));
             TRY(plan_rank(&one, model, &stages[stage]));
@@ -345,9 +345,9 @@ static enum status plan_stages_of(const struct plan_request *request, const int 
 }
 
 // With thousands of ranks a partition takes longer than all the rest: all plans share one.
-enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) {
+enum status plan_stages(const struct engine_options *request, struct plan_stage stages[N_STAGES]) {
     struct partition partition;
-    struct plan_request one = *request;
+    struct engine_options one = *request;
     int *ranks = NULL, n_ranks = 0;
     memset(stages, 0, N_STAGES * sizeof *stages);
     TRY(partition_of(request, &partition));

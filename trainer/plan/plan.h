@@ -18,7 +18,7 @@ struct engine {
     int profile_region;          // with run.profile
 };
 
-struct plan_request {
+struct engine_options {
     const struct config *config; // resolved for `world`
     const struct params *params;
     enum dtype type; // compute type
@@ -27,9 +27,9 @@ struct plan_request {
     const struct partition *partition; // of these params and ranks; NULL: to be made
 };
 // Host memory of the links between ranks (zero/comm), per rank.
-size_t plan_links_bytes(const struct plan_request *request);
+size_t engine_links_bytes(const struct engine_options *request);
 // Makes the parts and adds all their regions to the table. Free with engine_free, also after a failure.
-enum status engine_plan(struct engine *parts, const struct plan_request *request,
+enum status engine_plan(struct engine *parts, const struct engine_options *request,
                         struct region_table *table) MUST_CHECK;
 // host: as model_states_bind has it.
 enum status engine_bind(struct engine *parts, const struct region_table *table, struct stream *stream,
@@ -50,17 +50,17 @@ struct plan {
     size_t taken[N_REGION_PLACES];       // of each place's memory, padding included
     struct comm_volume volume;
 };
-enum status plan_make(const struct plan_request *request, struct plan *out) MUST_CHECK;
+enum status plan_make(const struct engine_options *request, struct plan *out) MUST_CHECK;
 // Its two halves, for who plans many settings; each adds to the plan. The states depend on stage, offload and
 // which elements the rank owns; the model on micro-batch and recomputation, and on the rank and the stage
-// only by whether the rank writes samples (plan_samples).
-enum status plan_add_states(const struct plan_request *request, struct plan *plan) MUST_CHECK;
-enum status plan_add_model(const struct plan_request *request, struct plan *plan) MUST_CHECK;
-bool plan_samples(const struct plan_request *request);
+// only by whether the rank writes samples (engine_has_generator).
+enum status plan_add_states(const struct engine_options *request, struct plan *plan) MUST_CHECK;
+enum status plan_add_model(const struct engine_options *request, struct plan *plan) MUST_CHECK;
+bool engine_has_generator(const struct engine_options *request);
 
 // The ranks that are worth planning: rank 0, which may have samples to write, and of the others some of which
 // one needs most, whatever the stage, and one least. Free *ranks with free().
-enum status plan_ranks(const struct plan_request *request, int **ranks, int *n_ranks) MUST_CHECK;
+enum status plan_ranks(const struct engine_options *request, int **ranks, int *n_ranks) MUST_CHECK;
 
 // A stage's plan for the rank that needs most memory, and how little another needs.
 struct plan_stage {
@@ -69,7 +69,7 @@ struct plan_stage {
     size_t least; // the smallest total of any rank; equal to most.total where all need the same
 };
 // Plans every stage, whatever stage and rank the request names. Takes as long as a few ranks' plans.
-enum status plan_stages(const struct plan_request *request, struct plan_stage stages[N_STAGES]) MUST_CHECK;
+enum status plan_stages(const struct engine_options *request, struct plan_stage stages[N_STAGES]) MUST_CHECK;
 
 // Says to the person what the run takes and sends.
 void plan_print(const struct region_table *table, const struct comm_volume *volume, int world);

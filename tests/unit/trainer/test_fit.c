@@ -68,7 +68,7 @@ static void plan_with(const struct rig *rig, const char *overrides, size_t taken
         list[n++] = word;
     EXPECT_OK(config_read(&config, path, n, list));
     EXPECT_OK(config_resolve(&config, world));
-    struct plan_request request = rig->request.plan;
+    struct engine_options request = rig->request.plan;
     request.config = &config;
     memset(taken, 0, N_REGION_PLACES * sizeof *taken);
     for (request.rank = 0; request.rank < world; request.rank++) {

@@ -47,14 +47,14 @@ static void rig_free(struct rig *rig) {
     config_free(&rig->config);
 }
 
-static struct plan_request request_of(const struct rig *rig, enum dtype type, int rank, int world) {
-    return (struct plan_request){.config = &rig->config,
-                                 .params = &rig->params,
-                                 .type = type,
-                                 .device = rig->device,
-                                 .rank = rank,
-                                 .world = world,
-                                 .local_world = world};
+static struct engine_options request_of(const struct rig *rig, enum dtype type, int rank, int world) {
+    return (struct engine_options){.config = &rig->config,
+                                   .params = &rig->params,
+                                   .type = type,
+                                   .device = rig->device,
+                                   .rank = rank,
+                                   .world = world,
+                                   .local_world = world};
 }
 
 // ---- memory
@@ -89,7 +89,7 @@ static void check_ranks(struct rig *rig, int world) {
         for (int rank = 0; rank < world; rank++)
             for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
                 struct plan plan;
-                struct plan_request request = request_of(rig, (enum dtype)type, rank, world);
+                struct engine_options request = request_of(rig, (enum dtype)type, rank, world);
                 rig->config.zero_optimization.stage = stage;
                 EXPECT_OK(plan_make(&request, &plan));
                 check_states(rig, (enum dtype)type, partition.rank_elements[rank], &plan);
@@ -124,7 +124,7 @@ static void sum_wire(struct rig *rig, enum dtype type, int world, struct comm_vo
     *sum = (struct comm_volume){0};
     for (int rank = 0; rank < world; rank++) {
         struct plan plan;
-        struct plan_request request = request_of(rig, type, rank, world);
+        struct engine_options request = request_of(rig, type, rank, world);
         EXPECT_OK(plan_make(&request, &plan));
         for (int i = 0; i < N_COMM_OPERATIONS; i++) {
             sum->bytes[i] += plan.volume.bytes[i];
@@ -235,7 +235,7 @@ static void test_narrow_gradients(void **state) {
 
 static void check_stages(struct rig *rig, enum dtype type, int world) {
     struct plan_stage stages[N_STAGES];
-    struct plan_request request = request_of(rig, type, 0, world);
+    struct engine_options request = request_of(rig, type, 0, world);
     EXPECT_OK(plan_stages(&request, stages));
     for (int stage = 0; stage < N_STAGES; stage++) {
         size_t most = 0, least = SIZE_MAX;
@@ -278,7 +278,7 @@ static void test_tiny_buckets(void **state) {
     struct rig rig;
     struct plan plan;
     rig_init(&rig, 2, "", "\"reduce_bucket_size\": 1");
-    struct plan_request request = request_of(&rig, DTYPE_F32, 0, 2);
+    struct engine_options request = request_of(&rig, DTYPE_F32, 0, 2);
     EXPECT_OK(plan_make(&request, &plan));
     assert_int_equal(plan.volume.calls[COMM_REDUCE_SCATTER], rig.params.n_elements);
     params_free(&rig.params);
@@ -293,7 +293,7 @@ static void test_tiny_buckets(void **state) {
 // nothing is.
 static void expect_advice(const struct rig *rig, int world, uint64_t available, const char *fact,
                           const char *other) {
-    struct plan_request request = request_of(rig, DTYPE_BF16, 0, world);
+    struct engine_options request = request_of(rig, DTYPE_BF16, 0, world);
     struct text advice = {0};
     const struct fit_machine machine = {.host = available * (uint64_t)world};
     EXPECT_OK(fit_advise(&request, &machine, &advice));
@@ -309,7 +309,7 @@ static void test_advice(void **state) {
     struct plan plans[2];
     rig_init(&rig, 4, "", "\"stage\": 0");
     for (int stage = 0; stage < 2; stage++) {
-        struct plan_request request = request_of(&rig, DTYPE_BF16, 0, 4);
+        struct engine_options request = request_of(&rig, DTYPE_BF16, 0, 4);
         rig.config.zero_optimization.stage = stage;
         EXPECT_OK(plan_make(&request, &plans[stage]));
     }

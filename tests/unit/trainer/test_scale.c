@@ -170,13 +170,13 @@ static void lay_out(struct rig *rig, int rank, int world) {
 }
 
 static void plan(struct rig *rig, int rank, int world) {
-    const struct plan_request request = {.config = &rig->config,
-                                         .params = &rig->params,
-                                         .type = DTYPE_BF16,
-                                         .device = rig->device,
-                                         .rank = rank,
-                                         .world = world,
-                                         .local_world = 8};
+    const struct engine_options request = {.config = &rig->config,
+                                           .params = &rig->params,
+                                           .type = DTYPE_BF16,
+                                           .device = rig->device,
+                                           .rank = rank,
+                                           .world = world,
+                                           .local_world = 8};
     struct plan plan;
     double began = clock_monotonic_s();
     EXPECT_OK(plan_make(&request, &plan));
