@@ -67,7 +67,7 @@ endif
 # scripts/check_layout.py reads the same lines: a file includes its own folder and what needs_FOLDER names, no others.
 # cli/ lists the commands, so cli/bench may include it and not the reverse; main.c includes cli alone.
 folders := base configs data kernels model \
-           zero/comm zero/partition zero/offload zero/checkpoint zero/stages \
+           zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer trainer/plan trainer/profile trainer cli cli/bench
 needs_base :=
 needs_configs := base
@@ -79,9 +79,10 @@ needs_zero/partition := zero/comm model configs kernels base
 needs_zero/offload := zero/partition $(needs_zero/partition)
 needs_zero/checkpoint := zero/partition data $(needs_zero/partition)
 needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
+needs_zero := zero/stages $(needs_zero/stages)
 needs_infer := zero/checkpoint $(needs_zero/checkpoint)
 needs_trainer/profile := zero/comm model kernels base
-needs_trainer/plan := zero/stages trainer/profile $(needs_zero/stages)
+needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer := trainer/plan infer $(needs_trainer/plan)
 needs_cli := trainer $(needs_trainer)
 needs_cli/bench := cli trainer/plan configs data model kernels base

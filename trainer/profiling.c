@@ -17,16 +17,16 @@ enum status trainer_profile_limits(struct trainer *trainer) {
 enum status trainer_profile_start(struct trainer *trainer) {
     if (!trainer->config->run.profile)
         return STATUS_OK;
-    return profiler_start(&trainer->profiler,
-                          &(struct profiler_request){
-                              .memory = region_data(&trainer->memory.table, trainer->engine.profile_region),
-                              .comm = trainer->comm,
-                              .device = trainer->device,
-                              .comm_device = trainer->comm_device,
-                              .host_device = trainer->host_device,
-                              .hooks = &trainer->engine.state.hooks,
-                              .last_unit = trainer->params.n_units - 1,
-                              .step = trainer->step});
+    return profiler_start(
+        &trainer->profiler,
+        &(struct profiler_request){.memory = region_data(&trainer->memory.table, trainer->profile_region),
+                                   .comm = trainer->comm,
+                                   .device = trainer->device,
+                                   .comm_device = trainer->comm_device,
+                                   .host_device = trainer->host_device,
+                                   .hooks = &trainer->engine.state.hooks,
+                                   .last_unit = trainer->params.n_units - 1,
+                                   .step = trainer->step});
 }
 
 // Where this rank's clock stands to rank 0's: by the time of day, which machines agree on well enough to be

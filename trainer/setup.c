@@ -233,7 +233,7 @@ static enum status check_memory(struct trainer *trainer) {
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
     const struct engine_options request = engine_options_of(trainer);
-    TRY(trainer_agree(trainer, engine_plan(&trainer->engine, &request, table)));
+    TRY(trainer_agree(trainer, plan_run(&trainer->engine, &request, table, &trainer->profile_region)));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world);

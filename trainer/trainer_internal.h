@@ -37,6 +37,7 @@ struct trainer {
     double gemm_rate;          // FLOP/s, all ranks together
     struct device_peak limits; // of this rank's device; bytes with run.profile only
     struct profiler profiler;
+    int profile_region; // of its memory, with run.profile
 
     struct loss_scale loss_scale;
     int64_t step, saved_step; // steps done; of the newest checkpoint, -1 for none

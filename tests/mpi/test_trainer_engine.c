@@ -6,7 +6,7 @@
 
 #include "kernels/memory.h"
 #include "tests/mpi/together.h"
-#include "trainer/plan/plan.h"
+#include "zero/engine.h"
 
 static struct comm *comm;
 static struct temporary temporary;

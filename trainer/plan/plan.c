@@ -1,188 +1,31 @@
-// Memory is counted by laying the run out; what is sent is counted by formula, so that a run which measures
-// the same has kept its word.
+// Memory is counted by laying the run out, communication by formula. A run measures both, and tests compare.
 #include "trainer/plan/plan.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "model/param_overlap.h"
 #include "trainer/profile/profiler.h"
-#include "zero/stages/adafactor.h"
 
-// ---- the parts of a run
+// ---- one rank
 
-// In stage 3 a sample needs every rank: each holds a share of the model that writes it.
-bool engine_has_generator(const struct engine_options *request) {
-    return request->config->train.sample_every > 0 &&
-           (request->rank == 0 || request->config->zero_optimization.stage == 3);
+static enum status add_profile(const struct engine_options *options, struct region_table *table,
+                               int *region) {
+    return options->config->run.profile ? profiler_plan(options->world, table, region) : STATUS_OK;
 }
 
-// What depends on the stage and on which elements the rank owns.
-static enum status add_states(struct engine *parts, const struct engine_options *request,
-                              struct region_table *table) {
-    TRY(model_states_init(&parts->state, request->params, request->config, request->type, request->rank,
-                          request->world, request->partition, request->device, table));
-    optimizer_init(&parts->optimizer, request->config, &parts->state);
-    return STATUS_OK;
+enum status plan_run(struct engine *engine, const struct engine_options *options, struct region_table *table,
+                     int *profile_region) {
+    TRY(engine_plan(engine, options, table));
+    return add_profile(options, table, profile_region);
 }
 
-size_t engine_links_bytes(const struct engine_options *request) {
-    return comm_memory_bytes(request->world, request->config->comm.shared_memory ? request->local_world : 1);
-}
-
-// What does not, but for the generator.
-static enum status add_model(struct engine *parts, const struct engine_options *request,
+static enum status add_model(struct engine *engine, const struct engine_options *options,
                              struct region_table *table) {
-    const struct config *config = request->config;
-    const struct gpt_options options = {.type = request->type,
-                                        .B = (int)config->train.micro_batch_size,
-                                        .T = (int)config->train.seq_len,
-                                        .recompute = stage_recompute(config),
-                                        .offload_activations =
-                                            config->top.offload_activations == CONFIG_OFFLOAD_CPU,
-                                        .training = true};
-    TRY(gpt_new(request->params, &options, request->device, table, &parts->gpt));
-    if (engine_has_generator(request))
-        TRY(generator_new(request->params,
-                          &(struct generator_options){request->type, (int)config->train.seq_len, 1},
-                          request->device, table, &parts->generator));
-    if (config->run.profile)
-        TRY(profiler_plan(request->world, table, &parts->profile_region));
-    if (request->world == 1)
-        return STATUS_OK;
-    enum region_place place = request->device->place;
-    TRY(region_add_external(table, REGION_COMMUNICATION, place, comm_sums_bytes(request->world, place),
-                            "sums between ranks"));
-    return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, engine_links_bytes(request),
-                               "links between ranks");
+    int profile_region;
+    TRY(engine_plan_model(engine, options, table));
+    return add_profile(options, table, &profile_region);
 }
-
-enum status engine_plan(struct engine *parts, const struct engine_options *request,
-                        struct region_table *table) {
-    *parts = (struct engine){0};
-    TRY(add_states(parts, request, table));
-    return add_model(parts, request, table);
-}
-
-enum status engine_bind(struct engine *parts, const struct region_table *table, struct stream *stream,
-                        struct comm *comm, struct device *host) {
-    TRY(model_states_bind(&parts->state, table, comm, host));
-    TRY(optimizer_bind(&parts->optimizer));
-    TRY(gpt_bind(parts->gpt, table, stream));
-    if (parts->generator)
-        generator_bind(parts->generator, table, stream);
-    return STATUS_OK;
-}
-
-void engine_free(struct engine *parts) {
-    optimizer_free(&parts->optimizer);
-    model_states_free(&parts->state);
-    gpt_delete(parts->gpt);
-    generator_delete(parts->generator);
-    *parts = (struct engine){0};
-}
-
-// ---- what is sent
-
-// Elements of a fetch: of tensors that stage 3 gathers for each use, and of those that persist.
-struct share {
-    size_t fetched, persistent;
-};
-
-static void add_to_share(const struct model_states *state, const struct fetch *fetch, size_t begin,
-                         size_t end, struct share *share) {
-    size_t from = begin > fetch->range.begin ? begin : fetch->range.begin;
-    size_t to = end < fetch->range.end ? end : fetch->range.end;
-    for (struct param_overlap it = {0}; params_next_overlap(state->params, fetch->unit, from, to, &it);) {
-        bool persists = state->params->params[it.param].elements < state->options.persistence_threshold;
-        *(persists ? &share->persistent : &share->fetched) += it.end - it.begin;
-    }
-}
-
-static struct share share_of_rank(const struct model_states *state, const struct fetch *fetch) {
-    struct share share = {0};
-    for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
-        add_to_share(state, fetch, state->owned.spans[i].begin, state->owned.spans[i].end, &share);
-    return share;
-}
-
-static struct share share_of_all(const struct model_states *state, const struct fetch *fetch) {
-    struct share share = {0};
-    add_to_share(state, fetch, fetch->range.begin, fetch->range.end, &share);
-    return share;
-}
-
-// Embeddings and blocks are used in forward and in backward; the final norm, which the head computes forward
-// and backward in one go, once; a block's group as often as the model asks for it.
-static uint64_t uses_of(const struct model_states *state, int index) {
-    const struct parameters *parameters = &state->parameters;
-    int unit = parameters->fetches[index].unit, group = index - parameters->first_fetch[unit];
-    if (stage_by_group(&state->options, state->params, unit))
-        return (uint64_t)gpt_group_uses(state->params, state->options.recompute, unit,
-                                        (enum block_group)group);
-    return unit == state->params->n_units - 1 ? 1 : 2;
-}
-
-static void plan_reduction(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
-    const struct params *params = state->params;
-    const struct stage_options *options = &state->options;
-    const struct gradients *gradients = &state->gradients;
-    uint64_t times = stage_reduces_to_shard(options) ? n_micro : 1, calls = 0;
-    size_t owned = state->partition.rank_elements[state->rank];
-    for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
-        struct param_range range = gradients->reductions[i].range;
-        calls += buckets_count(range.end - range.begin, options->reduce_bucket);
-    }
-    if (options->stage < 2)
-        calls = buckets_count(params->n_elements, options->reduce_bucket);
-    out->bytes[COMM_REDUCE_SCATTER] =
-        times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
-    out->calls[COMM_REDUCE_SCATTER] = times * calls;
-}
-
-static void plan_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
-    const struct params *params = state->params;
-    const struct stage_options *options = &state->options;
-    uint64_t others = (uint64_t)state->world - 1;
-    size_t owned = state->partition.rank_elements[state->rank], size = dtype_size(state->type);
-    if (options->stage < 3) { // gradients in stage 0, parameters in 1 and 2
-        out->bytes[COMM_ALL_GATHER] = owned * others * (options->stage == 0 ? sizeof(float) : size);
-        out->calls[COMM_ALL_GATHER] = buckets_count(params->n_elements, options->allgather_bucket);
-        return;
-    }
-    size_t persistent = 0;
-    for (int i = 0; i < state->parameters.first_fetch[params->n_units]; i++) {
-        const struct fetch *fetch = &state->parameters.fetches[i];
-        uint64_t times = n_micro * uses_of(state, i);
-        struct share share = share_of_rank(state, fetch), all = share_of_all(state, fetch);
-        out->bytes[COMM_ALL_GATHER] += (times * share.fetched + share.persistent) * size * others;
-        out->calls[COMM_ALL_GATHER] += times * buckets_count(all.fetched, options->allgather_bucket);
-        persistent += all.persistent;
-    }
-    out->calls[COMM_ALL_GATHER] += buckets_count(persistent, options->allgather_bucket);
-}
-
-void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out) {
-    *out = (struct comm_volume){0};
-    if (state->world == 1)
-        return;
-    plan_reduction(state, (uint64_t)n_micro_batches, out);
-    plan_gathers(state, (uint64_t)n_micro_batches, out);
-    adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
-}
-
-uint64_t comm_volume_bytes(const struct comm_volume *volume) {
-    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] +
-           volume->bytes[COMM_ALL_REDUCE];
-}
-
-uint64_t comm_volume_calls(const struct comm_volume *volume) {
-    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] +
-           volume->calls[COMM_ALL_REDUCE];
-}
-
-// ---- the whole
 
 static void count_regions(const struct region_table *table, enum region_place place, struct plan *plan) {
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -197,43 +40,46 @@ static void count_regions(const struct region_table *table, enum region_place pl
             plan->taken[table->regions[i].place] += table->regions[i].bytes;
 }
 
-typedef enum status (*engine_adder)(struct engine *parts, const struct engine_options *request,
-                                    struct region_table *table);
+typedef enum status (*adder)(struct engine *engine, const struct engine_options *options,
+                             struct region_table *table);
 
-static enum status count_parts(const struct engine_options *request, engine_adder add, struct plan *plan) {
-    struct engine parts = {0};
+// Adds to the plan what `add` lays out.
+static enum status count(const struct engine_options *options, adder add, struct plan *plan) {
+    struct engine engine = {0};
     struct region_table table;
     region_table_init(&table);
-    enum status status = add(&parts, request, &table);
+    enum status status = add(&engine, options, &table);
     if (status == STATUS_OK) {
-        count_regions(&table, request->device->place, plan);
-        if (parts.state.params) // there are states
-            comm_volume_make(&parts.state, request->config->train.gradient_accumulation_steps, &plan->volume);
+        count_regions(&table, options->device->place, plan);
+        if (engine.state.params) // the states were laid out
+            comm_volume_make(&engine.state, options->config->train.gradient_accumulation_steps,
+                             &plan->volume);
     }
-    engine_free(&parts);
+    engine_free(&engine);
     region_table_free(&table);
     return status;
 }
 
-enum status plan_add_states(const struct engine_options *request, struct plan *plan) {
-    return count_parts(request, add_states, plan);
+enum status plan_add_states(const struct engine_options *options, struct plan *plan) {
+    return count(options, engine_plan_states, plan);
 }
 
-enum status plan_add_model(const struct engine_options *request, struct plan *plan) {
-    return count_parts(request, add_model, plan);
+enum status plan_add_model(const struct engine_options *options, struct plan *plan) {
+    return count(options, add_model, plan);
 }
 
-enum status plan_make(const struct engine_options *request, struct plan *out) {
+enum status plan_make(const struct engine_options *options, struct plan *out) {
     *out = (struct plan){0};
-    return count_parts(request, engine_plan, out);
+    TRY(plan_add_states(options, out));
+    return plan_add_model(options, out);
 }
 
-// ---- every stage, of the ranks that need most and least
+// ---- every stage, and the ranks that need most and least
 
-// What sets a rank's memory apart from another's, samples left out: both only ever add to it.
+// What makes one rank's memory differ from another's, samples aside. More of either never takes less memory.
 struct load {
-    size_t elements; // owned
-    size_t partials; // of the norm over them
+    size_t elements; // that the rank owns
+    size_t partials; // partial sums of the gradient norm over them
     int rank;
 };
 
@@ -246,8 +92,8 @@ static int compare_loads(const void *a, const void *b) {
     return x->rank - y->rank;
 }
 
-// Moves those to the front that no other exceeds in both ways, or that exceed no other: one of the first
-// needs most, one of the second least. Gives their number, a handful however many ranks there are.
+// Moves the Pareto-largest and the Pareto-smallest loads to the front: one of the former needs most memory,
+// one of the latter least. Returns how many there are, a handful for any number of ranks; -1: out of memory.
 static int keep_extremes(struct load *loads, int n) {
     int n_kept = 0;
     size_t most = 0, least = SIZE_MAX;
@@ -270,10 +116,10 @@ static int keep_extremes(struct load *loads, int n) {
     return kept ? n_kept : -1;
 }
 
-static enum status partition_of(const struct engine_options *request, struct partition *out) {
-    struct stage_options options;
-    stage_options_read(request->config, request->device->place, &options);
-    return partition_init(out, request->params, options.partition, request->world);
+static enum status partition_of(const struct engine_options *options, struct partition *out) {
+    struct stage_options stage;
+    stage_options_read(options->config, options->device->place, &stage);
+    return partition_init(out, options->params, stage.partition, options->world);
 }
 
 static void measure_loads(const struct partition *partition, struct load *loads) {
@@ -305,32 +151,32 @@ static enum status choose_ranks(const struct partition *partition, int **ranks, 
     return STATUS_OK;
 }
 
-enum status plan_ranks(const struct engine_options *request, int **ranks, int *n_ranks) {
+enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) {
     struct partition partition;
-    TRY(partition_of(request, &partition));
+    TRY(partition_of(options, &partition));
     enum status status = choose_ranks(&partition, ranks, n_ranks);
     partition_free(&partition);
     return status;
 }
 
-static enum status plan_rank(const struct engine_options *request, const struct plan *model,
+static enum status plan_rank(const struct engine_options *options, const struct plan *model,
                              struct plan_stage *out) {
     struct plan plan = *model;
-    TRY(plan_add_states(request, &plan));
+    TRY(plan_add_states(options, &plan));
     if (out->least == 0 || plan.total < out->least)
         out->least = plan.total;
     if (plan.total > out->most.total) {
         out->most = plan;
-        out->rank = request->rank;
+        out->rank = options->rank;
     }
     return STATUS_OK;
 }
 
-static enum status plan_stages_of(const struct engine_options *request, const int *ranks, int n_ranks,
+static enum status plan_stages_of(const struct engine_options *options, const int *ranks, int n_ranks,
                                   struct plan_stage stages[N_STAGES]) {
-    struct config config = *request->config; // members are shared, none is freed
-    struct engine_options one = *request;
-    struct plan models[2] = {{.total = 0}}; // without and with a generator, made when asked for
+    struct config config = *options->config; // a shallow copy, which is not freed
+    struct engine_options one = *options;
+    struct plan models[2] = {{.total = 0}}; // [engine_has_generator]; total 0: not planned yet
     one.config = &config;
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int i = 0; i < n_ranks; i++) {
@@ -344,13 +190,13 @@ static enum status plan_stages_of(const struct engine_options *request, const in
     return STATUS_OK;
 }
 
-// With thousands of ranks a partition takes longer than all the rest: all plans share one.
-enum status plan_stages(const struct engine_options *request, struct plan_stage stages[N_STAGES]) {
+// With thousands of ranks a partition takes longer than everything else, so all plans share one.
+enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) {
     struct partition partition;
-    struct engine_options one = *request;
+    struct engine_options one = *options;
     int *ranks = NULL, n_ranks = 0;
     memset(stages, 0, N_STAGES * sizeof *stages);
-    TRY(partition_of(request, &partition));
+    TRY(partition_of(options, &partition));
     enum status status = choose_ranks(&partition, &ranks, &n_ranks);
     one.partition = &partition;
     if (status == STATUS_OK)
@@ -360,7 +206,7 @@ enum status plan_stages(const struct engine_options *request, struct plan_stage 
     return status;
 }
 
-// ---- said to the person
+// ---- the log
 
 void plan_print(const struct region_table *table, const struct comm_volume *volume, int world) {
     struct text line = {0};

@@ -1,0 +1,106 @@
+// The formulas follow the hooks of the stages: what is gathered per use of a unit, what is reduced per
+// micro-batch, and what is sent once a step.
+#include "trainer/plan/comm_volume.h"
+
+#include "model/param_overlap.h"
+#include "zero/stages/adafactor.h"
+
+// Elements of one fetch: those gathered again for each use, and those of persistent tensors (smaller than
+// stage3_param_persistence_threshold), gathered once per step.
+struct fetch_elements {
+    size_t fetched, persistent;
+};
+
+static void add_elements(const struct model_states *state, const struct fetch *fetch, size_t begin,
+                         size_t end, struct fetch_elements *sum) {
+    size_t from = begin > fetch->range.begin ? begin : fetch->range.begin;
+    size_t to = end < fetch->range.end ? end : fetch->range.end;
+    for (struct param_overlap it = {0}; params_next_overlap(state->params, fetch->unit, from, to, &it);) {
+        bool persists = state->params->params[it.param].elements < state->options.persistence_threshold;
+        *(persists ? &sum->persistent : &sum->fetched) += it.end - it.begin;
+    }
+}
+
+// The elements that this rank owns, and sends.
+static struct fetch_elements elements_of_rank(const struct model_states *state, const struct fetch *fetch) {
+    struct fetch_elements sum = {0};
+    for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
+        add_elements(state, fetch, state->owned.spans[i].begin, state->owned.spans[i].end, &sum);
+    return sum;
+}
+
+static struct fetch_elements elements_of_all(const struct model_states *state, const struct fetch *fetch) {
+    struct fetch_elements sum = {0};
+    add_elements(state, fetch, fetch->range.begin, fetch->range.end, &sum);
+    return sum;
+}
+
+// How often a micro-batch uses a fetch. Embeddings and blocks: twice, in forward and in backward. The final
+// norm: once, as lm_head and loss run forward and backward in one go. A group of a block's tensors: as often
+// as the model acquires it.
+static uint64_t uses_of(const struct model_states *state, int index) {
+    const struct parameters *parameters = &state->parameters;
+    int unit = parameters->fetches[index].unit, group = index - parameters->first_fetch[unit];
+    if (stage_by_group(&state->options, state->params, unit))
+        return (uint64_t)gpt_group_uses(state->params, state->options.recompute, unit,
+                                        (enum block_group)group);
+    return unit == state->params->n_units - 1 ? 1 : 2;
+}
+
+static void add_reductions(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
+    const struct params *params = state->params;
+    const struct stage_options *options = &state->options;
+    const struct gradients *gradients = &state->gradients;
+    uint64_t times = stage_reduces_to_shard(options) ? n_micro : 1, calls = 0;
+    size_t owned = state->partition.rank_elements[state->rank];
+    for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
+        struct param_range range = gradients->reductions[i].range;
+        calls += buckets_count(range.end - range.begin, options->reduce_bucket);
+    }
+    if (options->stage < 2)
+        calls = buckets_count(params->n_elements, options->reduce_bucket);
+    out->bytes[COMM_REDUCE_SCATTER] =
+        times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
+    out->calls[COMM_REDUCE_SCATTER] = times * calls;
+}
+
+static void add_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
+    const struct params *params = state->params;
+    const struct stage_options *options = &state->options;
+    uint64_t others = (uint64_t)state->world - 1;
+    size_t owned = state->partition.rank_elements[state->rank], size = dtype_size(state->type);
+    if (options->stage < 3) { // gradients in stage 0, parameters in 1 and 2
+        out->bytes[COMM_ALL_GATHER] = owned * others * (options->stage == 0 ? sizeof(float) : size);
+        out->calls[COMM_ALL_GATHER] = buckets_count(params->n_elements, options->allgather_bucket);
+        return;
+    }
+    size_t persistent = 0;
+    for (int i = 0; i < state->parameters.first_fetch[params->n_units]; i++) {
+        const struct fetch *fetch = &state->parameters.fetches[i];
+        uint64_t times = n_micro * uses_of(state, i);
+        struct fetch_elements mine = elements_of_rank(state, fetch), all = elements_of_all(state, fetch);
+        out->bytes[COMM_ALL_GATHER] += (times * mine.fetched + mine.persistent) * size * others;
+        out->calls[COMM_ALL_GATHER] += times * buckets_count(all.fetched, options->allgather_bucket);
+        persistent += all.persistent;
+    }
+    out->calls[COMM_ALL_GATHER] += buckets_count(persistent, options->allgather_bucket);
+}
+
+void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out) {
+    *out = (struct comm_volume){0};
+    if (state->world == 1)
+        return;
+    add_reductions(state, (uint64_t)n_micro_batches, out);
+    add_gathers(state, (uint64_t)n_micro_batches, out);
+    adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
+}
+
+uint64_t comm_volume_bytes(const struct comm_volume *volume) {
+    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] +
+           volume->bytes[COMM_ALL_REDUCE];
+}
+
+uint64_t comm_volume_calls(const struct comm_volume *volume) {
+    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] +
+           volume->calls[COMM_ALL_REDUCE];
+}

@@ -1,0 +1,68 @@
+// Each member plans and binds its own memory; the engine decides which members a rank has.
+#include "zero/engine.h"
+
+bool engine_has_generator(const struct engine_options *options) {
+    return options->config->train.sample_every > 0 &&
+           (options->rank == 0 || options->config->zero_optimization.stage == 3);
+}
+
+size_t engine_links_bytes(const struct engine_options *options) {
+    return comm_memory_bytes(options->world, options->config->comm.shared_memory ? options->local_world : 1);
+}
+
+enum status engine_plan_states(struct engine *engine, const struct engine_options *options,
+                               struct region_table *table) {
+    TRY(model_states_init(&engine->state, options->params, options->config, options->type, options->rank,
+                          options->world, options->partition, options->device, table));
+    optimizer_init(&engine->optimizer, options->config, &engine->state);
+    return STATUS_OK;
+}
+
+enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
+                              struct region_table *table) {
+    const struct config *config = options->config;
+    const struct gpt_options gpt_options = {.type = options->type,
+                                            .B = (int)config->train.micro_batch_size,
+                                            .T = (int)config->train.seq_len,
+                                            .recompute = stage_recompute(config),
+                                            .offload_activations =
+                                                config->top.offload_activations == CONFIG_OFFLOAD_CPU,
+                                            .training = true};
+    TRY(gpt_new(options->params, &gpt_options, options->device, table, &engine->gpt));
+    if (engine_has_generator(options))
+        TRY(generator_new(options->params,
+                          &(struct generator_options){options->type, (int)config->train.seq_len, 1},
+                          options->device, table, &engine->generator));
+    if (options->world == 1)
+        return STATUS_OK;
+    enum region_place place = options->device->place;
+    TRY(region_add_external(table, REGION_COMMUNICATION, place, comm_sums_bytes(options->world, place),
+                            "sums between ranks"));
+    return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, engine_links_bytes(options),
+                               "links between ranks");
+}
+
+enum status engine_plan(struct engine *engine, const struct engine_options *options,
+                        struct region_table *table) {
+    *engine = (struct engine){0};
+    TRY(engine_plan_states(engine, options, table));
+    return engine_plan_model(engine, options, table);
+}
+
+enum status engine_bind(struct engine *engine, const struct region_table *table, struct stream *stream,
+                        struct comm *comm, struct device *host) {
+    TRY(model_states_bind(&engine->state, table, comm, host));
+    TRY(optimizer_bind(&engine->optimizer));
+    TRY(gpt_bind(engine->gpt, table, stream));
+    if (engine->generator)
+        generator_bind(engine->generator, table, stream);
+    return STATUS_OK;
+}
+
+void engine_free(struct engine *engine) {
+    optimizer_free(&engine->optimizer);
+    model_states_free(&engine->state);
+    gpt_delete(engine->gpt);
+    generator_delete(engine->generator);
+    *engine = (struct engine){0};
+}

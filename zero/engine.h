@@ -1,0 +1,53 @@
+// The engine: what one rank trains with. It puts together the model states and the optimizer of a ZeRO stage,
+// the model's forward and backward (model/gpt.h), and the generator that writes samples.
+//
+// Memory is taken in two steps. engine_plan lists the regions that the engine needs, without allocating
+// anything and without the other ranks. Once the table is allocated (kernels/memory.h), engine_bind hands the
+// regions out. `./train plan` stops after the first step: a plan counts exactly what a run allocates.
+#ifndef ZERO_ENGINE_H
+#define ZERO_ENGINE_H
+
+#include "model/generate.h"
+#include "zero/stages/optimizer.h"
+
+struct engine {
+    struct model_states state;
+    struct optimizer optimizer;
+    struct gpt *gpt;
+    struct generator *generator; // NULL on a rank that writes no samples (engine_has_generator)
+};
+
+// Everything that decides an engine's memory. The pointers must outlive the engine.
+struct engine_options {
+    const struct config *config; // resolved for `world`
+    const struct params *params;
+    enum dtype type; // compute type
+    struct device *device;
+    int rank, world, local_world;      // local_world: ranks on this machine
+    const struct partition *partition; // of these params and ranks; NULL: the engine makes its own
+};
+
+// True on rank 0 of a run with samples. In stage 3 true on every rank: each holds a shard of the parameters,
+// so all of them generate together.
+bool engine_has_generator(const struct engine_options *options);
+// Bytes of host memory per rank for the links between ranks (zero/comm).
+size_t engine_links_bytes(const struct engine_options *options);
+
+// Adds all regions of the engine to the table. Free with engine_free, also after a failure.
+enum status engine_plan(struct engine *engine, const struct engine_options *options,
+                        struct region_table *table) MUST_CHECK;
+// The two halves of engine_plan, for planning many settings; `engine` begins zeroed.
+//   states   depends on the stage, offload, and the elements that the rank owns
+//   model    depends on micro-batch size and recomputation; on rank and stage only by engine_has_generator
+enum status engine_plan_states(struct engine *engine, const struct engine_options *options,
+                               struct region_table *table) MUST_CHECK;
+enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
+                              struct region_table *table) MUST_CHECK;
+
+// Binds the engine to the memory of an allocated table.
+//   host   the CPU's device, for optimizer states kept on the host (see model_states_bind)
+enum status engine_bind(struct engine *engine, const struct region_table *table, struct stream *stream,
+                        struct comm *comm, struct device *host) MUST_CHECK;
+void engine_free(struct engine *engine);
+
+#endif
