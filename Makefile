@@ -53,7 +53,8 @@ ifeq ($(filter $(VARIANT),release asan tsan cudasim cudasim-asan cudasim-race),)
   $(error VARIANT is release, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
-version := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+# Empty in a source tarball: the folder that it was unpacked in may be another repository's.
+commit := $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 
 # `make V=1` shows whole commands.
 ifeq ($(V),1)
@@ -196,7 +197,13 @@ $(OBJECTS)/%.o: %.c
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
-$(OBJECTS)/main.o: CPPFLAGS += -DZERO_VERSION='"$(version)"'
+
+# The commit that `./train --version` prints and checkpoints keep: a file that changes with it.
+$(OBJECTS)/commit: always
+	@mkdir -p $(@D)
+	@echo '$(commit)' | cmp -s - $@ || echo '$(commit)' >$@
+$(OBJECTS)/cli/version.o: $(OBJECTS)/commit
+$(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' $(patsubst -I%,-isystem %,$(mpi_flags))
 
 # The presets, a row each, as configs/presets.c takes them in.
 presets := $(sort $(wildcard configs/gpt*.json))
@@ -257,6 +264,6 @@ format:
 clean:
 	rm -rf build train
 
-.PHONY: train tests test check format clean
+.PHONY: train tests test check format clean always
 .SECONDARY: $(test_sources:%.c=$(OBJECTS)/%.o) $(simulator_test_sources:%.cpp=$(BUILD)/%.o)
 -include $(shell find $(BUILD) $(OBJECTS) -name '*.d' 2>/dev/null)

@@ -8,6 +8,7 @@
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/version.h"
 #include "zero/checkpoint/checkpoint.h"
 
 static const struct command *const commands[] = {
@@ -81,7 +82,7 @@ static enum status dispatch(int n_args, char **args) {
     if (strcmp(args[0], "help") == 0 || strcmp(args[0], "--help") == 0 || strcmp(args[0], "-h") == 0)
         return help(n_args - 1, args + 1);
     if (strcmp(args[0], "--version") == 0) {
-        printf("zero.c %s\n", ZERO_VERSION);
+        version_print();
         return STATUS_OK;
     }
     if (!command)
@@ -96,7 +97,7 @@ int main(int argc, char **argv) {
     // A reader that closes the pipe (| head) ends the output, not the program in mid-write.
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write
-    checkpoint_set_version(ZERO_VERSION);
+    checkpoint_set_version(version_text());
     if (argc < 2) {
         print_usage(stderr);
         return status_exit_code(STATUS_INVALID);

@@ -120,6 +120,13 @@ enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 // the largest.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
+// How the CUDA backend was built and which cuBLASLt it finds, without a GPU. Both write text to `buffer` and
+// return it.
+// Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without CUDA".
+const char *cuda_device_architectures(char *buffer, size_t size);
+// The version of cuBLASLt: "12.8.4", or "not found".
+const char *cuda_device_cublas(char *buffer, size_t size);
+
 // Measures the FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), repeated for about `seconds`
 // and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the time.
 struct gemm_rate {

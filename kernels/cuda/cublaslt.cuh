@@ -11,6 +11,7 @@
 #define CUBLASLT_FUNCTIONS(F)                                                                                \
     F(Create)                                                                                                \
     F(Destroy)                                                                                               \
+    F(GetProperty)                                                                                           \
     F(GetStatusString)                                                                                       \
     F(MatmulDescCreate)                                                                                      \
     F(MatmulDescDestroy)                                                                                     \

@@ -1,6 +1,7 @@
 // A GPU as a device (kernels/device.h): its memory, copies, streams, events and table of operations. A
 // process uses one GPU. Every call into the CUDA runtime first makes that GPU current for the calling thread.
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/cublaslt.cuh"
 
 #include <new>
 #include <stdio.h>
@@ -262,4 +263,38 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     }
     *out = device;
     return STATUS_OK;
+}
+
+// ---- how the backend was built
+
+// nvcc lists the architectures that it compiles for in __CUDA_ARCH_LIST__ (800,900); the simulator's compiler
+// does not define it.
+const char *cuda_device_architectures(char *buffer, size_t size) {
+#ifdef __CUDA_ARCH_LIST__
+    const int architectures[] = {__CUDA_ARCH_LIST__};
+    int length = 0;
+    buffer[0] = 0;
+    for (int architecture : architectures)
+        if (length >= 0 && static_cast<size_t>(length) < size)
+            length += snprintf(buffer + length, size - static_cast<size_t>(length), "%s%d.%d",
+                               length > 0 ? " " : "", architecture / 100, architecture / 10 % 10);
+#else
+    snprintf(buffer, size, "none: built for a simulated GPU");
+#endif
+    return buffer;
+}
+
+const char *cuda_device_cublas(char *buffer, size_t size) {
+    struct cublaslt lt;
+    int major = 0, minor = 0, patch = 0;
+    bool found = cublaslt_load(&lt) == STATUS_OK &&
+                 lt.GetProperty(MAJOR_VERSION, &major) == CUBLAS_STATUS_SUCCESS &&
+                 lt.GetProperty(MINOR_VERSION, &minor) == CUBLAS_STATUS_SUCCESS &&
+                 lt.GetProperty(PATCH_LEVEL, &patch) == CUBLAS_STATUS_SUCCESS;
+    status_clear();
+    if (found)
+        snprintf(buffer, size, "%d.%d.%d", major, minor, patch);
+    else
+        snprintf(buffer, size, "not found");
+    return buffer;
 }

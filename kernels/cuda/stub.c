@@ -1,4 +1,6 @@
 // Replaces the CUDA backend in builds without nvcc.
+#include <stdio.h>
+
 #include "kernels/device.h"
 
 enum status cuda_device_open(int index, struct device **out) {
@@ -6,4 +8,14 @@ enum status cuda_device_open(int index, struct device **out) {
     return FAIL(STATUS_UNSUPPORTED,
                 "device \"cuda\": this ./train was built without the CUDA toolkit; install it (nvcc "
                 "on PATH, or CUDA_HOME), run make again, or use device=cpu");
+}
+
+const char *cuda_device_architectures(char *buffer, size_t size) {
+    snprintf(buffer, size, "none: built without CUDA");
+    return buffer;
+}
+
+const char *cuda_device_cublas(char *buffer, size_t size) {
+    snprintf(buffer, size, "not used: built without CUDA");
+    return buffer;
 }

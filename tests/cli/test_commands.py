@@ -2,8 +2,11 @@
 import json
 import math
 import os
+import re
 import shlex
+import shutil
 import struct
+import subprocess
 import unittest
 
 import harness
@@ -17,7 +20,35 @@ class Help(CommandCase):
                         'bench'):
             self.assertIn(command, out)
             self.assertIn(command, self.run_train('help', command).out)
-        self.assertTrue(self.run_train('--version').out.strip())
+
+    def test_version(self):
+        first, *lines = self.run_train('--version').out.splitlines()
+        number = r'zero\.c \d+\.\d+\.\d+'
+        self.assertRegex(first, number + r' \((commit [0-9a-f]{12}(-dirty)?|unknown commit)\)$')
+        described = dict(re.split(r'  +', line, maxsplit=1) for line in lines)
+        for name in 'oneDNN', 'MPI', 'cJSON', 'utf8proc', 'xxHash', 'hwloc':
+            self.assertRegex(described[name], r'\d+\.\d+', name)
+        self.assertRegex(described['compiler'], r'gcc|[Cc]lang')
+        self.assertRegex(described['GPU architectures'], r'^(none: built .*|\d+\.\d( \d+\.\d)*)$')
+        self.assertIn('cuBLAS', described)
+
+    def test_checkpoints_keep_the_version(self):
+        version = self.run_train('--version').out.splitlines()[0]
+        self.run_train(self.tiny_config(), 'train.max_steps=2')
+        manifest = json.loads(next(self.folder.glob('run/checkpoints/step-*/manifest.json')).read_text())
+        self.assertEqual('zero.c ' + manifest['version'], version)
+        self.assertIn('written by ' + version, self.run_train('inspect', 'run').out)
+
+    def test_a_build_without_a_repository(self):
+        """A source tarball: unpacked inside another repository, whose commit is not the program's."""
+        source = self.folder / 'outer' / 'zero.c'
+        shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns('.git', 'build', 'runs', 'train'))
+        if shutil.which('git'):
+            subprocess.run(['git', 'init', '-q', source.parent], check=True)
+        built = subprocess.run(['make', 'CUDA=no', 'build/release/cli/version.o'], cwd=source, capture_output=True,
+                               text=True, timeout=300)
+        self.assertEqual(built.returncode, 0, built.stderr)
+        self.assertIn(b'(unknown commit)', (source / 'build' / 'release' / 'cli' / 'version.o').read_bytes())
 
     def test_no_arguments(self):
         self.run_train(code=2)

@@ -272,6 +272,14 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
     return destroy("cublasLtDestroy", "handle", handle);
 }
 
+// Of the toolkit whose runtime is simulated.
+cublasStatus_t cublasLtGetProperty(libraryPropertyType type, int *value) {
+    *value = type == MAJOR_VERSION   ? CUDART_VERSION / 1000
+             : type == MINOR_VERSION ? CUDART_VERSION % 1000 / 10
+                                     : 0;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 const char *cublasLtGetStatusString(cublasStatus_t status) {
     switch (status) {
 #define CUDASIM_CUBLAS_TEXT(name, value, text)                                                               \

@@ -1,0 +1,101 @@
+// Libraries are asked at run time: what runs may differ from what the program was compiled against.
+// ZERO_COMMIT comes from the Makefile; "" without a repository.
+#include "cli/version.h"
+
+#include <cjson/cJSON.h>
+#include <dnnl.h>
+#include <hwloc.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+
+#include "kernels/device.h"
+
+const char *version_text(void) {
+    return ZERO_COMMIT[0] ? ZERO_VERSION " (commit " ZERO_COMMIT ")" : ZERO_VERSION " (unknown commit)";
+}
+
+static void print_line(const char *name, const char *value) {
+    printf("%-18s  %s\n", name, value);
+}
+
+// ---- libraries
+
+static const char *isa_name(dnnl_cpu_isa_t isa) {
+    static const struct {
+        dnnl_cpu_isa_t isa;
+        const char *name;
+    } names[] = {
+        {dnnl_cpu_isa_sse41, "SSE4.1"},
+        {dnnl_cpu_isa_avx, "AVX"},
+        {dnnl_cpu_isa_avx2, "AVX2"},
+        {dnnl_cpu_isa_avx2_vnni, "AVX2 with VNNI"},
+        {dnnl_cpu_isa_avx512_core, "AVX-512"},
+        {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 with VNNI"},
+        {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with bf16"},
+        {dnnl_cpu_isa_avx512_core_amx, "AVX-512 with AMX"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].isa == isa)
+            return names[i].name;
+    return "other instruction set";
+}
+
+static void print_onednn(void) {
+    char value[96];
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(value, sizeof value, "%d.%d.%d, %s", version->major, version->minor, version->patch,
+             isa_name(dnnl_get_effective_cpu_isa()));
+    print_line("oneDNN", value);
+}
+
+// Open MPI: "Open MPI v4.1.4, package: ..."; MPICH: "MPICH Version:      4.0.2\n...". MPI allows these calls
+// before MPI_Init.
+static void print_mpi(void) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", value[160];
+    int length = 0, version = 0, subversion = 0;
+    MPI_Get_library_version(library, &length);
+    MPI_Get_version(&version, &subversion);
+    library[strcspn(library, ",\n")] = 0;
+    snprintf(value, sizeof value, "%.120s (MPI %d.%d)", library, version, subversion);
+    for (char *c = value; (c = strpbrk(c, "\t ")); c++) { // one blank between words
+        *c = ' ';
+        size_t extra = strspn(c + 1, "\t ");
+        memmove(c + 1, c + 1 + extra, strlen(c + 1 + extra) + 1);
+    }
+    print_line("MPI", value);
+}
+
+static void print_xxhash(void) {
+    char value[32];
+    unsigned version = XXH_versionNumber(); // 801 is 0.8.1
+    snprintf(value, sizeof value, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+    print_line("xxHash", value);
+}
+
+static void print_hwloc(void) {
+    char value[32];
+    unsigned version = hwloc_get_api_version(); // 0x00020700 is 2.7.0
+    snprintf(value, sizeof value, "%u.%u.%u (API)", version >> 16, version >> 8 & 0xff, version & 0xff);
+    print_line("hwloc", value);
+}
+
+void version_print(void) {
+    char buffer[128];
+    printf("zero.c %s\n", version_text());
+#ifdef __clang__
+    print_line("compiler", __VERSION__);
+#else
+    print_line("compiler", "gcc " __VERSION__);
+#endif
+    print_onednn();
+    print_mpi();
+    print_line("cJSON", cJSON_Version());
+    print_line("utf8proc", utf8proc_version());
+    print_xxhash();
+    print_hwloc();
+    print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));
+    print_line("cuBLAS", cuda_device_cublas(buffer, sizeof buffer));
+}
