@@ -1,4 +1,4 @@
-// The model's hooks, wrapped, say what is worked on; everything else is kernels/profile.c's.
+// Wraps the model's hooks to learn which unit is in use. The timing itself is in kernels/profile.c.
 #include "trainer/profile/profiler.h"
 
 #include <assert.h>
@@ -23,12 +23,12 @@ enum status profiler_plan(int world, struct region_table *table, int *region) {
 
 // ---- the hooks
 
-// The embeddings' unit is the classifier's too: then it is wanted inside the last unit.
+// lm_head shares the embeddings' unit (tied weights), which is then acquired inside the last unit.
 static int phase_of(const struct profiler *profiler, int unit, enum gpt_pass pass) {
     if (!profiler->profile->in_step)
         return -1;
-    bool head = unit == profiler->last_unit || profiler->depth > 0;
-    return head ? PROFILER_HEAD : pass == GPT_FORWARD ? PROFILER_FORWARD : PROFILER_BACKWARD;
+    bool lm_head = unit == profiler->last_unit || profiler->depth > 0;
+    return lm_head ? PROFILER_LM_HEAD : pass == GPT_FORWARD ? PROFILER_FORWARD : PROFILER_BACKWARD;
 }
 
 static void enter(struct profiler *profiler, struct profile_place place) {
@@ -65,7 +65,7 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
     return status;
 }
 
-// Groups are only passed on: what they wait for is recorded where it is.
+// A group of a block's tensors adds no frame: its communication is recorded by the communicator.
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
                                  enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
     const struct unit_hooks *model = &((struct profiler *)context)->model;
@@ -80,13 +80,13 @@ static enum status release_group(void *context, struct stream *stream, int unit,
 
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct profiler *profiler = context;
-    profile_begin(profiler->profile, PROFILE_SPAN, "give gradients");
+    profile_begin(profiler->profile, PROFILE_SPAN, "gradients ready");
     enum status status = profiler->model.grads_ready(profiler->model.context, stream, unit);
     profile_end(profiler->profile, (struct operation_cost){0});
     return status;
 }
 
-// ---- from beginning to end
+// ---- start and stop
 
 enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) {
     struct profile *profile;
@@ -124,7 +124,7 @@ static void unhook(struct profiler *profiler) {
 enum status profiler_stop(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
-    TRY(comm_wait_all(profiler->comm)); // its thread uses what is no longer watched
+    TRY(comm_wait_all(profiler->comm)); // its thread uses the communicator's device
     unhook(profiler);
     profile_unwatch(profiler->profile);
     return STATUS_OK;
@@ -151,7 +151,7 @@ enum status profiler_step_end(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
     profile_set_place(profiler->profile, NOWHERE);
-    TRY(comm_wait_all(profiler->comm)); // the next step begins with waiting for it
+    TRY(comm_wait_all(profiler->comm)); // or the next step would begin by waiting for it
     return profile_step_end(profiler->profile);
 }
 

@@ -1,6 +1,6 @@
-// run.profile: where the time of a run's first steps goes. It watches the run's devices and the communication
-// between ranks (kernels/profile.h), and knows from the model's hooks which unit is worked on, and how. What
-// it saw becomes a table, profile.json and trace.json (trainer/profile/report.h).
+// run.profile: a profiler for the first steps of a run. It times the operations of the run's devices and the
+// communication between ranks (kernels/profile.h), and takes unit and phase from the model's hooks. The
+// result becomes a table, profile.json and trace.json (trainer/profile/report.h).
 #ifndef ZERO_TRAINER_PROFILE_PROFILER_H
 #define ZERO_TRAINER_PROFILE_PROFILER_H
 
@@ -9,54 +9,56 @@
 #include "model/gpt.h"
 #include "zero/comm/comm.h"
 
-// What a span was for. Spans outside of the model's passes and of the update have none.
+// The phase of a step that a span of time belongs to. Spans outside the model's passes and the update have
+// none.
 #define PROFILER_PHASES(X)                                                                                   \
-    X(PROFILER_FORWARD, "forward")   /* embeddings and blocks */                                             \
-    X(PROFILER_HEAD, "head")         /* final norm, classifier and losses, forward and backward */           \
-    X(PROFILER_BACKWARD, "backward") /* blocks and embeddings, with what is computed again */                \
-    X(PROFILER_UPDATE, "update")     /* norm and optimizer */
+    X(PROFILER_FORWARD, "forward")          /* embeddings and blocks */                                      \
+    X(PROFILER_LM_HEAD, "lm_head and loss") /* final norm, lm_head and losses, forward and backward */       \
+    X(PROFILER_BACKWARD, "backward")        /* blocks and embeddings, with what is recomputed */             \
+    X(PROFILER_UPDATE, "update")            /* gradient norm and optimizer */
 #define PROFILER_ENUM(constant, name) constant,
 enum profiler_phase { PROFILER_PHASES(PROFILER_ENUM) N_PROFILER_PHASES };
 #undef PROFILER_ENUM
-const char *profiler_phase_name(int phase); // "" for none
+const char *profiler_phase_name(int phase); // "" for none (-1)
 
-#define PROFILER_STEPS       50    // the first of a run, or of what is left of it
-#define PROFILER_EVENTS      65536 // of a timeline, all ranks together
-#define PROFILER_LEAST       4096  // of a rank's
+#define PROFILER_STEPS       50    // steps to profile, from the first after start or resume
+#define PROFILER_EVENTS      65536 // capacity of the timeline, all ranks together
+#define PROFILER_LEAST       4096  // capacity per rank, at least
 #define PROFILER_MOST_NESTED 4
 
 struct profiler {
     struct profile *profile; // NULL: off, and then all functions below do nothing
     struct comm *comm;
-    struct unit_hooks model, *hooks; // the run's own, and where they stand
-    int last_unit;
-    struct profile_place places[PROFILER_MOST_NESTED]; // of the units in use
+    struct unit_hooks model, *hooks;                   // the wrapped hooks, and where to restore them
+    int last_unit;                                     // of the model: the final norm
+    struct profile_place places[PROFILER_MOST_NESTED]; // stack of acquired units
     int depth;
-    int64_t first_step; // number of the first that is profiled
+    int64_t first_step; // number of the first profiled step
 };
 
-// Adds the memory that it needs, as one region on the host.
+// Adds the profiler's memory to the table, as one region on the host. region: [out] its index.
 enum status profiler_plan(int world, struct region_table *table, int *region) MUST_CHECK;
 
 struct profiler_request {
-    void *memory; // of the region
+    void *memory; // of the region from profiler_plan
     struct comm *comm;
     struct device *device, *comm_device, *host_device; // host_device may be NULL
-    struct unit_hooks *hooks;                          // replaced until profiler_stop
+    struct unit_hooks *hooks;                          // wrapped until profiler_stop
     int last_unit;
-    int64_t step; // the next
+    int64_t step; // number of the next step
 };
-// Watches from now on; nothing may be under way.
+// Starts profiling. No operation or communication may be in flight.
 enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) MUST_CHECK;
-// Stops watching: everything is as before profiler_start, and what was seen is still there.
+// Stops profiling and restores hooks, devices and communicator. profiler->profile stays readable.
 enum status profiler_stop(struct profiler *profiler) MUST_CHECK;
-void profiler_free(struct profiler *profiler); // before what it watches is closed
+void profiler_free(struct profiler *profiler); // before the devices and the communicator are closed
 
-// Around a step. Between them, profiler_phase says what follows that no unit is for (-1: nothing special).
+// Called around each step. profiler_phase sets the phase of work outside any unit (-1: none). All three do
+// nothing when the profiler is off.
 enum status profiler_step_begin(struct profiler *profiler, struct stream *stream) MUST_CHECK;
 enum status profiler_step_end(struct profiler *profiler) MUST_CHECK;
 void profiler_phase(struct profiler *profiler, int phase);
-// Whether all the steps were seen that it is for, or there is room for.
+// True once PROFILER_STEPS steps were profiled.
 bool profiler_is_full(const struct profiler *profiler);
 
 #endif

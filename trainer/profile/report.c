@@ -1,4 +1,4 @@
-// Rows become lines by their names; every figure is a sum over the steps that count, or one of a step.
+// Rows of kernels/profile.h are joined by name into lines.
 #include "trainer/profile/report.h"
 
 #include <inttypes.h>
@@ -11,23 +11,23 @@
 
 // ---- names
 
-// The kinds of linear layer that a block has; the classifier is known by its phase.
+// Which linear layer, by the shape of its weight; lm_head by its phase.
 static const char *layer_name(const struct profile_about *about, const struct profile_label *label,
                               char *buffer, size_t size) {
     int C = about->config->n_embd, in = label->shape.in, out = label->shape.out;
     if (in == 0)
         return "";
-    if (label->place.phase == PROFILER_HEAD)
-        return "classifier";
+    if (label->place.phase == PROFILER_LM_HEAD)
+        return "lm_head";
     if (in == C && (out == C || out == 3 * C || out == 4 * C))
-        return out == C ? "attention projection" : out == 3 * C ? "qkv" : "fc";
+        return out == C ? "attention output" : out == 3 * C ? "qkv" : "mlp up";
     if (in == 4 * C && out == C)
-        return "fc projection";
+        return "mlp down";
     snprintf(buffer, size, "%d to %d", in, out);
     return buffer;
 }
 
-static bool computed_again(const struct profile_label *label) {
+static bool is_recomputed(const struct profile_label *label) {
     return label->place.phase == PROFILER_BACKWARD && strstr(label->name, "_forward");
 }
 
@@ -36,7 +36,7 @@ static void line_name(const struct profile_about *about, const struct profile_la
     char buffer[32];
     const char *layer = layer_name(about, label, buffer, sizeof buffer);
     snprintf(name, size, "%s%s%s%s", label->name, layer[0] ? ", " : "", layer,
-             computed_again(label) ? ", again" : "");
+             is_recomputed(label) ? ", recomputed" : "");
 }
 
 static const char *unit_name(const struct profile_about *about, int unit, char *buffer, size_t size) {
@@ -59,7 +59,7 @@ static int compare_doubles(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Sorts them; the lower of the two in the middle where there are two.
+// Sorts `values`. Of an even number, returns the lower of the middle two.
 static double median_of(double *values, int n) {
     qsort(values, (size_t)n, sizeof *values, compare_doubles);
     return n > 0 ? values[(n - 1) / 2] : 0;
@@ -81,14 +81,14 @@ static int compare_lines(const void *a, const void *b) {
     return x->sum.seconds > y->sum.seconds ? -1 : x->sum.seconds < y->sum.seconds;
 }
 
-// The host's operations on behalf of a GPU have other limits.
+// False for the host's operations beside a GPU: the limits are the GPU's.
 static bool is_limited(const struct profile_about *about, const struct profile_row *row) {
     const struct profile_track *tracks = about->profile->tracks;
     return row->label.kind == PROFILE_OPERATION &&
            tracks[row->track].is_stream == tracks[about->profile->account].is_stream;
 }
 
-// The line that a row belongs to, a new one if there is none yet; `steps` has PROFILER_STEPS seconds a line.
+// Index of the line that a row belongs to; adds the line if it is new.
 static int line_of(const struct profile_about *about, const struct profile_row *row,
                    struct profile_summary *summary) {
     struct profile_line line = {.track = row->track,
@@ -102,6 +102,7 @@ static int line_of(const struct profile_about *about, const struct profile_row *
     return summary->n_lines++;
 }
 
+// steps: (lines, PROFILER_STEPS) seconds, zeroed.
 static void add_rows(const struct profile_about *about, struct profile_summary *summary, double *steps) {
     const struct profile *profile = about->profile;
     for (int row = 0; row < profile->n_rows; row++) {
@@ -167,7 +168,7 @@ static void print_rest(const struct profile_summary *summary, const char *name, 
              100 * seconds / summary->seconds);
 }
 
-// What no line has, and the whole step: its operations at their limits, one after the other.
+// Time outside all lines, and the whole step. Its limit: all operations at their own limits, in sequence.
 static void print_whole(const struct profile_about *about, const struct profile_summary *summary,
                         struct text *out) {
     double flops = 0, bytes = 0, least = 0;
@@ -192,9 +193,9 @@ static void print_summary(const struct profile_about *about, const struct profil
     const struct profile *profile = about->profile;
     int track = profile->account;
     text_add(out, "profile of %d step%s%s: %.3f ms each, the median %.3f\n", summary->n_steps,
-             summary->n_steps == 1 ? "" : "s", summary->first > 0 ? ", after the one that warms up" : "",
+             summary->n_steps == 1 ? "" : "s", summary->first > 0 ? ", after one warm-up step" : "",
              summary->seconds / summary->n_steps * 1e3, summary->median_s * 1e3);
-    text_add(out, "limits: GEMM %s %.1f GFLOP/s, memory %.1f GB/s; figures are of a step\n", about->compute,
+    text_add(out, "limits: GEMM %s %.1f GFLOP/s, memory %.1f GB/s; figures are per step\n", about->compute,
              about->limits.flops_per_s / 1e9, about->limits.bytes_per_s / 1e9);
     text_add(out, "%-40s %7s %10s %8s %9s %8s %s\n", "operation", "calls", "ms", "share", "GFLOP", "GB",
              " of limit");
@@ -203,7 +204,7 @@ static void print_summary(const struct profile_about *about, const struct profil
         if (track == profile->account && line->track != track)
             print_whole(about, summary, out);
         if (line->track != track)
-            text_add(out, "meanwhile, %s:\n", profile->tracks[line->track].name);
+            text_add(out, "at the same time, on %s:\n", profile->tracks[line->track].name);
         track = line->track;
         print_line(about, summary, line, out);
     }
@@ -254,7 +255,8 @@ static void add_row(const struct profile_about *about, int row, int step, struct
     text_add(out, "}");
 }
 
-// Rows of the account (`counts`), or the others, that had calls in this step. Gives their seconds.
+// Adds the rows of the main track (`counts`), or of all others, that had calls in this step. Returns their
+// seconds.
 static double add_rows_of(const struct profile_about *about, int step, bool counts, struct text *out) {
     const struct profile *profile = about->profile;
     const char *separator = "";
@@ -370,17 +372,17 @@ void profile_add_trace(const struct profile_about *about, struct text *out) {
 
 // ---- files
 
-#define LARGEST_PART ((size_t)1 << 30)
+#define LARGEST_RANK_FILE ((size_t)1 << 30)
 
 // FOLDER/NAME-rank-N.part
-static char *part_path(const char *folder, const char *name, int rank) {
+static char *rank_path(const char *folder, const char *name, int rank) {
     return file_path("%s/%s-rank-%d.part", folder, name, rank);
 }
 
-static enum status write_part(const struct profile_about *about, const char *folder, const char *name,
+static enum status write_rank(const struct profile_about *about, const char *folder, const char *name,
                               void (*add)(const struct profile_about *about, struct text *out)) {
     struct text text = {0};
-    char *path = part_path(folder, name, about->rank);
+    char *path = rank_path(folder, name, about->rank);
     add(about, &text);
     enum status status = path ? text_status(&text) : STATUS_FAILED;
     if (status == STATUS_OK)
@@ -390,10 +392,10 @@ static enum status write_part(const struct profile_about *about, const char *fol
     return status;
 }
 
-static enum status copy_part(struct file_writer *writer, const char *folder, const char *name, int rank) {
-    char *path = part_path(folder, name, rank), *data = NULL;
+static enum status copy_rank(struct file_writer *writer, const char *folder, const char *name, int rank) {
+    char *path = rank_path(folder, name, rank), *data = NULL;
     size_t bytes;
-    enum status status = path ? file_read(path, LARGEST_PART, &data, &bytes) : STATUS_FAILED;
+    enum status status = path ? file_read(path, LARGEST_RANK_FILE, &data, &bytes) : STATUS_FAILED;
     if (status == STATUS_OK) {
         file_write(writer, rank ? ",\n" : "", rank ? 2 : 0);
         file_write(writer, data, bytes);
@@ -404,8 +406,8 @@ static enum status copy_part(struct file_writer *writer, const char *folder, con
     return status;
 }
 
-// FOLDER/NAME.json: all ranks' parts as one list.
-static enum status join_parts(const char *folder, const char *name, const char *begin, int world) {
+// FOLDER/NAME.json: the files of all ranks as one list.
+static enum status join_ranks(const char *folder, const char *name, const char *begin, int world) {
     struct file_writer writer;
     char *path = file_path("%s/%s.json", folder, name);
     if (!path)
@@ -415,7 +417,7 @@ static enum status join_parts(const char *folder, const char *name, const char *
     TRY(status);
     file_write(&writer, begin, strlen(begin));
     for (int rank = 0; rank < world && status == STATUS_OK; rank++)
-        status = copy_part(&writer, folder, name, rank);
+        status = copy_rank(&writer, folder, name, rank);
     file_write(&writer, "\n]}\n", 4);
     if (status == STATUS_OK)
         return file_commit(&writer);
@@ -424,14 +426,14 @@ static enum status join_parts(const char *folder, const char *name, const char *
 }
 
 enum status profile_write(const struct profile_about *about, struct comm *comm, const char *folder) {
-    enum status status = write_part(about, folder, "profile", profile_add_json);
+    enum status status = write_rank(about, folder, "profile", profile_add_json);
     if (status == STATUS_OK)
-        status = write_part(about, folder, "trace", profile_add_trace);
+        status = write_rank(about, folder, "trace", profile_add_trace);
     TRY(comm_agree(comm, status));
     if (comm->rank == 0)
-        status = join_parts(folder, "profile", "{\"ranks\": [\n", comm->world);
+        status = join_ranks(folder, "profile", "{\"ranks\": [\n", comm->world);
     if (comm->rank == 0 && status == STATUS_OK)
         status =
-            join_parts(folder, "trace", "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", comm->world);
+            join_ranks(folder, "trace", "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n", comm->world);
     return comm_agree(comm, status);
 }

@@ -1,7 +1,8 @@
-// What a profile tells: a table for people, profile.json and trace.json for programs and Chrome's trace
-// viewer (chrome://tracing, ui.perfetto.dev; its format is Google's "Trace Event Format"). README.md says how
-// to read them. All ranks write their parts to the run's folder, and rank 0 makes one file of each kind of
-// them.
+// The output of a profile:
+//   a table        printed in the log
+//   profile.json   every figure, per rank and step
+//   trace.json     the timeline, for chrome://tracing or ui.perfetto.dev (Google's "Trace Event Format")
+// Each rank writes a file of its own into the run's folder; rank 0 joins them.
 #ifndef ZERO_TRAINER_PROFILE_REPORT_H
 #define ZERO_TRAINER_PROFILE_REPORT_H
 
@@ -12,40 +13,41 @@
 struct profile_about {
     const struct profile *profile;
     const struct gpt_config *config;
-    const char *device; // its description
-    const char *compute;
-    struct device_peak limits; // of this rank's device
+    const char *device;        // description of the device
+    const char *compute;       // name of the compute type
+    struct device_peak limits; // roofline of this rank's device: FLOP/s and bytes/s
     int rank;
-    int64_t first_step;      // number of the profile's first
-    double origin, shift_us; // the timeline's zero on this rank's clock, and what is added to be on rank 0's
+    int64_t first_step;      // number of the first profiled step
+    double origin, shift_us; // timeline zero, in s on this rank's clock; offset to rank 0's clock
 };
 
-// A line of the table: all rows of one operation, of one kind of linear layer, on one track. Summed over the
-// steps from `first` on: the profile's second, if there is one, as the first warms up.
+// A line of the table: one operation, for one kind of linear layer, on one track. Sums are over the summary's
+// steps, which leave out the first profiled step (warm-up) if there is another.
 struct profile_line {
-    char name[64]; // "linear_forward, qkv"; ", again" where backward computes forward again
+    char name[64]; // "linear_forward, qkv"; with ", recomputed" where backward repeats a forward operation
     int track;
-    bool counts;     // its seconds are part of the steps', which lines that count and "other" add up to
-    bool is_limited; // an operation of the run's device, which the limits are of
+    bool counts;     // on the main track: these lines and "other" add up to the time of the steps
+    bool is_limited; // an operation of the run's device, so that the roofline applies
     struct profile_sample sum;
-    double least_s, median_s; // a step's
+    double least_s, median_s; // per step
 };
 struct profile_summary {
-    struct profile_line *lines; // those that count first, the slowest first
+    struct profile_line *lines; // `counts` first; then slowest first
     int n_lines;
-    int first, n_steps;
-    double seconds, median_s; // of the steps together; of one
-    double other;             // no line's
+    int first, n_steps;       // index of the first summed step; how many
+    double seconds, median_s; // sum over the steps; median step
+    double other;             // seconds that no line accounts for
 };
 // Free with profile_summary_free, also after a failure.
 enum status profile_summary_make(const struct profile_about *about, struct profile_summary *out) MUST_CHECK;
 void profile_summary_free(struct profile_summary *summary);
 
-void profile_print(const struct profile_about *about, struct text *out); // errors are the text's
+// Append to `out`; errors are kept in it (text_status).
+void profile_print(const struct profile_about *about, struct text *out);
 void profile_add_json(const struct profile_about *about, struct text *out);
 void profile_add_trace(const struct profile_about *about, struct text *out);
 
-// Writes FOLDER/profile.json and FOLDER/trace.json; called by all ranks, and answers all alike.
+// Writes FOLDER/profile.json and FOLDER/trace.json. Collective: all ranks call it and get the same status.
 enum status profile_write(const struct profile_about *about, struct comm *comm,
                           const char *folder) MUST_CHECK;
 
