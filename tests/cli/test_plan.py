@@ -314,12 +314,12 @@ class Fit(CommandCase):
         self.assertEqual([stage['fits'] for stage in alone['stages']], [False] * 4)
         self.assertEqual([stage['fits'] for stage in eight['stages']], [False, True, True, True])
         out = self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '8').out
-        self.assertIn('Stages that fit into 23.5 GiB of GPU memory a rank: 1, 2, 3\n', out)
+        self.assertIn('Stages that fit into 23.5 GiB of GPU memory per rank: 1, 2, 3\n', out)
 
     def test_cuda_without_a_gpu_is_planned(self):
         out = self.run_train('plan', self.tiny_config(device='cuda'), '--ranks', 1,
                              environment={'CUDA_VISIBLE_DEVICES': ''}).out
-        self.assertIn('For a GPU that is not here', out)
+        self.assertIn('For a GPU that is not in this machine', out)
 
     def test_nothing_fits(self):
         big = ROOT / 'configs' / 'gpt3-13b.json'
@@ -346,7 +346,7 @@ class Fit(CommandCase):
         self.assertLessEqual(case['narrow_state']['host_bytes'], limit)
         self.run_train(config, *case['narrow_state']['overrides'].split())
         out = self.run_train('plan', config, '--fit', '--ranks', 1, '--host-memory', limit, code=1).out
-        self.assertIn('with optimizer.state_dtype=bf16, which changes the run\'s rounding, it would fit', out)
+        self.assertIn('it fits with optimizer.state_dtype=bf16, which changes rounding', out)
 
     def test_ranks_that_the_batch_does_not_divide_by(self):
         config = self.tiny_config(train={'train_batch_size': 8})

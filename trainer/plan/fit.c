@@ -1,5 +1,5 @@
-// Memory has two halves that add up, the states' and the model's; each is planned once for all settings that
-// share it. What a setting is said to be comes from the config that was planned.
+// A plan is the sum of two halves, model states and model (plan_add_states, plan_add_model). Each half is
+// planned once for all settings that share it.
 #include "trainer/plan/fit.h"
 
 #include <stdlib.h>
@@ -17,21 +17,22 @@ struct setting {
     int stage, recompute; // enum config_recompute
     int ratio;            // of the optimizer on the host, of RATIO_STEPS
     bool host_params, host_activations;
-    int micro; // as the search's micro_sizes counts
+    int micro; // index into the search's micro_sizes
 };
 
 struct taken {
     size_t bytes[N_REGION_PLACES];
 };
 
-// Of rank 0, which may write samples, and the most of any other.
+// Memory of the model states: of rank 0, which may write samples, and the most of any other rank.
 struct states_plan {
     bool known;
     struct taken first, others;
 };
+// Memory of the model on a rank with a generator of samples, and without.
 struct model_plan {
     bool known;
-    struct taken silent, sampling;
+    struct taken with_samples, without_samples;
 };
 
 struct candidate {
@@ -43,15 +44,15 @@ struct candidate {
 
 struct search {
     const struct fit_request *request;
-    int *ranks, n_ranks; // worth planning
+    int *ranks, n_ranks; // the ranks to plan (plan_ranks)
     int64_t micro_sizes[MOST_MICRO_SIZES];
     int n_micro_sizes;
     struct states_plan states[N_STAGES][2][RATIO_STEPS + 1]; // [host_params]
     struct model_plan *models;                               // [micro][recompute][host_activations]
     uint64_t *volume;                                        // [micro][stage]; 0: not known yet
-    size_t limits[N_REGION_PLACES];                          // of a rank
-    struct candidate best;                                   // of those that were looked at with these limits
-    bool found;
+    size_t limits[N_REGION_PLACES];                          // bytes per rank
+    struct candidate best;                                   // within the current limits
+    bool found;                                              // `best` is valid
 };
 
 static bool on_gpu(const struct search *search) {
@@ -63,7 +64,7 @@ static enum config_offload offload(bool on_host) {
 }
 
 static struct config config_with(const struct search *search, const struct setting *setting) {
-    struct config config = *search->request->plan.config; // members are shared, none is freed
+    struct config config = *search->request->plan.config; // a shallow copy, which is not freed
     int64_t sequences = config.train.micro_batch_size * config.train.gradient_accumulation_steps;
     config.train.micro_batch_size = search->micro_sizes[setting->micro];
     config.train.gradient_accumulation_steps = sequences / config.train.micro_batch_size;
@@ -104,30 +105,30 @@ static void raise_to(struct taken *most, const struct plan *plan) {
 static enum status plan_states(struct search *search, const struct setting *setting,
                                struct states_plan *out) {
     const struct config config = config_with(search, setting);
-    struct engine_options request = search->request->plan;
-    request.config = &config;
+    struct engine_options options = search->request->plan;
+    options.config = &config;
     for (int i = 0; i < search->n_ranks; i++) {
         struct plan plan = {.total = 0};
-        request.rank = search->ranks[i];
-        TRY(plan_add_states(&request, &plan));
+        options.rank = search->ranks[i];
+        TRY(plan_add_states(&options, &plan));
         raise_to(i == 0 ? &out->first : &out->others, &plan);
     }
     out->known = true;
     return STATUS_OK;
 }
 
-// Rank 0 samples if any does, and a rank without samples is had by asking for none.
+// Rank 0 writes samples if any rank does; train.sample_every=0 gives the plan of a rank without.
 static enum status plan_model(struct search *search, const struct setting *setting, struct model_plan *out) {
     struct config config = config_with(search, setting);
-    struct engine_options request = search->request->plan;
-    request.config = &config;
-    request.rank = 0;
-    struct plan sampling = {.total = 0}, silent = {.total = 0};
-    TRY(plan_add_model(&request, &sampling));
+    struct engine_options options = search->request->plan;
+    options.config = &config;
+    options.rank = 0;
+    struct plan with_samples = {.total = 0}, without_samples = {.total = 0};
+    TRY(plan_add_model(&options, &with_samples));
     config.train.sample_every = 0;
-    TRY(plan_add_model(&request, &silent));
-    raise_to(&out->sampling, &sampling);
-    raise_to(&out->silent, &silent);
+    TRY(plan_add_model(&options, &without_samples));
+    raise_to(&out->with_samples, &with_samples);
+    raise_to(&out->without_samples, &without_samples);
     out->known = true;
     return STATUS_OK;
 }
@@ -139,7 +140,7 @@ static struct taken sum(const struct taken *states, const struct taken *model) {
     return taken;
 }
 
-// What the rank takes that needs most.
+// The memory of the rank that needs most.
 static enum status plan_setting(struct search *search, const struct setting *setting, struct taken *out) {
     struct states_plan *states = &search->states[setting->stage][setting->host_params][setting->ratio];
     struct model_plan *model = &search->models[(setting->micro * N_RECOMPUTATIONS + setting->recompute) * 2 +
@@ -148,9 +149,9 @@ static enum status plan_setting(struct search *search, const struct setting *set
         TRY(plan_states(search, setting, states));
     if (!model->known)
         TRY(plan_model(search, setting, model));
-    bool all_sample = setting->stage == N_STAGES - 1; // as engine_has_generator has it
-    *out = sum(&states->first, &model->sampling);
-    struct taken other = sum(&states->others, all_sample ? &model->sampling : &model->silent);
+    bool all_sample = setting->stage == N_STAGES - 1; // see engine_has_generator
+    *out = sum(&states->first, &model->with_samples);
+    struct taken other = sum(&states->others, all_sample ? &model->with_samples : &model->without_samples);
     for (int place = 0; place < N_REGION_PLACES && search->n_ranks > 1; place++)
         if (other.bytes[place] > out->bytes[place])
             out->bytes[place] = other.bytes[place];
@@ -166,19 +167,19 @@ static bool holds(const struct search *search, const struct taken *taken, enum r
 static enum status find_volume(struct search *search, const struct setting *setting,
                                const struct config *config, uint64_t *bytes) {
     uint64_t *known = &search->volume[setting->micro * N_STAGES + setting->stage];
-    struct engine_options request = search->request->plan;
+    struct engine_options options = search->request->plan;
     struct plan plan = {.total = 0};
-    request.config = config;
-    request.rank = 0;
-    if (*known == 0 && request.world > 1)
-        TRY(plan_add_states(&request, &plan));
+    options.config = config;
+    options.rank = 0;
+    if (*known == 0 && options.world > 1)
+        TRY(plan_add_states(&options, &plan));
     if (*known == 0)
         *known = comm_volume_bytes(&plan.volume);
     *bytes = *known;
     return STATUS_OK;
 }
 
-// The faster; of equals that which changes less, then that which takes less.
+// True if x is faster; if equally fast, changes fewer options; then, takes less memory.
 static bool is_better(const struct candidate *x, const struct candidate *y) {
     if (x->step_s != y->step_s)
         return x->step_s < y->step_s;
@@ -193,13 +194,13 @@ static bool is_better(const struct candidate *x, const struct candidate *y) {
 static enum status add_candidate(struct search *search, const struct setting *setting,
                                  const struct taken *taken) {
     const struct config config = config_with(search, setting);
-    struct engine_options request = search->request->plan;
+    struct engine_options options = search->request->plan;
     uint64_t volume;
-    request.config = &config;
+    options.config = &config;
     TRY(find_volume(search, setting, &config, &volume));
     const struct candidate candidate = {.setting = *setting,
                                         .taken = *taken,
-                                        .step_s = step_time_estimate(&request, volume),
+                                        .step_s = step_time_estimate(&options, volume),
                                         .n_changes = count_changes(search->request->given, &config)};
     if (!search->found || is_better(&candidate, &search->best))
         search->best = candidate;
@@ -207,10 +208,10 @@ static enum status add_candidate(struct search *search, const struct setting *se
     return STATUS_OK;
 }
 
-// The smallest part of the optimizer on the host with which the device holds the rest: what a larger part
-// takes from the device only shrinks. RATIO_STEPS + 1 when even all is not enough.
+// Binary search for the smallest offload ratio with which the device holds the rest; its need falls as the
+// ratio grows. RATIO_STEPS + 1: not even with the whole optimizer on the host.
 static enum status find_ratio(struct search *search, struct setting setting, int *ratio) {
-    int low = 0, high = RATIO_STEPS + 1; // low is too little
+    int low = 0, high = RATIO_STEPS + 1; // low does not fit
     while (high - low > 1) {
         struct taken taken;
         setting.ratio = high == RATIO_STEPS + 1 ? RATIO_STEPS : (low + high) / 2;
@@ -224,7 +225,7 @@ static enum status find_ratio(struct search *search, struct setting setting, int
     return STATUS_OK;
 }
 
-// The optimizer goes to the host only where it must, and no more of it than must.
+// Offloads the optimizer only if the setting does not fit otherwise, and no more of it than needed.
 static enum status consider(struct search *search, struct setting setting) {
     struct taken taken;
     setting.ratio = setting.host_params ? RATIO_STEPS : 0;
@@ -240,7 +241,7 @@ static enum status consider(struct search *search, struct setting setting) {
     return holds(search, &taken, REGION_HOST) ? add_candidate(search, &setting, &taken) : STATUS_OK;
 }
 
-// A setting that cannot be, as buckets that make too many calls in one stage, is none.
+// Skips a setting that a plan refuses, for example because its buckets would make too many calls.
 static enum status consider_or_skip(struct search *search, struct setting setting) {
     enum status status = consider(search, setting);
     if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
@@ -249,7 +250,7 @@ static enum status consider_or_skip(struct search *search, struct setting settin
     return STATUS_OK;
 }
 
-// On one rank without a GPU a stage only adds buffers.
+// On one rank without a GPU, a higher stage only adds buffers.
 static bool stage_is_worth_it(const struct search *search, int stage) {
     const struct engine_options *plan = &search->request->plan;
     return plan->world > 1 || on_gpu(search) || stage == (int)plan->config->zero_optimization.stage;
@@ -282,7 +283,7 @@ static enum status consider_all(struct search *search) {
 
 // ---- the search
 
-// The sizes, from the config's down, whose multiples are a rank's share of the batch.
+// Micro-batch sizes that divide a rank's sequences per step, from the config's size down.
 static void list_micro_sizes(struct search *search) {
     const struct config *config = search->request->plan.config;
     int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
@@ -314,8 +315,8 @@ static void search_free(struct search *search) {
 
 // ---- proposals
 
-static void add_part(struct text *words, const char *part) {
-    text_add(words, "%s%s", words->length ? ", " : "", part);
+static void add_phrase(struct text *words, const char *phrase) {
+    text_add(words, "%s%s", words->length ? ", " : "", phrase);
 }
 
 static void describe(const struct config *config, int world, bool gpu, struct text *words) {
@@ -323,25 +324,25 @@ static void describe(const struct config *config, int world, bool gpu, struct te
     if (world > 1 || config->zero_optimization.stage > 0)
         text_add(words, "ZeRO stage %lld", (long long)config->zero_optimization.stage);
     if (config->top.recompute == CONFIG_RECOMPUTE_NONE)
-        add_part(words, "all activations kept");
+        add_phrase(words, "all activations kept");
     else if (config->top.recompute != CONFIG_RECOMPUTE_ELEMENTWISE)
-        text_add(words, "%s%s computed again in backward", words->length ? ", " : "",
+        text_add(words, "%s%s recomputed in backward", words->length ? ", " : "",
                  config->top.recompute == CONFIG_RECOMPUTE_BLOCK ? "blocks" : "attention");
     if (gpu && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU) {
-        add_part(words, ratio < 1 ? "" : "the optimizer on the host");
+        add_phrase(words, ratio < 1 ? "" : "the optimizer on the host");
         if (ratio < 1)
             text_add(words, "%g of the optimizer on the host", ratio);
     }
     if (gpu && config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU)
-        add_part(words, "parameters on the host");
+        add_phrase(words, "parameters on the host");
     if (gpu && config->top.offload_activations == CONFIG_OFFLOAD_CPU)
-        add_part(words, "activations on the host");
-    text_add(words, ", %lld x %lld sequences a rank", (long long)config->train.gradient_accumulation_steps,
+        add_phrase(words, "activations on the host");
+    text_add(words, ", %lld x %lld sequences per rank", (long long)config->train.gradient_accumulation_steps,
              (long long)config->train.micro_batch_size);
 }
 
-// Whether gradients are rounded and summed in the same order: micro-batches of the same size, and where there
-// are several, on the same side of what zero_optimization.reduce_every_micro_batch tells.
+// True if both configs round and sum gradients in the same order: the same micro-batch size and, with several
+// micro-batches, both or neither reduce after each one (zero_optimization.reduce_every_micro_batch).
 static bool sums_alike(const struct config *a, const struct config *b) {
     bool every = a->zero_optimization.reduce_every_micro_batch;
     return a->train.micro_batch_size == b->train.micro_batch_size &&
@@ -354,11 +355,11 @@ static enum status propose(const struct search *search, const struct candidate *
     const struct fit_request *request = search->request;
     const struct config config = config_with(search, &candidate->setting);
     struct text overrides = {0}, words = {0};
-    text_add(&overrides, "%s", ""); // never NULL
+    text_add(&overrides, "%s", ""); // so that data is not NULL without overrides
     config_print_overrides(request->given, &config, &overrides);
     describe(&config, request->plan.world, on_gpu(search), &words);
     *out = (struct fit_proposal){.overrides = overrides.data,
-                                 .words = words.data,
+                                 .description = words.data,
                                  .step_s = candidate->step_s,
                                  .same_bits = sums_alike(request->plan.config, &config)};
     memcpy(out->taken, candidate->taken.bytes, sizeof out->taken);
@@ -366,7 +367,7 @@ static enum status propose(const struct search *search, const struct candidate *
     return text_status(&words);
 }
 
-// The fastest; then the fastest that takes a tenth less than the one before of what is short.
+// See FIT_MOST_PROPOSALS.
 static enum status choose(struct search *search, struct fit *out) {
     int place = on_gpu(search) ? REGION_DEVICE : REGION_HOST;
     while (out->n_proposals < FIT_MOST_PROPOSALS) {
@@ -380,12 +381,12 @@ static enum status choose(struct search *search, struct fit *out) {
     return STATUS_OK;
 }
 
-// What is wrong with the config itself, whatever fits, is told.
+// Reports an error of the config itself, which the search would skip in every setting.
 static enum status check_config(const struct fit_request *request) {
-    struct engine_options plan_request = request->plan;
+    struct engine_options options = request->plan;
     struct plan plan;
-    plan_request.rank = 0;
-    return plan_make(&plan_request, &plan);
+    options.rank = 0;
+    return plan_make(&options, &plan);
 }
 
 enum status fit_search(const struct fit_request *request, struct fit *out) {
@@ -406,7 +407,7 @@ enum status fit_search(const struct fit_request *request, struct fit *out) {
 
 void fit_proposal_free(struct fit_proposal *proposal) {
     free(proposal->overrides);
-    free(proposal->words);
+    free(proposal->description);
     *proposal = (struct fit_proposal){0};
 }
 

@@ -1,11 +1,11 @@
-// What would do where nothing fits: another number of ranks, a smaller preset, a narrower optimizer state.
+// What to propose when nothing fits: more ranks, a smaller preset, a narrower optimizer state.
 #include <string.h>
 
 #include "configs/presets.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 
-// The fastest alone; *found says whether there is one.
+// The fastest proposal of a search. found: [out] false if nothing fits; `out` is then not written.
 static enum status find_fastest(const struct fit_request *request, bool *found, struct fit_proposal *out) {
     struct fit fit;
     TRY(fit_search(request, &fit));
@@ -18,7 +18,7 @@ static enum status find_fastest(const struct fit_request *request, bool *found, 
     return STATUS_OK;
 }
 
-// Divides the batch among `world` ranks, in micro-batches of at most what they were. False when it does not
+// Divides the batch among `world` ranks, with micro-batches no larger than before. False when it does not
 // divide.
 static bool divide_batch(struct config *config, int world) {
     int64_t sequences = config->train.train_batch_size / world, *micro = &config->train.micro_batch_size;
@@ -36,7 +36,7 @@ static bool divide_batch(struct config *config, int world) {
 
 struct chosen_preset {
     const struct preset *preset;
-    struct config given; // as the file has it
+    struct config given; // as in the file
     struct params params;
 };
 
@@ -49,7 +49,8 @@ static void chosen_preset_free(struct chosen_preset *chosen) {
 static enum status read_preset(const struct preset *preset, int world, struct chosen_preset *out) {
     *out = (struct chosen_preset){.preset = preset};
     TRY(config_parse(&out->given, preset->json, strlen(preset->json), preset->path));
-    if (config_resolve(&out->given, world) != STATUS_OK) { // its own batch does not divide: it gets another
+    if (config_resolve(&out->given, world) !=
+        STATUS_OK) { // its batch does not divide; take_over sets another
         status_clear();
         TRY(config_resolve(&out->given, 1));
     }
@@ -57,7 +58,7 @@ static enum status read_preset(const struct preset *preset, int world, struct ch
     return params_init(&out->params, &sizes);
 }
 
-// The largest with fewer than `below` parameters; without one, `preset` is NULL.
+// The largest preset with fewer than `below` parameters; out->preset is NULL if there is none.
 static enum status next_preset(size_t below, int world, struct chosen_preset *out) {
     *out = (struct chosen_preset){.preset = NULL};
     enum status status = STATUS_OK;
@@ -75,8 +76,8 @@ static enum status next_preset(size_t below, int world, struct chosen_preset *ou
     return status;
 }
 
-// The preset's model, trained as the run would be: where it computes, in which types, among which ranks, and
-// with as many tokens in a step.
+// The preset's model with the run's device, precision, ranks, ZeRO and optimizer options, and as many tokens
+// per step. False when that batch does not divide among the ranks.
 static bool take_over(const struct fit_request *request, const struct config *preset, struct config *out) {
     const struct config *run = request->plan.config;
     int world = request->plan.world;
@@ -147,7 +148,7 @@ enum status fit_narrow_state(const struct fit_request *request, const char **nam
 
 // ---- advice
 
-// On machines like this one, each with as many ranks as now.
+// Tries `world` ranks, on machines like this one with as many ranks each as now.
 static enum status advise_ranks(const struct fit_request *request, int world, bool *found, struct text *out) {
     struct config config = *request->plan.config;
     struct fit_request changed = *request;
@@ -162,10 +163,10 @@ static enum status advise_ranks(const struct fit_request *request, int world, bo
     if (!*found)
         return STATUS_OK;
     enum region_place place = request->plan.device->place;
-    text_add(out, "; it would fit (%s a rank) with %s",
+    text_add(out, "; it would fit (%s per rank) with %s",
              text_bytes(bytes, sizeof bytes, (double)proposal.taken[place]), proposal.overrides);
     if (world != request->plan.world)
-        text_add(out, "%s%d ranks (%d a machine)", proposal.overrides[0] ? " on " : "", world,
+        text_add(out, "%s%d ranks (%d per machine)", proposal.overrides[0] ? " on " : "", world,
                  request->plan.local_world);
     fit_proposal_free(&proposal);
     return text_status(out);
@@ -178,7 +179,7 @@ enum status fit_advise(const struct engine_options *request, const struct fit_ma
     struct device *device = NULL;
     bool found = false;
     enum status status = STATUS_OK;
-    if (request->device->place == REGION_DEVICE) // the GPU itself would measure the products of every setting
+    if (request->device->place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
         status = cuda_device_plan(&device);
     if (device)
         fit.plan.device = device;

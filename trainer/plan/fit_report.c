@@ -1,4 +1,5 @@
-// A proposal is a whole command: overrides that the person gave and that the proposal changes are replaced.
+// A proposal is printed as a whole command: its overrides replace those that the user gave for the same
+// options.
 #include "trainer/plan/fit_report.h"
 
 #include <inttypes.h>
@@ -15,7 +16,7 @@ void fit_case_free(struct fit_case *one) {
 
 // ---- commands
 
-// Whether one of the overrides, which are without blanks and quotes, sets the option that the word sets.
+// True if one of the overrides (which contain no blanks or quotes) sets the same option as the word.
 static bool is_replaced(const char *overrides, const char *word) {
     size_t length = strcspn(word, "=") + 1;
     for (const char *at = overrides; *at; at += strcspn(at, " "), at += strspn(at, " "))
@@ -31,7 +32,7 @@ static void begin_command(struct text *out, int world, const char *path) {
     text_add_shell_word(out, path);
 }
 
-// The words of `section`, or with NULL all, that no override replaces; then the overrides.
+// Appends the user's overrides of `section` (NULL: all) that are not replaced, then the new ones.
 static void end_command(struct text *out, const struct fit_report *report, const char *section,
                         const char *overrides) {
     for (int i = 1; i < report->n_words; i++) {
@@ -49,14 +50,14 @@ static void add_command(struct text *out, const struct fit_report *report, int w
     end_command(out, report, NULL, overrides);
 }
 
-// A preset brings all but the person's data and what its overrides say.
+// Of the user's overrides, a preset keeps those of the data.
 static void add_preset_command(struct text *out, const struct fit_report *report, int world,
                                const struct fit_case *one) {
     begin_command(out, world, one->preset);
     end_command(out, report, "data.", one->of_preset.overrides);
 }
 
-// ---- for people
+// ---- text
 
 static void add_taken(struct text *out, const struct fit_report *report,
                       const struct fit_proposal *proposal) {
@@ -64,9 +65,9 @@ static void add_taken(struct text *out, const struct fit_report *report,
     text_bytes(device, sizeof device, (double)proposal->taken[REGION_DEVICE]);
     text_bytes(host, sizeof host, (double)proposal->taken[REGION_HOST]);
     if (report->on_gpu)
-        text_add(out, "%s of the GPU and %s of the host a rank", device, host);
+        text_add(out, "%s of GPU memory and %s of host memory per rank", device, host);
     else
-        text_add(out, "%s a rank", host);
+        text_add(out, "%s per rank", host);
 }
 
 static void add_machine(struct text *out, const struct fit_report *report) {
@@ -75,22 +76,22 @@ static void add_machine(struct text *out, const struct fit_report *report) {
     text_bytes(gpu, sizeof gpu, (double)report->gpu_memory);
     text_bytes(host, sizeof host, (double)report->machine.host);
     if (report->on_gpu)
-        text_add(out, "%s of GPU memory a rank, ", device);
+        text_add(out, "%s of GPU memory per rank", device);
     if (report->on_gpu && report->gpu_memory != report->machine.device)
-        text_add(out, "%s less what CUDA itself takes, ", gpu);
-    text_add(out, "%s%s a machine%s", report->on_gpu ? "and " : "", host,
-             report->host_is_here ? " (available here)" : "");
+        text_add(out, " (%s less what CUDA itself takes)", gpu);
+    text_add(out, "%s%s per machine%s", report->on_gpu ? " and " : "", host,
+             report->host_is_here ? " (available on this one)" : "");
 }
 
 static void add_proposal(struct text *out, const struct fit_report *report, int world,
                          const struct fit_proposal *proposal, double fastest_s) {
     double times = proposal->step_s / fastest_s;
     if (times > 1 && times < 1.005)
-        text_add(out, "  about as fast: %s\n", proposal->words);
+        text_add(out, "  about as fast: %s\n", proposal->description);
     else if (times > 1)
-        text_add(out, "  in about %.*f times its time: %s\n", times < 10 ? 2 : 0, times, proposal->words);
+        text_add(out, "  about %.*f times as long: %s\n", times < 10 ? 2 : 0, times, proposal->description);
     else
-        text_add(out, "  fastest: %s\n", proposal->words);
+        text_add(out, "  fastest: %s\n", proposal->description);
     text_add(out, "    ");
     add_command(out, report, world, proposal->overrides);
     text_add(out, "\n    takes ");
@@ -103,18 +104,18 @@ static void add_otherwise(struct text *out, const struct fit_report *report, int
                           const struct fit_case *one) {
     text_add(out, "  nothing fits\n");
     if (one->preset) {
-        text_add(out, "  the largest preset that would train: %s\n    ", one->of_preset.words);
+        text_add(out, "  the largest preset that fits: %s\n    ", one->of_preset.description);
         add_preset_command(out, report, world, one);
         text_add(out, "\n    takes ");
         add_taken(out, report, &one->of_preset);
         text_add(out, "\n");
     } else {
-        text_add(out, "  no smaller preset would train either\n");
+        text_add(out, "  no smaller preset fits either\n");
     }
     if (!one->narrow)
         return;
-    text_add(out, "  with optimizer.state_dtype=%s, which changes the run's rounding, it would fit: %s\n    ",
-             one->narrow, one->of_narrow.words);
+    text_add(out, "  it fits with optimizer.state_dtype=%s, which changes rounding: %s\n    ", one->narrow,
+             one->of_narrow.description);
     add_command(out, report, world, one->of_narrow.overrides);
     text_add(out, "\n    takes ");
     add_taken(out, report, &one->of_narrow);
@@ -130,7 +131,7 @@ static void add_case(struct text *out, const struct fit_report *report, int i) {
         return;
     }
     if (plan->world > 1)
-        text_add(out, ", %d a machine", plan->local_world);
+        text_add(out, ", %d per machine", plan->local_world);
     text_add(out, "\n");
     for (int k = 0; k < one->fit.n_proposals; k++)
         add_proposal(out, report, plan->world, &one->fit.proposals[k], one->fit.proposals[0].step_s);
@@ -152,11 +153,10 @@ enum status fit_report_print(const struct fit_report *report) {
     char weights[32];
     text_add(&out, "%s: %s parameters, %s%s, into ", plans->source,
              text_count(weights, sizeof weights, (double)plans->n_weights), dtype_name(plans->type),
-             plans->type_measured ? " (measured: the faster one here)" : "");
+             plans->type_measured ? " (measured: the faster type on this machine)" : "");
     add_machine(&out, report);
-    text_add(
-        &out,
-        "\nMemory is what the run will take. The order is an estimate by nominal speeds, no forecast.\n");
+    text_add(&out,
+             "\nMemory is exact. The order is an estimate from nominal speeds, not a prediction of time.\n");
     for (int i = 0; i < plans->n_cases; i++)
         add_case(&out, report, i);
     return print_text(&out);
@@ -167,18 +167,18 @@ void fit_report_add_failure(const struct fit_report *report, struct text *out) {
     add_machine(out, report);
     for (int i = 0; i < report->plans->n_cases; i++)
         if (report->cases[i].preset) {
-            text_add(out, "; the largest preset that would train is %s", report->cases[i].preset);
+            text_add(out, "; the largest preset that fits is %s", report->cases[i].preset);
             return;
         }
-    text_add(out, "; no preset would train either");
+    text_add(out, "; no preset fits either");
 }
 
-// ---- for programs
+// ---- JSON
 
-// Takes the command over.
+// Frees `command`.
 static void add_json(struct text *out, const struct fit_proposal *proposal, struct text *command) {
     text_add(out, "\"setting\": ");
-    json_add_string(out, proposal->words);
+    json_add_string(out, proposal->description);
     text_add(out, ", \"overrides\": ");
     json_add_string(out, proposal->overrides);
     text_add(out, ", \"command\": ");

@@ -1,4 +1,4 @@
-// An explicit option always stands: what disagrees with it is an error and never changes it.
+// An option that the config gives is never changed: a value that disagrees with it is an error.
 #include "trainer/plan/model_sizes.h"
 
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found) {

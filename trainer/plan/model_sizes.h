@@ -1,15 +1,17 @@
-// The model's sizes where a config leaves them to others: the weights that a run starts from, the tokenizer.
+// Model sizes that a config leaves out: they come from the initial weights or the tokenizer.
 #ifndef ZERO_TRAINER_PLAN_MODEL_SIZES_H
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
 
 #include "configs/config.h"
 #include "model/params.h"
 
-// Takes the sizes that were found in model.init_from. STATUS_INVALID when one was given that disagrees.
+// Sets the sizes of the config to those `found` in model.init_from. STATUS_INVALID when the config names a
+// different one.
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found) MUST_CHECK;
-// Whether model.vocab_size is the number of ids of data.tokenizer.
+// True if model.vocab_size is left out, so that it becomes the number of ids of data.tokenizer.
 bool model_sizes_want_tokenizer(const struct config *config);
-// Takes model.vocab_size from a tokenizer of n_ids if it is wanted. STATUS_INVALID when the model has fewer.
+// Sets model.vocab_size to a tokenizer's n_ids if it is left out. STATUS_INVALID when it is smaller than
+// n_ids.
 enum status model_sizes_from_tokenizer(struct config *config, int n_ids) MUST_CHECK;
 struct gpt_config model_sizes(const struct config *config);
 

@@ -1,5 +1,5 @@
-// Model states as the ZeRO paper counts them, to compare with: parameters and gradients in fp16, and 12 bytes
-// of fp32 weights and Adam's moments for each parameter.
+// Model states as the ZeRO paper counts them, for comparison: per parameter 2 bytes of fp16 weight, 2 bytes
+// of fp16 gradient, and 12 bytes of fp32 master weight and Adam moments.
 //
 // Source: ZeRO (arXiv 1910.02054), section 5 and figure 1; table 1 shows what these formulas give.
 #ifndef ZERO_TRAINER_PLAN_PAPER_H
@@ -9,7 +9,7 @@
 #define PAPER_GRAD_BYTES      2.0
 #define PAPER_OPTIMIZER_BYTES 12.0
 
-// Bytes of one rank among n_ranks. Stage 0 is plain data parallelism: 16 P; 1: 4 P + 12 P / N;
+// Bytes per rank. Stage 0 is plain data parallelism: 16 P; 1: 4 P + 12 P / N;
 // 2: 2 P + 14 P / N; 3: 16 P / N.
 static inline double paper_bytes(int stage, double n_params, double n_ranks) {
     double params = PAPER_PARAM_BYTES / (stage >= 3 ? n_ranks : 1);

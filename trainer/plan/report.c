@@ -1,4 +1,4 @@
-// Tables are made of cells first, so that each column is as wide as its widest.
+// A table is filled cell by cell, then printed with each column as wide as its widest cell.
 #include "trainer/plan/report.h"
 
 #include <inttypes.h>
@@ -23,8 +23,8 @@ void plan_report_free(struct plan_report *report) {
 enum { MOST_ROWS = 8, MOST_COLUMNS = 20 };
 
 struct table {
-    int n_rows, n_columns; // in use; the columns are those of the longest row
-    int filled;            // cells of the last row
+    int n_rows, n_columns; // in use; columns: those of the longest row
+    int filled;            // cells in the last row
     char cells[MOST_ROWS][MOST_COLUMNS][24];
 };
 
@@ -33,7 +33,7 @@ static void begin_row(struct table *table) {
     table->filled = 0;
 }
 
-// The next cell of the last row, to be written.
+// Appends an empty cell to the last row.
 static char *next_cell(struct table *table) {
     char *cell = table->cells[table->n_rows - 1][table->filled++];
     if (table->filled > table->n_columns)
@@ -61,16 +61,16 @@ static void add_table(struct text *out, const struct table *table) {
 
 // ---- the plans
 
-// Of the operations that a plan counts, in the order of the columns. The last is Adafactor's alone: where
-// nothing is sent by it, it has no column.
-static const enum comm_operation sending[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE};
-enum { N_SENDING = sizeof sending / sizeof *sending };
+// The collectives of a plan, in the order of the columns. Only Adafactor uses the last; its column is left
+// out when nothing is sent by it.
+static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE};
+enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
-static int n_sending(const struct plan_case *one) {
+static int count_collectives(const struct plan_case *one) {
     for (int stage = 0; stage < N_STAGES; stage++)
-        if (one->stages[stage].most.volume.calls[sending[N_SENDING - 1]] > 0)
-            return N_SENDING;
-    return N_SENDING - 1;
+        if (one->stages[stage].most.volume.calls[collectives[N_COLLECTIVES - 1]] > 0)
+            return N_COLLECTIVES;
+    return N_COLLECTIVES - 1;
 }
 
 static bool ranks_differ(const struct plan_case *one) {
@@ -91,7 +91,7 @@ static void add_header(struct table *table, bool with_host, bool name_rank, int 
     if (name_rank)
         ADD_CELL(table, "of rank");
     for (int i = 0; i < n_columns; i++) {
-        ADD_CELL(table, "%s", comm_operation_name(sending[i]));
+        ADD_CELL(table, "%s", comm_operation_name(collectives[i]));
         ADD_CELL(table, "calls");
     }
 }
@@ -108,8 +108,8 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
     if (name_rank)
         ADD_CELL(table, "%d", plan->rank);
     for (int i = 0; i < n_columns; i++) {
-        add_bytes(table, plan->most.volume.bytes[sending[i]]);
-        ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[sending[i]]);
+        add_bytes(table, plan->most.volume.bytes[collectives[i]]);
+        ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[collectives[i]]);
     }
 }
 
@@ -128,10 +128,10 @@ static void add_fitting(struct text *out, const struct plan_report *report, cons
     int n = 0;
     text_add(out, "Stages that fit");
     if (report->device_limit > 0)
-        text_add(out, " into %s of GPU memory a rank",
+        text_add(out, " into %s of GPU memory per rank",
                  text_bytes(bytes, sizeof bytes, (double)report->device_limit));
     if (report->host_limit > 0)
-        text_add(out, "%s %s a machine", report->device_limit > 0 ? " and" : " into",
+        text_add(out, "%s %s per machine", report->device_limit > 0 ? " and" : " into",
                  text_bytes(bytes, sizeof bytes, (double)report->host_limit));
     text_add(out, ":");
     for (int stage = 0; stage < N_STAGES; stage++)
@@ -148,13 +148,13 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     }
     text_add(out, "\n%d rank%s", one->world, plural);
     if (one->world > 1)
-        text_add(out, ", %d a machine", one->local_world);
+        text_add(out, ", %d per machine", one->local_world);
     text_add(out, ", %d thread%s each; train_batch_size %" PRId64 " = %" PRId64 " x %" PRId64 " x %d\n",
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
-    int n_columns = n_sending(one);
+    int n_columns = count_collectives(one);
     add_header(&table, on_host, differ, n_columns);
     for (int stage = 0; stage < N_STAGES; stage++)
         add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, n_columns);
@@ -164,7 +164,7 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     if (!differ)
         return;
     char bytes[32];
-    text_add(out, "Ranks differ: shown is the one that needs most. The least that one needs:");
+    text_add(out, "Ranks differ: the table shows the rank that needs most. The least that any rank needs:");
     for (int stage = 0; stage < N_STAGES; stage++)
         text_add(out, "%s stage %d %s", stage ? "," : "", stage,
                  text_bytes(bytes, sizeof bytes, (double)one->stages[stage].least));
@@ -175,14 +175,12 @@ static void add_report(struct text *out, const struct plan_report *report) {
     char weights[32];
     text_add(out, "%s: %s parameters, %s%s, partition %s\n", report->source,
              text_count(weights, sizeof weights, (double)report->n_weights), dtype_name(report->type),
-             report->type_measured ? " (measured: the faster one here)" : "", report->partition);
-    text_add(out,
-             "Memory of one rank by what it holds, the program itself aside, and what it sends in a step.\n"
-             "train_batch_size is micro_batch_size x gradient_accumulation_steps x ranks.\n");
+             report->type_measured ? " (measured: the faster type on this machine)" : "", report->partition);
+    text_add(out, "Per rank: memory by kind, without the program itself, and communication per step.\n"
+                  "train_batch_size = micro_batch_size x gradient_accumulation_steps x ranks.\n");
     if (report->gpu_is_planned)
-        text_add(
-            out,
-            "For a GPU that is not here: the workspace of operations is as much as the largest takes.\n");
+        text_add(out,
+                 "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
     for (int i = 0; i < report->n_cases; i++)
         add_case(out, report, &report->cases[i]);
     text_add(out, "\n* the config's zero_optimization.stage\n");
@@ -200,8 +198,8 @@ enum {
     N_PAPER_RANKS = sizeof paper_ranks / sizeof *paper_ranks
 };
 
-// In GB, with as many digits as the paper has: three from the first on, rounded half up, and from 100 on
-// whole numbers, cut.
+// In GB with the paper's digits: three significant ones, rounded half up; from 100 on whole numbers,
+// truncated.
 static void add_paper_figure(struct table *table, double bytes) {
     double gb = bytes / 1e9, unit = gb >= 100 ? 1 : gb >= 10 ? 10 : 100;
     ADD_CELL(table, "%.15g", floor(gb * unit + (gb >= 100 ? 0 : 0.5)) / unit);
@@ -221,13 +219,13 @@ static void add_paper(struct text *out) {
             for (int stage = 1; stage < N_STAGES; stage++)
                 add_paper_figure(&table, paper_bytes(stage, paper_models[model].n_params, paper_ranks[i]));
     }
-    text_add(out, "Model states of one rank in GB (1e9 bytes), parameters/stage: table 1 of the ZeRO paper "
+    text_add(out, "Model states per rank in GB (1e9 bytes), parameters/stage: table 1 of the ZeRO paper "
                   "(arXiv 1910.02054).\n"
                   "P parameters, N ranks: stage 1 4P + 12P/N, stage 2 2P + 14P/N, stage 3 16P/N.\n\n");
     add_table(out, &table);
-    text_add(out,
-             "\nHere gradients are fp32, so that a parameter's states take 2 + 4 + 12 = 18 bytes in bf16 "
-             "and fp16 and 4 + 4 + 8 = 16 in fp32 where the paper has 2 + 2 + 12 = 16.\n");
+    text_add(out, "\nzero.c keeps gradients in fp32: 2 + 4 + 12 = 18 bytes per parameter in bf16 and fp16, 4 "
+                  "+ 4 + 8 = 16 "
+                  "in fp32. The paper counts 2 + 2 + 12 = 16.\n");
 }
 
 // ---- JSON
@@ -242,10 +240,10 @@ static void add_stage_json(struct text *out, const struct plan_report *report, c
                  plan->most.bytes[kind]);
     text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"host\": %zu, \"sends\": {", plan->most.total,
              plan->least, plan->most.host);
-    for (int i = 0; i < n_sending(one); i++)
+    for (int i = 0; i < count_collectives(one); i++)
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
-                 comm_operation_name(sending[i]), plan->most.volume.bytes[sending[i]],
-                 plan->most.volume.calls[sending[i]]);
+                 comm_operation_name(collectives[i]), plan->most.volume.bytes[collectives[i]],
+                 plan->most.volume.calls[collectives[i]]);
     text_add(out, "}");
     if (has_limits(report))
         text_add(out, ", \"fits\": %s", stage_fits(report, one, stage) ? "true" : "false");
@@ -300,7 +298,7 @@ static void add_paper_json(struct text *out) {
     text_add(out, "\n  ]");
 }
 
-// ---- the whole
+// ---- printing
 
 static enum status print_text(struct text *text) {
     enum status status = text_status(text);
