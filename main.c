@@ -1,4 +1,4 @@
-// argv -> command -> exit code. The only place that decides to exit.
+// Runs the command that the arguments name and turns its status into the exit code. No other file exits.
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,8 +31,10 @@ static void print_usage(FILE *stream) {
             "usage: train CONFIG.json [section.key=value ...]\n       train COMMAND ...\n\ncommands:\n");
     for (int i = 0; i < N_COMMANDS; i++)
         fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(stream, "  %-10s %s\n\n", "help", "this text, or that of a command: train help generate");
-    fprintf(stream, "From nothing to a trained model: scripts/quickstart.sh\n");
+    fprintf(stream, "  %-10s %s\n\n", "help",
+            "print this text, or the help of a command: train help generate");
+    fprintf(stream, "Train a first model: scripts/quickstart.sh\nVersion, libraries and GPU architectures: "
+                    "train --version\n");
 }
 
 static void print_help(const struct command *command) {
@@ -94,9 +96,10 @@ static enum status dispatch(int n_args, char **args) {
 }
 
 int main(int argc, char **argv) {
-    // A reader that closes the pipe (| head) ends the output, not the program in mid-write.
+    // A reader that closes the pipe (| head) must end the output, not kill the program in the middle of a
+    // write.
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes is an error of the write
+    signal(SIGXFSZ, SIG_IGN); // a write beyond the limit on file sizes fails instead
     checkpoint_set_version(version_text());
     if (argc < 2) {
         print_usage(stderr);

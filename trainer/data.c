@@ -1,4 +1,4 @@
-// The data of a run: opened, compared among ranks, and compared with what the run was trained on before.
+// The data of a run: opened, compared between ranks, and on resume compared with what the run was trained on.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
                                      .row_stride = trainer->comm->world * (int)config->train.micro_batch_size,
                                      .shuffle = config->data.shuffle,
                                      .seed = (uint64_t)config->train.seed};
-    if (validation) { // one micro-batch a step, in file order, as many as there are, dealt out to the ranks
+    if (validation) { // one micro-batch per step, in file order, distributed over the ranks
         options.batch_size = options.micro_batch_size;
         options.first_row = 0;
         options.step_stride = trainer->comm->world;
@@ -39,29 +39,30 @@ static enum status open_data(struct trainer *trainer) {
 
 // ---- several ranks
 
-// "data.train: 3999 tokens in 1 shard here, 4000 in 1 shard on rank 0 (shard 1 (a.bin) differs)"
+// "data.train has 3999 tokens in 1 shards on this rank, but 4000 in 1 on rank 0: shard 1 (a.bin) differs;
+// ..."
 static enum status refuse_difference(const char *option, const struct identity *of_rank_0,
                                      const struct identity *mine) {
-    static const struct identity_words words = {"differs", "is only on rank 0", "is only here"};
+    static const struct identity_words words = {"differs", "is only on rank 0", "is only on this rank"};
     struct text changes = {0};
     identity_add_changes(of_rank_0, mine, &words, &changes);
     enum status status = text_status(&changes);
     if (status == STATUS_OK)
         status = FAIL(
             STATUS_INVALID,
-            "%s holds %llu tokens in %llu shards here, but %llu in %llu on rank 0: %s; every rank must "
-            "see the same",
+            "%s has %llu tokens in %llu shards on this rank, but %llu in %llu on rank 0: %s; every rank must "
+            "see the same data",
             option, (unsigned long long)mine->n_tokens, (unsigned long long)mine->n_shards,
             (unsigned long long)of_rank_0->n_tokens, (unsigned long long)of_rank_0->n_shards, changes.data);
     text_free(&changes);
     return status;
 }
 
-// Ranks that read other tokens would train on a batch that nobody asked for: each compares with rank 0's.
+// Ranks with different data would train on a wrong batch, so each compares its data with rank 0's.
 static enum status check_same(struct trainer *trainer, const char *option, const struct identity *mine) {
     struct comm *comm = trainer->comm;
     struct identity of_rank_0 = *mine;
-    of_rank_0.entries = NULL; // its address means nothing elsewhere
+    of_rank_0.entries = NULL; // an address is valid on its own rank only
     TRY(comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
     const size_t bytes = (size_t)of_rank_0.n_entries * sizeof *of_rank_0.entries;
     of_rank_0.entries = calloc(1, bytes + 1);
@@ -80,7 +81,7 @@ static enum status check_same(struct trainer *trainer, const char *option, const
     return status;
 }
 
-// ---- a run and its resume
+// ---- resume
 
 static const struct identity_words resume_words = {"has changed", "is gone", "is new"};
 
@@ -115,7 +116,7 @@ static enum status take_changed_data(struct trainer *trainer, const struct ident
     return status;
 }
 
-// Evaluation data may change: it changes what losses mean, and not the weights.
+// data.val may change: losses are then not comparable, but the weights are the same.
 static enum status take_val(struct trainer *trainer) {
     struct identity *before = &trainer->data.val;
     const struct identity *now = trainer->val ? loader_identity(trainer->val) : NULL;
@@ -135,7 +136,7 @@ static enum status take_val(struct trainer *trainer) {
     return status;
 }
 
-// The seed of the n-th order: that of the run for the first.
+// The seed of the n-th order of the data. The first is the run's own.
 static uint64_t order_seed(uint64_t seed, int n) {
     return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
 }
@@ -147,7 +148,7 @@ static enum status settle_orders(struct trainer *trainer) {
         *record = trainer->resumed->data;
         trainer->resumed->data = (struct data_record){0};
     }
-    if (record->n_orders == 0) // a new run, or a checkpoint that recorded nothing
+    if (record->n_orders == 0) // a new run, or a checkpoint of a version that recorded no data
         TRY(data_record_begin_order(record, 0, now));
     else if (!identity_is_same(&record->train, now))
         TRY(take_changed_data(trainer, now));

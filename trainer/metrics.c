@@ -1,4 +1,4 @@
-// Lines are written whole and flushed, so that a reader beside the run sees each step.
+// Each line is written whole and flushed, so that other programs can follow a run.
 #include "trainer/metrics.h"
 
 #include <errno.h>
@@ -15,8 +15,7 @@
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
-// Whether a line of an earlier run stays: a whole object of a step before first_step (an evaluation after it
-// counts to it).
+// True for a complete line of a step before first_step, and for an evaluation up to first_step.
 static bool keep_line(const char *line, size_t length, int64_t first_step) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
@@ -27,7 +26,7 @@ static bool keep_line(const char *line, size_t length, int64_t first_step) {
     return keep;
 }
 
-static enum status cut(const char *path, int64_t first_step) {
+static enum status remove_lines(const char *path, int64_t first_step) {
     char *text = NULL;
     size_t length;
     if (!file_exists(path))
@@ -54,7 +53,7 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t fi
     *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
     if (!metrics->path)
         return STATUS_FAILED;
-    TRY(cut(metrics->path, first_step));
+    TRY(remove_lines(metrics->path, first_step));
     TRY(file_append_open(metrics->path, &metrics->stream));
     return tensorboard_open(&metrics->board, folder);
 }

@@ -1,6 +1,6 @@
-// What programs read of a run: metrics.jsonl, one JSON object a line, and the same figures for TensorBoard. A
-// step's loss stands under the number of updates that the weights had when it was computed (the first is step
-// 0); an evaluation likewise.
+// The metrics of a run, for programs: metrics.jsonl, with one JSON object per line, and the same figures as
+// TensorBoard events. The "step" of a loss is the number of steps before it (0 for the first); that of an
+// evaluation is the number of steps done.
 #ifndef ZERO_TRAINER_METRICS_H
 #define ZERO_TRAINER_METRICS_H
 
@@ -14,31 +14,32 @@
 #include "trainer/tensorboard.h"
 
 struct step_metrics {
-    int64_t step;      // from 0
-    double loss;       // mean over the step's tokens, nats
-    double grad_norm;  // before clipping; not finite where the gradients overflowed and the step was skipped
-    double loss_scale; // 1 where losses are not scaled
-    int64_t skipped_steps;          // so far
-    bool speculates, stepped_ahead; // offload_optimizer.speculative; whether what it stepped ahead counted
+    int64_t step;          // from 0
+    double loss;           // mean over the tokens of the step, in nats
+    double grad_norm;      // before clipping; not finite if gradients overflowed and the step was skipped
+    double loss_scale;     // 1: no loss scaling
+    int64_t skipped_steps; // so far
+    bool speculates;       // offload_optimizer.speculative
+    bool stepped_ahead;    // the speculative update was kept
     double lr;
-    int64_t tokens; // trained on so far, this step included
+    int64_t tokens; // trained on so far, with this step
     double tokens_per_s;
     double step_ms;
-    double mfu; // model FLOPs over the measured GEMM rate of the compute type
-    size_t memory_planned_bytes,
-        memory_peak_bytes; // the plan and the program; the largest resident size of a rank
-    size_t device_planned_bytes,
-        device_bytes; // rank 0's memory on its GPU: the plan, and what is gone from the free; 0 without one
+    double mfu; // model FLOPs utilization, relative to the measured GEMM rate of the compute type
+    // Host memory of rank 0 as planned, with the program itself; the largest resident set of any rank.
+    size_t memory_planned_bytes, memory_peak_bytes;
+    // GPU memory of rank 0 as planned, and as measured by what became less free; 0 without a GPU.
+    size_t device_planned_bytes, device_bytes;
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
-    uint64_t comm_bytes, comm_calls, comm_planned_bytes,
-        comm_planned_calls; // that rank 0 sent, and was to send
-    double comm_ms;         // in which it communicated
-    double comm_hidden;     // of those, the part in which it computed as well
+    uint64_t comm_bytes, comm_calls;                          // sent by rank 0 in this step
+    uint64_t comm_planned_bytes, comm_planned_calls;          // by the plan
+    double comm_ms;                                           // time in communication
+    double comm_hidden; // fraction of comm_ms that overlapped with compute, 0 to 1
 };
 
 struct eval_metrics {
-    int64_t step;         // updates done
-    double loss;          // nats a token
+    int64_t step;         // steps done
+    double loss;          // nats per token
     double bits_per_byte; // NaN without a tokenizer
 };
 
@@ -48,15 +49,14 @@ struct metrics {
     struct tensorboard board;
 };
 
-// Opens FOLDER/metrics.jsonl for appending, and an events file for TensorBoard. Lines of steps from
-// `first_step` on, and a torn last line, are cut off first: a resumed run writes them again, so that there is
-// one line a step.
+// Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes lines of steps from
+// `first_step` on, which a resumed run writes again, and an incomplete last line.
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 void metrics_close(struct metrics *metrics);
 
-// The largest resident size of this process so far, and that of now, in bytes.
+// Resident set size of this process in bytes: the largest so far, and now. 0 if it cannot be read.
 size_t metrics_peak_memory(void);
 size_t metrics_resident_memory(void);
 

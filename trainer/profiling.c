@@ -1,4 +1,5 @@
-// run.profile, as the trainer has it: started after set-up, ended after its steps or the run's last.
+// run.profile in the training loop: starts after setup, ends after PROFILER_STEPS steps or the run's last
+// one.
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +9,7 @@
 #include "trainer/trainer_internal.h"
 
 enum status trainer_profile_limits(struct trainer *trainer) {
-    trainer->limits.flops_per_s = trainer->gemm_rate; // not yet added up over ranks
+    trainer->limits.flops_per_s = trainer->gemm_rate; // of this rank; the sum over ranks comes later
     if (!trainer->config->run.profile)
         return STATUS_OK;
     return device_measure_bandwidth(trainer->device, &trainer->limits.bytes_per_s);
@@ -29,8 +30,8 @@ enum status trainer_profile_start(struct trainer *trainer) {
                                    .step = trainer->step});
 }
 
-// Where this rank's clock stands to rank 0's: by the time of day, which machines agree on well enough to be
-// looked at side by side.
+// Sets the timeline's origin on this rank and its offset to rank 0's, by the wall clocks of the machines:
+// exact enough to look at ranks side by side.
 static enum status align_clocks(struct trainer *trainer, struct profile_about *about) {
     double here = clock_wall_s() - clock_monotonic_s(), of_rank_0[2] = {here, about->profile->steps[0].begin};
     TRY(comm_broadcast(trainer->comm, of_rank_0, sizeof of_rank_0, 0));
@@ -55,7 +56,7 @@ static enum status print(const struct trainer *trainer, const struct profile_abo
     if (status == STATUS_OK) {
         log_lines(text.data);
         if (about->profile->n_left_out > 0)
-            log_info("the timeline was full: the last %lld spans of rank 0 are in profile.json alone",
+            log_info("the timeline is full: the last %lld spans of rank 0 are in profile.json only",
                      (long long)about->profile->n_left_out);
         log_info("profile: %s/profile.json, and trace.json for chrome://tracing or ui.perfetto.dev",
                  trainer->folder.path);

@@ -1,4 +1,4 @@
-// The line's fields in order of interest: a narrow terminal cuts the last ones off.
+// The most important fields come first: a narrow terminal truncates the line.
 #include "trainer/progress.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ void progress_step(const struct config *config, const struct step_metrics *step)
     bool terminal = log_is_terminal();
     if (!terminal && done % config->run.log_every != 0 && left > 0)
         return;
-    double norm = fabs(step->grad_norm); // where gradients overflowed "nan", of whatever sign
+    double norm = fabs(step->grad_norm); // "nan" rather than "-nan" after an overflow
     char line[256], rate[32], memory[32], time_left[32];
     snprintf(line, sizeof line,
              "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s  %.0f ms  %.0f%% of GEMM  %s  %s left",

@@ -1,4 +1,4 @@
-// What a person sees of a run: one live line on a terminal, plain lines elsewhere.
+// The progress line of a run: updated in place on a terminal; elsewhere a line every run.log_every steps.
 #ifndef ZERO_TRAINER_PROGRESS_H
 #define ZERO_TRAINER_PROGRESS_H
 

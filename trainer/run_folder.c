@@ -1,4 +1,4 @@
-// Paths are made once, at the start.
+// Paths are built once, at the start. Ranks on other machines see the folder through a shared file system.
 #include "trainer/run_folder.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ enum status run_folder_join(struct run_folder *folder, const char *path) {
     return STATUS_OK;
 }
 
-// What a run that was killed while its ranks met has left.
+// Files of runs that were killed in run_folder_meet.
 static enum status remove_meeting_files(const char *path) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, path);
@@ -55,13 +55,14 @@ enum status run_folder_open(struct run_folder *folder, const char *path) {
     return checkpoint_remove_stale(folder->checkpoints);
 }
 
-// What rank 0 tells of the folder that it has opened.
+// Broadcast by rank 0.
 struct meeting_place {
-    char name[64]; // of the file
-    char folder[RANKS_PLACE];
+    char name[64];            // of the file that each rank must find
+    char folder[RANKS_PLACE]; // rank 0's folder, for the message
 };
 
-// A network file system may take a moment to show what another machine has written.
+// A network file system may show a file of another machine with a delay, so look for it again for
+// MEETING_SECONDS.
 static enum status find_meeting_file(const char *folder, const struct meeting_place *of_rank_0) {
     const struct timespec nap = {.tv_nsec = 20000000};
     char here[RANKS_PLACE];
@@ -78,10 +79,11 @@ static enum status find_meeting_file(const char *folder, const struct meeting_pl
     if (found)
         return STATUS_OK;
     ranks_describe_place(folder, here);
-    return FAIL(STATUS_INVALID,
-                "run.dir is %s here, which is not the folder of rank 0, %s: what rank 0 wrote there is not "
-                "seen. run.dir must be a folder that all machines share, under the same path",
-                here, of_rank_0->folder);
+    return FAIL(
+        STATUS_INVALID,
+        "run.dir is %s on this rank and %s on rank 0, which are different folders: a file that rank 0 "
+        "wrote is missing. run.dir must be on a file system that all machines share, at the same path",
+        here, of_rank_0->folder);
 }
 
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) {
@@ -114,7 +116,8 @@ static enum status try_folder(const char *path, int rank, bool make) {
         TRY(file_make_folders(path));
     else if (!file_is_folder(path))
         return STATUS_OK;
-    snprintf(name, sizeof name, ".tmp-probe-%d", rank); // a stale one is removed as stale checkpoints are
+    snprintf(name, sizeof name, ".tmp-probe-%d",
+             rank); // checkpoint_remove_stale removes one that a killed run left
     return file_try_folder(path, name);
 }
 

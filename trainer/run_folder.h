@@ -1,4 +1,4 @@
-// A run's folder: its lock, resolved config, log, metrics and checkpoints.
+// The folder of a run: lock, resolved config (config.json), log, metrics, samples and checkpoints.
 #ifndef ZERO_TRAINER_RUN_FOLDER_H
 #define ZERO_TRAINER_RUN_FOLDER_H
 
@@ -12,21 +12,20 @@ struct run_folder {
     int lock;
 };
 
-// Makes the folder, takes its lock and removes what a killed writer left. STATUS_INVALID when it cannot be
-// made or another process runs in it (which one is named).
+// For rank 0. Creates the folder, locks it and removes files that a killed run left. STATUS_INVALID when it
+// cannot be created or another process, which the message names, holds the lock.
 enum status run_folder_open(struct run_folder *folder, const char *path) MUST_CHECK;
-// The paths alone: for ranks other than the one that opened it.
+// For the other ranks: sets the paths only.
 enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CHECK;
-// Whether the ranks that have opened and joined the folder all mean the same one: rank 0 writes a file there
-// under a name that no other run has, and each rank must find it. STATUS_INVALID names the rank that does
-// not, and both places. All ranks call it.
+// Collective. Checks that the path is the same folder on all ranks: rank 0 writes a file with a unique name,
+// and each rank must see it. STATUS_INVALID names a rank that does not, and both locations.
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) MUST_CHECK;
-// Tries the folders that the run will write to, by making files in them. The opener makes those that are
-// absent
-// (`make`); other ranks try what they see. STATUS_INVALID names the folder.
+// Checks that the run can create files in each folder that it will write to.
+//   make   create missing folders (rank 0); otherwise missing folders are skipped
+// STATUS_INVALID names the folder.
 enum status run_folder_try(const struct run_folder *folder, const struct config *config, int rank,
                            bool make) MUST_CHECK;
-// Writes config.json and opens log.txt: for a run that really begins.
+// Writes config.json and opens log.txt. Called once everything has been checked.
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) MUST_CHECK;
 void run_folder_close(struct run_folder *folder);
 

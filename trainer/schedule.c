@@ -1,9 +1,9 @@
-// Shapes of the learning rate; see the header for their formulas.
+// The formulas are in the header.
 #include "trainer/schedule.h"
 
 #include <math.h>
 
-// The part of [from, to] that lies behind step, in [0, 1]; the last step of the run is 1.
+// How far step is on the way from `from` to `to`, in [0, 1].
 static double progress(double step, double from, double to) {
     if (to <= from)
         return 1;

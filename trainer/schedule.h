@@ -1,4 +1,4 @@
-// The learning rate as a pure function of the step, so that a resumed run needs only the step number.
+// Learning-rate schedules. The rate is a pure function of the step, so resuming needs only the step number.
 #ifndef ZERO_TRAINER_SCHEDULE_H
 #define ZERO_TRAINER_SCHEDULE_H
 
@@ -6,10 +6,12 @@
 
 #include "configs/config.h"
 
-// The rate of step `step` (from 0). Warm-up is linear: step s of W gets (s + 1) / W of the peak. Then, with p
-// from 0 at the end of the warm-up to 1 at the last step: constant; cosine and linear from the peak to
-// min_lr_ratio of it; warmup-stable-decay stays at the peak but for the last decay_ratio of max_steps, which
-// falls linearly.
+// Learning rate of step `step` (from 0). Warm-up over W steps is linear: peak (step + 1) / W. Afterwards,
+// with p going from 0 at the end of the warm-up to 1 at the last step, and r = min_lr_ratio:
+//   constant              peak
+//   cosine                peak (r + (1 - r) (1 + cos(pi p)) / 2)
+//   linear                peak (1 - (1 - r) p)
+//   warmup-stable-decay   peak; over the last decay_ratio of max_steps linear to r times the peak
 double schedule_lr(const struct config *config, int64_t step);
 
 #endif

@@ -1,5 +1,5 @@
-// From a config to a trainer that can take its first step. Sizes may come from weights, and those from a path
-// in the config: so what the config means is settled step by step, cheap checks first.
+// From a config to a trainer that can take its first step. Cheap checks come first. The config is resolved
+// only after model.init_from and the tokenizer are open, because model sizes may come from them.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,8 +10,7 @@
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
-// ------------------------------------------------------------------------------------------- what the config
-// means
+// ---- configuration, tokenizer and checkpoint to resume
 
 static enum status find_checkpoint(struct trainer *trainer) {
     const char *resume = trainer->config->checkpoint.resume;
@@ -41,7 +40,7 @@ static enum status load_tokenizer(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-static enum status settle_config(struct trainer *trainer) {
+static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
     TRY(config_require_training(config));
     if (config->model.init_from[0]) {
@@ -54,7 +53,7 @@ static enum status settle_config(struct trainer *trainer) {
     return params_init(&trainer->params, &sizes);
 }
 
-// Every rank must have been given the same: they read rank 0's resolved config and compare.
+// Checks that every rank was started with the same config: each compares its own with rank 0's.
 static enum status check_same_config(struct trainer *trainer) {
     struct comm *comm = trainer->comm;
     struct text json = {0};
@@ -88,7 +87,7 @@ static enum status check_resumed(struct trainer *trainer) {
     return config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config);
 }
 
-static enum status settle_resume(struct trainer *trainer) {
+static enum status find_resume(struct trainer *trainer) {
     trainer->saved_step = -1;
     trainer->loss_scale = loss_scale_initial(trainer->config);
     TRY(trainer_agree(trainer, find_checkpoint(trainer)));
@@ -100,13 +99,14 @@ static enum status settle_resume(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// ------------------------------------------------------------------------------------------------- device
+// ---- devices
 
 #define MOST_MEASURED_ROWS 65536
 #define MEASURED_SECONDS   0.05
-#define PROFILED_SECONDS   0.5 // whose ratios are to be read closely
+#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so measure it more precisely
 
-// One thread sums what ranks exchange while the others compute; without overlap nothing else runs meanwhile.
+// With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use
+// all.
 static enum status open_devices(struct trainer *trainer) {
     const struct config *config = trainer->config;
     int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
@@ -123,7 +123,7 @@ static enum status open_devices(struct trainer *trainer) {
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
 }
 
-// As asked for or, where that is auto, what rank 0 finds faster.
+// The compute type of the config or, for "auto", the one that rank 0 measures as faster.
 static enum status choose_type(struct trainer *trainer) {
     const struct config *config = trainer->config;
     if (config_compute_type(config, &trainer->type))
@@ -154,8 +154,7 @@ static enum status measure_rate(struct trainer *trainer) {
     return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
 
-// ---------------------------------------------------------------------------------------------------------
-// memory
+// ---- memory and initial state
 
 static struct engine_options engine_options_of(const struct trainer *trainer) {
     return (struct engine_options){.config = trainer->config,
@@ -167,13 +166,13 @@ static struct engine_options engine_options_of(const struct trainer *trainer) {
                                    .local_world = trainer->comm->local_world};
 }
 
-// Of one place's memory: what a rank wants, and what there is for it: of a machine's memory an equal part for
-// each of its ranks.
+// Memory of one place, per rank. Host memory is divided equally among the ranks of a machine.
 struct memory_need {
-    uint64_t wanted, available, ranks; // ranks that share the machine
+    uint64_t wanted, available; // bytes
+    uint64_t ranks;             // ranks on the machine
 };
 
-// The need of the rank that is worst off: as a rule all want the same, and the smallest machine decides.
+// Finds the rank that lacks most, or has least to spare.
 static enum status gather_memory(struct trainer *trainer, enum region_place place, struct memory_need *out) {
     struct comm *comm = trainer->comm;
     size_t available;
@@ -198,27 +197,26 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
 
 static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
                                  enum region_place place) {
-    const struct engine_options request = engine_options_of(trainer);
+    const struct engine_options options = engine_options_of(trainer);
     const struct memory_need *need = &needs[place];
     const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
                                         .host = needs[REGION_HOST].available *
                                                 (uint64_t)trainer->comm->local_world};
     struct text advice = {0};
     char wanted[32], there[32];
-    enum status status = fit_advise(&request, &machine, &advice);
+    enum status status = fit_advise(&options, &machine, &advice);
     if (status == STATUS_OK)
-        status =
-            FAIL(STATUS_FAILED, "the run needs %s of %smemory a rank, and %s are available%s%s",
-                 text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
-                 text_bytes(there, sizeof there, (double)need->available),
-                 place == REGION_HOST && need->ranks > 1 ? " to each rank of a machine" : "",
-                 advice.data ? advice.data : "");
+        status = FAIL(
+            STATUS_FAILED, "the run needs %s of %smemory per rank, and %s are available%s%s",
+            text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
+            text_bytes(there, sizeof there, (double)need->available),
+            place == REGION_HOST && need->ranks > 1 ? " to each rank" : "", advice.data ? advice.data : "");
     text_free(&advice);
     return status;
 }
 
-// The ranks of a machine share its memory: what all of them want must be there, or the run does not begin.
-// GPUs they have one each; where they share one, an allocation says so.
+// Refuses a run that does not fit into memory. Ranks on a machine share its host memory. Each has a GPU of
+// its own; if ranks share a GPU, it is the allocation that fails.
 static enum status check_memory(struct trainer *trainer) {
     struct memory_need needs[N_REGION_PLACES] = {0};
     TRY(gather_memory(trainer, REGION_HOST, &needs[REGION_HOST]));
@@ -232,15 +230,15 @@ static enum status check_memory(struct trainer *trainer) {
 
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
-    const struct engine_options request = engine_options_of(trainer);
-    TRY(trainer_agree(trainer, plan_run(&trainer->engine, &request, table, &trainer->profile_region)));
+    const struct engine_options options = engine_options_of(trainer);
+    TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes =
-        metrics_resident_memory() - engine_links_bytes(&request) -
-        (request.device->place == REGION_HOST ? comm_sums_bytes(request.world, REGION_HOST) : 0);
+        metrics_resident_memory() - engine_links_bytes(&options) -
+        (options.device->place == REGION_HOST ? comm_sums_bytes(options.world, REGION_HOST) : 0);
     TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
     enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
                                      trainer->host_device ? trainer->host_device : trainer->device);
@@ -256,7 +254,7 @@ static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int
 static enum status read_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                                 float *out) {
     const struct trainer *trainer = context;
-    (void)kind; // only master weights are asked for
+    (void)kind; // only master weights are read
     return weights_read_span(&trainer->weights, unit, begin, end, out);
 }
 
@@ -292,15 +290,14 @@ static enum status load_state(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// ------------------------------------------------------------------------------------------------------- the
-// whole
+// ---- setup
 
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     char weights[32], tokens[32];
     const struct comm *comm = trainer->comm;
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
-             trainer->gemm_rate / 1e9, comm->world > 1 ? " together" : "");
+             trainer->gemm_rate / 1e9, comm->world > 1 ? " in total" : "");
     if (comm->world > 1)
         log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
@@ -309,20 +306,20 @@ static void describe(const struct trainer *trainer) {
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
     if (asked && trainer->device->place == REGION_HOST)
-        log_info("offload: the device is the host, which has everything already; nothing is moved");
+        log_info("offload: ignored, as the device is the CPU and everything is in host memory");
     log_info(
         "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
         text_count(weights, sizeof weights, (double)trainer->params.n_weights),
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
-    log_info("data: %s tokens in %d shard%s; a step is %lld x %lld sequences of %lld tokens%s",
+    log_info("data: %s tokens in %d shard%s; each step takes %lld x %lld sequences of %lld tokens%s",
              text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->train)),
              loader_n_shards(trainer->train), loader_n_shards(trainer->train) == 1 ? "" : "s",
              (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size,
-             (long long)config->train.seq_len, comm->world > 1 ? " on each rank" : "");
+             (long long)config->train.seq_len, comm->world > 1 ? " per rank" : "");
 }
 
-// All ranks must mean the same folder by the path.
+// Opens the run folder and checks that it is the same on all ranks.
 static enum status open_folder(struct trainer *trainer) {
     const char *path = trainer->config->run.dir;
     TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
@@ -330,7 +327,7 @@ static enum status open_folder(struct trainer *trainer) {
     return run_folder_meet(&trainer->folder, trainer->comm);
 }
 
-// Here, and not when the first checkpoint is due: a run that cannot save must not begin.
+// A run that cannot save must fail now, not when its first checkpoint is due.
 static enum status try_folder(const struct trainer *trainer) {
     return run_folder_try(&trainer->folder, trainer->config, trainer->comm->rank, trainer_leads(trainer));
 }
@@ -352,11 +349,11 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     struct config *config = trainer->config;
     *complete = false;
     trainer->folder.lock = -1;
-    TRY(trainer_agree(trainer, settle_config(trainer)));
+    TRY(trainer_agree(trainer, resolve_config(trainer)));
     TRY(check_same_config(trainer));
     TRY(open_folder(trainer));
     TRY(trainer_agree(trainer, try_folder(trainer)));
-    TRY(settle_resume(trainer));
+    TRY(find_resume(trainer));
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)
         return STATUS_OK;
@@ -367,7 +364,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));
     if (trainer->resumed)
-        log_info("resuming after step %lld of %lld, from %s", (long long)trainer->step,
+        log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
                  (long long)config->train.max_steps, trainer->resumed->path);
     TRY(load_state(trainer));
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
@@ -380,8 +377,8 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->val);
     free(trainer->val_losses);
     data_record_free(&trainer->data);
-    // A step that failed half-way leaves work on the device and calls between ranks behind: they end before
-    // what they use is freed.
+    // A step that failed half-way leaves operations and collectives in flight. Let them end before their
+    // memory is freed.
     stream_drain(&trainer->stream);
     comm_detach(trainer->comm);
     profiler_free(&trainer->profiler);

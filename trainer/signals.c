@@ -1,9 +1,8 @@
-// The handler does only what a handler may: set a flag, or _exit. It runs on a thread of its own.
+// The handler only sets a flag or calls _exit (both async-signal-safe). It runs on a thread of its own.
 //
-// No signal may interrupt a thread that computes. The system puts a handler's frame below the interrupted
-// stack's red zone (128 bytes, System V ABI), and oneDNN's generated matrix products (2.6: sgemm) keep data
-// below that: a signal in the wrong microsecond overwrites it, and the product then writes where it should
-// not.
+// Compute threads must not be interrupted by a signal. The kernel puts a handler's frame below the red zone
+// of the interrupted stack (128 bytes, System V ABI). oneDNN's generated GEMM code (2.6: sgemm) keeps data
+// below the red zone; a handler's frame overwrites it, and the GEMM then writes to wrong addresses.
 #include "trainer/signals.h"
 
 #include <pthread.h>
@@ -11,15 +10,15 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-static atomic_int asked; // the signal that asked to stop; 0: none
+static atomic_int requested; // the signal that requested a stop; 0: none
 
-// A hangup only asks: where a terminal or a session closes it comes along with others.
+// SIGHUP never ends the process at once: a closing terminal sends it together with other signals.
 static void handle(int number) {
-    int first = atomic_load(&asked);
+    int first = atomic_load(&requested);
     if (first && first != SIGHUP && number != SIGHUP)
         _exit(128 + number);
     if (!first || first == SIGHUP)
-        atomic_store(&asked, number);
+        atomic_store(&requested, number);
 }
 
 static void *wait_for_signals(void *signals) {
@@ -46,9 +45,9 @@ void signals_catch(void) {
     if (pthread_create(&thread, NULL, wait_for_signals, &caught) == 0)
         pthread_detach(thread);
     else
-        pthread_sigmask(SIG_UNBLOCK, &caught, NULL); // rather a risk than a run that cannot be stopped
+        pthread_sigmask(SIG_UNBLOCK, &caught, NULL); // a run that can be stopped is worth the risk
 }
 
-bool signals_stop_asked(void) {
-    return atomic_load(&asked) != 0;
+bool signals_stop_requested(void) {
+    return atomic_load(&requested) != 0;
 }

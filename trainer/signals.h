@@ -1,14 +1,15 @@
-// SIGINT, SIGTERM, SIGHUP (a terminal that has gone) and SIGUSR1 (which launchers and batch systems pass on
-// to every rank) ask for a stop after the step in progress; a second one, SIGHUP excepted, ends the process
-// at once. Where SIGHUP was ignored at the start (nohup), it stays ignored.
+// Signals that stop a run. SIGINT, SIGTERM, SIGHUP (the terminal closed) and SIGUSR1 (which launchers and
+// batch systems forward to every rank) request a stop after the current step. A second signal ends the
+// process at once, unless either of the two is SIGHUP. If SIGHUP was ignored at the start (nohup), it stays
+// ignored.
 #ifndef ZERO_TRAINER_SIGNALS_H
 #define ZERO_TRAINER_SIGNALS_H
 
 #include <stdbool.h>
 
-// From here on a thread of its own takes the signals: the caller blocks them, and so do the threads that it
-// starts later. Call it before threads that compute are started.
+// Starts a thread that receives the signals, and blocks them in the calling thread and in all threads that it
+// starts later. Call it before compute threads are started.
 void signals_catch(void);
-bool signals_stop_asked(void);
+bool signals_stop_requested(void);
 
 #endif

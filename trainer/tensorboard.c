@@ -1,4 +1,5 @@
-// Messages are a few dozen bytes: each is built on the stack, then framed as length, its crc, data, its crc.
+// Messages are a few dozen bytes. Each is built on the stack and written as length, CRC of length, data, CRC
+// of data.
 #include "trainer/tensorboard.h"
 
 #include <errno.h>

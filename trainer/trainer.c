@@ -1,4 +1,5 @@
-// The loop: gradients of the micro-batches, the update, and what is due after it.
+// The training loop. A step: forward and backward of each micro-batch, the gradient norm, the optimizer's
+// update; then evaluation, samples and checkpoints that are due.
 #include "trainer/trainer.h"
 
 #include <math.h>
@@ -15,15 +16,16 @@ static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-// What ranks tell each other after each step.
+// What each rank sends to all others after each step.
 struct report {
     double loss_sum, memory_peak;
     int64_t batch_status; // the worst of the step's micro-batches
 };
 
-// A micro-batch of this rank's. Before the first of a step all agree whether it can be had, and whether one
-// of them was asked to stop (STATUS_STOPPED). A later one that cannot be had is told with the step's report:
-// until then the rank goes through the batch before again, as the others need its part of their calls.
+// Loads micro-batch k of this rank. For k == 0 all ranks agree whether it loaded, and whether any rank was
+// asked to stop (STATUS_STOPPED). If a later one fails to load, *batch_status keeps the failure for the
+// step's report: until then this rank repeats the micro-batch before it, as the others need its part in their
+// collectives.
 static enum status next_batch(struct trainer *trainer, int64_t k, enum status *batch_status,
                               const int32_t **tokens, const int32_t **targets) {
     const struct config *config = trainer->config;
@@ -40,18 +42,20 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
     }
     if (status == STATUS_OK)
         status = trainer->pending;
-    if (status == STATUS_OK && signals_stop_asked())
+    if (status == STATUS_OK && signals_stop_requested())
         status = STATUS_STOPPED;
     return trainer_agree_between_steps(trainer, status);
 }
 
-// Skipped steps count neither for the schedule nor for Adam.
+// Skipped steps count neither for the schedule nor for Adam's bias correction.
 static int64_t updates_so_far(const struct trainer *trainer) {
     return trainer->step - trainer->loss_scale.skipped;
 }
 
-// Gradients of the whole step, and this rank's part of its losses. The weights are untouched. *batch_status:
-// whether this rank had all its micro-batches; if not, gradients and losses mean nothing.
+// Accumulates the gradients of the step over its micro-batches. The weights are not changed.
+//   loss_sum       [out] sum over this rank's tokens
+//   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
+//   meaningless
 static enum status accumulate(struct trainer *trainer, double *loss_sum, enum status *batch_status) {
     const struct config *config = trainer->config;
     int64_t n_micro = config->train.gradient_accumulation_steps;
@@ -75,8 +79,9 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
     return gradients_finish(gradients, &trainer->stream);
 }
 
-// The step's mean loss, ranks added in order, and the largest memory of any. *whole: all ranks had all their
-// micro-batches.
+// Gathers the reports of all ranks: the mean loss of the step (added in the order of ranks) and the largest
+// memory.
+//   whole   [out] true if every rank loaded all its micro-batches
 static enum status gather_reports(struct trainer *trainer, double loss_sum, enum status batch_status,
                                   struct step_metrics *now, bool *whole) {
     const struct config *config = trainer->config;
@@ -98,26 +103,26 @@ static enum status gather_reports(struct trainer *trainer, double loss_sum, enum
     return status;
 }
 
-// Whether the step must be skipped; an error where losses are not scaled, and nothing will be better next
-// time.
+// Decides whether the gradients overflowed, so that the step is skipped. Without loss scaling this is an
+// error: skipping would not help.
 static enum status check_overflow(struct trainer *trainer, const struct step_metrics *now, bool *overflow) {
     *overflow = !isfinite(now->loss) || !isfinite(now->grad_norm);
     if (*overflow && trainer->loss_scale.scale == 0)
         return FAIL(
             STATUS_FAILED,
             "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
-            "stands; lower optimizer.lr, or go on from an earlier one with checkpoint.resume=PATH",
+            "is kept; lower optimizer.lr, or resume from an earlier one with checkpoint.resume=PATH",
             (long long)now->step + 1, now->loss, now->grad_norm);
     TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
     if (*overflow) {
         log_live_end();
-        log_info("step %lld  the gradients overflow: skipped; the loss scale is %g", (long long)now->step + 1,
-                 trainer->loss_scale.scale);
+        log_info("step %lld  gradients overflowed: step skipped; the loss scale is now %g",
+                 (long long)now->step + 1, trainer->loss_scale.scale);
     }
     return STATUS_OK;
 }
 
-// What was sent since `before`, beside what the plan says of a step.
+// Communication since `before`, with the plan's figures for a step.
 static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
                             struct step_metrics *now) {
     const struct comm_traffic *after = &trainer->comm->traffic;
@@ -132,7 +137,7 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
     now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }
 
-// The update, unless the gradients overflowed.
+// The optimizer's update; skipped if the gradients overflowed.
 static enum status update(struct trainer *trainer, struct step_metrics *now) {
     struct optimizer *optimizer = &trainer->engine.optimizer;
     double scale = loss_scale_factor(&trainer->loss_scale), norm;
@@ -143,7 +148,7 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     now->grad_norm = norm / scale;
     enum status status = check_overflow(trainer, now, &overflow);
-    if (status != STATUS_OK) // on all ranks alike: their numbers are the same bits
+    if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
         return trainer_agree(trainer, status);
     now->skipped_steps = trainer->loss_scale.skipped;
     if (overflow)
@@ -152,7 +157,7 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     return trainer->device->synchronize(&trainer->stream);
 }
 
-// A rank had not all its data: the step is as if it had not begun, on all ranks.
+// A rank failed to load a micro-batch: all ranks discard the step.
 static enum status give_up_step(struct trainer *trainer, enum status batch_status) {
     struct optimizer *optimizer = &trainer->engine.optimizer;
     double norm;
@@ -178,7 +183,7 @@ static enum status train_step(struct trainer *trainer) {
     TRY(profiler_step_end(&trainer->profiler));
     now.speculates = trainer->engine.optimizer.speculation != NULL;
     now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
-    // The others' reports are older than their update; a first update takes more.
+    // Reports of other ranks are from before the update, and the first update takes more memory.
     now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
     double seconds = clock_monotonic_s() - began;
     comm_expect_seconds(trainer->comm, seconds);
@@ -208,7 +213,7 @@ static enum status train_step(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// One of the things that come between steps, as a span of the timeline.
+// Runs something that happens between steps, as a frame of the profile's timeline.
 static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer)) {
     profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
@@ -217,7 +222,7 @@ static enum status between_steps(struct trainer *trainer, const char *name,
     return STATUS_OK;
 }
 
-// Evaluation, samples and a checkpoint, as far as they are due after this many updates.
+// Evaluation, a sample and a checkpoint, each if it is due.
 static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
     if (trainer->val && (last || due(config->train.eval_every, trainer->step)))
@@ -231,8 +236,8 @@ static enum status after_step(struct trainer *trainer, bool last) {
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }
 
-// Before a failure ends the run, where the weights are whole and all ranks are still in step. The failure
-// stays the one that is reported; that of the save is a warning.
+// Saves a checkpoint before a failure ends the run, if can_save. Returns that failure; one of the save itself
+// is only a warning.
 static enum status save_progress(struct trainer *trainer, enum status failure) {
     struct text reason = {0};
     if (!trainer->can_save || trainer->saved_step == trainer->step)
@@ -246,7 +251,7 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
     status_clear();
     failure = FAIL(failure, "%s", reason.data ? reason.data : "the run failed");
     text_free(&reason);
-    return trainer_agree(trainer, failure); // all ranks know it still
+    return trainer_agree(trainer, failure); // all ranks return it
 }
 
 static enum status stop(struct trainer *trainer) {
@@ -254,14 +259,14 @@ static enum status stop(struct trainer *trainer) {
     if (trainer->saved_step != trainer->step)
         TRY(trainer_save(trainer));
     TRY(trainer_profile_end(trainer));
-    log_info("stopped after step %lld of %lld; go on with: %s", (long long)trainer->step,
+    log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
              (long long)trainer->config->train.max_steps, trainer->command);
     return STATUS_STOPPED;
 }
 
 static enum status loop(struct trainer *trainer) {
     int64_t last = trainer->config->train.max_steps;
-    if (trainer->step == last) // no steps at all: the run is its initial weights
+    if (trainer->step == last) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
     while (trainer->step < last) {
         enum status status = train_step(trainer);
@@ -279,9 +284,8 @@ static enum status run(struct trainer *trainer) {
     bool complete;
     TRY(trainer_setup(trainer, &complete));
     if (complete) {
-        log_info("the run in %s is complete: %lld of train.max_steps=%lld steps; raise train.max_steps to go "
-                 "on, or name "
-                 "another run.dir",
+        log_info("the run in %s is complete: %lld of train.max_steps=%lld steps; raise train.max_steps to "
+                 "continue it, or choose another run.dir",
                  trainer->folder.path, (long long)trainer->step, (long long)trainer->config->train.max_steps);
         return STATUS_OK;
     }

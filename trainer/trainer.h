@@ -5,9 +5,11 @@
 #include "configs/config.h"
 #include "zero/comm/comm.h"
 
-// Trains until train.max_steps, or until a signal asks for a stop (STATUS_STOPPED, with a checkpoint
-// written). The config is as read, not yet resolved: sizes may come from the weights that it names. command:
-// what to type to go on. All ranks of `comm` run together; each gets the same status.
+// Trains until train.max_steps, or until a signal requests a stop (STATUS_STOPPED, with a checkpoint
+// written).
+//   config    as read, not resolved: model sizes may come from the weights or the tokenizer that it names
+//   command   the command line that resumes the run, for messages
+// Collective: all ranks of `comm` call it and get the same status.
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) MUST_CHECK;
 
 #endif

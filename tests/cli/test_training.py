@@ -249,7 +249,7 @@ class Running(CommandCase):
         self.wait_for_steps(2)
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=60)
-        command = shlex.split(error[error.index('go on with: ') + len('go on with: '):].splitlines()[0])
+        command = shlex.split(error[error.index('resume with: ') + len('resume with: '):].splitlines()[0])
         self.assertEqual(command[0], './train')
         again = self.start(*command[1:])
         self.wait_for_steps(len(self.curve()) + 2)

@@ -21,12 +21,12 @@ static int exit_code_after(int first, int second) {
     if (child == 0) {
         signal(SIGHUP, SIG_DFL); // also under nohup
         signals_catch();
-        if (signals_stop_asked())
+        if (signals_stop_requested())
             _exit(1);
         kill(getpid(), first);
-        for (int i = 0; i < 500 && !signals_stop_asked(); i++)
+        for (int i = 0; i < 500 && !signals_stop_requested(); i++)
             usleep(10000);
-        if (!signals_stop_asked())
+        if (!signals_stop_requested())
             _exit(2);
         if (second)
             kill(getpid(), second);
