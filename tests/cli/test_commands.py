@@ -108,7 +108,7 @@ class Text(CommandCase):
         self.assertIn(str(meta['train']['tokens']), out.replace(',', ''))
 
     def test_the_five_lines_of_the_readme(self):
-        """An own text, from the file to a sample, with the commands as the README has them (and fewer steps)."""
+        """The README's commands for your own text, with fewer steps."""
         readme = (ROOT / 'README.md').read_text()
         section = readme[readme.index('## Your own text'):]
         lines = section[section.index('```') + 3:].split('```')[0].strip().splitlines()
@@ -139,7 +139,7 @@ class Text(CommandCase):
 
 
 class TrainedModel(CommandCase):
-    """A byte model, trained on one sentence until it knows it."""
+    """A model on bytes that was trained on one sentence until it reproduces it."""
     sentence = 'the quick brown fox jumps over the lazy dog. '
 
     def setUp(self):
@@ -155,7 +155,7 @@ class TrainedModel(CommandCase):
         self.run_train(self.config)
 
     def check_batches(self, run):
-        """Several prompts and samples: in order, and the same text whatever is made side by side."""
+        """Several prompts and samples come in order, and batching does not change their text."""
         prompts = ['the quick', 'dog', '', 'jumps over the lazy dog. the quick brown fox jumps']
         (self.folder / 'prompts').write_text('\n'.join(prompts) + '\n')
         several = ['generate', run, '--prompts', self.folder / 'prompts', '--samples', 2, '--tokens', 90, '--seed', 5]

@@ -1,5 +1,4 @@
-"""Faults of the files around a run: what cannot be used is refused at the start, and what fails later costs no
-progress."""
+"""File system faults: unusable files are refused at the start, and later failures lose no progress."""
 import os
 import pathlib
 import re
@@ -13,7 +12,7 @@ from harness import CommandCase, pseudo_random_tokens, take_signals, write_shard
 
 
 class Folders(CommandCase):
-    """Root may write everywhere but in /proc, which stands for a folder without permission."""
+    """The tests may run as root, who can write everywhere but in /proc: it stands for a read-only folder."""
 
     def refuses_at_start(self, config, *arguments, says):
         self.refuses(config, *arguments, says=says)
@@ -31,7 +30,7 @@ class Folders(CommandCase):
                     if name == 'samples':
                         path.unlink()
                         path.touch()
-                        self.run_train(config, 'train.sample_every=0')  # needs none
+                        self.run_train(config, 'train.sample_every=0')  # no samples, no folder needed
                     shutil.rmtree(path.parent)
         self.run_train(config)
         self.assertFalse(list((self.folder / 'run').glob('**/.tmp-*')))
@@ -78,7 +77,7 @@ class Signals(CommandCase):
 
 
     def test_threads_that_compute_are_not_interrupted(self):
-        """oneDNN's products do not survive a signal's frame on their stack: one thread alone takes signals."""
+        """A signal frame on the stack of oneDNN's GEMM corrupts it, so only one thread may receive signals."""
         process = self.start(self.tiny_config(train={'max_steps': 1000000}), preexec_fn=take_signals)
         self.wait_for_steps(2)
         wanted = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
@@ -93,7 +92,7 @@ class Signals(CommandCase):
 
 
 class LaterFailures(CommandCase):
-    """What fails after the first step ends the run with the original message and a checkpoint."""
+    """A failure after the first step ends the run with the original message and a checkpoint."""
 
     def ends_saved(self, process, *says):
         _, error = process.communicate(timeout=120)
@@ -137,7 +136,7 @@ class LaterFailures(CommandCase):
         self.assertEqual(self.ends_saved(process, self.folder / 'run' / 'samples') % 9, 0)
 
     def test_metrics_that_cannot_be_written(self):
-        """A limit on file sizes stands for the disk: a checkpoint fits, and metrics of so many steps do not."""
+        """A limit on file sizes simulates a full disk: a checkpoint fits, the metrics of all steps do not."""
         self.run_train(self.tiny_config(), 'run.dir=other')
         limit = len(self.state_bytes('other')) + 10000
 
@@ -154,7 +153,7 @@ class LaterFailures(CommandCase):
 
 class DeadRuns(CommandCase):
     def test_a_run_that_only_skips_steps_ends_and_prunes_nothing(self):
-        """The scale is beyond fp32, so that every step overflows; the count goes on when the run is resumed."""
+        """The loss scale exceeds fp32, so every step overflows; a resumed run continues the count of skipped steps."""
         config = self.tiny_config(fp16={'loss_scaling': 'on', 'loss_scale': 1e300}, checkpoint={'every': 10, 'keep': 2},
                                   train={'max_steps': 300})
         for _ in range(2):
@@ -168,7 +167,7 @@ class DeadRuns(CommandCase):
 
 class Tokenizing(CommandCase):
     def test_a_full_disk_leaves_the_shards_that_were_there(self):
-        """A limit on file sizes stands for the disk; train-00000.bin would fit, val-00000.bin does not."""
+        """A limit on file sizes simulates a full disk: train-00000.bin fits, val-00000.bin does not."""
         def tokenize(words, code=0, **options):
             text = self.folder / 'text.txt'
             text.write_text('the quick brown fox ' * words)
@@ -193,7 +192,7 @@ class Tokenizing(CommandCase):
 
 class Size(CommandCase):
     def test_a_config_of_many_paths(self):
-        """Quadratic reading took two minutes for this many; linear takes half a second."""
+        """Quadratic reading takes two minutes for this many; linear reading half a second."""
         config = self.tiny_config(data={'train': ['tokens.bin'] * 300000})
         began = time.monotonic()
         self.run_train('check', config)
@@ -202,7 +201,7 @@ class Size(CommandCase):
 
 class Evaluation(CommandCase):
     def test_a_batch_is_no_larger_than_the_data(self):
-        """Memory for a million sequences at a time is never taken: 125 are all there are."""
+        """eval must not allocate for a million sequences at a time when there are only 125."""
         self.run_train(self.tiny_config())
         results = [self.run_train('eval', 'run', '--data', 'tokens.bin', '--json', '--batch-size', n).out
                    for n in (125, 1000000)]

@@ -1,4 +1,4 @@
-"""Standard output that does not take what is printed: a full disk is an error, a reader that has gone is not."""
+"""Failures of standard output: a full disk is an error, a closed pipe is not."""
 import os
 import subprocess
 import unittest
@@ -9,7 +9,7 @@ from harness import CommandCase
 
 class Output(CommandCase):
     def commands(self):
-        """Every command that prints, with arguments that make it print."""
+        """Every command that prints to standard output, with arguments."""
         config = self.tiny_config(model={'vocab_size': 257}, data={'tokenizer': 'bytes'})
         self.run_train(config)
         return {
@@ -64,7 +64,7 @@ class Output(CommandCase):
                 self.assertEqual(process.returncode, 0, process.stderr)
 
     def test_closed_from_the_start(self):
-        """Training prints nothing to standard output, and so does not mind that there is none."""
+        """Training prints nothing to standard output, so it runs without one."""
         config = self.tiny_config()
         for words, code in ((config,), 0), (('options',), 1):
             process = subprocess.run(['sh', '-c', 'exec "$@" >&-', 'sh', str(harness.TRAIN), *map(str, words)],

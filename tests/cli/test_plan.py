@@ -1,5 +1,5 @@
-"""./train plan: its table and its JSON, plans that runs keep, a model of a trillion parameters, proposals of what fits, the
-paper's table."""
+"""./train plan: table and JSON, agreement with what runs measure, a model of a trillion parameters, --fit, the paper's
+table."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ from harness import CommandCase, GOLDEN, ROOT
 KINDS = ['params', 'grads', 'master', 'moments', 'communication', 'activations', 'logits', 'workspace', 'data']
 UNITS = {unit: 1024 ** i for i, unit in enumerate(['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'])}
 
-# Table 1 of the ZeRO paper (arXiv 1910.02054), GB a rank: stages 1, 2, 3 of 7.5B, 128B and 1T.
+# Table 1 of the ZeRO paper (arXiv 1910.02054), GB per rank: stages 1, 2, 3 of 7.5B, 128B and 1T.
 PAPER = {
     1: '120 120 120  2048 2048 2048  16000 16000 16000',
     4: '52.5 41.3 30  896 704 512  7000 5500 4000',
@@ -27,7 +27,7 @@ PAPER = {
 
 
 def cells_of(line):
-    """A row's cells: two blanks or more stand between them."""
+    """The cells of a row, which are separated by two blanks or more."""
     return re.split(r' {2,}', line.strip())
 
 
@@ -87,7 +87,7 @@ class Plan(CommandCase):
         self.assertEqual(two[1]['sends']['all_gather']['bytes'], 2 * P // 2)
 
     def check_run(self, launcher, config, plan):
-        """Trains, and compares what the run says of itself with what was planned for it."""
+        """Trains, and compares the run's metrics with its plan."""
         for stage in plan['stages']:
             shutil.rmtree(self.folder / 'run', ignore_errors=True)
             command = [*launcher, str(harness.TRAIN), str(config), f'zero_optimization.stage={stage["stage"]}']
@@ -122,7 +122,7 @@ class Plan(CommandCase):
         self.refuses('plan', config, '--ranks', '3,5', says=['train.train_batch_size', '3 ranks'])
 
     def test_where_sizes_come_from(self):
-        """A tokenizer or weights; token shards need not be there."""
+        """Sizes from a tokenizer or weights; token shards need not exist."""
         config = self.folder / 'config.json'
         config.write_text(json.dumps({'model': {'n_layer': 1, 'n_head': 1, 'n_embd': 128, 'n_positions': 128},
                                       'data': {'train': 'absent.bin', 'tokenizer': 'bytes'}}))
@@ -147,7 +147,7 @@ class Plan(CommandCase):
         self.assertIn('measured', self.run_train('plan', config, '--ranks', 2).out.splitlines()[0])
 
     def test_machines(self):
-        """Ranks on other machines are reached through messages, which take other memory than a shared window."""
+        """Ranks on other machines exchange messages, which take other memory than a shared window."""
         config = self.tiny_config()
         one, = self.plan(config, '--ranks', 8)['plans']
         four, = self.plan(config, '--ranks', 8, '--per-machine', 2)['plans']
@@ -167,7 +167,7 @@ class Plan(CommandCase):
                 self.assertEqual(len(report['plans'][0]['stages']), 4)
 
     def test_a_trillion_parameters(self):
-        """Under a second of processor time: three are allowed, as other work may share the caches."""
+        """Takes less than a second of CPU time; three are allowed, as other programs may share the caches."""
         config = self.folder / 'trillion.json'
         config.write_text(json.dumps({
             'model': {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 50257, 'n_positions': 2048},
@@ -185,7 +185,7 @@ class Plan(CommandCase):
                 self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 3)
 
     def test_thousands_of_ranks(self):
-        """No floor of whole blocks in stage 3, and the largest sizes that the options allow in a moment."""
+        """Stage 3 does not hold whole blocks, and the largest sizes that the options allow are planned at once."""
         trillion = {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 51200, 'n_positions': 2048}
         largest = {'n_layer': 1024, 'n_embd': 65536, 'n_head': 1024, 'vocab_size': 65536, 'n_positions': 2048}
         for model, ranks, fits in (trillion, 1024, True), (trillion, 4096, True), (largest, 4096, False):
@@ -235,7 +235,7 @@ class Plan(CommandCase):
 
 
 class Fit(CommandCase):
-    """--fit: what is proposed is planned as the run will be, and trains."""
+    """--fit: proposals take what they say, and train."""
 
     def fit(self, *arguments, code=0, **options):
         run = self.run_train('plan', *arguments, '--fit', '--json', code=code, **options)
@@ -277,7 +277,7 @@ class Fit(CommandCase):
             self.assertGreater(seen, 3)
 
     def fit_within(self, config, ranks, limit):
-        """What fits into so much host memory, or what would do; the exit code says which."""
+        """Runs --fit with so much host memory; the exit code says whether anything fits."""
         process = self.start('plan', config, '--fit', '--json', '--ranks', ranks, '--host-memory', limit)
         case, = json.loads(process.communicate(timeout=300)[0])['fits']
         self.assertEqual(process.returncode, 0 if case['proposals'] else 1)
@@ -301,7 +301,7 @@ class Fit(CommandCase):
         self.assertIn(f'./train {config} recompute=elementwise\n', out)
 
     def test_a_gpu_that_is_not_here(self):
-        """Planned with and without CUDA in the build, by the same formulas."""
+        """Plans for a GPU do not need CUDA in the build."""
         xl = ROOT / 'configs' / 'gpt2-xl.json'
         case, = self.fit(xl, '--device-memory', '24G', '--host-memory', '64G', '--ranks', 1)
         first = case['proposals'][0]
@@ -327,17 +327,17 @@ class Fit(CommandCase):
         case, = self.fit(big, *limits, '--ranks', 1, code=1)
         self.assertEqual((case['proposals'], case['preset']['path']), ([], 'configs/gpt2-xl.json'))
         self.assertLessEqual(case['preset']['host_bytes'], 32 << 30)
-        self.assertIn('train.train_batch_size=2048', case['preset']['overrides'])  # of half the length each
+        self.assertIn('train.train_batch_size=2048', case['preset']['overrides'])  # sequences are half as long
         run = self.refuses('plan', big, '--fit', *limits, '--ranks', '1,2', code=1,
                            says=['no setting fits', 'configs/gpt2-xl.json'])
         self.assertIn('./train configs/gpt2-xl.json ', run.out)
         self.refuses('plan', big, '--fit', '--device-memory', '1M', '--ranks', 1, code=1, says=['no preset'])
-        # One number of ranks on which it fits is enough.
+        # Exit code 0 if the run fits on one of the numbers of ranks.
         cases = self.fit(big, '--device-memory', '80G', '--host-memory', '64G', '--ranks', '1,64')
         self.assertEqual([bool(case['proposals']) for case in cases], [False, True])
 
     def test_a_narrower_state_is_only_named(self):
-        """bf16 and int8 moments round otherwise: not proposed, but told of where nothing else would do."""
+        """bf16 and int8 moments change rounding, so they are mentioned only if nothing else fits."""
         config = self.tiny_config(model={'n_layer': 4, 'n_embd': 256}, train={'max_steps': 2, 'micro_batch_size': 1})
         limit = 1 << 40
         while (case := self.fit_within(config, 1, limit))['proposals']:

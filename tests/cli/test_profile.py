@@ -1,4 +1,4 @@
-"""run.profile: its figures add up, its FLOPs are the model's, its timeline nests, and the run is the same to the bit."""
+"""run.profile: figures add up, FLOPs are the model's, spans nest, and the run is the same to the bit as without."""
 import collections
 import json
 import signal
@@ -7,7 +7,7 @@ import unittest
 import harness
 from harness import CommandCase
 
-ROUNDING_US = 0.002  # of the timeline's figures
+ROUNDING_US = 0.002  # the timeline's figures have three decimals
 
 
 def matrix_flops(model, B, T, recompute=False):
@@ -27,7 +27,7 @@ def parameters(model):
 
 class ProfileCase(CommandCase):
     def profiled(self, config, *arguments, ranks=1, run='run'):
-        """Runs it with and without a profile, which changes no bit, and gives what was written."""
+        """Runs with and without a profile, checks that both are equal to the bit, and returns profile and trace."""
         for folder, profile in ((run, 'true'), (f'{run}-off', 'false')):
             words = (config, *arguments, f'run.profile={profile}', f'run.dir={self.folder / folder}')
             process = self.run_ranks(ranks, *words) if ranks > 1 else self.run_train(*words)
@@ -64,7 +64,7 @@ class ProfileCase(CommandCase):
             self.assertAlmostEqual(line['of_limit'] * line['seconds'] / least[line['limit']], 1, delta=1e-9)
 
     def check_summary(self, rank):
-        """The steps but for the first, added up."""
+        """The summary is the sum over all steps but the first."""
         steps = rank['steps'][1:]
         self.assertEqual((rank['summary']['first_step'], rank['summary']['steps']), (1, len(steps)))
         for figure in ('calls', 'flops', 'bytes', 'seconds'):
@@ -86,14 +86,14 @@ class ProfileCase(CommandCase):
         for event in events:
             tracks[event['pid'], event['tid']].append(event)
         for pid in range(ranks):
-            main = tracks[pid, 0]  # the thread's, which knows of steps and units
+            main = tracks[pid, 0]  # the main thread, which records steps and units
             self.assertEqual(sum(event['name'] == 'step' for event in main), steps)
             self.assertEqual(sum(event['name'] == 'block 1' for event in main), 2 * steps * self.micro_batches)
         for track in tracks.values():
             self.check_nesting(track)
 
     def check_nesting(self, events):
-        """Each span is inside the one that is open, or after it; every operation of a pass is inside a step."""
+        """A span is inside the open one or after it; operations of a pass are inside a step."""
         open_spans = []
         for event in sorted(events, key=lambda e: (e['ts'], -e['dur'])):
             while open_spans and event['ts'] >= open_spans[-1]['ts'] + open_spans[-1]['dur'] - ROUNDING_US:
@@ -118,8 +118,8 @@ class Profile(ProfileCase):
         self.check_sums(profile, 1, 6)
         self.check_timeline(trace, 1, 6)
         self.check_flops(profile, matrix_flops(model, B, T))
-        # 6 P + 6 L C T a token, the model's FLOPs, but for: parameters that no product has; pairs of equal position,
-        # halved there; and attention's scores, which backward makes again.
+        # The usual 6 P + 6 L C T per token, corrected for parameters outside matrix products, for the diagonal of
+        # attention, which that formula halves, and for attention scores, which backward recomputes.
         L, C, V = model['n_layer'], model['n_embd'], model['vocab_size']
         no_products = parameters(model) - 12 * L * C * C - V * C
         difference = -6 * no_products + 6 * L * C + L * C * (T + 1)
@@ -167,7 +167,7 @@ class Profile(ProfileCase):
                 self.check_flops(profile, matrix_flops(model, 6, 32))
                 names = {line['name'] for line in profile['ranks'][0]['summary']['operations']}
                 self.assertLessEqual({'reduce_scatter', 'all_gather', 'agree', 'gather', 'sum'}, names)
-                # Ranks' clocks are one: their steps are side by side.
+                # All ranks use one clock here, so their steps coincide.
                 steps = [[e for e in trace['traceEvents'] if e['name'] == 'step' and e['pid'] == pid]
                          for pid in (0, 1)]
                 for mine, others in zip(*steps):
@@ -188,7 +188,7 @@ class Profile(ProfileCase):
         self.run_train(config, 'run.profile=true')
         profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
         self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], list(range(50)))
-        # A run that goes on profiles what is new.
+        # A resumed run profiles its new steps.
         self.run_train(config, 'run.profile=true', 'train.max_steps=62')
         profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
         self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], [60, 61])

@@ -1,4 +1,4 @@
-"""Training from the command line: the golden curves, equality of bits, resuming, signals, metrics."""
+"""Training from the command line: golden curves, bit equality, resuming, signals, metrics."""
 import itertools
 import json
 import math
@@ -17,7 +17,7 @@ from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_ex
 
 @unittest.skipIf(harness.SANITIZERS, 'covered by the unit tests with sanitizers')
 class GoldenCurves(CommandCase):
-    """Figures of PyTorch in float64, reproduced with nothing but options."""
+    """PyTorch's losses and norms in float64, reproduced by options alone."""
 
     def golden(self, name, *overrides):
         (self.folder / 'c.json').write_text('{}')
@@ -80,7 +80,7 @@ class SameBits(CommandCase):
                 self.assertEqual(self.final_state(run.name), state)
 
     def check_scales(self, entries, power, window, hysteresis):
-        """Each step's scale by DeepSpeed's rules, from which steps were skipped."""
+        """The loss scale of each step by DeepSpeed's rules, given the skipped steps."""
         scale, left, last, skipped = 2.0 ** power, hysteresis, -1, 0
         for step, entry in enumerate(entries):
             self.assertEqual(entry['loss_scale'], scale, f'step {step}')
@@ -91,7 +91,7 @@ class SameBits(CommandCase):
                 scale, left = scale * 2, hysteresis
 
     def test_a_loss_scale_resumes_to_the_bit(self):
-        """Overflows at the start, then a scale that grows again: stopped among the one and the other."""
+        """Overflows at first, then a growing scale; the run is stopped and resumed in both phases."""
         for compute, power in ('fp32', 134), ('fp16', 32):
             with self.subTest(compute):
                 overrides = [f'precision.compute={compute}', f'fp16.initial_scale_power={power}',
@@ -105,7 +105,7 @@ class SameBits(CommandCase):
                 entries = self.metrics(whole)
                 self.check_scales(entries, power, window=3, hysteresis=2)
                 skipped = [e['skipped_steps'] for e in entries]
-                self.assertGreater(skipped[-1], skipped[16])  # it grew until it was too large again
+                self.assertGreater(skipped[-1], skipped[16])  # the scale grew until it overflowed again
                 self.assertGreater(skipped[-1], 2)
                 self.assertLess(skipped[-1], 20)
                 for step in 2, 12, 20:
@@ -150,7 +150,7 @@ class Running(CommandCase):
         self.assertEqual([m['tokens'] for m in self.metrics()], [64 * (k + 1) for k in range(6)])
 
     def test_tensorboard_reads_the_events(self):
-        """Each record: length, its masked crc32c, data, its masked crc32c; here read by the format's own rules."""
+        """Each record: length, its masked crc32c, data, its masked crc32c; decoded by the published format."""
         def masked_crc32c(data):
             crc = 0xffffffff
             for byte in data:
@@ -178,21 +178,21 @@ class Running(CommandCase):
             self.assertEqual(struct.unpack('<f', record[-4:])[0], struct.unpack('<f', struct.pack('<f', metrics['loss']))[0])
 
     def test_learning(self):
-        """One batch again and again is learnt by heart."""
+        """Training on one batch drives its loss towards zero."""
         self.run_train(self.tiny_config(), 'train.overfit_one_batch=true', 'train.max_steps=60', 'optimizer.lr=1e-2')
         curve = self.metrics()
         self.assertGreater(curve[0]['loss'], 0.9 * math.log(61))
         self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
 
     def test_fp16_finds_its_scale_and_learns(self):
-        """From a scale far too large: nothing changes until gradients are finite, then one batch is learnt."""
+        """A loss scale far too large: weights do not change until gradients are finite; then one batch is learnt."""
         self.run_train(self.tiny_config(), 'precision.compute=fp16', 'fp16.initial_scale_power=32',
                        'train.overfit_one_batch=true', 'train.max_steps=70', 'optimizer.lr=1e-2')
         curve = self.metrics()
         skipped = curve[-1]['skipped_steps']
         self.assertGreater(skipped, 5)
         self.assertEqual([m['skipped_steps'] for m in curve], [min(k + 1, skipped) for k in range(70)])
-        # The first overflow is forgiven (fp16.hysteresis), each further one halves.
+        # The first overflow does not lower the scale (fp16.hysteresis), each further one halves it.
         self.assertEqual([m['loss_scale'] for m in curve], [2.0 ** (32 - min(max(k - 1, 0), skipped - 1)) for k in range(70)])
         self.assertEqual({m['loss'] for m in curve[:skipped + 1]}, {curve[0]['loss']})
         self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
@@ -276,7 +276,7 @@ class Running(CommandCase):
         entries = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()]
         evaluated = [e for e in entries if 'val_loss' in e]
         self.assertEqual([e['step'] for e in evaluated], [3, 6])
-        for entry in evaluated:  # one byte a token
+        for entry in evaluated:  # one byte per token
             self.assertAlmostEqual(entry['val_bits_per_byte'], entry['val_loss'] / math.log(2), places=5)
         self.assertTrue(list((self.folder / 'run' / 'samples').iterdir()))
 

@@ -1,5 +1,5 @@
-// What is proposed fits to the byte, what would be faster does not, and a proposal's overrides make the
-// config that was planned.
+// Proposals fit to the byte, faster settings do not fit, and a proposal's overrides give the config that was
+// planned.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ struct rig {
     struct fit_request request;
 };
 
-// On a GPU that is planned for, or on the CPU; options: sections of the config.
+// For a planned GPU or the CPU. options: further sections of the config.
 static void rig_init(struct rig *rig, bool gpu, int world, const char *options) {
     char json[1024];
     snprintf(json, sizeof json,
@@ -54,7 +54,7 @@ static void rig_free(struct rig *rig) {
     config_free(&rig->config);
 }
 
-// What the run takes with the overrides, of the rank that needs most: they are read as a command's would be.
+// Memory of the rank that needs most, with the overrides parsed as on a command line.
 static void plan_with(const struct rig *rig, const char *overrides, size_t taken[N_REGION_PLACES]) {
     struct config config;
     struct text json = {0};
@@ -92,7 +92,7 @@ static void expect_as_planned(const struct rig *rig, const struct fit_proposal *
                      proposal->taken[place]);
 }
 
-// From all the memory there is down to none, a byte less than the last proposal each time.
+// Lowers the memory step by step to a byte below the last proposal, until nothing fits.
 static int walk_down(struct rig *rig, enum region_place place) {
     uint64_t *limit = place == REGION_DEVICE ? &rig->request.machine.device : &rig->request.machine.host;
     double fastest_s = 0;
@@ -139,7 +139,7 @@ static void test_every_limit(void **state) {
         }
 }
 
-// Samples make rank 0 the one that needs most, but in stage 3.
+// With samples, rank 0 needs most, except in stage 3.
 static void test_samples(void **state) {
     (void)state;
     struct rig rig;
@@ -150,7 +150,7 @@ static void test_samples(void **state) {
     rig_free(&rig);
 }
 
-// With all the memory in the world nothing waits on the host, and a config that is as fast stays as it is.
+// With unlimited memory nothing is offloaded, and a config that is already fastest is not changed.
 static void test_plenty(void **state) {
     (void)state;
     struct rig rig;
@@ -181,7 +181,7 @@ static void test_plenty(void **state) {
     rig_free(&rig);
 }
 
-// The part of the optimizer on the host is the smallest that will do.
+// The offload ratio is the smallest that fits.
 static void test_smallest_ratio(void **state) {
     (void)state;
     struct rig rig;
@@ -227,7 +227,7 @@ static void test_host_memory_counts(void **state) {
     rig_free(&rig);
 }
 
-// Where nothing fits: the largest preset that does, and no larger one.
+// If nothing fits: the largest preset that does.
 static void test_preset(void **state) {
     (void)state;
     struct config config;
@@ -254,7 +254,7 @@ static void test_preset(void **state) {
     rig_free(&rig);
 }
 
-// A narrower state is named only where nothing else does.
+// A narrower optimizer state is named only if nothing else fits.
 static void test_narrow_state(void **state) {
     (void)state;
     struct rig rig;
@@ -277,7 +277,7 @@ static void test_narrow_state(void **state) {
     rig_free(&rig);
 }
 
-// A config that cannot be planned is told so, whatever fits.
+// An error of the config itself is reported, whatever fits.
 static void test_bad_config(void **state) {
     (void)state;
     struct rig rig;
@@ -287,7 +287,7 @@ static void test_bad_config(void **state) {
     rig_free(&rig);
 }
 
-// A GPU that is planned for answers one question and refuses all others.
+// The device of a planned GPU answers workspace sizes and refuses everything else.
 static void test_planned_gpu(void **state) {
     (void)state;
     struct device *device;

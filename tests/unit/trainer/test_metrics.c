@@ -1,4 +1,4 @@
-// metrics.jsonl: what is read back is what was written, to the bit, and a resumed run leaves one line a step.
+// metrics.jsonl: figures are read back to the bit, and after a resume there is one line per step.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static double number(const cJSON *object, const char *key) {
     return value;
 }
 
-// "0,1,2v,2": the steps in order, evaluations with a v.
+// The steps of the lines in order, evaluations with a v: "0,1,2v,2".
 static void assert_steps(const char *expected) {
     char got[256] = "";
     cJSON *lines = read_lines();
@@ -124,7 +124,7 @@ static void test_no_tokenizer_gives_null(void **unused) {
     cJSON_Delete(lines);
 }
 
-// A line is there as soon as its step is over: a reader beside the run sees it.
+// Each line is flushed, so that other programs can follow a run.
 static void test_every_line_is_flushed(void **unused) {
     (void)unused;
     begin();
@@ -137,7 +137,7 @@ static void test_every_line_is_flushed(void **unused) {
     metrics_close(&metrics);
 }
 
-// An evaluation after N updates belongs to the run that resumes after N updates; the loss of step N does not.
+// A run resumed after N steps keeps the evaluation after N steps, and not the loss of step N.
 static void test_resuming_cuts_what_will_be_written_again(void **unused) {
     (void)unused;
     begin();
@@ -182,7 +182,7 @@ static void test_a_place_that_cannot_be_written(void **unused) {
     metrics_close(&metrics);
 }
 
-// A full disk is noticed at the line that no longer fits.
+// A full disk is an error of the first line that does not fit.
 static void test_a_full_disk(void **unused) {
     (void)unused;
     struct metrics metrics = {.path = strdup("/dev/full"), .stream = fopen("/dev/full", "a")};

@@ -1,5 +1,5 @@
-// What is planned against formulas written out by hand, on a model whose units divide by no number of ranks;
-// and the ranks that plan_stages picks against all of them.
+// Plans against formulas written out by hand, on a model whose units divide by no number of ranks; and the
+// ranks that plan_stages picks against all ranks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ struct rig {
     struct device *device;
 };
 
-// options: the sections after the model's and the data's.
+// options: further sections of the config.
 static void rig_init(struct rig *rig, int world, const char *train, const char *zero) {
     char json[1024];
     snprintf(json, sizeof json,
@@ -59,7 +59,7 @@ static struct engine_options request_of(const struct rig *rig, enum dtype type, 
 
 // ---- memory
 
-// Tensors that stay whole in stage 3, each padded as in a unit.
+// Elements of tensors that stay whole in stage 3, each padded as in a unit.
 static size_t persistent_elements(const struct rig *rig) {
     size_t n = 0, threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
     for (int i = 0; i < rig->params.n_params; i++)
@@ -116,11 +116,11 @@ static void test_states(void **state) {
             }
 }
 
-// ---- what is sent
+// ---- communication volume
 
-// What all ranks together send is what the formula says of one, times the ranks: P (N - 1) elements for each
-// reduction or gathering of all P.
-static void sum_wire(struct rig *rig, enum dtype type, int world, struct comm_volume *sum) {
+// Communication volume of all ranks together: P (N - 1) elements for each reduce-scatter or all-gather of all
+// P.
+static void sum_volume(struct rig *rig, enum dtype type, int world, struct comm_volume *sum) {
     *sum = (struct comm_volume){0};
     for (int rank = 0; rank < world; rank++) {
         struct plan plan;
@@ -133,7 +133,8 @@ static void sum_wire(struct rig *rig, enum dtype type, int world, struct comm_vo
     }
 }
 
-// Elements that stage 3 gathers in a micro-batch, each use of a tensor counted, and those gathered once.
+// Elements that stage 3 gathers per micro-batch, once for each use of a tensor, and those gathered once per
+// step.
 static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persistent) {
     size_t threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
     *fetched = *persistent = 0;
@@ -150,7 +151,7 @@ static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persis
 static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
     struct comm_volume sum;
     rig->config.zero_optimization.stage = stage;
-    sum_wire(rig, type, world, &sum);
+    sum_volume(rig, type, world, &sum);
     size_t P = rig->params.n_elements, size = dtype_size(type), others = (size_t)world - 1;
     size_t micro = stage >= 2 ? N_MICRO : 1, fetched, persistent;
     count_gathers(rig, &fetched, &persistent);
@@ -188,7 +189,8 @@ static void test_wire(void **state) {
             }
 }
 
-// Two doubles a row and two a column, or an element in one dimension, and four a tensor; to and fro.
+// Adafactor: two doubles per row and per column (per element of a vector) and four per tensor, in both
+// directions.
 static void test_adafactor(void **state) {
     (void)state;
     for (int world = 1; world <= 5; world++)
@@ -198,9 +200,9 @@ static void test_adafactor(void **state) {
             uint64_t n = 0, others = (uint64_t)world - 1;
             rig_init(&rig, world, "", "\"partition\": \"tensor\"");
             rig.config.zero_optimization.stage = stage;
-            sum_wire(&rig, DTYPE_BF16, world, &adamw);
+            sum_volume(&rig, DTYPE_BF16, world, &adamw);
             rig.config.optimizer.type = CONFIG_OPTIMIZER_ADAFACTOR;
-            sum_wire(&rig, DTYPE_BF16, world, &sum);
+            sum_volume(&rig, DTYPE_BF16, world, &sum);
             for (int i = 0; i < rig.params.n_params; i++) {
                 const struct param *param = &rig.params.params[i];
                 n += 4 + 2 * (uint64_t)(param->shape[0] + (param->n_dims > 1 ? param->shape[1] : 0));
@@ -214,24 +216,24 @@ static void test_adafactor(void **state) {
         }
 }
 
-// Gradients rounded to bf16 or fp16 on their way are half the bytes.
+// With a communication dtype of bf16 or fp16, gradients take half the bytes.
 static void test_narrow_gradients(void **state) {
     (void)state;
     struct rig rig;
     struct comm_volume wide, narrow;
     rig_init(&rig, 4, "", "");
-    sum_wire(&rig, DTYPE_F32, 4, &wide);
+    sum_volume(&rig, DTYPE_F32, 4, &wide);
     static const enum config_communication_dtype types[] = {CONFIG_COMMUNICATION_DTYPE_BF16,
                                                             CONFIG_COMMUNICATION_DTYPE_FP16};
     for (int i = 0; i < 2; i++) {
         rig.config.top.communication_data_type = types[i];
-        sum_wire(&rig, DTYPE_F32, 4, &narrow);
+        sum_volume(&rig, DTYPE_F32, 4, &narrow);
         assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
     }
     rig_free(&rig);
 }
 
-// ---- every stage at once
+// ---- plan_stages
 
 static void check_stages(struct rig *rig, enum dtype type, int world) {
     struct plan_stage stages[N_STAGES];
@@ -255,7 +257,7 @@ static void check_stages(struct rig *rig, enum dtype type, int world) {
     }
 }
 
-// Rank 0 has more to hold where samples are written, and fewer elements than others in some partitions.
+// Rank 0 holds the generator of samples, and in some partitions fewer elements than others.
 static void test_stages(void **state) {
     (void)state;
     static const int worlds[] = {1, 2, 3, 4, 7, 13, 48};
@@ -272,7 +274,7 @@ static void test_stages(void **state) {
             }
 }
 
-// Lists of calls are bounded, whatever the bucket.
+// A bucket so small that there would be too many calls is refused.
 static void test_tiny_buckets(void **state) {
     (void)state;
     struct rig rig;
@@ -289,8 +291,7 @@ static void test_tiny_buckets(void **state) {
     rig_free(&rig);
 }
 
-// What is advised to a run that does not fit: the next stage where that is enough, a smaller run where
-// nothing is.
+// Advice for a run that does not fit: the next stage if that is enough, a smaller model if nothing is.
 static void expect_advice(const struct rig *rig, int world, uint64_t available, const char *fact,
                           const char *other) {
     struct engine_options request = request_of(rig, DTYPE_BF16, 0, world);

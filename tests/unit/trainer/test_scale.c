@@ -1,5 +1,5 @@
-// A run of a trillion parameters on thousands of ranks, without any of them: what the first and the last rank
-// lay out, how long that takes and what it takes, and that the memory planned fits GPUs of 80 GB.
+// Planning a run of a trillion parameters on thousands of ranks: the layout of the first and the last rank,
+// its time and memory, and that the planned memory fits GPUs of 80 GB.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -94,8 +94,7 @@ static struct lists check_lists(const struct model_states *state) {
     return lists;
 }
 
-// What a bulk call does with its list, without the messages: a cursor for every owner, each through its
-// spans. Every element must come once.
+// Walks a list as a collective does, without messages: one cursor per owner. Every element must come once.
 static size_t walk_list(const struct buckets *calls, int world, int *first, size_t *owned) {
     size_t sum = 0;
     for (int c = 0; c < calls->n_calls; c++) {
@@ -116,7 +115,7 @@ static size_t walk_list(const struct buckets *calls, int world, int *first, size
     return sum;
 }
 
-// The gathers of forward and of backward, and the reductions, of one micro-batch.
+// The all-gathers of forward and backward and the reduce-scatters of one micro-batch.
 static void walk(const struct model_states *state, int rank, int world) {
     int *first = calloc((size_t)world, sizeof *first);
     size_t *owned = calloc((size_t)world, sizeof *owned), n = 0;

@@ -1,4 +1,4 @@
-// The learning rate against its formulas, worked out by hand at points where they are known.
+// Schedules against values worked out by hand.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,7 @@ static void test_warm_up_is_linear(void **unused) {
     }
 }
 
-// Golden curves need the very number that was configured.
+// Golden curves need exactly the configured rate.
 static void test_constant_is_exact(void **unused) {
     (void)unused;
     struct config config;
@@ -83,7 +83,7 @@ static void test_stable_phase_then_linear_decay(void **unused) {
     config_free(&config);
 }
 
-// Bounds hold for every shape, also where warm-up, decay and the end meet.
+// The rate stays within its bounds, also where warm-up, decay and the last step meet.
 static void test_never_outside_its_bounds(void **unused) {
     (void)unused;
     static const char *const types[] = {"constant", "cosine", "linear", "warmup-stable-decay"};

@@ -1,5 +1,5 @@
-// A first signal asks to stop, a second one ends the process at once. In child processes, as the handlers
-// outlast a test.
+// A first signal requests a stop, a second one ends the process at once. Runs in child processes, as signal
+// handlers outlive a test.
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 
 #define SAW_THE_REQUEST 3
 
-// What a process that gets these signals one after the other ends with.
+// The wait status of a process that receives these signals one after the other.
 static int exit_code_after(int first, int second) {
     pid_t child = fork();
     assert_true(child >= 0);
@@ -59,7 +59,7 @@ static void test_a_hangup_only_asks(void **unused) {
     assert_int_equal(exit_code_after(SIGHUP, SIGTERM), SAW_THE_REQUEST);
 }
 
-// The caller, and what it starts, is never interrupted.
+// The caller of signals_catch and the threads that it starts are never interrupted.
 static void test_the_caller_blocks_them(void **unused) {
     (void)unused;
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};

@@ -1,5 +1,5 @@
-// Whole runs in one process: PyTorch's golden curve, going on to the bit, and what a run refuses or survives.
-// The same through the command line is in tests/cli; here the sanitizers see every path.
+// Whole runs in one process: PyTorch's golden curve, resuming to the bit, and failures. tests/cli runs the
+// same through the command line; here the sanitizers see every path.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,7 +58,7 @@ static enum status train(const char *run, ...) {
     return status;
 }
 
-// The same without sizes, for those that come from elsewhere.
+// The same without model sizes, for runs that take them from weights or a tokenizer.
 static enum status train_unsized(const char *run, ...) {
     va_list list;
     va_start(list, run);
@@ -114,7 +114,7 @@ static struct checkpoint *open_run(const char *run) {
     return checkpoint;
 }
 
-// Every kind of state of two runs' newest checkpoints, to the bit.
+// Compares all model states in the newest checkpoints of two runs, to the bit.
 static void assert_same_state(const char *first, const char *second) {
     struct checkpoint *a = open_run(first), *b = open_run(second);
     assert_int_equal(a->step, b->step);
@@ -208,7 +208,7 @@ static void test_two_runs_and_one_in_pieces_are_one_run(void **unused) {
     }
 }
 
-// An earlier checkpoint, named: the run goes on from there, and ends where it ended before.
+// checkpoint.resume names an earlier checkpoint: the run continues from there and ends with the same bits.
 static void test_going_back_to_an_earlier_checkpoint(void **unused) {
     (void)unused;
     char resume[MOST_LENGTH];
@@ -250,7 +250,8 @@ static void test_no_steps_keep_the_initial_weights(void **unused) {
     checkpoint_close(checkpoint);
 }
 
-// A rate that no model survives: the run ends with a message, and the last good checkpoint is what it was.
+// A learning rate at which the run diverges: it ends with a message, and the last good checkpoint is
+// untouched.
 static void test_divergence_keeps_the_last_checkpoint(void **unused) {
     (void)unused;
     EXPECT_FAILURE(STATUS_FAILED,
@@ -275,7 +276,7 @@ static void test_what_a_resumed_run_may_not_change(void **unused) {
     EXPECT_FAILURE(STATUS_INVALID, train("fixed", "train.max_steps=4", "model.n_embd=48", NULL), "n_embd");
     EXPECT_FAILURE(STATUS_INVALID, train("fixed", "train.max_steps=4", "checkpoint.resume=never", NULL),
                    "never", "run.dir");
-    // Refused runs change nothing, and the rightful one goes on.
+    // Refused runs change nothing, and the original run can still be resumed.
     EXPECT_OK(train("fixed", "train.max_steps=4", "run.log_every=2", "recompute=block", NULL));
     EXPECT_OK(train("as it was", "train.max_steps=4", NULL));
     struct curve fixed = read_curve("fixed"), straight = read_curve("as it was");
@@ -313,9 +314,9 @@ static void test_one_batch_is_learnt_by_heart(void **unused) {
     assert_true(curve.loss[29] < 0.7 * curve.loss[0]);
 }
 
-// ---- their folder
+// ---- the folder of the tests
 
-// The compute type is named: "auto" measures, and what it measures on a busy machine is not the same twice.
+// Names a compute type, because "auto" measures, and on a busy machine not always the same.
 static void write_config(const char *name, const char *sizes) {
     char path[MOST_LENGTH], text[1024];
     int length = snprintf(

@@ -1,5 +1,5 @@
-// TensorBoard's event files against their published format: the checksums by RFC 3720's vectors, the records
-// read back by a reader of the test's own.
+// TensorBoard event files against their published format: checksums by the vectors of RFC 3720, records by a
+// reader of this test.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ static void test_checksums(void **unused) {
     assert_int_equal(tensorboard_masked_crc32c("", 0), 0xa282ead8);
 }
 
-// ---- a reader: just the fields that we know, and a failure on any other
+// ---- a reader that knows only our fields, and fails on any other
 
 struct event {
     double wall_time;
@@ -62,7 +62,7 @@ static uint64_t read_varint(const uint8_t **at, const uint8_t *end) {
     }
 }
 
-// A field's number and wire type, and where its content lies; what stands before `*at` is done.
+// A decoded field: its number and wire type, and its content.
 struct field {
     int number, wire;
     uint64_t integer;
