@@ -299,6 +299,7 @@ class Fit(CommandCase):
         self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=elementwise'])
         out = self.run_train('plan', config, 'recompute=block', '--fit', '--ranks', 1).out
         self.assertIn(f'./train {config} recompute=elementwise\n', out)
+        self.assertRegex(out, r'fastest: \d+ x \d+ sequences per rank\n')
 
     def test_a_gpu_that_is_not_here(self):
         """Plans for a GPU do not need CUDA in the build."""

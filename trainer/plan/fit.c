@@ -20,24 +20,24 @@ struct setting {
     int micro; // index into the search's micro_sizes
 };
 
-struct taken {
+struct memory_use {
     size_t bytes[N_REGION_PLACES];
 };
 
 // Memory of the model states: of rank 0, which may write samples, and the most of any other rank.
 struct states_plan {
     bool known;
-    struct taken first, others;
+    struct memory_use first, others;
 };
 // Memory of the model on a rank with a generator of samples, and without.
 struct model_plan {
     bool known;
-    struct taken with_samples, without_samples;
+    struct memory_use with_samples, without_samples;
 };
 
 struct candidate {
     struct setting setting;
-    struct taken taken;
+    struct memory_use taken;
     double step_s;
     int n_changes;
 };
@@ -96,7 +96,7 @@ static int count_changes(const struct config *a, const struct config *b) {
 
 // ---- memory
 
-static void raise_to(struct taken *most, const struct plan *plan) {
+static void raise_to(struct memory_use *most, const struct plan *plan) {
     for (int place = 0; place < N_REGION_PLACES; place++)
         if (plan->taken[place] > most->bytes[place])
             most->bytes[place] = plan->taken[place];
@@ -133,15 +133,16 @@ static enum status plan_model(struct search *search, const struct setting *setti
     return STATUS_OK;
 }
 
-static struct taken sum(const struct taken *states, const struct taken *model) {
-    struct taken taken;
+static struct memory_use sum(const struct memory_use *states, const struct memory_use *model) {
+    struct memory_use taken;
     for (int place = 0; place < N_REGION_PLACES; place++)
         taken.bytes[place] = states->bytes[place] + model->bytes[place];
     return taken;
 }
 
 // The memory of the rank that needs most.
-static enum status plan_setting(struct search *search, const struct setting *setting, struct taken *out) {
+static enum status plan_setting(struct search *search, const struct setting *setting,
+                                struct memory_use *out) {
     struct states_plan *states = &search->states[setting->stage][setting->host_params][setting->ratio];
     struct model_plan *model = &search->models[(setting->micro * N_RECOMPUTATIONS + setting->recompute) * 2 +
                                                setting->host_activations];
@@ -151,14 +152,15 @@ static enum status plan_setting(struct search *search, const struct setting *set
         TRY(plan_model(search, setting, model));
     bool all_sample = setting->stage == N_STAGES - 1; // see engine_has_generator
     *out = sum(&states->first, &model->with_samples);
-    struct taken other = sum(&states->others, all_sample ? &model->with_samples : &model->without_samples);
+    struct memory_use other =
+        sum(&states->others, all_sample ? &model->with_samples : &model->without_samples);
     for (int place = 0; place < N_REGION_PLACES && search->n_ranks > 1; place++)
         if (other.bytes[place] > out->bytes[place])
             out->bytes[place] = other.bytes[place];
     return STATUS_OK;
 }
 
-static bool holds(const struct search *search, const struct taken *taken, enum region_place place) {
+static bool holds(const struct search *search, const struct memory_use *taken, enum region_place place) {
     return taken->bytes[place] <= search->limits[place];
 }
 
@@ -192,7 +194,7 @@ static bool is_better(const struct candidate *x, const struct candidate *y) {
 }
 
 static enum status add_candidate(struct search *search, const struct setting *setting,
-                                 const struct taken *taken) {
+                                 const struct memory_use *taken) {
     const struct config config = config_with(search, setting);
     struct engine_options options = search->request->plan;
     uint64_t volume;
@@ -213,7 +215,7 @@ static enum status add_candidate(struct search *search, const struct setting *se
 static enum status find_ratio(struct search *search, struct setting setting, int *ratio) {
     int low = 0, high = RATIO_STEPS + 1; // low does not fit
     while (high - low > 1) {
-        struct taken taken;
+        struct memory_use taken;
         setting.ratio = high == RATIO_STEPS + 1 ? RATIO_STEPS : (low + high) / 2;
         TRY(plan_setting(search, &setting, &taken));
         if (holds(search, &taken, REGION_DEVICE))
@@ -227,7 +229,7 @@ static enum status find_ratio(struct search *search, struct setting setting, int
 
 // Offloads the optimizer only if the setting does not fit otherwise, and no more of it than needed.
 static enum status consider(struct search *search, struct setting setting) {
-    struct taken taken;
+    struct memory_use taken;
     setting.ratio = setting.host_params ? RATIO_STEPS : 0;
     TRY(plan_setting(search, &setting, &taken));
     if (!holds(search, &taken, REGION_DEVICE)) {
@@ -337,8 +339,8 @@ static void describe(const struct config *config, int world, bool gpu, struct te
         add_phrase(words, "parameters on the host");
     if (gpu && config->top.offload_activations == CONFIG_OFFLOAD_CPU)
         add_phrase(words, "activations on the host");
-    text_add(words, ", %lld x %lld sequences per rank", (long long)config->train.gradient_accumulation_steps,
-             (long long)config->train.micro_batch_size);
+    text_add(words, "%s%lld x %lld sequences per rank", words->length ? ", " : "",
+             (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size);
 }
 
 // True if both configs round and sum gradients in the same order: the same micro-batch size and, with several
