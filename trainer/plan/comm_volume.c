@@ -47,6 +47,9 @@ static uint64_t uses_of(const struct model_states *state, int index) {
     return unit == state->params->n_units - 1 ? 1 : 2;
 }
 
+// Reduce-scatter of gradients: a rank sends everything that it does not own, in the communication dtype.
+// After each micro-batch in stages 2 and 3 and with reduce_every_micro_batch, otherwise once per step. Stages
+// 0 and 1 use buckets of the whole model, 2 and 3 of a unit or a group of a block's tensors.
 static void add_reductions(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
@@ -64,12 +67,14 @@ static void add_reductions(const struct model_states *state, uint64_t n_micro, s
     out->calls[COMM_REDUCE_SCATTER] = times * calls;
 }
 
+// All-gather: a rank sends what it owns to each of the others. Once per step in stage 0 (reduced gradients)
+// and in stages 1 and 2 (updated parameters); in stage 3 for each use of a fetch.
 static void add_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
     uint64_t others = (uint64_t)state->world - 1;
     size_t owned = state->partition.rank_elements[state->rank], size = dtype_size(state->type);
-    if (options->stage < 3) { // gradients in stage 0, parameters in 1 and 2
+    if (options->stage < 3) {
         out->bytes[COMM_ALL_GATHER] = owned * others * (options->stage == 0 ? sizeof(float) : size);
         out->calls[COMM_ALL_GATHER] = buckets_count(params->n_elements, options->allgather_bucket);
         return;
