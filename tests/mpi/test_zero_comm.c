@@ -349,14 +349,5 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_abort),
     };
-    bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
-    if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||
-        device_open("cpu", 1, 0, &device) != STATUS_OK || comm_attach(comm, device, overlap) != STATUS_OK)
-        return 1;
-    stream.device = device;
-    int failed = together_run(comm, tests);
-    status_clear();
-    (void)comm_close(comm, STATUS_OK);
-    device_close(device);
-    return failed;
+    return together_collectives_main(argc, argv, &comm, &device, &stream, tests);
 }

@@ -64,15 +64,6 @@ static void test_a_mismatch_ends_all_ranks(void **state) {
 }
 
 int main(int argc, char **argv) {
-    bool messages = argc > 1 && strcmp(argv[1], "messages") == 0;
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_mismatch_ends_all_ranks)};
-    if (comm_open(&(struct comm_options){.shared_memory = !messages}, &comm) != STATUS_OK ||
-        device_open("cpu", 1, 0, &device) != STATUS_OK || comm_attach(comm, device, true) != STATUS_OK)
-        return 1;
-    stream.device = device;
-    int failed = together_run(comm, tests);
-    status_clear();
-    (void)comm_close(comm, STATUS_OK);
-    device_close(device);
-    return failed;
+    return together_collectives_main(argc, argv, &comm, &device, &stream, tests);
 }

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -44,7 +45,6 @@ static inline void together_quiet(const struct comm *comm) {
 }
 
 // Runs the tests as the group "N ranks"; gives the number that failed.
-#define together_run(comm, tests) together_run_group((comm), (tests), sizeof(tests) / sizeof *(tests))
 static inline int together_run_group(const struct comm *comm, const struct CMUnitTest *tests, size_t n) {
     char name[64];
     together_quiet(comm);
@@ -78,6 +78,27 @@ static inline int together_whole_main(struct comm **comm, struct temporary *temp
     bool removed = (*comm)->rank > 0 || temporary_free(temporary);
     (void)comm_close(*comm, STATUS_OK);
     return failed + !removed;
+}
+
+// A whole program of tests of the collectives, which work with a device of one thread. Its first word is
+// "messages" (MPI carries what shared memory would otherwise) or "shared"; a second word has collectives run
+// inline, without overlap. Gives the exit code.
+#define together_collectives_main(argc, argv, comm, device, stream, tests)                                   \
+    together_whole_collectives_main((argc), (argv), (comm), (device), (stream), (tests),                     \
+                                    sizeof(tests) / sizeof *(tests))
+static inline int together_whole_collectives_main(int argc, char **argv, struct comm **comm,
+                                                  struct device **device, struct stream *stream,
+                                                  const struct CMUnitTest *tests, size_t n) {
+    bool messages = argc > 1 && strcmp(argv[1], "messages") == 0, overlap = argc < 3;
+    if (comm_open(&(struct comm_options){.shared_memory = !messages}, comm) != STATUS_OK ||
+        device_open("cpu", 1, 0, device) != STATUS_OK || comm_attach(*comm, *device, overlap) != STATUS_OK)
+        return 1;
+    stream->device = *device;
+    int failed = together_run_group(*comm, tests, n);
+    status_clear();
+    (void)comm_close(*comm, STATUS_OK);
+    device_close(*device);
+    return failed;
 }
 
 #endif
