@@ -1,5 +1,6 @@
-// For tests that read damaged files: a file in memory, random numbers that repeat, and the damage that any
-// kind of file may suffer. Header only, like the rest of what tests share.
+// For tests that read damaged files: a file in memory, random numbers that repeat, the damage that any kind
+// of file may suffer, and the loop that tries many such files. Header only, like the rest of what tests
+// share.
 #ifndef ZERO_TESTS_SUPPORT_DAMAGE_H
 #define ZERO_TESTS_SUPPORT_DAMAGE_H
 
@@ -9,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -56,6 +58,27 @@ static inline void damage_write(const char *path, const struct bytes *bytes) {
     assert_non_null(stream);
     assert_int_equal(fwrite(bytes->data, 1, bytes->n, stream), bytes->n);
     assert_int_equal(fclose(stream), 0);
+}
+
+// One kind of damaged file, tried many times, in the same order on every run.
+struct damage_trials {
+    const char *what;                         // for the report: "shards"
+    int n;                                    // files to try; ten times as many with ZERO_TESTS_FULL
+    void (*make)(int i, struct bytes *bytes); // makes damaged file i
+    bool (*try)(const struct bytes *bytes);   // returns whether it is well-formed; fails where that is wrong
+};
+
+// Some files must still be well-formed, so that what follows a successful open is tried too, and more than a
+// quarter must not be, so that the damage reaches what is checked.
+static inline void damage_try_all(const struct damage_trials *trials) {
+    int n = trials->n * (getenv("ZERO_TESTS_FULL") ? 10 : 1), n_good = 0;
+    for (int i = 0; i < n; i++) {
+        struct bytes bytes;
+        trials->make(i, &bytes);
+        n_good += trials->try(&bytes);
+    }
+    print_message("%d damaged %s, of which %d were still well-formed\n", n, trials->what, n_good);
+    assert_in_range(n_good, 1, n - n / 4 - 1);
 }
 
 #endif
