@@ -1,70 +1,87 @@
 #!/usr/bin/env bash
 # Runs the test programs of a build, adds a line for each test to a results file ("ok NAME", "not ok NAME" or
-# "skip NAME") and prints the counts. Failures are shown whole. Exit code 1 when anything failed.
+# "skip NAME"; and "time SECONDS CPU-SECONDS NAME" for each program) and prints the counts. Failures are shown whole.
+# Exit code 1 when anything failed.
 #
 # BUILD/tests/list, which `make tests` writes, names the programs. Each must be there, end with exit code 0 and report
-# every test of its TAP plan ("1..N"); what it does not report has failed. Those in tests/mpi run on 1, 2, 3 and 4
-# ranks; rank 0 reports.
+# every test of its TAP plan ("1..N"); what it does not report has failed. Those in tests/mpi run on several ranks;
+# rank 0 reports. As many programs run at a time as there are cores; those of several ranks and those that measure
+# time run one by one.
 #
 # usage: scripts/run_tests.sh BUILD [FOLDER]      FOLDER: unit, ops, mpi or cudasim, else all
 # environment: TEST_RESULTS, the results file; its first new line is "plan N", the number of programs that will run
+#              TEST_RANKS, the numbers of ranks, default "1 2 3 4"; TEST_JOBS, programs at a time
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$1 folder=${2:-}
-output=$(mktemp)
-lines=$(mktemp)
-trap 'rm -f "$output" "$lines"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 results=${TEST_RESULTS:-/dev/null}
-passed=0 failed=0
+jobs=${TEST_JOBS:-$(nproc)}
+passed=0 failed=0 begun=0
 export CMOCKA_MESSAGE_OUTPUT=TAP
 export OMP_WAIT_POLICY=passive
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Adds the lines of one program, and counts them.
-report() {
-  passed=$((passed + $(grep -c '^ok ' "$lines")))
-  failed=$((failed + $(grep -c '^not ok ' "$lines")))
-  cat "$lines" >>"$results"
+# Programs that measure speed or wait for moments of a run, so that another beside them would disturb.
+is_alone() {
+  case $1 in
+    unit/test_zero_trainer_signals | unit/test_kernels_profile | unit/test_base_numa) return 0 ;;
+  esac
+  return 1
 }
 
-fail() {
-  echo "not ok $1" | tee "$lines"
-  report
-}
-
-# run_one NAME COMMAND...
+# run_one NUMBER NAME COMMAND...: the worker. Leaves the lines of results in NUMBER.lines and prints in one go.
 run_one() {
-  local name=$1 began=$SECONDS code planned reported
-  shift
-  timeout 900 "$@" >"$output" 2>&1
+  local lines=$work/$1.lines output=$work/$1.output name=$2 code planned reported TIMEFORMAT='%R %U %S'
+  shift 2
+  { time timeout 900 "$@" >"$output" 2>&1; } 2>"$output.time"
   code=$?
   awk -v name="$name" '
     /^not ok [0-9]+ # SKIP/ || /^ok [0-9]+ # SKIP/ { sub(/^.*# SKIP */, ""); print "skip " name ": " $0; next }
     /^ok [0-9]+/ { sub(/^ok [0-9]+ (- )?/, ""); print "ok " name ": " $0; next }
-    /^not ok [0-9]+/ { sub(/^not ok [0-9]+ (- )?/, ""); print "not ok " name ": " $0 }' "$output" >"$lines"
+    /^not ok [0-9]+/ { sub(/^not ok [0-9]+ (- )?/, ""); print "not ok " name ": " $0 }' "$output" >"$lines.part"
   planned=$(awk '/^1\.\.[0-9]+$/ { n += substr($0, 4) } END { print n + 0 }' "$output")
-  reported=$(wc -l <"$lines")
+  reported=$(wc -l <"$lines.part")
   if [ "$planned" -eq 0 ]; then
-    echo "not ok $name: listed no tests (exit code $code)" >>"$lines"
+    echo "not ok $name: listed no tests (exit code $code)" >>"$lines.part"
   elif [ "$reported" -lt "$planned" ]; then
-    echo "not ok $name: reported $reported of $planned tests (exit code $code)" >>"$lines"
-  elif [ $code -ne 0 ] && ! grep -q '^not ok ' "$lines"; then
-    echo "not ok $name: ended with exit code $code" >>"$lines"
+    echo "not ok $name: reported $reported of $planned tests (exit code $code)" >>"$lines.part"
+  elif [ $code -ne 0 ] && ! grep -q '^not ok ' "$lines.part"; then
+    echo "not ok $name: ended with exit code $code" >>"$lines.part"
   fi
-  if [ $code -ne 0 ] || grep -q '^not ok ' "$lines"; then
+  tail -n 1 "$output.time" | awk -v name="$name" '{ printf "time %.1f %.1f %s\n", $1, $2 + $3, name }' >>"$lines.part"
+  if [ $code -ne 0 ] || grep -q '^not ok ' "$lines.part"; then
     echo "---- $* (exit code $code)"
     cat "$output"
-    grep '^not ok ' "$lines"
+    grep '^not ok ' "$lines.part"
   else
-    echo "$name: $(grep -c '^ok ' "$lines") ok, $((SECONDS - began)) s"
+    awk -v name="$name" '/^ok / { n++ } /^time / { s = $2; c = $3 } END { print name ": " n " ok, " s " s (CPU " c " s)" }' \
+      "$lines.part"
     grep -oE 'reached.*' "$output" | sed 's/^/    /'
-  fi
-  report
+  fi >"$output.shown"
+  mv "$lines.part" "$lines"
+  flock "$work" cat "$output.shown"
 }
 
-run_program() {
+# begin NAME COMMAND...: in a worker of its own, as soon as one is free.
+begin() {
+  begun=$((begun + 1))
+  echo "$1" >"$work/$begun.name"
+  while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+    wait -n
+  done
+  run_one "$begun" "$@" &
+}
+
+fail() {
+  begun=$((begun + 1))
+  echo "not ok $1" | tee "$work/$begun.lines"
+}
+
+begin_program() {
   local program=$1 name="${build##*/} $1" path=$build/tests/$1
   if [ ! -x "$path" ]; then
     fail "$name: was not built"
@@ -73,17 +90,16 @@ run_program() {
   case $program in
     mpi/*)
       # MPI itself leaks what it holds for the life of the process.
-      for ranks in 1 2 3 4; do
-        ASAN_OPTIONS=detect_leaks=0 run_one "$name, $ranks ranks" mpirun --oversubscribe -n "$ranks" "$path"
+      local ASAN_OPTIONS=detect_leaks=0
+      for ranks in ${TEST_RANKS:-1 2 3 4}; do
+        begin "$name, $ranks ranks" mpirun --oversubscribe -n "$ranks" "$path"
       done
       if [ "$program" = mpi/test_zero_comm ]; then
-        ASAN_OPTIONS=detect_leaks=0 run_one "$name, 3 ranks, messages" \
-          mpirun --oversubscribe -n 3 "$path" messages
-        ASAN_OPTIONS=detect_leaks=0 run_one "$name, 3 ranks, no overlap" \
-          mpirun --oversubscribe -n 3 "$path" shared inline
+        begin "$name, 3 ranks, messages" mpirun --oversubscribe -n 3 "$path" messages
+        begin "$name, 3 ranks, no overlap" mpirun --oversubscribe -n 3 "$path" shared inline
       fi
       ;;
-    *) run_one "$name" "$path" ;;
+    *) begin "$name" "$path" ;;
   esac
 }
 
@@ -96,7 +112,22 @@ if [ ${#programs[@]} -eq 0 ]; then
   fail "${build##*/}${folder:+ $folder}: $build/tests/list names no test programs; build them with make tests"
 fi
 for program in "${programs[@]}"; do
-  run_program "$program"
+  is_alone "$program" || begin_program "$program"
+done
+wait
+jobs=1
+for program in "${programs[@]}"; do
+  is_alone "$program" && begin_program "$program"
+done
+wait
+
+# What each worker left behind; one that left nothing has died.
+for ((i = 1; i <= begun; i++)); do
+  lines=$work/$i.lines
+  [ -f "$lines" ] || echo "not ok $(cat "$work/$i.name"): its worker died" | tee "$lines"
+  passed=$((passed + $(grep -c '^ok ' "$lines")))
+  failed=$((failed + $(grep -c '^not ok ' "$lines")))
+  cat "$lines" >>"$results"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -14,6 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = ROOT / 'build' / 'release' / 'train'
 SANITIZERS = False
+GPU = False
 FULL = bool(os.environ.get('ZERO_TESTS_FULL'))  # the long settings of tests that have some
 GOLDEN = ROOT / 'tests' / 'golden'
 # Of losses, relative: fp16 may be off as many of its epsilons as bf16.

@@ -58,7 +58,7 @@ class RunnerCase(CommandCase):
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, **options)
         lines = results.read_text().splitlines()
         for line in lines:
-            self.assertRegex(line, '^(ok|not ok|skip) ', process.stdout)
+            self.assertRegex(line, '^(ok|not ok|skip|time [0-9.]+ [0-9.]+) ', process.stdout)
         kinds = {kind: [line for line in lines if line.startswith(kind + ' ')] for kind in ('ok', 'not ok', 'skip')}
         self.assertEqual(process.returncode == 0, not kinds['not ok'], process.stdout)
         return process.returncode, kinds
