@@ -72,11 +72,11 @@ def check_operations(build):
 
 def check_runs(build):
     """The last lines of the tests of whole runs, and whether they passed."""
-    process = subprocess.run([sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--train', build / 'train'],
-                             capture_output=True, text=True)
+    process = subprocess.run([sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--jobs', '1', '--train',
+                              build / 'train'], capture_output=True, text=True)  # one at a time: they measure its memory
     if process.returncode != 0:
         sys.stdout.write(process.stdout + process.stderr)
-    figures = [line.lstrip('.s') for line in process.stdout.splitlines() if 'within' in line]
+    figures = [line.strip() for line in process.stdout.splitlines() if 'within' in line]
     return process.returncode == 0, figures
 
 

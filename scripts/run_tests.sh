@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs the test programs of a build, adds a line for each test to a results file ("ok NAME", "not ok NAME" or
+# Runs the test programs of one or more builds, adds a line for each test to a results file ("ok NAME", "not ok NAME" or
 # "skip NAME"; and "time SECONDS CPU-SECONDS NAME" for each program) and prints the counts. Failures are shown whole.
 # Exit code 1 when anything failed.
 #
 # BUILD/tests/list, which `make tests` writes, names the programs. Each must be there, end with exit code 0 and report
 # every test of its TAP plan ("1..N"); what it does not report has failed. Those in tests/mpi run on several ranks;
-# rank 0 reports. As many programs run at a time as there are cores; those of several ranks and those that measure
-# time run one by one.
+# rank 0 reports. As many programs run at a time as there are cores, the longest first; those that measure time run
+# alone in the end.
 #
-# usage: scripts/run_tests.sh BUILD [FOLDER]      FOLDER: unit, ops, mpi or cudasim, else all
+# usage: scripts/run_tests.sh BUILD [FOLDER ...] [BUILD [FOLDER ...]] ...
+#        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (as in mpi=2,3; default 1,2,3,4); no folder: all of the build
 # environment: TEST_RESULTS, the results file; its first new line is "plan N", the number of programs that will run
-#              TEST_RANKS, the numbers of ranks, default "1 2 3 4"; TEST_JOBS, programs at a time
+#              TEST_JOBS, programs at a time
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=$1 folder=${2:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=${TEST_RESULTS:-/dev/null}
@@ -24,6 +24,10 @@ export OMP_WAIT_POLICY=passive
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# The longest first, so that none of them begins when the others are done.
+longest="ops/test_kernels_cpu ops/test_kernels_cuda mpi/test_zero_stages unit/test_model_golden unit/test_kernels_linear
+         cudasim/test_cudasim_linear"
 
 # Programs that measure speed or wait for moments of a run, so that another beside them would disturb.
 is_alone() {
@@ -81,8 +85,9 @@ fail() {
   echo "not ok $1" | tee "$work/$begun.lines"
 }
 
+# begin_program BUILD PROGRAM RANKS
 begin_program() {
-  local program=$1 name="${build##*/} $1" path=$build/tests/$1
+  local program=$2 name="${1##*/} $2" path=$1/tests/$2 ranks
   if [ ! -x "$path" ]; then
     fail "$name: was not built"
     return
@@ -91,7 +96,7 @@ begin_program() {
     mpi/*)
       # MPI itself leaks what it holds for the life of the process.
       local ASAN_OPTIONS=detect_leaks=0
-      for ranks in ${TEST_RANKS:-1 2 3 4}; do
+      for ranks in ${3//,/ }; do
         begin "$name, $ranks ranks" mpirun --oversubscribe -n "$ranks" "$path"
       done
       if [ "$program" = mpi/test_zero_comm ]; then
@@ -103,22 +108,59 @@ begin_program() {
   esac
 }
 
-programs=()
-if [ -f "$build/tests/list" ]; then
-  mapfile -t programs < <(grep "^${folder:+$folder/}" "$build/tests/list" | sort)
-fi
-echo "plan ${#programs[@]}" >>"$results"
-if [ ${#programs[@]} -eq 0 ]; then
-  fail "${build##*/}${folder:+ $folder}: $build/tests/list names no test programs; build them with make tests"
-fi
-for program in "${programs[@]}"; do
-  is_alone "$program" || begin_program "$program"
+# What is to run, a line each: BUILD PROGRAM RANKS. A folder without programs is reported when the others have run.
+programs=() empty=()
+add_programs() {
+  local build=$1 folder=${2%%=*} ranks=1,2,3,4 found
+  [[ $2 == *=* ]] && ranks=${2#*=}
+  found=$(grep -s "^${folder:+$folder/}" "$build/tests/list" | sort)
+  if [ -z "$found" ]; then
+    empty+=("${build##*/}${folder:+ $folder}: $build/tests/list names no test programs; build them with make tests")
+    return
+  fi
+  while read -r program; do
+    programs+=("$build $program $ranks")
+  done <<<"$found"
+}
+while [ $# -gt 0 ]; do
+  build=$1 whole=yes
+  shift
+  while [[ ${1:-} =~ ^(unit|ops|mpi|cudasim|mpi=[0-9,]+)$ ]]; do
+    add_programs "$build" "$1"
+    whole=no
+    shift
+  done
+  [ $whole = no ] || add_programs "$build" ""
 done
+
+# begin_programs FILTER: those of which `FILTER program` is true
+begin_programs() {
+  local entry build program ranks
+  for entry in "${programs[@]}"; do
+    read -r build program ranks <<<"$entry"
+    if "$@" "$program"; then
+      begin_program "$build" "$program" "$ranks"
+    fi
+  done
+}
+is_long() {
+  [[ " ${longest//$'\n'/ } " == *" $1 "* ]]
+}
+is_short() {
+  ! is_long "$1" && ! is_alone "$1"
+}
+
+echo "plan $((${#programs[@]} + ${#empty[@]}))" >>"$results"
+for name in "${empty[@]}"; do
+  fail "$name"
+done
+for long in $longest; do
+  begin_programs test "$long" =
+done
+begin_programs is_short
 wait
 jobs=1
-for program in "${programs[@]}"; do
-  is_alone "$program" && begin_program "$program"
-done
+begin_programs is_alone
 wait
 
 # What each worker left behind; one that left nothing has died.

@@ -1,20 +1,20 @@
 """Runs the tests of the command line and adds a line for each to the results file that TEST_RESULTS names, first
 "plan N", the number of tests that will run. Fails when a test failed, was not reported, or when there are none.
 
-Test classes are shared out among worker processes, each of which takes the next class when it is done with one. A class
-that says `alone = True`, because it measures time or waits for moments of a run, runs after them, one test at a time.
+Worker processes take one test after the other. There is one more of them than cores, as tests often wait for processes
+that wait themselves. What a test printed is shown when it ends, with the seconds it took and those its processes computed.
 
 usage: run.py [--train PROGRAM] [--sanitizers] [--quickstart] [--gpu] [--full] [--jobs N] [NAME ...]
 """
 import argparse
 import contextlib
 import io
-import itertools
 import multiprocessing
 import os
 import pathlib
 import resource
 import sys
+import textwrap
 import time
 import unittest
 
@@ -26,8 +26,16 @@ parser.add_argument('--sanitizers', action='store_true', help='the program has s
 parser.add_argument('--quickstart', action='store_true', help='only the quickstart in a clean clone')
 parser.add_argument('--gpu', action='store_true', help='only runs on a GPU, or a program with a simulated one')
 parser.add_argument('--full', action='store_true', help='the long settings of tests that have them; or ZERO_TESTS_FULL=1')
-parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)), help='worker processes; default: one per core')
+parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 1, help='worker processes')
 parser.add_argument('names', nargs='*')
+
+LONGEST = ('test_random_faults.Faults.test_draws', 'test_ranks.Together.test_memory_is_what_was_planned',
+           'test_ranks.Failures.test_a_rank_that_hangs', 'test_gpu.Offload.test_adafactor', 'test_gpu.Offload.test_ranks',
+           'test_gpu.Offload.test_one_rank', 'test_gpu.Profile.test_operations_on_streams',
+           'test_gpu.Fitting.test_proposals_train_on_a_gpu_of_that_size',
+           'test_gpu.Faults.test_gpu_check_writes_its_report',
+           'test_kill_loop.KillLoop.test_every_start_resumes_and_the_end_has_the_same_bits',
+           'test_runner.WholeRun.test_each_command_broken_in_turn')
 
 
 class Result(unittest.TextTestResult):
@@ -36,6 +44,7 @@ class Result(unittest.TextTestResult):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.n_reported = 0
+        self.took = 'not run'
 
     def name(self, test):
         return f'{"asan " if harness.SANITIZERS else "gpu " if harness.GPU else ""}cli: {test.id()}'
@@ -47,7 +56,9 @@ class Result(unittest.TextTestResult):
     def stopTest(self, test):
         super().stopTest(test)
         began, used = self.began
-        add_line(f'time {time.monotonic() - began:.1f} {cpu_seconds() - used:.1f} {self.name(test)}')
+        seconds, computed = time.monotonic() - began, cpu_seconds() - used
+        self.took = f'{seconds:.1f} s (CPU {computed:.1f} s)'
+        add_line(f'time {seconds:.1f} {computed:.1f} {self.name(test)}')
 
     def add(self, kind, test, reason=''):
         self.n_reported += 1
@@ -88,49 +99,52 @@ def cpu_seconds():
     return used.ru_utime + used.ru_stime
 
 
-def classes_of(suite):
-    """The suite's tests, a list per class: a class may have fixtures of its own."""
+def tests_of(suite):
+    """The tests of a suite, those that take longest first, so that none of them begins when the others are done."""
     def flat(part):
         return [test for inner in part for test in flat(inner)] if isinstance(part, unittest.TestSuite) else [part]
-    return [list(tests) for _, tests in itertools.groupby(flat(suite), type)]
+    return sorted(flat(suite), key=lambda test: LONGEST.index(test.id()) if test.id() in LONGEST else len(LONGEST))
 
 
-def work(groups, next_group, lock, sender):
-    """A worker: takes class after class until none is left; sends how many tests each reported, and whether they passed."""
+def work(tests, next_test, lock, sender):
+    """A worker: takes test after test until none is left; sends how many results each reported, and whether it passed."""
     while True:
-        with next_group.get_lock():
-            group, next_group.value = next_group.value, next_group.value + 1
-        if group >= len(groups):
+        with next_test.get_lock():
+            taken, next_test.value = next_test.value, next_test.value + 1
+        if taken >= len(tests):
             return
-        output = io.StringIO()  # printed as a whole, so that the lines of two workers do not mix
-        began = time.monotonic()
+        output = io.StringIO()
         with contextlib.redirect_stdout(output):
-            result = unittest.TextTestRunner(resultclass=Result, verbosity=1, stream=output).run(unittest.TestSuite(groups[group]))
-        with lock:
-            name = type(groups[group][0])
-            print(f'---- {name.__module__}.{name.__qualname__}: {time.monotonic() - began:.1f} s\n{output.getvalue().strip()}',
-                  flush=True)
-        sender.send((result.n_reported, result.wasSuccessful()))
+            result = unittest.TextTestRunner(resultclass=Result, verbosity=0, stream=io.StringIO()).run(
+                unittest.TestSuite([tests[taken]]))
+        with lock:  # a test's lines stay together
+            good = result.wasSuccessful()
+            print(f'{tests[taken].id()}: {"skipped" if result.skipped else "ok" if good else "FAILED"}, {result.took}')
+            print(textwrap.indent(output.getvalue(), '    '), end='')
+            for test, trace in result.errors + result.failures:
+                print(f'---- {test}\n{trace}')
+            sys.stdout.flush()
+        sender.send((result.n_reported, good))
 
 
-def run_groups(groups, n_workers):
-    """Runs the classes in so many worker processes. Gives the number of tests that were reported, and whether all is well."""
+def run(tests, n_workers):
+    """Runs the tests in so many worker processes. Gives the number of results, and whether all is well."""
     processes = multiprocessing.get_context('fork')
-    next_group, lock = processes.Value('i', 0), processes.Lock()
+    next_test, lock = processes.Value('i', 0), processes.Lock()
     workers, receivers = [], []
-    for _ in range(min(n_workers, len(groups))):
+    for _ in range(min(n_workers, len(tests))):
         receiver, sender = processes.Pipe(duplex=False)
-        workers.append(processes.Process(target=work, args=(groups, next_group, lock, sender)))
+        workers.append(processes.Process(target=work, args=(tests, next_test, lock, sender)))
         workers[-1].start()
         sender.close()
         receivers.append(receiver)
     n_reported, good = 0, True
     for worker, receiver in zip(workers, receivers):
-        worker.join()
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError):  # until the worker ends, whichever way
             while True:
                 n, passed = receiver.recv()
                 n_reported, good = n_reported + n, good and passed
+        worker.join()
         if worker.exitcode:
             print(f'a worker ended with exit code {worker.exitcode}')
             good = False
@@ -152,12 +166,7 @@ def main():
     add_line(f'plan {n_tests}')
     if n_tests == 0:
         sys.exit(f'no tests in {" ".join(arguments.names) or here / pattern}')
-    alone = [group for group in classes_of(suite) if getattr(group[0], 'alone', False)]
-    shared = [group for group in classes_of(suite) if not getattr(group[0], 'alone', False)]
-    n_reported, good = 0, True
-    for groups, n_workers in (shared, arguments.jobs), (alone, 1):
-        n, passed = run_groups(groups, n_workers)
-        n_reported, good = n_reported + n, good and passed
+    n_reported, good = run(tests_of(suite), arguments.jobs)
     if n_reported < n_tests:
         print(f'{n_reported} of {n_tests} tests reported')
         good = False
