@@ -1,6 +1,7 @@
 """Registers, shared memory and spills of each CUDA kernel, as ptxas tells them while a build is made, compared with
 kernels/cuda/RESOURCES.md. A kernel that spills fails; so does one whose figures are not those of the file, where the
-same nvcc made both. With --update the file is written.
+same nvcc made both. A build for some of the file's architectures is compared in their columns; --update, which writes the
+file, wants a build for all of them.
 
 usage: cuda_resources.py [--update] [BUILD]         BUILD: build/release
 """
@@ -74,6 +75,31 @@ def to_text(kernels, version):
     return '\n'.join(lines)
 
 
+def from_text(text):
+    """What to_text wrote: {(source, kernel, architecture): (registers, shared)}, as text."""
+    found, source, architectures = {}, None, ()
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip('|').split(' | ')]
+        if line.startswith('## '):
+            source = line[3:]
+        elif line.startswith('| kernel |'):
+            architectures = cells[2:]
+        elif line.startswith('| `'):
+            found.update({(source, cells[0], architecture): (registers, cells[1])
+                          for architecture, registers in zip(architectures, cells[2:]) if registers != '-'})
+    return found
+
+
+def differences(text, known):
+    """Lines for each figure of this build that is not the file's, and for each kernel that only one of them has."""
+    now, file = from_text(text), from_text(known)
+    built = {architecture for _, _, architecture in now}
+    file = {key: figures for key, figures in file.items() if key[2] in built}
+    return [f'{source} {kernel} {architecture}: (registers, shared) {now.get(key)}, in the file {file.get(key)}'
+            for key in sorted(now.keys() | file.keys()) if now.get(key) != file.get(key)
+            for source, kernel, architecture in (key,)]
+
+
 def main():
     parser = argparse.ArgumentParser(description='Registers, shared memory and spills of the CUDA kernels.')
     parser.add_argument('--update', action='store_true', help='write the file instead of comparing with it')
@@ -92,15 +118,18 @@ def main():
                     print(f'{source}.cu: {name} spills {use.spilled} bytes on sm_{architecture}')
                     failed = True
     text = to_text(kernels, version)
+    known = arguments.file.read_text() if arguments.file.exists() else ''
+    missing = {a for _, _, a in from_text(known)} - {a for _, _, a in from_text(text)}
+    if arguments.update and missing:
+        print(f'this build lacks {" ".join(sorted(missing))}, which {arguments.file.name} has; make it for all: make')
+        return 1
     if arguments.update:
         arguments.file.write_text(text)
         return failed
-    known = arguments.file.read_text() if arguments.file.exists() else ''
     if f'ptxas of {version} tells' not in known:
         print(f'skip: registers beside {arguments.file.name}, which another nvcc than {version} made')
-    elif known != text:
-        for line in sorted(set(text.splitlines()) ^ set(known.splitlines())):
-            print(('now:  ' if line in text.splitlines() else 'file: ') + line)
+    elif found := differences(text, known):
+        print('\n'.join(found))
         print(f'{arguments.file} is not what this build has; see why, then: python3 scripts/cuda_resources.py --update')
         failed = True
     return failed

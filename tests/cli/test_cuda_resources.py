@@ -41,7 +41,25 @@ class Resources(CommandCase):
         self.build(LOG.replace('Used 24', 'Used 25'))
         code, out = self.check()
         self.assertEqual(code, 1)
-        self.assertIn('now:  | `add_kernel<half, 4>` | 512 | 25 | 26 |', out)
+        self.assertIn("add.cu `add_kernel<half, 4>` sm_80: (registers, shared) ('25', '512'), in the file ('24', '512')", out)
+        self.assertNotIn('sm_90', out)
+
+    def test_a_build_for_one_architecture_is_compared_in_its_column(self):
+        self.build(LOG)
+        self.check('--update')
+        record = (self.folder / 'RESOURCES.md').read_text()
+        one = LOG[:LOG.index("ptxas info    : Compiling entry function", 100)]
+        self.build(one)
+        self.assertEqual(self.check(), (0, ''))
+        for changed in one.replace('Used 24', 'Used 26'), one.replace('512 bytes', '256 bytes'), one.replace('10add_', '10sub_'):
+            self.build(changed)
+            code, out = self.check()
+            self.assertEqual(code, 1)
+            self.assertIn('sm_80', out)
+        code, out = self.check('--update')
+        self.assertEqual(code, 1)
+        self.assertIn('lacks sm_90', out)
+        self.assertEqual((self.folder / 'RESOURCES.md').read_text(), record)
 
     def test_a_spill_fails_whatever_the_record(self):
         self.build(LOG.replace('0 bytes spill stores', '8 bytes spill stores', 1))
