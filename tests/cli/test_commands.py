@@ -51,7 +51,9 @@ class Help(CommandCase):
         self.assertIn(b'(unknown commit)', (source / 'build' / 'release' / 'cli' / 'version.o').read_bytes())
 
     def test_no_arguments(self):
-        self.run_train(code=2)
+        process = self.run_train(code=2)
+        self.assertIn('usage: ', process.error)
+        self.assertEqual(process.out, '')
 
 
 class Options(CommandCase):
@@ -69,7 +71,10 @@ class Options(CommandCase):
         for preset in sorted((ROOT / 'configs').glob('*.json')):
             if preset.name != 'quickstart.json':
                 with self.subTest(preset.name):
-                    self.run_train('check', preset)
+                    resolved = json.loads(self.run_train('check', preset).out)
+                    for section, options in json.loads(preset.read_text()).items():
+                        for name, value in options.items() if isinstance(options, dict) else ():
+                            self.assertIn(resolved[section][name], (value, [value]), f'{section}.{name}')
 
     def test_empty_config_is_gpt2_small(self):
         (self.folder / 'empty.json').write_text('{}')

@@ -290,7 +290,8 @@ class Running(CommandCase):
     def test_folder_with_spaces(self):
         config = self.tiny_config(run={'dir': str(self.folder / 'a run with spaces')})
         self.run_train(config)
-        self.run_train('generate', self.folder / 'a run with spaces', '--help')
+        self.assertEqual(self.checkpoints('a run with spaces')[-1].name, 'step-00000006')
+        self.assertIn('step 6', self.run_train('inspect', self.folder / 'a run with spaces').out)
 
     def test_init_from_a_checkpoint(self):
         self.run_train(self.tiny_config())

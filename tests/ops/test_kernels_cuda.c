@@ -154,7 +154,9 @@ static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
 // One line for all tests when there is no GPU.
 static void test_operations_on_a_gpu(void **state) {
     (void)state;
-    device_close(op_device_or_skip("cuda", 1));
+    struct device *device = op_device_or_skip("cuda", 1);
+    assert_int_equal(device->place, REGION_DEVICE);
+    device_close(device);
 }
 
 int main(void) {

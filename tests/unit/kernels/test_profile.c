@@ -196,11 +196,20 @@ static void test_more_rows_than_there_are(void **state) {
 
 static void test_without_a_profile(void **state) {
     (void)state;
+    void *memory;
+    struct profile *other = new_profile(100, &memory); // of the same thread: it sees nothing of them
+    profile_begin(other, PROFILE_SPAN, "span");
     profile_begin(NULL, PROFILE_SPAN, "span");
     profile_end(NULL, (struct operation_cost){0});
     profile_name_thread(NULL, "thread");
     profile_set_place(NULL, (struct profile_place){0, 0});
     profile_delete(NULL);
+    assert_int_equal(other->n_rows, 0);
+    profile_end(other, (struct operation_cost){0});
+    assert_int_equal(other->n_steps, 0);
+    assert_string_equal(status_message(), "");
+    profile_delete(other);
+    free(memory);
 }
 
 int main(void) {

@@ -188,7 +188,9 @@ static void test_offload_keeps_two_checkpoints_on_the_device(void **state) {
 // Without a GPU: one skipped test instead of all.
 static void test_models_on_a_gpu(void **state) {
     (void)state;
-    device_close(device_for_test("cuda"));
+    struct device *device = device_for_test("cuda");
+    assert_int_equal(device->place, REGION_DEVICE);
+    device_close(device);
 }
 
 int main(void) {
