@@ -32,6 +32,7 @@ test_packages=(
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"
+  "ccache|compiles again only what has changed"
 )
 
 packages=("${build_packages[@]}")

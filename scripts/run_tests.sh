@@ -9,7 +9,8 @@
 # alone in the end.
 #
 # usage: scripts/run_tests.sh BUILD [FOLDER ...] [BUILD [FOLDER ...]] ...
-#        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (as in mpi=2,3; default 1,2,3,4); no folder: all of the build
+#        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (as in mpi=2,3; default 1,2,3,4); no folder: all of the build;
+#        -FOLDER/PROGRAM: but not this one
 # environment: TEST_RESULTS, the results file; its first new line is "plan N", the number of programs that will run
 #              TEST_JOBS, programs at a time
 set -uo pipefail
@@ -27,13 +28,13 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # The longest first, so that none of them begins when the others are done.
-longest="ops/test_kernels_cpu ops/test_kernels_cuda mpi/test_zero_stages unit/test_model_golden unit/test_kernels_linear
+longest="ops/test_kernels_cpu ops/test_kernels_cuda mpi/test_trainer_stages unit/model/test_golden unit/kernels/test_linear
          cudasim/test_cudasim_linear"
 
 # Programs that measure speed or wait for moments of a run, so that another beside them would disturb.
 is_alone() {
   case $1 in
-    unit/test_zero_trainer_signals | unit/test_kernels_profile | unit/test_base_numa) return 0 ;;
+    unit/trainer/test_signals | unit/kernels/test_profile | unit/base/test_numa) return 0 ;;
   esac
   return 1
 }
@@ -123,6 +124,16 @@ add_programs() {
     programs+=("$build $program $ranks")
   done <<<"$found"
 }
+but_not() {
+  local entry kept=()
+  for entry in "${programs[@]}"; do
+    [[ $entry == "$1 $2 "* ]] || kept+=("$entry")
+  done
+  if [ ${#kept[@]} -eq ${#programs[@]} ]; then
+    empty+=("${1##*/} $2: is not there to be left out")
+  fi
+  programs=("${kept[@]}")
+}
 while [ $# -gt 0 ]; do
   build=$1 whole=yes
   shift
@@ -132,6 +143,10 @@ while [ $# -gt 0 ]; do
     shift
   done
   [ $whole = no ] || add_programs "$build" ""
+  while [[ ${1:-} == -* ]]; do
+    but_not "$build" "${1#-}"
+    shift
+  done
 done
 
 # begin_programs FILTER: those of which `FILTER program` is true
