@@ -58,9 +58,9 @@ suite() {
 
 scripts/install.sh --corpus --tests || { echo "0 passed, 1 failed"; exit 1; }
 
-step "style, include direction, file length" scripts/check_style.sh
 step "build with gcc, warnings as errors: make alone gives ./train" sh -c "rm -f train; make -j$jobs && test -x train"
 step "build the tests" make -j"$jobs" tests
+step "style, include direction, circles of includes and calls, file length" scripts/check_style.sh
 step "build with clang, warnings as errors" make -j"$jobs" CC=clang tests
 step "build with the address and undefined-behaviour sanitizers" make -j"$jobs" VARIANT=asan tests
 for variant in cudasim cudasim-asan cudasim-race; do

@@ -12,7 +12,8 @@ void optimizer_init(struct optimizer *optimizer, const struct config *config, st
                                                 [CONFIG_OPTIMIZER_ADAM] = OPTIMIZER_ADAM,
                                                 [CONFIG_OPTIMIZER_SGD] = OPTIMIZER_SGD,
                                                 [CONFIG_OPTIMIZER_LION] = OPTIMIZER_LION};
-    *optimizer = (struct optimizer){.config = config, .state = state, .adafactor = state->second_moments.n > 0};
+    *optimizer =
+        (struct optimizer){.config = config, .state = state, .adafactor = state->second_moments.n > 0};
     if (!optimizer->adafactor)
         optimizer->rule = rules[config->optimizer.type];
 }

@@ -35,7 +35,6 @@ template <> void mma_m16n8k16<__half>(mma_c &d, const mma_a &a, const mma_b &b);
 void ldmatrix_x4(uint32_t (&r)[4], const void *row);
 void ldmatrix_x4_transposed(uint32_t (&r)[4], const void *row);
 
-
 void cp_async_16(void *shared, const void *global, bool valid);
 void cp_async_commit();
 
