@@ -312,8 +312,9 @@ struct adafactor_step_args {
 };
 
 // Sums of squares for the global gradient norm: partial[i] is that of x[i * SUM_SQUARES_BLOCK ...], in
-// double. Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added
-// to partial sum k mod SUM_SQUARES_LANES in order of k; those are then folded by halves, the upper onto the
+// double.
+// Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added to
+// partial sum k mod SUM_SQUARES_LANES in order of k; those are then folded by halves, the upper onto the
 // lower. The square of a float is exact in double.
 #define SUM_SQUARES_BLOCK 65536
 #define SUM_SQUARES_LANES 1024
@@ -354,8 +355,8 @@ struct add_args {
 // Holtzman et al., arXiv 1904.09751). Tokens are ranked by likelihood, ties by the lower token. Temperature 0
 // takes the first of that order.
 // Determinism: every device draws the same token. A token's weight is exp((logit - maximum of the row) /
-// temperature), computed in double and rounded to whole units of SAMPLE_WEIGHT_UNIT, so that sums of weights
-// are exact in any order.
+// temperature), computed in double and truncated to whole units of SAMPLE_WEIGHT_UNIT, so that sums of
+// weights are exact in any order.
 //   - The drawn token is the first whose cumulative weight exceeds uniform * total, rounded down and less
 //     than total. The cumulative sum runs in order of likelihood with top_k or top_p, otherwise in order of
 //     the tokens.
