@@ -1,7 +1,7 @@
-"""Registers, shared memory and spills of each CUDA kernel, as ptxas tells them while a build is made, compared with
-kernels/cuda/RESOURCES.md. A kernel that spills fails; so does one whose figures are not those of the file, where the
-same nvcc made both. A build for some of the file's architectures is compared in their columns; --update, which writes the
-file, wants a build for all of them.
+"""Compares registers, shared memory and spills of each CUDA kernel, as ptxas reported them during a build, with
+kernels/cuda/RESOURCES.md. It fails if a kernel spills, or if figures differ from the file and the same nvcc made both.
+A build for some of the file's architectures is compared with their columns. --update writes the file; it needs a build
+for all of them.
 
 usage: cuda_resources.py [--update] [BUILD]         BUILD: build/release
 """
@@ -21,7 +21,7 @@ Use = collections.namedtuple('Use', 'registers shared spilled')
 
 
 def demangle(names):
-    """Names as in the source: no parameters, no namespace."""
+    """Names as in the source, without parameters and namespace."""
     out = subprocess.run(['c++filt'], input='\n'.join(names), capture_output=True, text=True, check=True).stdout
     short = []
     for line in out.splitlines():
@@ -38,7 +38,7 @@ def demangle(names):
 
 
 def read_logs(build):
-    """{source: {kernel: {architecture: Use}}} of every .log that nvcc left beside its object."""
+    """{source: {kernel: {architecture: Use}}} from every .log file that nvcc wrote beside its object."""
     kernels = {}
     for log in sorted((build / 'kernels' / 'cuda').glob('*.log')):
         found, spilled = {}, (0, 0)
@@ -62,8 +62,8 @@ def nvcc_version(build):
 def to_text(kernels, version):
     architectures = sorted({a for source in kernels.values() for uses in source.values() for a in uses})
     lines = ['# Registers of each CUDA kernel', '',
-             f'By `scripts/cuda_resources.py --update`, from what ptxas of {version} tells. No kernel spills: a build '
-             'in which one does fails its tests. Shared memory is the static part, in bytes.', '']
+             f'Written by `scripts/cuda_resources.py --update` from the output of ptxas {version}. No kernel spills: '
+             'the tests of a build fail if one does. Shared memory is static shared memory, in bytes.', '']
     for source, found in kernels.items():
         lines += [f'## {source}.cu', '', '| kernel | shared | ' + ' | '.join(f'sm_{a}' for a in architectures) + ' |',
                   '|---|---:' + '|---:' * len(architectures) + '|']
@@ -126,11 +126,12 @@ def main():
     if arguments.update:
         arguments.file.write_text(text)
         return failed
-    if f'ptxas of {version} tells' not in known:
-        print(f'skip: registers beside {arguments.file.name}, which another nvcc than {version} made')
+    if f'ptxas {version}.' not in known:
+        print(f'skip: registers are not compared with {arguments.file.name}, which a nvcc other than {version} made')
     elif found := differences(text, known):
         print('\n'.join(found))
-        print(f'{arguments.file} is not what this build has; see why, then: python3 scripts/cuda_resources.py --update')
+        print(f'{arguments.file} differs from this build; find out why, then run: '
+              'python3 scripts/cuda_resources.py --update')
         failed = True
     return failed
 

@@ -182,7 +182,7 @@ __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sum
 }
 
 template <class T, int GROUPS>
-__global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
+__global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
     forward(attention_forward_args args, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, first = tile_counted_down() * TILE, cached = args.S - args.T;
