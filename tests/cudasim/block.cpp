@@ -14,7 +14,7 @@
 #include "tests/cudasim/race.h"
 #include "tests/cudasim/sanitizer.h"
 
-// Kernels see these as constants (cudasim/kernel.h), which they are for each thread of a block.
+// Kernels see these as constants (cudasim/kernel.h), because they do not change for a running thread.
 extern "C" {
 __thread uint3 threadIdx, blockIdx;
 __thread dim3 blockDim(1), gridDim(1);
@@ -32,7 +32,7 @@ std::vector<block_runner *> &spare_runners() {
     return *spare;
 }
 
-// Gives the runner back when its thread ends.
+// Returns the runner to the pool when its thread ends.
 struct runner_holder {
     ~runner_holder() {
         uncatch_crashes();
@@ -79,7 +79,8 @@ unsigned random_bit(block_runner &r, uint32_t bits) {
     return unsigned(__builtin_ctz(bits));
 }
 
-// Takes a ready thread, of the running one's warp first: lanes meet soon, and their stacks are warm.
+// Picks a ready thread, first from the running one's warp: its lanes then meet soon, with their stacks in
+// cache.
 int take_ready(block_runner &r) {
     if (!r.ready_warps)
         return -1;
@@ -126,8 +127,8 @@ void leave_kernel(block_runner &r) {
 
 fiber *take_fiber(block_runner &r);
 
-// Switches to a ready thread, to the end of the block when all have left, or gives it up when nobody can go
-// on.
+// Switches to a ready thread; to the end of the block when all threads have left; or aborts the block when
+// none can continue.
 void run_another(block_runner &r, fiber *self) {
     int next = take_ready(r);
     if (next < 0) {
@@ -148,7 +149,7 @@ void run_another(block_runner &r, fiber *self) {
         fiber_switch(self, t.on);
 }
 
-// A fiber of the pool: runs the threads it is given, one after the other, for as long as none of them waits.
+// The body of a fiber: runs threads one after the other, as long as none of them waits.
 void fiber_body() {
     block_runner &r = runner();
     fiber *self = r.threads[r.running].on;
@@ -205,7 +206,7 @@ void begin_block(block_runner &r, const grid_launch &launch, uint3 block) {
     gridDim = launch.grid;
 }
 
-// Shared memory is full of NaN when a block begins, and the dynamic part ends where the launch said.
+// Fills shared memory with NaN, and poisons dynamic shared memory beyond the launch's size.
 void begin_shared(block_runner &r, const grid_launch &launch) {
     for (const thread_variable &variable : launch.facts->shared)
         memset(r.fixed.begin + variable.offset, 0xff, variable.bytes);
@@ -243,7 +244,7 @@ void run_block(grid_launch &launch, uint3 block) {
     race_end(r);
     if (!r.given_up_on)
         return;
-    // Given up: the threads that were under way are dropped where they stand.
+    // Aborted: drop the unfinished threads.
     launch.failed = true;
     fiber_restart(r.given_up_on);
     for (unsigned i = 0; i < r.n_threads; i++) {

@@ -1,5 +1,5 @@
-// One block's threads as fibers of one thread of the operating system: who runs, who waits for whom, and what
-// happens when nobody can go on.
+// Runs the threads of a block as fibers of one thread of the operating system: which one runs, which wait for
+// what, and what happens when none can continue.
 #ifndef CUDASIM_BLOCK_H
 #define CUDASIM_BLOCK_H
 
@@ -17,14 +17,14 @@ namespace cudasim {
 constexpr unsigned threads_per_warp = 32, max_threads = 1024, max_warps = max_threads / threads_per_warp;
 constexpr size_t default_shared_limit = 48 * 1024, shared_limit = 227 * 1024;
 
-// What is known of a kernel from its first launch on.
+// Properties of a kernel, known from its first launch on.
 struct kernel_facts {
     std::vector<thread_variable> shared; // its own __shared__ variables
-    size_t shared_bytes = 0;             // of them together
-    size_t dynamic_limit = 0;            // of dynamic shared memory, 0: the default
+    size_t shared_bytes = 0;             // their total size
+    size_t dynamic_limit = 0;            // of dynamic shared memory; 0: the default
 };
 
-// One launch as every block of it sees it.
+// One launch: what its blocks share.
 struct grid_launch {
     const kernel_facts *facts;
     const void *kernel;
@@ -33,11 +33,11 @@ struct grid_launch {
     size_t arguments_bytes;
     dim3 grid, block;
     size_t shared_bytes;
-    unsigned seed;            // of the order of threads and blocks; 0: in order
-    std::atomic<bool> failed; // a finding gave up the launch
+    unsigned seed;            // of the order of threads and blocks; 0: by number
+    std::atomic<bool> failed; // a finding aborted the launch
 };
 
-// What a lane waits with in a collective instruction of its warp.
+// A lane that waits in a collective instruction of its warp (warp_collective).
 struct lane_wait {
     unsigned mask;
     const char *what;
@@ -47,30 +47,30 @@ struct lane_wait {
 };
 
 struct warp_state {
-    uint32_t ready = 0;   // lanes that may run; a lane that has not begun is ready
+    uint32_t ready = 0;   // lanes that may run, including those that have not started
     uint32_t live = 0;    // lanes that have not left the kernel
     uint32_t waiting = 0; // lanes in a collective
     lane_wait waits[threads_per_warp];
 };
 
 struct thread_state {
-    fiber *on; // NULL until it first runs
+    fiber *on; // NULL until the thread first runs
     uint3 index;
     void *slot;
     void (*slot_end)(void *);
 };
 
-// All that a thread of the operating system needs to run blocks. It outlives the thread: the next one to come
-// takes it over.
+// Everything that a thread of the operating system needs to run blocks. It outlives that thread; the next new
+// thread takes it over.
 struct block_runner {
     const grid_launch *launch = nullptr;
     uint3 block = {};
-    dim3 shape = dim3(0); // of the threads' indices below
+    dim3 shape = dim3(0); // of the block for which the threads' indices below are set
     unsigned n_threads = 0, n_warps = 0, n_exited = 0;
-    unsigned running = 0;      // the thread that runs
-    bool in_kernel = false;    // a thread of the block runs, not the simulator's own code around it
-    uint32_t ready_warps = 0;  // warps with a lane that is ready
-    uint64_t random = 0;       // state of the order's generator, 0: in order
+    unsigned running = 0;      // the running thread
+    bool in_kernel = false;    // a thread of the block runs, not the simulator's code around it
+    uint32_t ready_warps = 0;  // warps with a ready lane
+    uint64_t random = 0;       // state of the order's generator; 0: by number
     unsigned n_at_barrier = 0; // threads that wait at the barrier
     const char *barrier_file = nullptr;
     int barrier_line = 0;
@@ -79,30 +79,31 @@ struct block_runner {
     fiber *crash_reporter = nullptr;   // crash.cpp
     struct race_state *race = nullptr; // race.cpp
     fiber *current = nullptr;          // the running thread's
-    fiber *given_up_on = nullptr;      // the one that gave up the block
+    fiber *given_up_on = nullptr;      // the one that aborted the block
     fiber *crashed_on = nullptr;       // the one whose thread faulted
     fiber *free_fibers = nullptr;
     char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
-    thread_memory fixed = {}; // where static shared memory lies
+    thread_memory fixed = {}; // contains static shared memory
     warp_state warps[max_warps];
     thread_state threads[max_threads];
 };
 
-// The calling thread's runner; made on first use.
+// The calling thread's runner, created on first use.
 block_runner &runner();
-// The one that runs a kernel now on this thread, or NULL.
+// The runner of the kernel that now runs on this thread, or NULL.
 block_runner *running_block();
 
-// Runs one block from start to end; sets launch.failed where a finding gave it up.
+// Runs one block to its end; sets launch.failed when a finding aborts it.
 void run_block(grid_launch &launch, uint3 block);
 
-// The running thread lets others run until it is made ready again.
+// Runs other threads until the running one is made ready again.
 void wait_until_ready();
 void make_ready(block_runner &r, unsigned warp, uint32_t lanes);
 
-// Leaves the block's threads where they stand. A statement of its own: nothing is destroyed on the way.
+// Aborts the block: its threads do not continue, and their stacks are not unwound. So call it as a statement
+// of its own, with no live object that has a destructor.
 [[noreturn]] void give_up_block();
-// "threads 0-31 wait at ...": everyone who waits, for messages.
+// All waiting threads, for messages: "threads 0-31 wait at ...".
 std::string who_waits(const block_runner &r);
 
 } // namespace cudasim

@@ -1,6 +1,6 @@
-// Copies and fills in stream order. Which of them return before they happened depends on the memory, as in
-// the CUDA runtime's "API synchronization behavior": pinned memory is read and written when the copy happens,
-// pageable memory is read before the call returns, and a copy into it is complete then.
+// Copies and fills in stream order. Whether a call returns before its copy runs depends on the memory, as in
+// the CUDA runtime's "API synchronization behavior". Pinned memory is read and written when the copy runs.
+// Pageable memory is read before the call returns, and a copy into it is complete by then.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -32,7 +32,7 @@ struct rows {
     }
 };
 
-// When the copy happens: both sides must still be there.
+// When the copy runs, both sides must still be live.
 int copy_now(const char *call, void *to, side to_side, const void *from, side from_side, const rows &shape) {
     if (to_side != SIDE_PAGEABLE && !check_device_memory(call, to, shape.span(shape.to_pitch)))
         return cudaErrorIllegalAddress;

@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t stack_bytes = 128 * 1024;
 
-// Where a kernel's fault is reported, since the thread's own stack may have run out. It begins anew each
-// time.
+// The fiber that reports a kernel's fault, because the thread's own stack may have overflowed. It restarts
+// for each fault.
 struct crash_state {
     void *signal_stack = nullptr;
     const char *address = nullptr;
@@ -49,7 +49,7 @@ machine_state state_of(const ucontext_t *) {
 }
 #endif
 
-// The callers of the instruction that faulted, by the chain of frames on the fiber's stack.
+// The callers of the faulting instruction, from the frame chain on the fiber's stack.
 CUDASIM_UNCHECKED int walk(machine_state at, const fiber &on, void **frames, int n) {
     int found = 0;
     frames[found++] = reinterpret_cast<void *>(at.pc + 1);
@@ -71,7 +71,7 @@ void report_crash() {
         const fiber &on = *runner().crashed_on;
         std::string what = size_t(crash.address + 4096 - on.stack) < 2 * 4096
                                ? text("the thread's stack of %zu KiB has run out", on.stack_bytes / 1024)
-                               : text("touches %p: ", crash.address) + describe_address(crash.address);
+                               : text("accesses %p: ", crash.address) + describe_address(crash.address);
         kernel_finding_at("out of bounds", what, crash.frames, crash.n_frames);
     }
     give_up_block();
@@ -87,7 +87,7 @@ void caught(int signal, siginfo_t *info, void *context) {
         sigemptyset(&set);
         sigaddset(&set, signal);
         pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-        // Nothing returns here: the handler's frame is dropped with the block.
+        // Does not return: the handler's frame is dropped with the block.
         fiber_restart(r->crash_reporter);
         r->crashed_on = r->current;
         r->current = r->crash_reporter;
@@ -95,12 +95,12 @@ void caught(int signal, siginfo_t *info, void *context) {
     }
     const allocation *a = find_allocation(address);
     if (a)
-        fprintf(stderr, "cudasim: host: touches %p, which only the device may: %s\n", info->si_addr,
+        fprintf(stderr, "cudasim: host: accesses %p, which only the device may: %s\n", info->si_addr,
                 describe_address(address).c_str());
     sigaction(signal, &before[signal == SIGBUS], nullptr);
 }
 
-// Whoever else wanted these signals meanwhile is asked after us.
+// Installs the handler. `before` keeps one that other code installed meanwhile; `caught` passes to it.
 void install() {
     struct sigaction now;
     if (sigaction(SIGSEGV, nullptr, &now) || now.sa_sigaction == caught)
@@ -127,7 +127,7 @@ void give_stack() {
 } // namespace
 
 void catch_crashes() {
-    // The address sanitizer tells more than we could, and does not go on.
+    // The address sanitizer reports more than this could, and does not continue.
     if (__asan_poison_memory_region)
         return;
     install();
@@ -153,7 +153,7 @@ using namespace cudasim;
 
 extern "C" {
 
-// The sanitizers ask these before they report what they found, and end the process afterwards.
+// The sanitizers call these before they report an error and end the process.
 void __asan_on_error(void) {
     if (running_block())
         fprintf(stderr, "cudasim: %s: the address sanitizer found:\n", kernel_place().c_str());

@@ -1,7 +1,7 @@
-// The simulated cuBLASLt: its objects, what its heuristic answers, and the rules that a product must keep,
-// from NVIDIA's cuBLAS manual ("Using the cuBLASLt API") and cublasLt.h. Where the manual says what happens
-// (CUBLAS_STATUS_NOT_SUPPORTED, no result), that happens; what on a GPU would fault, corrupt memory or
-// compute something else is a finding. Products are work of the stream that they are given to.
+// The simulated cuBLASLt: its objects, its heuristic, and the rules for a product, from NVIDIA's cuBLAS
+// manual ("Using the cuBLASLt API") and cublasLt.h. Where the manual defines the outcome
+// (CUBLAS_STATUS_NOT_SUPPORTED, no result), the simulator gives that outcome. What would fault, corrupt
+// memory or compute something else on a GPU is a finding. Products run in stream order.
 #include "tests/cudasim/cublaslt.h"
 
 #include <cstdlib>
@@ -95,7 +95,7 @@ void tell_leaks() {
         report("exit", text("%zu objects of cuBLASLt were never destroyed", n));
 }
 
-// After finding.cpp's, so that it runs before the findings are told.
+// Constructed after finding.cpp's handler, so it runs before the findings are reported.
 __attribute__((constructor(102))) void register_leaks() {
     atexit(tell_leaks);
 }
@@ -108,11 +108,11 @@ template <class T> cublasStatus_t assign(const char *call, T *to, const void *va
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- a product's rules
+// ---- rules for a product
 
 struct answer {
     cublasStatus_t status;
-    std::string fault; // "" where it is a fair question that happens to be answered no
+    std::string fault; // "" for a valid request that is merely unsupported
 };
 
 const answer fine = {CUBLAS_STATUS_SUCCESS, ""}, unsupported = {CUBLAS_STATUS_NOT_SUPPORTED, ""};
@@ -146,11 +146,11 @@ answer examine_layouts(const cublasLtMatmulDescOpaque_t &desc, const layouts &l,
                               static_cast<long long>(layout->rows), static_cast<long long>(layout->columns),
                               static_cast<long long>(layout->stride)));
     if ((s->transposes_a ? l.a->columns : l.a->rows) != s->m)
-        return wrong("op(A) has not as many rows as D");
+        return wrong("op(A) and D differ in their numbers of rows");
     if ((s->transposes_b ? l.b->rows : l.b->columns) != s->n)
-        return wrong("op(B) has not as many columns as D");
+        return wrong("op(B) and D differ in their numbers of columns");
     if ((s->transposes_b ? l.b->columns : l.b->rows) != s->k)
-        return wrong("op(A) has not as many columns as op(B) has rows");
+        return wrong("op(A)'s columns and op(B)'s rows differ in number");
     if (l.c->rows != s->m || l.c->columns != s->n)
         return wrong("C has not the shape of D");
     s->a_stride = l.a->stride;
@@ -160,8 +160,8 @@ answer examine_layouts(const cublasLtMatmulDescOpaque_t &desc, const layouts &l,
     return fine;
 }
 
-// The manual's table of types for CUBLAS_COMPUTE_32F: D as A and B or fp32, all that the epilogue touches as
-// D.
+// The manual's table of types for CUBLAS_COMPUTE_32F: D has the type of A and B, or fp32; the epilogue's
+// operands have the type of D.
 answer examine_types(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s) {
     bool compute =
         desc.compute_type == CUBLAS_COMPUTE_32F || desc.compute_type == CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -215,7 +215,7 @@ bool exist(const char *call, cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
            exists(call, "layout of C", l.c) && exists(call, "layout of D", l.d);
 }
 
-// ---- algorithms: what a result of the heuristic remembers
+// ---- algorithms: what cublasLtMatmulAlgo_t holds
 
 struct algorithm {
     uint64_t number, shape; // shape: a hash
@@ -368,8 +368,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return refuse(call, CUBLAS_STATUS_INVALID_VALUE, text("the attribute %d is not simulated", attribute));
 }
 
-// As the real one it is told nothing of the alignment of what the epilogue touches but the pointers in the
-// description, and does not mind them.
+// Like the real heuristic, it knows the alignment of the epilogue's operands only from the pointers in the
+// description, and ignores it.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -395,7 +395,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         int64_t type = i < 2 ? s.a_type : s.d_type;
         made.alignments[i] = widest(preference->alignments[i], strides[i], type);
         if (made.alignments[i] < dtype_size(dtype(type)))
-            return CUBLAS_STATUS_SUCCESS; // nothing can load an element
+            return CUBLAS_STATUS_SUCCESS; // no results: no access is wide enough for an element
     }
     for (int i = 0; i < CUDASIM_ALGORITHMS && *n_results < n_wanted; i++) {
         bool reduces = preference->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
@@ -425,7 +425,7 @@ struct range {
     const void *begin;
     size_t bytes;
     bool written;
-    uintptr_t alignment; // beside what the algorithm asks of A, B, C and D
+    uintptr_t alignment; // in addition to what the algorithm requires of A, B, C and D
 };
 
 bool overlap(const range &x, const range &y) {
@@ -437,7 +437,7 @@ size_t span(const cublasLtMatrixLayoutOpaque_t *layout, int64_t type) {
     return size_t((layout->columns - 1) * layout->stride + layout->rows) * dtype_size(dtype(type));
 }
 
-// All memory that a product touches. Fills at most seven and returns how many.
+// The memory that a product accesses. Fills at most seven ranges and returns their number.
 int ranges_of(const matmul_shape &s, const matmul_operands &o, const layouts &l, const void *workspace,
               size_t workspace_bytes, range (&out)[7]) {
     int n = 0;

@@ -1,4 +1,4 @@
-// One product as the simulated cuBLASLt understands it: between its calls, which check it (cublaslt.cpp), and
+// One product of the simulated cuBLASLt: the interface between its calls, which check it (cublaslt.cpp), and
 // its arithmetic (cublaslt_product.cpp).
 #ifndef CUDASIM_CUBLASLT_PRODUCT_H
 #define CUDASIM_CUBLASLT_PRODUCT_H
@@ -15,7 +15,7 @@ struct matmul_shape {
     int64_t m, n, k;
     int64_t a_stride, b_stride, c_stride, d_stride, aux_stride;
     int64_t transposes_a, transposes_b; // A is stored k x m, B n x k
-    int64_t a_type, d_type;             // enum dtype; B is as A, C, bias and aux as D
+    int64_t a_type, d_type;             // enum dtype; B has A's type; C, bias and aux have D's
     int64_t epilogue;
 };
 

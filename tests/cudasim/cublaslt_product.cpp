@@ -1,5 +1,5 @@
-// The arithmetic of the simulated cuBLASLt: sums in fp32, each algorithm in an order of its own that depends
-// on nothing but the shape, then the epilogue, and one rounding.
+// The arithmetic of the simulated cuBLASLt: sums in fp32, in an order that depends on the algorithm and the
+// shape only; then the epilogue and one rounding.
 #include "tests/cudasim/cublaslt.h"
 
 #include <cmath>
@@ -25,7 +25,7 @@ bool epilogue_has_aux(int64_t epilogue) {
 
 namespace {
 
-// ---- elements, by the C++ type that stands for theirs
+// ---- element types
 
 struct f32_element {
     float x;
@@ -68,7 +68,7 @@ template <class F> void with_element(int64_t type, F f) {
     }
 }
 
-// ---- operands upcast, in panels: of A eight rows, of B four columns, all k terms of them side by side
+// ---- operands as float, packed in panels of eight rows of A or four columns of B, with all their k terms
 
 constexpr int64_t a_panel = 8, b_panel = 4;
 constexpr int64_t worth_threads = 1 << 15; // multiplications
@@ -101,7 +101,7 @@ struct tile {
     vector column[b_panel];
 };
 
-// Adds the terms [from, to), every `step`th, to the tile, one after the other.
+// Adds every `step`th of the terms [from, to) to the tile, in order.
 CUDASIM_UNCHECKED void add_terms(tile *sums, const float *a, const float *b, int64_t from, int64_t to,
                                  int64_t step) {
     tile t = *sums;
@@ -172,7 +172,7 @@ void store(const matmul_shape &s, const matmul_operands &o, int64_t i, int64_t j
     static_cast<D *>(o.d)[j * s.d_stride + i].set(value);
 }
 
-// The sums of B along the terms: the gradient of a bias.
+// Sums B over the terms: the gradient of a bias.
 template <class D> void store_b_sums(D *out, const std::vector<float> &b, const matmul_shape &s) {
     for (int64_t j = 0; j < s.n; j++) {
         const float *x = &b[size_t(j / b_panel * s.k * b_panel + j % b_panel)];
@@ -199,7 +199,7 @@ void multiply_as(const matmul_shape &s, const matmul_operands &o, int algorithm,
             for (int64_t j = across * b_panel; j < (across + 1) * b_panel && j < s.n; j++)
                 for (int64_t i = down * a_panel; i < (down + 1) * a_panel && i < s.m; i++) {
                     float sum = sums.column[j % b_panel][i % a_panel];
-                    if (partial) // as if the parts of a split sum met there
+                    if (partial) // as if the partial sums of a split met there
                         partial[j * s.m + i] = sum;
                     store<D>(s, o, i, j, sum);
                 }

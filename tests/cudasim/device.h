@@ -1,4 +1,4 @@
-// The simulated device: what it pretends to be, and what the environment asks of it.
+// The simulated device: its properties, and the settings from the environment.
 #ifndef CUDASIM_DEVICE_H
 #define CUDASIM_DEVICE_H
 
@@ -8,11 +8,11 @@
 
 namespace cudasim {
 
-// Why no call can do anything: no device, no driver, or a fault that happened before (cudaSuccess: it can).
+// The error that every call returns now: no device, no driver, or an earlier fault (cudaSuccess: none).
 cudaError_t device_error();
 int device_capability(); // 90 for 9.0
 size_t device_memory_bytes();
-unsigned order_seed(); // of threads and blocks; 0: in order
+unsigned order_seed(); // of threads and blocks; 0: by number
 
 } // namespace cudasim
 

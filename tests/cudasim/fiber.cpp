@@ -12,8 +12,9 @@ namespace cudasim {
 
 namespace {
 
-// Room for a kernel's local arrays with the address sanitizer's red zones; only touched pages cost memory. An
-// odd number of pages with the guard, so that the stacks' tops fall on different sets of the caches.
+// Enough for a kernel's local arrays with the address sanitizer's red zones; only pages that are used take
+// memory. With the guard page, an odd number of pages, so that the tops of stacks fall on different cache
+// sets.
 constexpr size_t page_bytes = 4096, stack_bytes = 256 * 1024, stacks_per_mapping = 32;
 
 __thread fiber *switched_from;
@@ -23,8 +24,8 @@ __thread fiber *switched_from;
 #if defined(__x86_64__)
 
 extern "C" void cudasim_switch(void **save, void *load);
-// The registers that a call preserves. Threads of a block mostly wait in the same place, so that the
-// processor's prediction of the return, and of those behind it, holds for the other fiber too.
+// Saves the registers that a call preserves. Threads of a block mostly wait in the same place, so the
+// processor predicts this return, and those of the callers, correctly for the other fiber too.
 asm(R"(
     .text
     .globl cudasim_switch
@@ -51,7 +52,7 @@ cudasim_switch:
 static void *first_context(fiber *at, char *top, void (*entry)()) {
     (void)at;
     void **sp = reinterpret_cast<void **>(top);
-    *--sp = nullptr; // a return address for whoever walks the stack, and the alignment of a call
+    *--sp = nullptr; // a return address that ends stack walks, and the stack alignment of a call
     *--sp = reinterpret_cast<void *>(entry);
     for (int saved = 0; saved < 6; saved++)
         *--sp = nullptr;
@@ -118,7 +119,8 @@ static void switch_context(fiber *from, fiber *to) {
 #    include <ucontext.h>
 namespace cudasim {
 
-// The context lies at the top of the fiber's stack; a thread's own is allocated on its first switch.
+// The context is at the top of the fiber's stack; that of a thread's own stack is allocated on its first
+// switch.
 static void *first_context(fiber *at, char *top, void (*entry)()) {
     ucontext_t *context = reinterpret_cast<ucontext_t *>(top - (sizeof(ucontext_t) + 63) / 64 * 64);
     getcontext(context);
@@ -139,7 +141,7 @@ static void switch_context(fiber *from, fiber *to) {
 
 namespace {
 
-// Tells the address sanitizer that a switch has arrived, and learns the bounds of the stack that it left.
+// Notifies the address sanitizer that a switch is complete; it returns the bounds of the stack that was left.
 void arrived(fiber *at) {
     if (!__sanitizer_finish_switch_fiber)
         return;
@@ -191,10 +193,11 @@ fiber *fiber_new(void (*run)()) {
 }
 
 void fiber_restart(fiber *at) {
-    // Frames that will not be returned from leave their red zones poisoned.
+    // Frames that never return have left their red zones poisoned.
     if (__asan_unpoison_memory_region)
         __asan_unpoison_memory_region(at->stack, at->stack_bytes);
-    // Tops at different lines of a page, or all stacks would share a few sets of the first-level cache.
+    // Start at different cache lines of a page; otherwise all stacks share a few sets of the first-level
+    // cache.
     size_t colour = (reinterpret_cast<uintptr_t>(at->stack) / page_bytes * 5 % 16) * 192;
     at->fake_stack = nullptr;
     at->context = first_context(at, at->stack + at->stack_bytes - colour, enter);

@@ -18,7 +18,7 @@ namespace cudasim {
 
 namespace {
 
-// Never destroyed: findings are told until the very end of the process.
+// Never destroyed, because findings are reported until the end of the process.
 struct record {
     std::mutex mutex;
     std::set<std::string> told;
@@ -163,7 +163,7 @@ std::string who_waits(const block_runner &r) {
     std::string told;
     if (r.n_at_barrier)
         told = "threads " + ranges(r.at_barrier) + text(" wait at %s:%d", r.barrier_file, r.barrier_line);
-    // Lanes of all warps that wait with the same instruction and mask are told together.
+    // Group the lanes of all warps that wait in the same instruction with the same mask.
     uint32_t done[max_warps] = {};
     for (unsigned i = 0; i < r.n_threads; i++) {
         if (!(r.warps[i / 32].waiting & ~done[i / 32] & 1u << i % 32))
@@ -186,7 +186,7 @@ std::string who_waits(const block_runner &r) {
 
 namespace {
 
-// Runs when the process ends: what was left behind, and a failure if anything was found.
+// Runs when the process ends: reports leaks, and fails the process if there was a finding.
 void tell_at_exit() {
     cudasim_check_memory();
     report_leaked_memory();
@@ -199,7 +199,7 @@ void tell_at_exit() {
     _exit(EXIT_FAILURE);
 }
 
-// Registered first, so that it runs after the program's own handlers, which may free what they hold.
+// Registered first, so that it runs after the program's own exit handlers, which may free their memory.
 __attribute__((constructor(101))) void register_exit() {
     atexit(tell_at_exit);
 }

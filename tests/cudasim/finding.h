@@ -1,4 +1,4 @@
-// Findings: what the simulator has to say about the program under test, said once, with the place.
+// Findings: faults of the program under test, each reported once, with its place in the source.
 #ifndef CUDASIM_FINDING_H
 #define CUDASIM_FINDING_H
 
@@ -12,20 +12,20 @@ namespace cudasim {
 std::string text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 std::string text_list(const char *format, va_list arguments);
 
-// Reports `what`, begun with `where`, once for each text. Makes the process exit with a failure.
+// Reports "where: what", once for each text. Makes the process exit with a failure.
 void report(const std::string &where, const std::string &what);
-// The same for the running thread of a kernel, with the place in the source; once for each kernel, kind and
-// place, however many threads it befalls. The launch fails; whoever cannot go on calls give_up_block() after
-// it.
+// Reports a finding about the running thread of a kernel, with its place in the source: once for each kernel,
+// kind and place, however many threads have it. The launch fails. A caller that cannot continue then calls
+// give_up_block().
 void kernel_finding(const char *kind, const std::string &what);
-// With the return addresses from the innermost out, where they are not those of the caller.
+// The same with explicit return addresses, innermost first, where they are not those of the caller.
 void kernel_finding_at(const char *kind, const std::string &what, void *const *frames, int n);
 // "kernel, block (0,0,0), thread (1,0,0)" for the running thread.
 std::string kernel_place();
-// The same for a call of the host: it is refused with `error`.
+// Reports a finding about a call of the host, which fails with `error`.
 cudaError_t refuse(const char *call, cudaError_t error, const std::string &what);
 
-// The error that every later call gives, after a fault on the device (cudaSuccess: none).
+// The error that every call returns after a fault on the device (cudaSuccess: none).
 cudaError_t sticky_error();
 void set_sticky_error(cudaError_t error);
 

@@ -1,4 +1,4 @@
-// What the simulator's own tests share: a stream, launches, and arrays of the device.
+// Shared by the simulator's own tests: a stream, launches, and arrays on the device.
 #ifndef CUDASIM_KERNEL_TEST_H
 #define CUDASIM_KERNEL_TEST_H
 
@@ -16,7 +16,7 @@ extern "C" {
 
 #include "cudasim.h"
 
-// A stream of its own; destroyed after what it was given is done.
+// A stream that is destroyed after its work is done.
 struct test_stream {
     cudaStream_t at = nullptr;
     test_stream() {

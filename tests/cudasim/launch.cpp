@@ -1,4 +1,5 @@
-// Launches: the limits that a device checks, then the blocks of the grid over the threads of OpenMP.
+// Launches: checks the limits that a device checks, then distributes the blocks of the grid over OpenMP
+// threads.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -21,7 +22,7 @@ namespace {
 
 std::mutex facts_mutex;
 
-// Made on first use, never moved or destroyed.
+// Created on first use; never moved or destroyed.
 kernel_facts &facts_of(const void *kernel) {
     static auto *known = new std::map<const void *, kernel_facts>;
     std::lock_guard<std::mutex> guard(facts_mutex);
@@ -52,7 +53,7 @@ cudaError_t check_shape(const dim3 &grid, const dim3 &block, unsigned n_attribut
     return cudaSuccess;
 }
 
-// The i-th block to begin: all of them once, in an order given by the seed.
+// The i-th block to start: a permutation given by the seed.
 struct block_order {
     uint64_t n, step, offset;
 
@@ -135,7 +136,7 @@ cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_
         run_grid(launch);
         return launch.failed ? cudaErrorLaunchFailure : cudaSuccess;
     };
-    // Work that happens later has its own copy of the arguments; work that happens now does not need one.
+    // Only work that runs later needs its own copy of the arguments.
     if (!work_is_delayed())
         return cudaError_t(enqueue(config->stream, "launch", [&] { return run(arguments); }));
     auto held = std::make_shared<held_arguments>(arguments, arguments_bytes);

@@ -21,11 +21,11 @@ namespace cudasim {
 
 namespace {
 
-// All of it lies in one reserved span of addresses, each allocation on pages of its own:
+// All allocations are in one reserved span of addresses, each on its own pages:
 //     no access | red zone (256) | the caller's bytes | red zone (256 and the rest of the page) | no access
-// An address is thus known by its page, and one that is far out, or freed, traps. A caller's pointer is
-// aligned to 256 bytes and, so that nobody relies on more, to nothing beyond. Freed addresses are used again
-// only when the span has been gone through once.
+// So an address is found by its page, and an access far out of bounds, or after free, traps. A caller's
+// pointer is aligned to 256 bytes and to no more, so that no program relies on more. Freed addresses are
+// reused only after the whole span has been used once.
 constexpr size_t page_bytes = 4096, span_bytes = size_t(1) << 37, red_zone_bytes = 256;
 constexpr unsigned char red_zone_byte = 0xcb, poison_byte = 0xff;
 
@@ -39,7 +39,7 @@ struct memory_table {
     std::map<size_t, allocation *> live; // by first page
     std::vector<allocation> registered;
     bool is_protected = false;
-    int n_open = 0; // pieces of work under way
+    int n_open = 0; // nested open_device_memory calls
 };
 
 memory_table &table() {
@@ -67,7 +67,7 @@ void open_span(memory_table &t) {
     t.span = static_cast<char *>(reserve(span_bytes, PROT_NONE));
 }
 
-// The first page of a gap for n pages with an untouchable one before and after them.
+// The first page of a gap for n pages with a guard page before and after them.
 bool find_gap(memory_table &t, size_t n, size_t *out) {
     size_t n_all = span_bytes / page_bytes, from = t.cursor;
     for (int round = 0; round < 2; round++, from = 0) {
@@ -97,7 +97,7 @@ void set_access(const memory_table &t, int access) {
             mprotect(entry.second->pages, entry.second->pages_bytes, access);
 }
 
-// With the table's lock held, for as long as it lives.
+// Holds the table's lock for its lifetime.
 struct opened {
     memory_table &t;
 
@@ -154,8 +154,8 @@ cudaError_t allocate(void **out, size_t bytes, memory_kind kind) {
     return cudaSuccess;
 }
 
-// The first damaged byte of the red zones as an offset from the caller's first byte; false when there is
-// none.
+// Finds the first damaged byte of the red zones, as an offset from the caller's first byte; false when there
+// is none.
 CUDASIM_UNCHECKED bool find_damage(const allocation &a, ptrdiff_t *out) {
     const unsigned char *p = reinterpret_cast<const unsigned char *>(a.pages);
     size_t before = size_t(a.begin - a.pages), after = before + a.bytes;

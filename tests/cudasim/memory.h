@@ -1,5 +1,5 @@
-// Memory of the device and pinned memory of the host: poisoned, between red zones and guard pages, and known
-// by address, so that every access can be told to lie in live memory or not.
+// Device memory and pinned host memory: filled with NaN, between red zones and guard pages, and found by
+// address, so that every access can be checked.
 #ifndef CUDASIM_MEMORY_H
 #define CUDASIM_MEMORY_H
 
@@ -18,19 +18,18 @@ struct allocation {
     memory_kind kind;
     bool live;
     size_t number; // counted from 1 over the process, for messages
-    char *pages;   // the mapped pages, red zones included (not for registered memory)
+    char *pages;   // the mapped pages, with red zones (not for registered memory)
     size_t pages_bytes;
 };
 
 // The allocation whose pages hold the address, live or freed, or NULL. Safe from any thread without a lock.
 const allocation *find_allocation(const void *address);
-// Whether an access lies wholly in one live allocation.
+// Whether an access is entirely inside one live allocation.
 bool memory_is_live(const void *address, size_t bytes);
-// "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)": what is at an address that was not to be
-// touched.
+// What is at an address, for messages: "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)".
 std::string describe_address(const void *address);
-// Around everything that may touch memory of the device, which is closed to all else when the environment
-// variable CUDASIM_PROTECT is set: then a host that reads or writes it dies of it.
+// Bracket everything that may access device memory. With the environment variable CUDASIM_PROTECT it is
+// inaccessible otherwise, and the process dies when the host reads or writes it.
 void open_device_memory();
 void close_device_memory();
 void report_leaked_memory();

@@ -1,6 +1,6 @@
-// The instructions of kernels/cuda/ptx.cuh for the simulator, with the fragment layouts and the rules of
-// NVIDIA's "Parallel Thread Execution ISA". Those of a whole warp meet in warp_collective; the last lane to
-// arrive does the work of all.
+// The simulator's implementation of kernels/cuda/ptx.cuh, with the fragment layouts and rules of NVIDIA's
+// "Parallel Thread Execution ISA". Instructions of a warp go through warp_collective; the last lane to arrive
+// does the work for all.
 #include <cinttypes>
 #include <cstring>
 #include <vector>
@@ -20,7 +20,7 @@ struct mma_operands {
     const mma_b *b;
 };
 
-// Eight floats, a row of B or D, whatever the processor's vectors.
+// Eight floats: a row of B or D. The compiler maps it to the processor's vectors.
 using row_of_eight = float __attribute__((vector_size(32)));
 
 template <class Format, size_t n> void decode_all(float (&values)[n], const uint16_t (&bits)[n]) {
@@ -28,8 +28,9 @@ template <class Format, size_t n> void decode_all(float (&values)[n], const uint
         values[i] = Format::decode(bits[i]);
 }
 
-// A fragment's elements go to their places as bits, are decoded in one loop each, and multiplied. A product
-// is exact in a float (unless two bfloat16 leave its range), so fusing it with the sum would change nothing.
+// Moves the fragments' elements to their places in the matrices as bits, decodes each matrix in one loop, and
+// multiplies. A product is exact in float (unless two bfloat16 exceed its range), so fusing it with the sum
+// would change nothing.
 template <class Format> void multiply(void *const records[warp_size], unsigned, void *) {
     uint16_t a_bits[16 * 16], b_bits[16 * 8];
     row_of_eight d[16];
@@ -111,13 +112,13 @@ struct copy {
     const void *global; // NULL: zeros
 };
 
-// What a thread has under way: its copies, oldest first, and where in that list each committed group ends.
+// A thread's copies in flight, oldest first, and the index at which each committed group ends.
 struct copies_under_way {
     std::vector<copy> copies;
     std::vector<size_t> group_ends;
 };
 
-// Emptied lists wait here for the next thread, with the memory that they have.
+// Empty lists, kept with their memory for the next thread.
 std::vector<copies_under_way *> &spare_lists() {
     static thread_local struct lists {
         std::vector<copies_under_way *> spare;
@@ -129,7 +130,7 @@ std::vector<copies_under_way *> &spare_lists() {
     return lists.spare;
 }
 
-// A thread may leave the kernel with copies under way; nobody can have their bytes any more.
+// A thread may leave the kernel with copies in flight; no thread can use their bytes any more.
 void give_back(void *slot) {
     copies_under_way *list = static_cast<copies_under_way *>(slot);
     list->copies.clear();

@@ -1,7 +1,7 @@
-// The race build's kernels are compiled with -fsanitize=thread, which tells each access to these functions in
-// place of the sanitizer's own library. An access is the thread's own stack, shared memory (static: in the
-// program's thread-local memory; dynamic), memory of the device or known to it, or constants of the program.
-// Anything else is a finding.
+// The race build compiles kernels with -fsanitize=thread, so each memory access calls a function of this
+// file, which replaces the sanitizer's library. A kernel may access the thread's own stack, shared memory
+// (static, in the program's thread-local memory, or dynamic), live memory that the device can access, and
+// constants of the program. Any other access is a finding.
 #include "tests/cudasim/race.h"
 
 #include <cstdlib>
@@ -18,8 +18,7 @@ namespace cudasim {
 
 bool sees_accesses;
 
-// A stretch of memory.
-struct span {
+struct memory_span {
     const char *begin = nullptr;
     size_t bytes = 0;
 
@@ -28,11 +27,11 @@ struct span {
     }
 };
 
-// Of one runner.
+// The state of one block_runner.
 struct race_state {
     block_runner *runner = nullptr;
-    span stack; // of the running thread
-    span fixed; // static shared memory, among the program's other thread-local memory
+    memory_span stack; // of the running thread
+    memory_span fixed; // static shared memory, among the program's other thread-local memory
     const thread_variable *const *variables = nullptr; // at each byte of `fixed`; NULL in a stripped program
     shadow_word *fixed_shadow = nullptr, *dynamic_shadow = nullptr;
     shadow clock;
@@ -40,7 +39,7 @@ struct race_state {
 
 namespace {
 
-__thread race_state *running; // the runner's while a kernel runs
+__thread race_state *running; // set while a kernel runs on this thread
 
 shadow_word *new_shadow(size_t bytes) {
     void *memory = mmap(nullptr, (bytes / 4 + 1) * sizeof(shadow_word), PROT_READ | PROT_WRITE,
@@ -104,7 +103,7 @@ void report_shared(const race_state &s, const char *address, access_kind kind, s
                         verdict == SHADOW_AFTER_WRITE ? "wrote" : "read", place_of(other.place).c_str()));
 }
 
-// `offset`, within the memory that begins at `begin`.
+// Checks an access to n bytes from `offset` on, in the shared memory that starts at `begin`.
 void access_shared(race_state &s, shadow_word *words, const char *begin, size_t offset, size_t n,
                    access_kind kind, const void *pc) {
     accesses other;
@@ -115,8 +114,7 @@ void access_shared(race_state &s, shadow_word *words, const char *begin, size_t 
         report_shared(s, begin + at, kind, verdict, other);
 }
 
-// Callers give the block up then: in a statement of their own, since a thread that is left for good destroys
-// no texts any more.
+// Callers then abort the block in a separate statement, because give_up_block runs no destructors.
 void out_of_bounds(const void *address, size_t n, access_kind kind, const std::string &what) {
     kernel_finding("out of bounds", text("%s %zu bytes at %p: ", verb(kind), n, address) + what);
 }
@@ -125,7 +123,7 @@ void access_static(race_state &s, const char *address, size_t n, access_kind kin
     size_t offset = size_t(address - s.fixed.begin);
     const thread_variable *variable = s.variables ? s.variables[offset] : nullptr;
     if (variable && !variable->local)
-        return; // threadIdx and the like, or a guard that GCC makes for arrays of classes
+        return; // threadIdx and the like, or a guard variable of GCC for arrays of classes
     if (variable && offset + n > variable->offset + variable->bytes) {
         out_of_bounds(address, n, kind,
                       text("past the end of the shared variable %s (%zu bytes)",
@@ -195,7 +193,7 @@ inline void check_alignment(const void *address, size_t n, access_kind kind) {
 
 } // namespace
 
-// ---- what the scheduler tells
+// ---- calls from the scheduler
 
 void race_block_begins(block_runner &r) {
     if (!r.race) {
@@ -228,8 +226,7 @@ void race_lanes_ordered(block_runner &r, unsigned warp, uint32_t lanes) {
     r.race->clock.order_lanes(warp, lanes);
 }
 
-// ---- accesses that instructions declare: seen in every build, but only checked for bounds where no shadow
-// is kept
+// ---- accesses that instructions declare; builds without shadow memory check only their bounds
 
 namespace {
 
@@ -276,7 +273,7 @@ void global_written(const void *address, size_t bytes, const void *place) {
 
 using namespace cudasim;
 
-// ---- what the compiler calls
+// ---- calls from compiled code
 
 extern "C" {
 

@@ -1,5 +1,5 @@
-// What the race build sees (race.cpp): each access of a kernel to memory, checked for bounds, for shared
-// memory that nobody wrote, and for races between the threads of a block. The other builds skip all of it.
+// The race build's checks (race.cpp): each memory access of a kernel is checked for bounds, for shared memory
+// that no thread wrote, and for races between the threads of a block. Other builds skip all of it.
 #ifndef CUDASIM_RACE_H
 #define CUDASIM_RACE_H
 
@@ -7,7 +7,7 @@
 
 namespace cudasim {
 
-extern bool sees_accesses; // some part of the program was built with its accesses shown
+extern bool sees_accesses; // kernels were compiled with -fsanitize=thread
 
 void race_block_begins(block_runner &r);
 void race_block_ends(block_runner &r);

@@ -1,5 +1,4 @@
-// The address sanitizer's calls, where the program is built with it: weak, so that a build without it finds
-// null pointers and no preprocessor condition is needed.
+// The address sanitizer's functions. They are weak: null in builds without it, so no #ifdef is needed.
 #ifndef CUDASIM_SANITIZER_H
 #define CUDASIM_SANITIZER_H
 
@@ -14,7 +13,7 @@ void __asan_poison_memory_region(void const volatile *address, size_t bytes) __a
 void __asan_unpoison_memory_region(void const volatile *address, size_t bytes) __attribute__((weak));
 }
 
-// For functions of the simulator that look at memory which is poisoned for everyone else.
+// For functions of the simulator that read memory which is poisoned for other code.
 #define CUDASIM_UNCHECKED __attribute__((no_sanitize_address))
 
 namespace cudasim {

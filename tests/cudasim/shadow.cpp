@@ -31,7 +31,7 @@ void shadow::order_lanes(unsigned warp, uint32_t lanes) {
     }
 }
 
-// Whether the running lane does not know of one of these accesses.
+// Whether one of these accesses is not ordered before the running lane.
 inline bool shadow::conflicts(const accesses &earlier, unsigned warp, unsigned lane, bool atomic) const {
     if (earlier.epoch != epoch || (atomic && earlier.atomic))
         return false;
@@ -45,7 +45,7 @@ inline bool shadow::conflicts(const accesses &earlier, unsigned warp, unsigned l
     return false;
 }
 
-// Joins those that were there, or takes their place where the lane knows of them all.
+// Adds the access to the list, or replaces the list where all its accesses are ordered before the lane.
 inline void shadow::add(accesses &list, unsigned warp, unsigned lane, bool atomic, uint32_t place) const {
     uint32_t time = warp_time[warp];
     bool fresh = list.epoch != epoch;
@@ -90,7 +90,7 @@ inline shadow_verdict shadow::access_record(shadow_record &record, unsigned thre
         verdict = SHADOW_AFTER_READ;
         *other = record.read;
     }
-    // Atomics of several threads stand side by side; any other write stands for all that it knows of.
+    // Atomics of several threads are kept together; any other write replaces the accesses ordered before it.
     if (atomic && record.written.epoch == epoch && record.written.atomic)
         add(record.written, warp, lane, true, place);
     else
@@ -102,20 +102,20 @@ inline shadow_verdict shadow::access_record(shadow_record &record, unsigned thre
 
 void shadow::split_word(shadow_word &word) {
     if (unused.empty()) {
-        split.emplace_back();
-        unused.push_back(uint32_t(split.size()));
+        split_words.emplace_back();
+        unused.push_back(uint32_t(split_words.size()));
     }
-    word.parts = unused.back();
+    word.split = unused.back();
     unused.pop_back();
-    for (shadow_record &part : split[word.parts - 1].of)
-        part = word.whole;
+    for (shadow_record &byte : split_words[word.split - 1].of)
+        byte = word.whole;
 }
 
-// After a write of all four.
+// Called after a write to all four bytes.
 void shadow::join_word(shadow_word &word) {
-    word.whole = split[word.parts - 1].of[0];
-    unused.push_back(word.parts);
-    word.parts = 0;
+    word.whole = split_words[word.split - 1].of[0];
+    unused.push_back(word.split);
+    word.split = 0;
 }
 
 shadow_verdict shadow::access(shadow_word *words, size_t offset, size_t n, unsigned thread, access_kind kind,
@@ -134,15 +134,15 @@ shadow_verdict shadow::access(shadow_word *words, size_t offset, size_t n, unsig
         shadow_word &word = words[i / 4];
         size_t last = std::min(end, i / 4 * 4 + 4);
         bool all = last - i == 4;
-        if (all && !word.parts) {
+        if (all && !word.split) {
             record(word.whole, i);
             i = last;
             continue;
         }
-        if (!word.parts)
+        if (!word.split)
             split_word(word);
         for (; i < last; i++)
-            record(split[word.parts - 1].of[i % 4], i);
+            record(split_words[word.split - 1].of[i % 4], i);
         if (all && kind == ACCESS_WRITE)
             join_word(word);
     }

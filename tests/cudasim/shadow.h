@@ -1,11 +1,11 @@
-// What is known about each byte of a block's shared memory: who wrote it last and who has read it since, and
-// which of the block's threads know of that through barriers. Four bytes share one record for as long as they
-// are accessed together.
+// Shadow memory: for each byte of a block's shared memory, which lanes wrote it last and which have read it
+// since, and whether barriers order those accesses before the running thread. Four bytes share one record
+// while they are accessed together.
 //
-// Time within a block is an epoch, which each __syncthreads advances and which orders everything, and within
-// an epoch a time of each warp, which each __syncwarp advances and which orders what its lanes did. Atomics
-// do not race with atomics. Only the last writes and the reads since are remembered (as in FastTrack,
-// Flanagan and Freund, PLDI 2009), so of several races on a byte one is found.
+// Time within a block is an epoch, advanced by each __syncthreads, which orders everything. Within an epoch
+// each warp has its own time, advanced by each __syncwarp, which orders the accesses of its lanes. Atomics do
+// not race with atomics. Only the last writes and the reads since are remembered (as in FastTrack, Flanagan
+// and Freund, PLDI 2009), so one of several races on a byte is found.
 #ifndef CUDASIM_SHADOW_H
 #define CUDASIM_SHADOW_H
 
@@ -17,16 +17,16 @@
 
 namespace cudasim {
 
-// The lanes of one warp that accessed a byte in the same way.
+// Accesses of one kind to a byte, by lanes of one warp.
 struct accesses {
     uint32_t epoch;
     uint32_t time; // of the warp, at the latest access
     uint32_t lanes;
     uint32_t place; // return address of the latest, relative to the program
     uint8_t warp;
-    bool many_warps; // lanes of other warps too, which nothing but a barrier of the block can order
-    bool atomic;     // all of them
-    bool under_way;  // a write that has begun and not ended
+    bool many_warps; // lanes of other warps too; only a barrier of the block can order them
+    bool atomic;     // all of the accesses are
+    bool under_way;  // an asynchronous write that has begun and not ended
 };
 
 struct shadow_record {
@@ -35,7 +35,7 @@ struct shadow_record {
 
 struct shadow_word {
     shadow_record whole;
-    uint32_t parts; // where its bytes have records of their own: their number, from 1
+    uint32_t split; // index, from 1, of the records of its single bytes; 0: `whole` describes all four
 };
 
 enum access_kind {
@@ -56,19 +56,19 @@ enum shadow_verdict {
 };
 
 struct shadow {
-    uint32_t epoch = 1;       // now
+    uint32_t epoch = 1;       // the current one
     uint32_t first_epoch = 1; // of this block
     uint32_t warp_time[max_warps] = {};
-    // known[warp][a][b]: lane a knows what lane b did before this time of the warp; least: the least of a
-    // row.
+    // known[warp][a][b]: accesses of lane b before this time of the warp are ordered before lane a; least:
+    // the minimum of a row.
     uint32_t known[max_warps][threads_per_warp][threads_per_warp] = {};
     uint32_t least[max_warps][threads_per_warp] = {};
 
     void begin_block();
     void order_block();
     void order_lanes(unsigned warp, uint32_t lanes);
-    // Records an access by the running thread to n bytes from `offset` of the memory that `words` describes.
-    // The first byte that it may not be made to is *at, and `other` what it conflicts with.
+    // Records an access by `thread` to n bytes from `offset` on, in the memory that `words` describes. On a
+    // conflict, *at is its first byte and *other the earlier access.
     shadow_verdict access(shadow_word *words, size_t offset, size_t n, unsigned thread, access_kind kind,
                           uint32_t place, size_t *at, accesses *other);
 
@@ -76,7 +76,7 @@ struct shadow {
     struct bytes {
         shadow_record of[4];
     };
-    std::vector<bytes> split; // words' parts
+    std::vector<bytes> split_words; // records of single bytes
     std::vector<uint32_t> unused;
 
     bool conflicts(const accesses &earlier, unsigned warp, unsigned lane, bool atomic) const;

@@ -21,18 +21,18 @@ namespace cudasim {
 
 namespace {
 
-// One recording of an event: what waits for the event waits for the recording that was the last one then.
+// One recording of an event. A wait refers to the recording that was the latest when the wait was issued.
 struct mark {
     cudaStream_t stream;
     bool happened = false;
     timespec time = {};
 };
 
-struct work {
+struct task {
     const char *what;
     std::function<int()> run;
-    std::shared_ptr<mark> after;   // not before this happened
-    std::shared_ptr<mark> records; // this has happened afterwards
+    std::shared_ptr<mark> after;   // runs only after this has happened; may be NULL
+    std::shared_ptr<mark> records; // happens when it has run; may be NULL
 };
 
 } // namespace
@@ -40,9 +40,9 @@ struct work {
 } // namespace cudasim
 
 struct CUstream_st {
-    std::mutex order; // in issue order: held while a piece of work runs
-    std::deque<cudasim::work> queue;
-    bool busy = false; // a piece of its work runs now
+    std::mutex order; // held while a task runs immediately, in issue order
+    std::deque<cudasim::task> queue;
+    bool busy = false; // one of its tasks runs now
 };
 
 struct CUevent_st {
@@ -57,7 +57,7 @@ namespace {
 struct scheduler {
     std::mutex mutex;
     std::condition_variable done;
-    std::set<cudaStream_t> streams, destroyed; // destroyed ones still do the work that they were given
+    std::set<cudaStream_t> streams, destroyed; // destroyed ones still finish their queues
     std::set<cudaEvent_t> events;
     unsigned seed = 0, lateness = 2;
     uint64_t random = 1;
@@ -67,8 +67,8 @@ struct scheduler {
         start(value ? unsigned(strtoul(value, nullptr, 0)) : 0);
     }
     void start(unsigned new_seed) {
-        // Some seeds put off for long what nobody waits for: a copy that has many kernels' time to happen by
-        // itself, though nothing says that it must have, is late only then.
+        // Some seeds delay work that nothing waits for by a lot. Otherwise a copy that usually finishes
+        // during many kernels, though nothing guarantees it, would never be late.
         static const unsigned latenesses[] = {32, 2, 8};
         seed = new_seed;
         lateness = latenesses[seed % 3];
@@ -87,7 +87,7 @@ scheduler &streams() {
     return *all;
 }
 
-// CUDASIM_FAIL: which piece of work fails, counted from 1.
+// CUDASIM_FAIL: the number of the task that fails, counted from 1.
 bool fails_on_purpose() {
     static const char *value = getenv("CUDASIM_FAIL");
     static const uint64_t chosen = value ? strtoull(value, nullptr, 0) : 0;
@@ -95,8 +95,8 @@ bool fails_on_purpose() {
     return chosen && ++n == chosen;
 }
 
-void do_work(const work &w) {
-    // After a fault the rest is dropped, but what waits must not wait for ever.
+void run_task(const task &w) {
+    // After a fault the remaining tasks are dropped, but their events must still happen.
     if (w.run && sticky_error() == cudaSuccess) {
         open_device_memory();
         cudaError_t error = fails_on_purpose() ? cudaErrorIllegalAddress : cudaError_t(w.run());
@@ -115,7 +115,7 @@ bool can_run(const CUstream_st *stream) {
            (!stream->queue.front().after || stream->queue.front().after->happened);
 }
 
-// A stream whose next work is ready and that `wanted` needs: itself, or one whose event it waits for.
+// A stream that `wanted` needs and whose next task can run: itself, or one whose event it waits for.
 cudaStream_t needed(cudaStream_t wanted) {
     while (wanted && !can_run(wanted)) {
         if (wanted->busy || wanted->queue.empty() || !wanted->queue.front().after)
@@ -125,7 +125,7 @@ cudaStream_t needed(cudaStream_t wanted) {
     return wanted;
 }
 
-// Lets one piece of work happen: at most times what `wanted` needs, else any that could run on a device.
+// Runs one task: usually one that `wanted` needs, else any that could run on a device.
 bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted) {
     std::vector<cudaStream_t> ready;
     bool busy = false;
@@ -143,11 +143,11 @@ bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted)
     cudaStream_t chosen = s.draw(s.lateness) ? needed(wanted) : nullptr;
     if (!chosen)
         chosen = ready[s.draw(ready.size())];
-    work w = std::move(chosen->queue.front());
+    task w = std::move(chosen->queue.front());
     chosen->queue.pop_front();
     chosen->busy = true;
     lock.unlock();
-    do_work(w);
+    run_task(w);
     lock.lock();
     chosen->busy = false;
     s.done.notify_all();
@@ -168,7 +168,7 @@ void finish_mark(const std::shared_ptr<mark> &m) {
     }
 }
 
-void give(cudaStream_t stream, work w) {
+void give(cudaStream_t stream, task w) {
     scheduler &s = streams();
     if (work_is_delayed()) {
         std::lock_guard<std::mutex> guard(s.mutex);
@@ -176,7 +176,7 @@ void give(cudaStream_t stream, work w) {
         return;
     }
     std::lock_guard<std::mutex> order(stream->order);
-    do_work(w);
+    run_task(w);
 }
 
 cudaError_t check_event(const char *call, cudaEvent_t event) {
@@ -235,7 +235,7 @@ cudaError_t finish_stream(cudaStream_t stream) {
 }
 
 void report_leaked_streams() {
-    if (work_is_delayed()) // what nobody waited for meets the memory that is gone
+    if (work_is_delayed()) // work that nothing waited for now accesses memory that was freed
         finish_all();
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
@@ -301,7 +301,7 @@ cudaError_t cudaDeviceSynchronize(void) {
     return remember(sticky_error());
 }
 
-// Whoever asks again and again must get on, so a question lets one piece of work happen.
+// A caller may poll in a loop, so each query runs one task.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t error = check_stream("cudaStreamQuery", stream);
     if (error != cudaSuccess)

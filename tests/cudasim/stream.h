@@ -1,5 +1,5 @@
-// Streams and events: work in issue order at once, or, reordering, as late as the rules of streams permit and
-// otherwise in an order drawn from a seed.
+// Streams and events. Work runs immediately, in issue order; in reordering mode it runs as late as the rules
+// of streams permit, in an order drawn from a seed.
 #ifndef CUDASIM_STREAM_H
 #define CUDASIM_STREAM_H
 
@@ -7,13 +7,13 @@
 
 namespace cudasim {
 
-bool work_is_delayed(); // reordering is on: arguments must outlive the call
+bool work_is_delayed(); // reordering mode: arguments must outlive the call
 
-// Whether the stream is one of the project's own; if not, a finding that begins with `call`.
+// Checks that the stream exists and is not the default stream; otherwise reports a finding about `call`.
 cudaError_t check_stream(const char *call, cudaStream_t stream);
-// Until all work given to the stream so far has happened.
+// Waits until all work issued to the stream so far has run.
 cudaError_t finish_stream(cudaStream_t stream);
-// A finding for each stream and event that was not destroyed.
+// Reports streams and events that were not destroyed.
 void report_leaked_streams();
 
 } // namespace cudasim

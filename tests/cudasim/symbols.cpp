@@ -21,7 +21,7 @@ namespace {
 
 // The program as loaded.
 struct image {
-    uintptr_t bias = 0; // what an address loses to become one of the file's
+    uintptr_t bias = 0; // address in memory minus address in the file
     uintptr_t begin = UINTPTR_MAX, end = 0;
     size_t thread_bytes = 0;
 };
@@ -38,7 +38,7 @@ int read_image(dl_phdr_info *info, size_t, void *out) {
         program.begin = std::min(program.begin, program.bias + part.p_vaddr);
         program.end = std::max(program.end, program.bias + part.p_vaddr + part.p_memsz);
     }
-    return 1; // the program comes first; no library is looked at
+    return 1; // the program comes first; skip the libraries
 }
 
 const image &program() {
@@ -53,10 +53,10 @@ const image &program() {
 struct symbol_table {
     std::map<uintptr_t, const char *> functions;    // by address in the file
     std::map<uintptr_t, thread_variable> variables; // by offset in thread-local memory
-    std::vector<const thread_variable *> at_offset; // the one that has this byte
+    std::vector<const thread_variable *> at_offset; // the variable at each byte
 };
 
-// The file stays mapped, since the names lie in it.
+// The file stays mapped, because the names point into it.
 symbol_table *read_symbols() {
     symbol_table *table = new symbol_table;
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
@@ -133,12 +133,12 @@ bool is_simulator(const std::string &place) {
     return at != std::string::npos && place.find("/test_", at) == std::string::npos;
 }
 
-// Asked in order, with the functions inlined at each address from the innermost out.
+// Asks addr2line for all addresses in order, with the functions inlined at each, innermost first.
 std::string ask_addr2line(void *const *return_addresses, int n) {
     char command[2048];
     int length = snprintf(command, sizeof command, "addr2line -i -e /proc/%d/exe", int(getpid()));
     for (int i = 0; i < n && length < int(sizeof command) - 64; i++)
-        if (in_program(return_addresses[i])) // the call before it, which may be of another line
+        if (in_program(return_addresses[i])) // of the call before it, which may be on another line
             length += snprintf(command + length, sizeof command - size_t(length), " 0x%lx",
                                (unsigned long)(uintptr_t(return_addresses[i]) - program().bias - 1));
     snprintf(command + length, sizeof command - size_t(length), " 2>/dev/null");

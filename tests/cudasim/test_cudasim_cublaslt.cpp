@@ -1,5 +1,6 @@
-// The simulated cuBLASLt: its products against plain sums in double, in every layout, type and epilogue; what
-// its heuristic refuses; that its algorithms differ in bits where they should; and that each misuse is found.
+// Tests the simulated cuBLASLt: products against plain sums in double, for every layout, type and epilogue;
+// what its heuristic rejects; that its algorithms differ in bits where they should; and that it finds each
+// misuse.
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -53,7 +54,7 @@ int end(void **) {
                                                                                                         : -1;
 }
 
-// ---- a matrix on the device, with the values that are in it
+// ---- a matrix on the device, with its values
 
 dtype dtype_of(cudaDataType_t type) {
     return type == CUDA_R_16F ? DTYPE_F16 : type == CUDA_R_16BF ? DTYPE_BF16 : DTYPE_F32;
@@ -121,7 +122,7 @@ struct matrix {
     }
 };
 
-// ---- a product: everything that its call takes, made right, for tests to make wrong
+// ---- a product: all arguments of its call, valid, for tests to break
 
 struct problem {
     int64_t m = 24, n = 20, k = 40, gap = 0;
@@ -330,7 +331,7 @@ void test_epilogues(void **) {
         }
 }
 
-// ---- what the heuristic answers
+// ---- results of the heuristic
 
 void test_algorithms(void **) {
     problem p;
@@ -360,7 +361,7 @@ void test_algorithms(void **) {
     assert_int_equal(x.n_results, CUDASIM_SPLIT);
 }
 
-// A fair question, answered no: no finding.
+// A valid request that is not supported gives no finding.
 template <class Change> void expect_refusal(const problem &p, cublasStatus_t status, Change change) {
     product x(p);
     change(x);
@@ -383,7 +384,7 @@ void test_refusals(void **) {
     expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, as_it_is);
     p.d_type = CUDA_R_32F;
     p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
-    for (int64_t stride : {p.m + 4, p.m - 8}) // no multiple of 8, and too small
+    for (int64_t stride : {p.m + 4, p.m - 8}) // not a multiple of 8; too small
         expect_refusal(p, CUBLAS_STATUS_INVALID_VALUE,
                        [=](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride); });
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -401,7 +402,7 @@ void expect_finding(const char *text) {
     cudasim_reset();
 }
 
-// The right product, made wrong by `change` after the heuristic was asked.
+// A valid product, which `change` breaks after the heuristic call.
 template <class Change> void expect_fault(const problem &p, const char *text, Change change) {
     product x(p);
     require(x.ask());
@@ -438,7 +439,7 @@ void test_pointers(void **) {
                  [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.d_at); });
 }
 
-// A promise of less is kept by pointers that are aligned to less.
+// Pointers with less alignment are valid where the preference promised less.
 void test_promised_alignment(void **) {
     problem p;
     p.type = p.d_type = CUDA_R_16BF;
@@ -483,22 +484,22 @@ void replace(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, in
 }
 
 void test_layouts_that_contradict(void **) {
-    expect_wrong_question("not as many columns as op(B) has rows",
+    expect_wrong_question("op(A)'s columns and op(B)'s rows differ",
                           [](product &x) { replace(&x.a_layout, 24, 41, 24); });
-    expect_wrong_question("not as many rows as D", [](product &x) { replace(&x.a_layout, 25, 40, 25); });
-    expect_wrong_question("not as many columns as D", [](product &x) { replace(&x.b_layout, 40, 21, 40); });
+    expect_wrong_question("op(A) and D differ in their numbers of rows", [](product &x) { replace(&x.a_layout, 25, 40, 25); });
+    expect_wrong_question("op(B) and D differ in their numbers of columns", [](product &x) { replace(&x.b_layout, 40, 21, 40); });
     expect_wrong_question("C has not the shape", [](product &x) { replace(&x.c_layout, 24, 21, 24); });
     expect_wrong_question("leading dimension", [](product &x) { replace(&x.d_layout, 24, 20, 23); });
     expect_wrong_question("is not simulated",
                           [](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t(2)); });
     problem p;
     product x(p);
-    int64_t wide = CUBLAS_OP_T; // int32_t in truth
+    int64_t wide = CUBLAS_OP_T; // the attribute is an int32_t
     (void)cublasLtMatmulDescSetAttribute(x.description, CUBLASLT_MATMUL_DESC_TRANSA, &wide, sizeof wide);
     expect_finding("has 4 bytes, not 8");
 }
 
-// Memory is looked at when the product happens, not when it is asked for.
+// Memory is checked when the product runs, not when it is issued.
 void test_memory(void **) {
     problem p;
     for (unsigned seed : {0u, 1u}) {
@@ -525,7 +526,7 @@ void test_memory(void **) {
     cudasim_reorder(0);
 }
 
-// Copies on the same stream come before and after the product, however late everything happens.
+// Copies on the same stream run before and after the product, however late everything runs.
 void test_stream_order(void **) {
     for (unsigned seed = 1; seed <= 4; seed++) {
         cudasim_reorder(seed);
@@ -557,7 +558,7 @@ void test_objects(void **) {
     expect_finding("the layout of C does not exist");
     std::swap(x.c_layout, gone);
 
-    // What is left behind is told when the process ends, which then fails.
+    // Leaks are reported when the process ends, and make it fail.
     int ends[2], status;
     assert_int_equal(pipe(ends), 0);
     fflush(nullptr);

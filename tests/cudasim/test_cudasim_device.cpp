@@ -1,4 +1,5 @@
-// The simulated device: its properties, the limits of launches and of memory, and a machine without one.
+// Tests the simulated device: its properties, the limits of launches and memory, and machines without a
+// device.
 #include <cstdlib>
 #include <cstring>
 
@@ -42,7 +43,7 @@ void limits_of_shared_memory(void **) {
                      cudaSuccess);
     assert_int_equal(launch_shared(stream, most, nothing, 1, 1), cudaSuccess);
     assert_int_equal(launch_shared(stream, most + 1, nothing, 1, 1), cudaErrorInvalidValue);
-    // What the kernel declares itself counts too.
+    // The kernel's own __shared__ variables count too.
     device_array<int> out(64);
     cudaFuncAttributes attributes;
     assert_int_equal(cudaFuncGetAttributes(&attributes, with_static_shared), cudaSuccess);
@@ -69,7 +70,7 @@ void limit_of_memory(void **) {
     assert_int_equal(cudaMalloc(&none, 600 << 10), cudaErrorMemoryAllocation);
     assert_null(none);
     assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
-    assert_int_equal(cudaGetLastError(), cudaSuccess); // it is over with that call
+    assert_int_equal(cudaGetLastError(), cudaSuccess); // the previous call cleared it
     assert_int_equal(cudaMalloc(&second, 424 << 10), cudaSuccess);
     assert_int_equal(cudaMemGetInfo(&available, &total), cudaSuccess);
     assert_int_equal(available, 0);
@@ -82,7 +83,7 @@ void limit_of_memory(void **) {
     assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
 }
 
-// New memory is full of NaN, aligned as promised and not by accident to more.
+// New memory is filled with NaN, and aligned to 256 bytes and to no more.
 void memory_is_poisoned_and_aligned(void **) {
     test_stream stream;
     device_array<unsigned> x(1000);
@@ -128,7 +129,7 @@ void addresses_are_not_used_again_soon(void **) {
     for (void *memory : freed)
         assert_ptr_not_equal(memory, next);
     assert_int_equal(cudaFree(next), cudaSuccess);
-    // Nor do they run out.
+    // Addresses do not run out.
     for (int i = 0; i < 300; i++) {
         assert_int_equal(cudaHostRegister(freed, 8, 0), cudaSuccess);
         assert_int_equal(cudaHostUnregister(freed), cudaSuccess);

@@ -1,6 +1,7 @@
-// Each kind of fault: a program that has it, which must be told and end with a failure, and its twin without
-// it, which must run clean. Each runs as a process of its own, since some faults end it: this program, given
-// the fault's name. What only the sanitizers or the race build can see is asked of them alone.
+// Tests each kind of fault with a program that has it, which must report it and exit with a failure, and the
+// same program without it, which must run clean. Each runs in its own process (this program with the fault's
+// name), because some faults end the process. Faults that only the sanitizers or the race build can find are
+// tested in those builds only.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,16 +22,16 @@ builds this_build() {
     return cudasim_sees_accesses() ? RACE : __asan_poison_memory_region ? ASAN : PLAIN;
 }
 
-// A fault runs `program` with true, its twin with false.
+// `program` runs with true for the fault, and with false without it.
 struct fault {
     const char *name;
-    int seen_by;      // builds
-    const char *told; // part of what is printed, by the plain and race builds
-    const char *asan; // the same where the address sanitizer speaks first, NULL for no difference
+    int seen_by;      // the builds that find it
+    const char *told; // a substring of the message in the plain and race builds
+    const char *asan; // the same in the address sanitizer's build; NULL: as `told`
     void (*program)(bool faulty);
 };
 
-// A kernel that takes the fault's switch and an array of n ints, launched once.
+// Launches once a kernel that takes an array of n ints and whether to have the fault.
 template <class Kernel> void run(Kernel kernel, bool faulty, unsigned threads, size_t n = 64) {
     test_stream stream;
     device_array<int> out(stream, std::vector<int>(n));
@@ -260,7 +261,7 @@ __global__ void use_up_the_stack(int *out, bool faulty) {
     out[threadIdx.x] = descend(faulty ? 1000000 : 10, &first);
 }
 
-// ---- shared memory: nobody wrote it, or two threads disagree
+// ---- shared memory: uninitialized reads and races
 
 __global__ void read_what_nobody_wrote(int *out, bool faulty) {
     __shared__ int values[64];
@@ -270,7 +271,7 @@ __global__ void read_what_nobody_wrote(int *out, bool faulty) {
     out[threadIdx.x] = values[63 - threadIdx.x];
 }
 
-// The second block finds what the first one left, and must not.
+// A second block must not see the shared memory of the first.
 __global__ void read_what_the_last_block_wrote(int *out, bool faulty) {
     int *values = static_cast<int *>(cudasim::dynamic_shared_memory());
     if (blockIdx.x == 0 || !faulty)
@@ -327,7 +328,7 @@ __global__ void lanes_without_a_barrier(int *out, bool faulty) {
     __shared__ int values[64];
     values[threadIdx.x] = int(threadIdx.x);
     if (faulty)
-        __ballot_sync(ALL, 1); // the lanes meet, but their memory is not ordered
+        __ballot_sync(ALL, 1); // the lanes meet, but their memory accesses are not ordered
     else
         __syncwarp();
     out[threadIdx.x] = values[threadIdx.x ^ 1];
@@ -561,7 +562,8 @@ void fault_is_found_and_its_twin_is_clean(void **state) {
                  printed.c_str());
 }
 
-// A finding is told once, however many threads have it; the launch and all later calls fail until the reset.
+// A finding is reported once, however many threads have it; the launch and all later calls fail until the
+// reset.
 void findings_are_sticky_and_told_once(void **) {
     test_stream stream;
     device_array<int> out(stream, std::vector<int>(64));

@@ -1,6 +1,6 @@
-// The simulator's bf16 and half against the definition of their formats, written out slowly: a value is
-// (-1)^sign 2^(exponent - bias) (1 + mantissa / 2^bits), and rounding picks the nearest multiple of the unit
-// at hand, the even one of two.
+// Tests the simulator's bf16 and half against the definition of their formats: a value is
+// (-1)^sign 2^(exponent - bias) (1 + mantissa / 2^bits), and rounding picks the nearest multiple of the unit,
+// on a tie the even one.
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -76,7 +76,7 @@ template <class Rules> double rounded(double x) {
     return std::fabs(nearest) >= std::ldexp(1, Rules::bias + 1) ? std::copysign(INFINITY, x) : nearest;
 }
 
-// Equal as numbers, the sign of a zero included; any NaN is 0x7fff, as the device makes it.
+// Equal as numbers, with the sign of zero; every NaN is 0x7fff, as on the device.
 template <class Rules> void assert_is(typename Rules::type got, double expected) {
     const double value = value_of<Rules>(element_bits(got));
     if (std::isnan(expected))
@@ -111,7 +111,7 @@ template <class Rules> void test_every_value(void **) {
     }
 }
 
-// Half way between neighbours, and a float to either side: where rounding is decided.
+// Halfway between neighbours, and one float to either side: the cases where rounding changes.
 template <class Rules> void test_ties(void **) {
     const unsigned infinity = (2 * Rules::bias + 1) << Rules::mantissa_bits;
     for (unsigned bits = 0; bits < infinity; bits++) {
@@ -133,8 +133,8 @@ template <class Rules> void test_floats(void **) {
     }
 }
 
-// What kernels may count on, as with the toolkit's types: the size, that arrays of them in shared memory run
-// no constructor, that registers of two hold the low element in the low half.
+// What kernels rely on in the toolkit's types: their size; that arrays of them in shared memory run no
+// constructor; that a pair holds the low element in the low half.
 template <class T, class Pair> void check_type() {
     static_assert(sizeof(T) == 2 && alignof(T) == 2 && sizeof(Pair) == 4 && alignof(Pair) == 4, "");
     static_assert(std::is_trivial<T>::value && std::is_trivial<Pair>::value, "");

@@ -1,6 +1,6 @@
-// What a kernel computes in the simulator against the same thing computed plainly: its place in the grid,
-// barriers, shuffles, votes, atomics, shared memory; in order and with threads and blocks permuted. And the
-// one approximation that kernels ask for by name.
+// Tests what kernels compute in the simulator against plain computations: places in the grid, barriers,
+// shuffles, votes, atomics and shared memory, in order and with threads and blocks permuted; and
+// exp2_approximate.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -74,7 +74,7 @@ void arguments_are_copied_at_launch(void **) {
 
 // ---- barriers
 
-// A prefix sum in shared memory: two barriers a round.
+// A prefix sum in shared memory, with two barriers per round.
 __global__ void prefix_sum(int *x) {
     __shared__ int values[512];
     int i = int(threadIdx.x);
@@ -123,7 +123,7 @@ __global__ void shuffle_all(shuffled *out, int operand, int width, unsigned mask
     mine.narrow = __shfl_sync(mask, (unsigned short)value, operand, width);
 }
 
-// The lane that is read, by the programming guide's words.
+// The lane that is read, as the programming guide defines it.
 int source_of(const char *kind, int lane, int operand, int width) {
     int first = lane / width * width;
     switch (kind[0]) {
@@ -148,7 +148,7 @@ void shuffles_read_the_right_lane(void **) {
                 auto expect = [&](int i, const char *kind, int *value) {
                     int source = source_of(kind, i % 32, operand, width);
                     *value = (i / 32 * 32 + source) * 3 + 1;
-                    return mask >> source & 1; // what lies outside the mask is undefined
+                    return mask >> source & 1; // lanes outside the mask are undefined
                 };
                 for (int i = 0; i < 64; i++) {
                     int value;
@@ -205,7 +205,7 @@ void votes_are_counted(void **) {
     }
 }
 
-// Halves of a warp that go different ways, each with its own mask, and meet again.
+// Two halves of a warp that diverge, each with its own mask, and meet again.
 __global__ void halves(int *out) {
     int lane = int(threadIdx.x), sum = lane;
     if (lane < 16) {
@@ -294,7 +294,7 @@ void dynamic_shared_memory_up_to_the_limit(void **) {
 
 // ---- any order
 
-// What differs from thread to thread and from block to block, added up in an order that the seed decides.
+// Appends in an order that the seed decides.
 __global__ void append(int *list, int *n) {
     list[atomicAdd(n, 1)] = int(blockIdx.x * blockDim.x + threadIdx.x);
 }

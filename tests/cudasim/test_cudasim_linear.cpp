@@ -1,5 +1,5 @@
-// What kernels/cuda/linear.cu asks cuBLASLt for: which fusions run, that everything comes out the same
-// without them, and that measuring algorithms against each other changes no bit.
+// Tests how kernels/cuda/linear.cu uses cuBLASLt: which fusions run, that results are the same without them,
+// and that measuring algorithms changes no bit.
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
@@ -38,7 +38,7 @@ int close_gpu(void **) {
     return 0;
 }
 
-// A tensor on the device, `offset` elements past an address that is aligned to 256 bytes.
+// A tensor on the device, `offset` elements past a 256-byte aligned address.
 class tensor {
   public:
     tensor(enum dtype type, size_t n, uint32_t seed, size_t offset = 0)
@@ -110,7 +110,7 @@ class runs {
   public:
     explicit runs(int epilogue_of_interest)
         : epilogue(epilogue_of_interest), before(count()), all(count_all()) {}
-    // Since it was made: so many with this epilogue, so many with any.
+    // The number of products since its construction, with this epilogue and with any.
     void expect(int with_it, int with_any) const {
         assert_int_equal(count() - before, with_it);
         assert_int_equal(count_all() - all, with_any);
@@ -129,7 +129,7 @@ class runs {
 
 struct forward_args_of {
     bool bias, gelu, pre_gelu, residual;
-    int epilogue; // where GELU is fused
+    int epilogue; // expected where GELU is fused
 };
 
 void test_forward_fusions(void **) {
@@ -160,7 +160,7 @@ void test_forward_fusions(void **) {
             args.OC = args.out_stride = OC;
             args.gelu = call.gelu;
             args.type = args.out_type = type;
-            // In fp32 the library's GELU is not good enough.
+            // In fp32 the library's GELU is not used: its accuracy is not documented.
             bool fuses = type != DTYPE_F32 || !call.gelu;
             runs counted(fuses ? call.epilogue : int(CUBLASLT_EPILOGUE_DEFAULT));
             forward(args);
@@ -188,14 +188,15 @@ void test_backward_fusions(void **) {
         backward(args);
         bias_gradients.expect(1, 2);
         gelu_gradients.expect(type != DTYPE_F32, 2);
-        args.dx = args.dweight = nullptr; // then it is summed by itself
+        args.dx = args.dweight = nullptr; // then dbias is summed without a product
         runs none(CUBLASLT_EPILOGUE_BGRADB);
         backward(args);
         none.expect(0, 0);
     }
 }
 
-// Many rows, so that they are done in parts, the last one shorter: bit for bit what the fusion gives.
+// Enough rows that they are processed in several steps, the last one shorter. The bits are those of the
+// fusion.
 void test_parts(void **) {
     constexpr int rows = 1100, inputs = 8, outputs = 1024;
     for (enum dtype type : {DTYPE_BF16, DTYPE_F16}) {
@@ -225,9 +226,9 @@ void test_parts(void **) {
 
 // ---- measuring
 
-enum { LARGE = 512 }; // its cube is worth measuring
+enum { LARGE = 512 }; // m = n = k: large enough to be measured
 
-// What a product of that type gives on a device that was opened for it, and the algorithm that made it.
+// The result of a product of this type on a device opened for it, and the algorithm that ran.
 std::vector<char> large_product(enum dtype type, bool backwards, int *algorithm) {
     device_close(gpu);
     require(cuda_device_open(0, &gpu));
@@ -281,7 +282,7 @@ std::vector<char> expect_chosen(enum dtype type, bool backwards, unsigned in_ord
     return result;
 }
 
-// The fastest one wins among those of the first one's bits; those of other bits, faster still, do not.
+// The fastest algorithm with the first one's bits wins; faster ones with other bits do not.
 void test_measuring(void **) {
     constexpr unsigned slow = 40000, slower = 80000;
     std::vector<char> first = expect_chosen(DTYPE_BF16, false, slow, slower, CUDASIM_IN_ORDER);
@@ -291,9 +292,9 @@ void test_measuring(void **) {
     expect_chosen(DTYPE_BF16, true, slower, slow, CUDASIM_IN_BLOCKS); // a split sum is among the candidates
 }
 
-// Without memory to measure in, the first one it is.
+// Without memory for measuring, the first algorithm is used.
 void test_no_memory_for_measuring(void **) {
-    setenv("CUDASIM_MEMORY", "19M", 1); // enough for the tensors and the workspace, once
+    setenv("CUDASIM_MEMORY", "19M", 1); // enough for one copy of the tensors and the workspace
     expect_chosen(DTYPE_BF16, false, 1000, 0, CUDASIM_IN_ORDER);
     unsetenv("CUDASIM_MEMORY");
 }

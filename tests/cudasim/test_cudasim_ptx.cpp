@@ -1,6 +1,6 @@
-// The emulated instructions of kernels/cuda/ptx.cuh against NVIDIA's "Parallel Thread Execution ISA": where
-// each lane's elements are in the matrices, by the manual's formulas, which are written down here a second
-// time; when cp.async's bytes arrive; and that each misuse is found.
+// Tests the emulated instructions of kernels/cuda/ptx.cuh against NVIDIA's "Parallel Thread Execution ISA":
+// the places of each lane's elements in the matrices, by the manual's formulas, written out here a second
+// time; when the bytes of cp.async arrive; and that each misuse is found.
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -22,7 +22,7 @@ extern "C" {
 
 namespace {
 
-// ---- what the tests run on
+// ---- fixtures
 
 cudaStream_t stream;
 
@@ -77,7 +77,7 @@ cudaError_t run(void (*kernel)(Parameters...), unsigned blocks, unsigned threads
     return error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
 }
 
-// The kernel has a fault: it is found, and told in these words.
+// The kernel has a fault, and the finding contains these words.
 void assert_found(const char *words) {
     assert_int_not_equal(cudasim_findings(), 0);
     if (std::strstr(cudasim_last_finding(), words) == nullptr)
@@ -94,8 +94,8 @@ template <class T> uint16_t bits_of(float value) {
 
 // ---- mma.m16n8k16: "Matrix Fragments for mma.m16n8k16 with floating point type"
 
-// Loads the fragments from whole matrices element by element, where the manual says that they are: A is
-// [16, 16], B [16, 8], C and D [16, 8], all by rows; one product a block.
+// Loads the fragments from whole matrices, element by element, as the manual places them: A is [16, 16], B
+// [16, 8], C and D [16, 8], all row-major; one product per block.
 template <class T> __global__ void multiply(const uint16_t *a, const uint16_t *b, const float *c, float *d) {
     const unsigned group = threadIdx.x >> 2, in_group = threadIdx.x % 4;
     a += blockIdx.x * 256;
@@ -126,7 +126,7 @@ template <class T> __global__ void multiply(const uint16_t *a, const uint16_t *b
 }
 
 struct products {
-    std::vector<float> a, b, c; // n of each, one after the other
+    std::vector<float> a, b, c; // n matrices each, one after the other
 };
 
 template <class T> std::vector<float> multiply_on_device(const products &p) {
@@ -142,8 +142,8 @@ template <class T> std::vector<float> multiply_on_device(const products &p) {
     return device_d.read();
 }
 
-// Each place of A alone holds a 1, then each place of B, in one product a place; the other matrix and C hold
-// a number of its own in each place. So every element of D tells which elements made it.
+// One product for each place of A, then of B: that place alone holds a 1, while the other matrix and C hold a
+// different number in each place. So every element of D shows which elements it was computed from.
 template <class T> void test_mma_places(void **) {
     products p = {std::vector<float>((256 + 128) * 256), std::vector<float>((256 + 128) * 128),
                   std::vector<float>((256 + 128) * 128)};
@@ -168,7 +168,7 @@ template <class T> void test_mma_places(void **) {
             }
 }
 
-// Small whole numbers: every sum is exact, in whatever order.
+// Small integers: every sum is exact, in any order.
 template <class T> void test_mma_sums(void **) {
     products p;
     uint32_t seed = 1;
@@ -191,8 +191,8 @@ template <class T> void test_mma_sums(void **) {
     }
 }
 
-// Products are exact and sums are floats: nothing is rounded to 16 bits, subnormal multiplicands count, and
-// infinities and NaNs go where they should and nowhere else.
+// Products are exact and sums are floats: nothing is rounded to 16 bits, subnormal operands count, and
+// infinities and NaNs reach the elements they should and no others.
 template <class T> void test_mma_values(void **) {
     const float smallest = sizeof(T) == 2 && bits_of<T>(1) == 0x3c00 ? 0x1p-24f : 0x1p-133f;
     products p = {std::vector<float>(256), std::vector<float>(128), std::vector<float>(128)};
@@ -230,7 +230,7 @@ template <class T> void test_mma_values(void **) {
 
 // ---- ldmatrix
 
-constexpr unsigned row_stride = 24; // elements from row to row in shared memory: aligned, and not dense
+constexpr unsigned row_stride = 24; // elements between rows in shared memory: aligned, not dense
 
 __device__ void fill_shared(uint16_t *shared, unsigned n) {
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
@@ -323,9 +323,9 @@ template <class T, bool b_by_columns> void test_ldmatrix_feeds_mma(void **) {
 
 // ---- cp.async
 
-constexpr uint32_t not_yet = 0xffffffffu; // what a destination holds from cp.async until its bytes arrive
+constexpr uint32_t not_yet = 0xffffffffu; // the destination's content until the bytes of cp.async arrive
 
-// out[thread] holds the first word of the thread's destination at each stage: three groups under way, then at
+// out[thread] holds the first word of the thread's destination at each stage: three groups in flight, then at
 // most one, then none; then with a copy that was never committed, before and after a wait.
 __global__ void copy_in_groups(const uint4 *from, uint4 *out) {
     uint4 *shared = dynamic_shared<uint4>() + threadIdx.x * 4;
@@ -366,7 +366,7 @@ void assert_words(uint4 got, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
 
 void test_groups_arrive_in_order(void **) {
     if (cudasim_sees_accesses())
-        skip(); // looking at a destination too early is a finding there: test_read_before_wait
+        skip(); // reading a destination too early is a finding there: test_read_before_wait
     const unsigned n_threads = 48;
     const device_array<uint4> from(numbered(n_threads * 4)), out(n_threads * 5);
     assert_int_equal(run(copy_in_groups, 1, n_threads, n_threads * 64, from, out), cudaSuccess);
@@ -377,13 +377,13 @@ void test_groups_arrive_in_order(void **) {
         assert_words(stages[0], not_yet, not_yet, not_yet, 7);
         assert_words(stages[1], first, 0, not_yet, 7);
         assert_words(stages[2], first, 0, first + 8, 7);
-        assert_words(stages[3], first, 0, first + 8, not_yet); // no group, so no wait covers it
+        assert_words(stages[3], first, 0, first + 8, not_yet); // in no group, so no wait covers it
         assert_words(stages[4], first + 12, first + 13, first + 14, first + 15);
     }
 }
 
-// Two stages, a barrier, and each thread reads what its neighbour copied, as a kernel should; with zeros
-// beyond the n that are there, where the source is not read: nothing is allocated there.
+// Correct double buffering: two stages, a barrier, and each thread reads what its neighbour copied. Beyond n
+// elements it copies zeros without reading the source, where nothing is allocated.
 __global__ void copy_and_pass_on(const uint4 *from, uint4 *to, int n) {
     uint4 *shared = dynamic_shared<uint4>();
     const int n_threads = static_cast<int>(blockDim.x), thread = static_cast<int>(threadIdx.x);
@@ -416,7 +416,7 @@ void test_double_buffer(void **) {
     assert_int_equal(cudasim_findings(), 0);
 }
 
-// A source that changes under way is read as late as it may be.
+// A source that changes while the copy is in flight is read as late as allowed.
 __global__ void change_source(uint4 *from, uint4 *to) {
     uint4 *shared = dynamic_shared<uint4>();
     cp_async_16(shared, from, true);
@@ -443,7 +443,7 @@ __global__ void read_before_wait(const uint4 *from, uint4 *to) {
     cp_async_wait<0>();
 }
 
-// A barrier orders what has happened; the copy has not.
+// A barrier does not order a copy that is still in flight.
 __global__ void barrier_before_wait(const uint4 *from, uint4 *to) {
     uint4 *shared = dynamic_shared<uint4>();
     shared[threadIdx.x] = make_uint4(0, 0, 0, 0);
@@ -455,7 +455,7 @@ __global__ void barrier_before_wait(const uint4 *from, uint4 *to) {
     cp_async_wait<0>();
 }
 
-// Neither what was there nor what comes can be had; and where accesses are seen, it is told.
+// Reading early gives neither the old nor the new contents; in the race build it is a finding.
 void test_read_before_wait(void **) {
     const device_array<uint4> from(numbered(32)), to(32);
     for (auto kernel : {read_before_wait, barrier_before_wait}) {

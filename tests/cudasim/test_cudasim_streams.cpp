@@ -1,5 +1,5 @@
-// Streams, events and copies: what the rules promise holds for every seed of the reordering mode, and what
-// they do not promise is broken by some seed, so that a program that relies on it is found out.
+// Tests streams, events and copies: what CUDA's rules guarantee holds for every seed of the reordering mode,
+// and what they do not guarantee fails for some seed, so that programs relying on it are found.
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -60,7 +60,8 @@ void copy(cudaStream_t stream, void *to, const void *from) {
     assert_int_equal(cudaMemcpyAsync(to, from, N * sizeof(int), cudaMemcpyDefault, stream), cudaSuccess);
 }
 
-// How many seeds give what the program is meant to give; all of its work is over when it returns.
+// The number of seeds for which the program gives the intended result. All of its work is done when it
+// returns.
 unsigned n_right(const std::function<bool()> &program) {
     unsigned right = 0;
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
@@ -69,7 +70,7 @@ unsigned n_right(const std::function<bool()> &program) {
         cudaDeviceSynchronize();
     }
     cudasim_reorder(0);
-    assert_true(program()); // in issue order even a missing dependency does no harm
+    assert_true(program()); // in issue order a missing dependency does no harm
     return right;
 }
 
@@ -99,7 +100,7 @@ void one_stream_keeps_its_order(void **) {
     });
 }
 
-// A producer and a consumer on two streams, with the event between them or without.
+// A producer and a consumer on two streams, with or without an event between them.
 bool produce_and_consume(bool with_event) {
     test_stream producer, consumer;
     device_array<int> x(N);
@@ -122,7 +123,7 @@ void an_event_orders_two_streams(void **) {
     assert_sometimes_wrong([] { return produce_and_consume(false); });
 }
 
-// The memory is used again by another stream while the first may still read it.
+// Another stream reuses memory that the first may still read.
 bool use_again(bool with_event) {
     test_stream reader, writer;
     device_array<int> x(N);
@@ -145,7 +146,7 @@ void memory_is_used_again_after_an_event(void **) {
     assert_sometimes_wrong([] { return use_again(false); });
 }
 
-// An event stands for what was recorded when the wait was issued, not for a later recording.
+// A wait refers to the recording of the event when the wait was issued, not to a later one.
 void a_wait_is_for_the_recording_before_it(void **) {
     auto program = [](bool record_first) {
         test_stream first, second;
@@ -191,7 +192,7 @@ void events_carry_over_three_streams(void **) {
 
 // ---- the host and its memory
 
-// The host looks at, or overwrites, pinned memory; only a synchronisation makes that right.
+// The host reads or overwrites pinned memory, which is correct only after a synchronization.
 void pinned_memory_is_read_and_written_late(void **) {
     auto download = [](bool wait) {
         test_stream stream;
@@ -220,7 +221,7 @@ void pinned_memory_is_read_and_written_late(void **) {
     assert_always([=] { return download(true); });
     assert_int_equal(n_right([=] { return download(false); }), 0);
     assert_always([=] { return upload(true); });
-    // Without a wait it is right only where work happens at once.
+    // Without a wait the result is correct only where work runs immediately.
     assert_int_equal(n_right([=] { return upload(false); }), 0);
 }
 
@@ -344,7 +345,7 @@ void elapsed_time_is_measured(void **) {
 
 // ---- several threads of the host
 
-// Each thread's streams are its own; one event passes from each thread to the next.
+// Each host thread has its own streams; an event passes from each thread to the next.
 void threads_issue_work_at_once(void **) {
     for (unsigned seed = 0; seed <= 10; seed++) {
         cudasim_reorder(seed);

@@ -1,5 +1,5 @@
-// Instructions of a warp: lanes arrive one by one, the last one does the work for all. Semantics as in the
-// PTX manual (shfl.sync, vote.sync, redux.sync, match.sync, bar.warp.sync).
+// Instructions of a warp: lanes arrive one by one, and the last one does the work for all. Semantics follow
+// the PTX manual (shfl.sync, vote.sync, redux.sync, match.sync, bar.warp.sync).
 #include <algorithm>
 #include <cstring>
 
@@ -13,13 +13,13 @@ namespace cudasim {
 
 namespace {
 
-// Whether all lanes of the mask wait with this very instruction; a lane that waits with the same mask for
-// another one, or for the same one with other parameters, is a finding.
+// Whether all lanes of the mask wait in this instruction. A lane that waits with the same mask in another
+// instruction, or with other parameters, is a finding.
 bool all_agree(block_runner &r, const warp_state &w, const lane_wait &mine) {
     for (uint32_t lanes = mine.mask; lanes; lanes &= lanes - 1) {
         const lane_wait &other = w.waits[__builtin_ctz(lanes)];
         if (other.mask != mine.mask)
-            return false; // it must meet others first, and may come to this one then
+            return false; // it meets other lanes first, and may arrive here later
         if (other.what != mine.what && strcmp(other.what, mine.what)) {
             kernel_finding("divergent warp",
                            text("%s meets %s: %s", mine.what, other.what, who_waits(r).c_str()));

@@ -1,5 +1,5 @@
-// cuBLASLt for the host: found before the toolkit's header when the .cu files are built for the simulator.
-// The calls and values that the project uses; tests/cudasim/cublaslt.cpp holds their users to NVIDIA's rules.
+// The simulator's cublasLt.h, which comes before the toolkit's on the include path: the calls and values that
+// the project uses. tests/cudasim/cublaslt.cpp checks their use against NVIDIA's rules.
 #ifndef CUDASIM_CUBLASLT_H
 #define CUDASIM_CUBLASLT_H
 

@@ -1,5 +1,5 @@
-// The simulator's cuda_bf16.h: __nv_bfloat16 and __nv_bfloat162 under the toolkit's names and with its
-// rounding (to nearest, ties to even).
+// The simulator's cuda_bf16.h: __nv_bfloat16 and __nv_bfloat162 with the toolkit's names and rounding (to
+// nearest, ties to even).
 #ifndef ZERO_CUDASIM_CUDA_BF16_H
 #define ZERO_CUDASIM_CUDA_BF16_H
 

@@ -1,5 +1,5 @@
-// The simulator's cuda_fp16.h: __half and __half2 under the toolkit's names and with its rounding (to
-// nearest, ties to even; subnormals kept, infinity from 65520 on).
+// The simulator's cuda_fp16.h: __half and __half2 with the toolkit's names and rounding (to nearest, ties to
+// even; subnormals kept, infinity from 65520 on).
 #ifndef ZERO_CUDASIM_CUDA_FP16_H
 #define ZERO_CUDASIM_CUDA_FP16_H
 

@@ -1,5 +1,5 @@
-// The CUDA runtime for the host: found before the toolkit's header when the .cu files are built for the
-// simulator. tests/cudasim/README.md says what it covers.
+// The simulator's cuda_runtime.h, which comes before the toolkit's on the include path.
+// tests/cudasim/README.md describes what it covers.
 #ifndef CUDASIM_CUDA_RUNTIME_H
 #define CUDASIM_CUDA_RUNTIME_H
 

@@ -1,4 +1,4 @@
-// What tests ask the simulated cuBLASLt.
+// The simulated cuBLASLt's interface for tests.
 #ifndef CUDASIM_CUDASIM_CUBLASLT_H
 #define CUDASIM_CUDASIM_CUBLASLT_H
 
@@ -6,8 +6,9 @@
 extern "C" {
 #endif
 
-// The algorithms that it has, in the order in which its heuristic names them. IN_ORDER and IN_BLOCKS give the
-// same bits, the others their own. SPLIT needs workspace, and to be allowed partial sums in the compute type.
+// Its algorithms, in the order in which its heuristic lists them. IN_ORDER and IN_BLOCKS give the same bits;
+// each of the others gives different ones. SPLIT needs workspace, and a preference that allows partial sums
+// in the compute type.
 enum cudasim_algorithm {
     CUDASIM_IN_ORDER,
     CUDASIM_INTERLEAVED,
@@ -16,10 +17,10 @@ enum cudasim_algorithm {
     CUDASIM_ALGORITHMS,
 };
 
-// How many products were asked for so far with this epilogue (cublasLtEpilogue_t; 0: with any) and this
-// algorithm (-1: any).
+// The number of products issued so far with this epilogue (cublasLtEpilogue_t; 0: any) and algorithm (-1:
+// any).
 int cudasim_cublaslt_runs(int epilogue, int algorithm);
-// Makes every product by this algorithm take so much longer.
+// Makes every product by this algorithm take this much longer.
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds);
 
 #ifdef __cplusplus

@@ -1,8 +1,7 @@
-// What the simulator's cuda_bf16.h and cuda_fp16.h share: a 16-bit floating type and a pair of them, over a
-// format that names the raw struct and converts bits to and from float. Arithmetic is done in double and
-// rounded once to the format, as the device's instructions round; a NaN result is the device's, 0x7fff.
-// Trivial types, so that arrays of them in __shared__ memory need no constructor. Only what kernels use is
-// here: a missing name is an error of the compiler. Unlike nvcc, a * b + c is never fused.
+// What the simulator's cuda_bf16.h and cuda_fp16.h share: a 16-bit floating-point type and a pair of them.
+// The format parameter names the raw struct and converts bits to and from float; NaN becomes 0x7fff, as on a
+// device. The types are trivial, so arrays of them in __shared__ memory need no constructor. They have no
+// arithmetic: kernels compute in float.
 #ifndef ZERO_CUDASIM_FLOAT16_H
 #define ZERO_CUDASIM_FLOAT16_H
 
@@ -21,8 +20,8 @@ template <class To, class From> inline To bits_as(From from) {
     return to;
 }
 
-// The conversions are free of branches: the products and the casts of whole training runs go through them.
-// bfloat16 is the upper half of a float.
+// The conversions have no branches, because products and casts of whole training runs use them.
+// bfloat16: the upper half of a float.
 inline float bfloat16_decode(uint16_t bits) {
     return bits_as<float>(static_cast<uint32_t>(bits) << 16);
 }
@@ -33,8 +32,8 @@ inline uint16_t bfloat16_encode(float value) {
     return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded);
 }
 
-// Half: a sign, 5 bits of exponent (bias 15, a float's is 127) and 10 of mantissa. Subnormals count units of
-// 2^-24: beside the exponent of 2^-14 the mantissa has just that unit, and 2^-14 is too much.
+// Half: a sign, 5 bits of exponent (bias 15; a float's is 127) and 10 of mantissa. Subnormals are multiples
+// of 2^-24: with the exponent of 2^-14 the mantissa has that unit, and 2^-14 is then subtracted.
 inline float half_decode(uint16_t bits) {
     uint32_t magnitude = (bits & 0x7fffu) << 13;
     uint32_t normal = magnitude + (112u << 23);
@@ -44,7 +43,7 @@ inline float half_decode(uint16_t bits) {
     return bits_as<float>(value | (bits & 0x8000u) << 16);
 }
 
-// A float between 1/2 and 1 has the unit 2^-24, which is a subnormal half's: adding 1/2 rounds to it.
+// A float between 1/2 and 1 has the unit 2^-24, that of subnormal halves, so adding 1/2 rounds to it.
 inline uint16_t half_encode(float value) {
     uint32_t bits = bits_as<uint32_t>(value);
     uint32_t magnitude = bits & 0x7fffffffu;

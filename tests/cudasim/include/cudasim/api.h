@@ -1,5 +1,5 @@
-// The host's calls: devices, memory, streams, events and launches. Names, values and meanings are CUDA's;
-// what is not here the project does not use.
+// The host's calls: devices, memory, streams, events and launches. Names, values and meanings are CUDA's. It
+// has only what the project uses.
 #ifndef CUDASIM_API_H
 #define CUDASIM_API_H
 
@@ -127,7 +127,7 @@ struct cudaFuncAttributes {
     int preferredShmemCarveout;
 };
 
-struct cudaLaunchAttribute; // none is known here: a launch that names one is refused
+struct cudaLaunchAttribute; // none is supported: a launch with one fails
 struct cudaLaunchConfig_t {
     dim3 gridDim;
     dim3 blockDim;
@@ -165,7 +165,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream);
-// The forms without a stream run on the legacy default stream, which is refused.
+// The forms without a stream run on the legacy default stream: using it is a finding.
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *pointer, int value, size_t bytes);
 
@@ -186,7 +186,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 namespace cudasim {
 
-// Calls the kernel once, as one thread: the arguments are those that the launch packed.
+// Calls the kernel once, as one thread, with the arguments that the launch packed.
 using thread_call = void (*)(const void *kernel, const void *arguments);
 // The arguments are copied before it returns.
 cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_call call,

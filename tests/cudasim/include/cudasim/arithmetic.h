@@ -1,5 +1,5 @@
-// The device's arithmetic. Roundings that IEEE 754 fixes are exact; the fast approximations (__expf and the
-// like) are the host's own functions, which lie inside the errors that CUDA allows for them.
+// The device's arithmetic functions. Where IEEE 754 fixes the rounding, results are exact. __fdividef is the
+// host's division, which is within the error that CUDA allows.
 #ifndef CUDASIM_ARITHMETIC_H
 #define CUDASIM_ARITHMETIC_H
 
@@ -57,7 +57,7 @@ inline double __fma_rn(double a, double b, double c) {
     return std::fma(a, b, c);
 }
 
-// ---- functions that C does not have, and the fast ones
+// ---- approximations
 
 inline float __fdividef(float a, float b) {
     return a / b;

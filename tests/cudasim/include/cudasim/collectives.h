@@ -1,4 +1,4 @@
-// Where the device functions of kernel.h meet the runtime: whatever makes a thread wait for others.
+// The functions behind kernel.h in which a thread waits for others.
 #ifndef CUDASIM_COLLECTIVES_H
 #define CUDASIM_COLLECTIVES_H
 
@@ -8,11 +8,11 @@ namespace cudasim {
 
 // Waits for all threads of the block. file:line name the barrier in messages and distinguish barriers.
 void block_barrier(const char *file, int line);
-// Waits for the lanes of the mask and orders their accesses to memory.
+// Waits for the lanes of the mask and orders their memory accesses.
 void warp_barrier(unsigned mask);
 
 enum shuffle_kind { SHUFFLE_INDEX, SHUFFLE_UP, SHUFFLE_XOR };
-// A lane that reads one outside the mask gets all bits set: CUDA leaves that value undefined.
+// A lane that reads from a lane outside the mask gets all bits set; CUDA leaves that value undefined.
 uint64_t shuffle(shuffle_kind kind, unsigned mask, uint64_t bits, int operand, int width);
 
 // The lanes of the mask whose predicate is true.

@@ -1,5 +1,5 @@
-// What a kernel may call: its place in the grid, barriers, shuffles, votes, atomics, and the loads and stores
-// with a cache hint. Each means what the CUDA C++ programming guide says; the runtime does the waiting.
+// What a kernel may call: its place in the grid, barriers, shuffles, votes and atomics, as the CUDA C++
+// programming guide defines them.
 #ifndef CUDASIM_KERNEL_H
 #define CUDASIM_KERNEL_H
 
@@ -10,8 +10,8 @@
 #include "cudasim/collectives.h"
 #include "cudasim/vectors.h"
 
-// Constant for the running thread, so the compiler may keep them in registers across a barrier; the runtime
-// sets them when it switches to another thread.
+// Constant for the running thread, so the compiler may keep them in registers across a barrier. The runtime
+// sets them when it switches threads.
 extern "C" {
 extern __thread const uint3 threadIdx, blockIdx;
 extern __thread const dim3 blockDim, gridDim;
@@ -69,7 +69,7 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     return cudasim::warp_maximum(mask, value);
 }
 
-// ---- atomics: relaxed, as a device's are
+// ---- atomics, relaxed as on a device
 
 namespace cudasim {
 

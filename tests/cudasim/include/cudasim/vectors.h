@@ -1,5 +1,5 @@
-// CUDA's words for functions and variables, and its vector types with the sizes and alignments that they have
-// on a device. __shared__ is thread-local, since a block runs on one thread of the operating system.
+// CUDA's function and variable qualifiers, and its vector types with the sizes and alignments of a device.
+// __shared__ is thread-local, because a block runs on one thread of the operating system.
 #ifndef CUDASIM_VECTORS_H
 #define CUDASIM_VECTORS_H
 

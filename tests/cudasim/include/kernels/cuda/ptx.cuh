@@ -1,10 +1,10 @@
-// The simulator's stand-in for kernels/cuda/ptx.cuh, which it shadows on the include path: the same
-// functions, whose contracts are there, as plain C++ over cudasim.h.
+// The simulator's version of kernels/cuda/ptx.cuh, which it replaces on the include path: the same functions,
+// as C++ over cudasim.h. Their contracts are there.
 //
-// What differs from a GPU, within those contracts: mma's sums run over k in ascending order, each addition
-// rounded to float. cp.async's bytes arrive as late as they may, in the cp_async_wait that needs them, and
-// its source is read then; until then the destination holds ones in every bit (a NaN in any floating type),
-// so that neither what was there before nor what will come can be had by mistake.
+// Within those contracts it differs from a GPU as follows. mma adds over k in ascending order and rounds each
+// addition to float. cp.async copies as late as allowed, in the cp_async_wait that covers it, and reads its
+// source then; until then all bits of the destination are set (a NaN in every floating type), so a kernel
+// that reads too early sees neither the old nor the new contents.
 #ifndef ZERO_KERNELS_CUDA_PTX_CUH
 #define ZERO_KERNELS_CUDA_PTX_CUH
 
