@@ -1,9 +1,10 @@
-"""Checks and measures the CUDA backend on the GPU of this machine, and writes OUTPUT/gpu-NAME.md and .json. What
-scripts/gpu_check.sh runs once the program is built.
+"""Checks and measures the CUDA backend on this machine's GPU, and writes OUTPUT/gpu-NAME.md and .json.
+scripts/gpu_check.sh runs it after building the program.
 
-Three things are looked at: each operation against the reference in double, whole runs (the golden curves, resuming,
-ZeRO stages) by tests/cli/test_gpu.py, and the speed of one model beside the rate of the GPU's own matrix products,
-measured in the same minute.
+It checks three things:
+  - each operation, against the reference in double
+  - whole runs (golden curves, resuming, ZeRO stages), by tests/cli/test_gpu.py
+  - the speed of one model, relative to the rate of the GPU's matrix products measured in the same run
 """
 import argparse
 import json
@@ -18,10 +19,10 @@ import tempfile
 from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-NO_GPU = 77  # what test runners take for "skipped"
-WARMUP = 5   # steps that do not count: algorithms are chosen in the first
+NO_GPU = 77  # the exit code that test runners report as "skipped"
+WARMUP = 5   # steps that are not measured; the first chooses algorithms
 
-# What is trained for speed; --quick shows that all works, with a model that says nothing about a GPU.
+# The model that is measured. --quick uses one that is too small to measure a GPU.
 MEASURED = {'title': 'GPT-2 124M', 'layers': 12, 'heads': 12, 'width': 768, 'vocabulary': 50257, 'T': 1024,
             'batch': 16, 'steps': 50}
 QUICK = {'title': 'a model of 0.1M', 'layers': 2, 'heads': 2, 'width': 64, 'vocabulary': 257, 'T': 64, 'batch': 2,
@@ -32,20 +33,21 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='gpu_check.sh', description='Checks and measures the CUDA backend on the GPU of this machine.')
     parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build' / 'release', metavar='FOLDER',
-                        help='a build carried here, with train and tests/ in it (built when not named)')
-    parser.add_argument('--quick', action='store_true', help='a tiny model and no tests: whether all works')
-    parser.add_argument('--batch', type=int, metavar='N', help='sequences of a step of the measured model (16)')
+                        help='use this build (its train and tests/) instead of building one')
+    parser.add_argument('--quick', action='store_true',
+                        help='use a tiny model and skip the whole-run tests, to check the script itself')
+    parser.add_argument('--batch', type=int, metavar='N', help='sequences per step of the measured model (16)')
     parser.add_argument('--output', type=pathlib.Path, default=ROOT / 'benchmarks', metavar='FOLDER',
-                        help='where the report goes (benchmarks/)')
+                        help='folder for the report (benchmarks/)')
     arguments = parser.parse_args()
     for name in 'train', 'tests/ops/test_kernels_cuda':
         if not (arguments.build / name).exists():
-            parser.error(f'{arguments.build / name} is not there; build it with: make tests')
+            parser.error(f'{arguments.build / name} does not exist; build it with: make tests')
     return arguments
 
 
 def find_gpu(train):
-    """The description of the GPU, or None with what is missing said."""
+    """The description of the GPU, or None after printing what is missing."""
     out = subprocess.run([train, 'devices'], capture_output=True, text=True, check=True).stdout
     line = next(line for line in out.splitlines() if line.startswith('cuda'))
     description = line.partition(' ')[2].strip()
@@ -55,32 +57,32 @@ def find_gpu(train):
     return description
 
 
-# ---- right?
+# ---- correctness
 
 def check_operations(build):
-    """Name and outcome of each operation on the device."""
+    """{operation: outcome} on the device."""
     process = subprocess.run([build / 'tests' / 'ops' / 'test_kernels_cuda'], capture_output=True, text=True,
                              env=dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP'))
     found = re.findall(r'^(not ok|ok) \d+ - (?:cuda: )?(\S+)(.*)$', process.stdout, re.M)
     outcomes = {name: 'skipped' if 'SKIP' in rest else outcome for outcome, name, rest in found}
     if process.returncode != 0 or set(outcomes.values()) != {'ok'}:
         sys.stdout.write(process.stdout + process.stderr)
-        if set(outcomes.values()) <= {'ok'}: # it ended otherwise
+        if set(outcomes.values()) <= {'ok'}:  # the program itself failed
             outcomes['the end of the program'] = 'not ok'
     return outcomes
 
 
 def check_runs(build):
-    """The last lines of the tests of whole runs, and whether they passed."""
-    process = subprocess.run([sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--jobs', '1', '--train',
-                              build / 'train'], capture_output=True, text=True)  # one at a time: they measure its memory
+    """Whether the tests of whole runs passed, and the figures they printed."""
+    process = subprocess.run([sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--train', build / 'train'],
+                             capture_output=True, text=True)
     if process.returncode != 0:
         sys.stdout.write(process.stdout + process.stderr)
     figures = [line.strip() for line in process.stdout.splitlines() if 'within' in line]
     return process.returncode == 0, figures
 
 
-# ---- fast?
+# ---- speed
 
 def measure(train, model, folder):
     shard = folder / 'tokens.bin'
@@ -115,13 +117,13 @@ def write_report(arguments, gpu, operations, runs, model, figures):
     slug = re.sub(r'[^a-z0-9]+', '-', gpu.split(',')[1].strip().lower()).strip('-')
     wrong = [name for name, outcome in operations.items() if outcome != 'ok']
     lines = [f'# {gpu}', '', 'Written by `scripts/gpu_check.sh`' + (' with --quick' if arguments.quick else '') + '.', '']
-    lines.append(f'Operations against the reference in double: {len(operations) - len(wrong)} of {len(operations)} right'
-                 + (f'; wrong: {", ".join(wrong)}' if wrong else '') + '.')
+    lines.append(f'Operations against the reference in double: {len(operations) - len(wrong)} of {len(operations)} '
+                 'passed' + (f'; failed: {", ".join(wrong)}' if wrong else '') + '.')
     if runs:
-        lines += ['', 'Whole runs (`tests/cli/test_gpu.py`): ' + ('all right' if runs[0] else 'wrong') + '.', '']
+        lines += ['', 'Whole runs (`tests/cli/test_gpu.py`): ' + ('all passed' if runs[0] else 'failed') + '.', '']
         lines += [f'- {figure}' for figure in runs[1]]
     lines += ['', f'{model["title"]}, bf16, {model["batch"]} x {model["T"]}, medians of {figures["steps"]} steps:', '',
-              '| tokens/s | ms a step (slowest) | of the measured GEMM rate | GPU memory (planned) |',
+              '| tokens/s | ms per step (slowest) | of the measured GEMM rate | GPU memory (planned) |',
               '|---:|---:|---:|---:|',
               f'| {figures["tokens_per_s"]:,.0f} | {figures["step_ms"]:.1f} ({figures["slowest_ms"]:.1f}) | '
               f'{figures["mfu"]:.2f} | {figures["device_bytes"] / 2**20:,.0f} MiB '

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# For whoever has a GPU: are the CUDA kernels right on it, and how fast are they? Builds, runs every operation against
-# the reference, the golden curves and whole runs, then trains GPT-2 124M in bf16 at T = 1024 for 50 steps, and writes
-# benchmarks/gpu-NAME.md. Without a GPU it says so and ends with exit code 77; with 1 when something is wrong.
+# Checks the CUDA kernels on a real GPU and measures their speed. It builds the program, compares every operation with
+# the reference, runs the golden curves and whole runs, trains GPT-2 124M in bf16 at T = 1024 for 50 steps, and writes
+# benchmarks/gpu-NAME.md. Exit code: 77 without a GPU, 1 when a check fails.
 #
 # usage: scripts/gpu_check.sh [--build FOLDER] [--quick] [--output FOLDER]      all of them: --help
-#   --build FOLDER   a build carried here (its train and tests/), instead of building one
+#   --build FOLDER   use this build (its train and tests/) instead of building one
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 build=

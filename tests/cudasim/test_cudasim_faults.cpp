@@ -1,7 +1,6 @@
 // Tests each kind of fault with a program that has it, which must report it and exit with a failure, and the
-// same program without it, which must run clean. Each runs in its own process (this program with the fault's
-// name), because some faults end the process. Faults that only the sanitizers or the race build can find are
-// tested in those builds only.
+// same program without it, which must run clean. Each runs as a process (this program with the fault's name),
+// because some faults end it. A fault is tested in the builds that can find it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
