@@ -486,8 +486,10 @@ void replace(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, in
 void test_layouts_that_contradict(void **) {
     expect_wrong_question("op(A)'s columns and op(B)'s rows differ",
                           [](product &x) { replace(&x.a_layout, 24, 41, 24); });
-    expect_wrong_question("op(A) and D differ in their numbers of rows", [](product &x) { replace(&x.a_layout, 25, 40, 25); });
-    expect_wrong_question("op(B) and D differ in their numbers of columns", [](product &x) { replace(&x.b_layout, 40, 21, 40); });
+    expect_wrong_question("op(A) and D differ in their numbers of rows",
+                          [](product &x) { replace(&x.a_layout, 25, 40, 25); });
+    expect_wrong_question("op(B) and D differ in their numbers of columns",
+                          [](product &x) { replace(&x.b_layout, 40, 21, 40); });
     expect_wrong_question("C has not the shape", [](product &x) { replace(&x.c_layout, 24, 21, 24); });
     expect_wrong_question("leading dimension", [](product &x) { replace(&x.d_layout, 24, 20, 23); });
     expect_wrong_question("is not simulated",
