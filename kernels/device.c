@@ -1,7 +1,6 @@
-// Code shared by all devices: opening by name, and the optional functions of struct device.
+// Code shared by all devices: the optional functions of struct device. Backends use it, so it knows none of
+// them.
 #include "kernels/device.h"
-
-#include <string.h>
 
 #include "kernels/ops.h"
 
@@ -10,29 +9,6 @@ const char *operation_name(enum operation operation) {
     static const char *const names[N_OPERATIONS] = {OPERATIONS(OPERATION_TEXT)};
 #undef OPERATION_TEXT
     return names[operation];
-}
-
-static enum status open_cpu(int n_threads, int index, struct device **out) {
-    TRY(cpu_device_open(NULL, n_threads, out));
-    enum status status = cpu_device_bind_threads(*out, index);
-    if (status != STATUS_OK)
-        device_close(*out);
-    return status;
-}
-
-enum status device_open(const char *name, int n_threads, int index, struct device **out) {
-    if (strcmp(name, "cpu") == 0)
-        return open_cpu(n_threads, index, out);
-    if (strcmp(name, "cuda") == 0)
-        return cuda_device_open(index, out);
-    if (strcmp(name, "auto") != 0)
-        return FAIL(STATUS_UNSUPPORTED, "there is no device \"%s\"; device is \"auto\", \"cpu\" or \"cuda\"",
-                    name);
-    enum status status = cuda_device_open(index, out);
-    if (status != STATUS_UNSUPPORTED)
-        return status;
-    status_clear(); // no GPU: fall back to the CPU
-    return open_cpu(n_threads, index, out);
 }
 
 void device_close(struct device *device) {

@@ -5,9 +5,10 @@
   - Files form no circle: neither headers by their includes, nor source files by the functions that they call.
   - A folder has at most 25 modules (name.h with name.c) at one level.
 
-Calls are read from the object files of a build (nm). Without one, they are not checked, and a line says so.
+Calls are read from the object files of builds (nm). Without one, they are not checked, and a line says so.
 
-usage: scripts/check_layout.py [BUILD]      BUILD: a folder such as build/release
+usage: scripts/check_layout.py [BUILD ...]      BUILD: a folder such as build/release. Where nvcc is missing, name
+                                                build/cudasim too: it has the objects of the CUDA sources
 """
 import collections
 import os
@@ -47,10 +48,10 @@ def read_includes(files):
                     yield path, number, include.group(1)
 
 
-def read_calls(build):
-    """(caller, callee, symbol) between source files without suffix, from the objects below BUILD."""
+def read_calls(builds):
+    """(caller, callee, symbol) between source files without suffix, from the objects below the builds."""
     defined, undefined = {}, collections.defaultdict(set)
-    for folder, _, names in os.walk(build):
+    for build, folder, names in ((build, folder, names) for build in builds for folder, _, names in os.walk(build)):
         relative = os.path.relpath(folder, build)
         if relative.split(os.sep)[0] == "tests":
             continue
@@ -102,7 +103,7 @@ def circles(edges):
 
 
 def main():
-    build = sys.argv[1] if len(sys.argv) > 1 else None
+    builds = sys.argv[1:]
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
     sys.setrecursionlimit(10000)
     folders = read_folders()
@@ -118,10 +119,10 @@ def main():
             findings.append(f'{path}:{number}: {folder} may include only {allowed}: "{include}"')
         edges.setdefault((path, include), f"{path}:{number} includes {include}")
 
-    if build and os.path.isdir(build):
-        calls = list(read_calls(build))
+    if builds:
+        calls = list(read_calls(builds))
         if not calls:
-            findings.append(f"{build}: no object files to read calls from")
+            findings.append(f"{' '.join(builds)}: no object files to read calls from")
         for caller, callee, symbol in calls:
             edges.setdefault((caller, callee), f"{caller} uses {symbol} of {callee}")
     else:

@@ -30,8 +30,12 @@ else
   done < <(sources)
 fi
 
-# ---- include direction, circles, size of folders; calls too where the release build is there
-scripts/check_layout.py build/release || findings=1
+# ---- include direction, circles, size of folders; calls too, in the builds that are there
+builds=()
+for build in build/release build/cudasim; do
+  [ -d $build ] && builds+=($build)
+done
+scripts/check_layout.py "${builds[@]}" || findings=1
 
 # ---- length
 while read -r file; do

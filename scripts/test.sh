@@ -60,7 +60,6 @@ scripts/install.sh --corpus --tests || { echo "0 passed, 1 failed"; exit 1; }
 
 step "build with gcc, warnings as errors: make alone gives ./train" sh -c "rm -f train; make -j$jobs && test -x train"
 step "build the tests" make -j"$jobs" tests
-step "style, include direction, circles of includes and calls, file length" scripts/check_style.sh
 step "build with clang, warnings as errors" make -j"$jobs" CC=clang tests
 step "build with the address and undefined-behaviour sanitizers" make -j"$jobs" VARIANT=asan tests
 for variant in cudasim cudasim-asan cudasim-race; do
@@ -69,6 +68,7 @@ done
 if [ $full = yes ]; then
   step "build with the thread sanitizer" make -j"$jobs" VARIANT=tsan CC=clang tests
 fi
+step "style, include direction, circles of includes and calls, file length" scripts/check_style.sh
 step "registers and spills of the CUDA kernels" python3 scripts/cuda_resources.py build/release
 
 if [ $full = yes ]; then
