@@ -3,7 +3,6 @@ import json
 import math
 import os
 import re
-import shlex
 import shutil
 import struct
 import subprocess
@@ -111,24 +110,6 @@ class Text(CommandCase):
             self.assertEqual(len(shard), 1024 + 2 * count)
         out = self.run_train('inspect', next((self.folder / 'shards').glob('train*.bin'))).out
         self.assertIn(str(meta['train']['tokens']), out.replace(',', ''))
-
-    def test_the_five_lines_of_the_readme(self):
-        """The README's commands for your own text, with fewer steps."""
-        readme = (ROOT / 'README.md').read_text()
-        section = readme[readme.index('## Your own text'):]
-        lines = section[section.index('```') + 3:].split('```')[0].strip().splitlines()
-        self.assertEqual(len(lines), 5)
-        (self.folder / 'my.txt').write_text(''.join(f'{self.sentence}{i * i} {i ** 5 % 977}\n' for i in range(3000)))
-        (self.folder / 'configs').symlink_to(ROOT / 'configs')
-        for line in lines:
-            words = shlex.split(line)
-            self.assertEqual(words[0], './train')
-            if words[1].endswith('.json'):
-                words += ['train.max_steps=3', 'scheduler.warmup_steps=1', 'train.eval_steps=1']
-            if '--vocab-size' in words:
-                words[words.index('--vocab-size') + 1] = '400'
-            out = self.run_train(*words[1:]).out
-        self.assertTrue(out.startswith('Once upon a time'))
 
     def test_tokenizer_that_is_none(self):
         (self.folder / 'bad.tiktoken').write_text('IQ== 0\nnot base64\n')

@@ -462,7 +462,7 @@ class Fitting(GpuCase):
     def test_a_run_that_does_not_fit_is_told_what_would(self):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'})
         run = self.refuses(config, code=1, says=('it would fit', ' with '), environment={'CUDASIM_MEMORY': '1200K'})
-        words = run.error.split('a rank) with ')[1].split()
+        words = run.error.split('per rank) with ')[1].split()
         self.run_train(config, *words, environment={'CUDASIM_MEMORY': '1200K'})
 
 
