@@ -150,12 +150,12 @@ int params_find(const struct params *params, const char *name) {
     return -1;
 }
 
-struct param_range params_unit(const struct params *params, int unit) {
+struct param_span params_unit(const struct params *params, int unit) {
     const struct param_unit *u = &params->units[unit];
-    return (struct param_range){u->first_param, u->n_params, 0, u->elements};
+    return (struct param_span){u->first_param, u->n_params, 0, u->elements};
 }
 
-struct param_range params_group(const struct params *params, int unit, enum block_group group) {
+struct param_span params_group(const struct params *params, int unit, enum block_group group) {
     static const int first[N_BLOCK_GROUPS + 1] = {[GROUP_QKV] = PARAM_LN1_WEIGHT,
                                                   [GROUP_ATTN_PROJ] = PARAM_ATTN_PROJ_WEIGHT,
                                                   [GROUP_FC] = PARAM_LN2_WEIGHT,
@@ -163,11 +163,11 @@ struct param_range params_group(const struct params *params, int unit, enum bloc
                                                   [N_BLOCK_GROUPS] = N_BLOCK_PARAMS};
     const struct param_unit *u = &params->units[unit];
     const struct param *table = &params->params[u->first_param];
-    return (struct param_range){.first_param = u->first_param + first[group],
-                                .n_params = first[group + 1] - first[group],
-                                .begin = table[first[group]].offset,
-                                .end = first[group + 1] < N_BLOCK_PARAMS ? table[first[group + 1]].offset
-                                                                         : u->elements};
+    return (struct param_span){.first_param = u->first_param + first[group],
+                               .n_params = first[group + 1] - first[group],
+                               .begin = table[first[group]].offset,
+                               .end = first[group + 1] < N_BLOCK_PARAMS ? table[first[group + 1]].offset
+                                                                        : u->elements};
 }
 
 static float initial_value(const struct param *param, uint64_t seed, int index, size_t element) {

@@ -74,7 +74,7 @@ struct param_unit {
 
 // Consecutive tensors of one unit, and the span of elements that they fill: [begin, end) within the unit,
 // padding included.
-struct param_range {
+struct param_span {
     int first_param, n_params;
     size_t begin, end;
 };
@@ -95,8 +95,8 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
 void params_free(struct params *params);
 // The index of the tensor with this Hugging Face name (with or without "transformer."), or -1.
 int params_find(const struct params *params, const char *name);
-struct param_range params_unit(const struct params *params, int unit); // the whole unit
-struct param_range params_group(const struct params *params, int unit, enum block_group group); // of a block
+struct param_span params_unit(const struct params *params, int unit); // the whole unit
+struct param_span params_group(const struct params *params, int unit, enum block_group group); // of a block
 
 // Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. They are
 // a pure function of (seed, tensor, element), so any rank can initialize any span.

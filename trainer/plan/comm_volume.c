@@ -13,8 +13,8 @@ struct fetch_elements {
 
 static void add_elements(const struct model_states *state, const struct fetch *fetch, size_t begin,
                          size_t end, struct fetch_elements *sum) {
-    size_t from = begin > fetch->range.begin ? begin : fetch->range.begin;
-    size_t to = end < fetch->range.end ? end : fetch->range.end;
+    size_t from = begin > fetch->span.begin ? begin : fetch->span.begin;
+    size_t to = end < fetch->span.end ? end : fetch->span.end;
     for (struct param_overlap it = {0}; params_next_overlap(state->params, fetch->unit, from, to, &it);) {
         bool persists = state->params->params[it.param].elements < state->options.persistence_threshold;
         *(persists ? &sum->persistent : &sum->fetched) += it.end - it.begin;
@@ -31,7 +31,7 @@ static struct fetch_elements elements_of_rank(const struct model_states *state, 
 
 static struct fetch_elements elements_of_all(const struct model_states *state, const struct fetch *fetch) {
     struct fetch_elements sum = {0};
-    add_elements(state, fetch, fetch->range.begin, fetch->range.end, &sum);
+    add_elements(state, fetch, fetch->span.begin, fetch->span.end, &sum);
     return sum;
 }
 
@@ -57,8 +57,8 @@ static void add_reductions(const struct model_states *state, uint64_t n_micro, s
     uint64_t times = stage_reduces_to_shard(options) ? n_micro : 1, calls = 0;
     size_t owned = state->partition.rank_elements[state->rank];
     for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
-        struct param_range range = gradients->reductions[i].range;
-        calls += buckets_count(range.end - range.begin, options->reduce_bucket);
+        struct param_span span = gradients->reductions[i].span;
+        calls += buckets_count(span.end - span.begin, options->reduce_bucket);
     }
     if (options->stage < 2)
         calls = buckets_count(params->n_elements, options->reduce_bucket);

@@ -48,11 +48,12 @@ static inline bool stage_by_group(const struct stage_options *options, const str
            params->units[unit].elements > options->max_live / 2;
 }
 // What is gathered, or reduced, at once: the unit, or one of its groups.
-static inline int stage_n_ranges(const struct stage_options *options, const struct params *params, int unit) {
+static inline int stage_n_param_spans(const struct stage_options *options, const struct params *params,
+                                      int unit) {
     return stage_by_group(options, params, unit) ? N_BLOCK_GROUPS : 1;
 }
-static inline struct param_range stage_range(const struct stage_options *options, const struct params *params,
-                                             int unit, int i) {
+static inline struct param_span stage_param_span(const struct stage_options *options,
+                                                 const struct params *params, int unit, int i) {
     return stage_by_group(options, params, unit) ? params_group(params, unit, (enum block_group)i)
                                                  : params_unit(params, unit);
 }

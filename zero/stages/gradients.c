@@ -45,9 +45,9 @@ static enum status list_reductions(struct gradients *gradients) {
         return FAIL(STATUS_FAILED, "out of memory for the reductions of %d units", params->n_units);
     for (int unit = 0; unit < params->n_units; unit++) {
         gradients->first_reduction[unit] = n;
-        for (int i = 0; i < stage_n_ranges(gradients->options, params, unit); i++)
-            gradients->reductions[n++] =
-                (struct reduction){.unit = unit, .range = stage_range(gradients->options, params, unit, i)};
+        for (int i = 0; i < stage_n_param_spans(gradients->options, params, unit); i++)
+            gradients->reductions[n++] = (struct reduction){
+                .unit = unit, .span = stage_param_span(gradients->options, params, unit, i)};
     }
     gradients->first_reduction[params->n_units] = n;
     return STATUS_OK;
@@ -56,8 +56,8 @@ static enum status list_reductions(struct gradients *gradients) {
 static enum status build_reduction_buckets(struct gradients *gradients, struct reduction *reduction) {
     reduction->buckets = &reduction->own_buckets;
     buckets_init(&reduction->own_buckets, gradients->options->reduce_bucket);
-    TRY(buckets_add(&reduction->own_buckets, gradients->partition, reduction->unit, reduction->range.begin,
-                    reduction->range.end, BUFFER_AT(0 - reduction->range.begin), BUFFER_UNIT_SHARD));
+    TRY(buckets_add(&reduction->own_buckets, gradients->partition, reduction->unit, reduction->span.begin,
+                    reduction->span.end, BUFFER_AT(0 - reduction->span.begin), BUFFER_UNIT_SHARD));
     return buckets_finish(&reduction->own_buckets);
 }
 
@@ -98,8 +98,8 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
     const struct params *params = gradients->params;
     size_t largest = 0;
     for (int r = 1; r < gradients->first_reduction[params->n_units]; r++) {
-        struct param_range range = gradients->reductions[r].range;
-        largest = range.end - range.begin > largest ? range.end - range.begin : largest;
+        struct param_span span = gradients->reductions[r].span;
+        largest = span.end - span.begin > largest ? span.end - span.begin : largest;
     }
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
     gradients->embeddings.reduction = -1;
@@ -171,18 +171,18 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
 }
 
 // Zeroes the gradients that are only ever added to: all but those of weights, which a matrix product writes
-// first with beta = 0. data: the buffer of the range.
-static enum status clear_range(struct gradients *gradients, struct stream *stream, struct param_range range,
-                               float *data) {
-    size_t done = range.begin;
-    for (int i = range.first_param; i < range.first_param + range.n_params; i++) {
+// first with beta = 0. data: the buffer of the span.
+static enum status clear_span(struct gradients *gradients, struct stream *stream, struct param_span span,
+                              float *data) {
+    size_t done = span.begin;
+    for (int i = span.first_param; i < span.first_param + span.n_params; i++) {
         const struct param *param = &gradients->params->params[i];
         if (!param->gemm_gradient)
             continue;
-        TRY(clear(gradients, stream, data + (done - range.begin), param->offset - done));
+        TRY(clear(gradients, stream, data + (done - span.begin), param->offset - done));
         done = param->offset + param->elements;
     }
-    return clear(gradients, stream, data + (done - range.begin), range.end - done);
+    return clear(gradients, stream, data + (done - span.begin), span.end - done);
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -197,8 +197,8 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
         return STATUS_OK;
     TRY(comm_wait_all(gradients->comm)); // reductions of the previous micro-batch may still read the buffer
     for (int unit = 0; unit < gradients->params->n_units; unit++)
-        TRY(clear_range(gradients, stream, params_unit(gradients->params, unit),
-                        gradients->whole + gradients->params->units[unit].offset));
+        TRY(clear_span(gradients, stream, params_unit(gradients->params, unit),
+                       gradients->whole + gradients->params->units[unit].offset));
     return STATUS_OK;
 }
 
@@ -232,12 +232,12 @@ static enum status acquire_buffer(struct gradients *gradients, struct stream *st
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     if (!buffer)
         buffer = free_buffer(gradients);
-    *out = (void *)((uintptr_t)buffer->data - reduction->range.begin * sizeof(float));
+    *out = (void *)((uintptr_t)buffer->data - reduction->span.begin * sizeof(float));
     if (buffer->reduction == index) // the embeddings, at the end of backward
         return STATUS_OK;
     buffer->reduction = index;
     TRY(comm_wait(gradients->comm, stream, buffer->work));
-    return clear_range(gradients, stream, reduction->range, buffer->data);
+    return clear_span(gradients, stream, reduction->span, buffer->data);
 }
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
@@ -285,8 +285,8 @@ static enum status reduce_full_buckets(struct gradients *gradients, struct strea
 }
 
 // Stages 2 and 3: reduces into this rank's unit shard, in the shard or in offload's staging buffer.
-static enum status reduce_range(struct gradients *gradients, struct stream *stream, int index,
-                                comm_work *work) {
+static enum status reduce_span(struct gradients *gradients, struct stream *stream, int index,
+                               comm_work *work) {
     const struct reduction *reduction = &gradients->reductions[index];
     const struct stage_spans *owned = gradients->owned;
     struct gradient_buffer *buffer = buffer_of(gradients, index);
@@ -308,15 +308,15 @@ enum status gradients_ready(struct gradients *gradients, struct stream *stream, 
     if (has_all(gradients))
         return reduce_full_buckets(gradients, stream, unit);
     if (!by_group(gradients, unit))
-        TRY(reduce_range(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
+        TRY(reduce_span(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
     return offload_reduced(gradients->offload, stream, unit, gradients->latest);
 }
 
 enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
                                   enum block_group group) {
     return by_group(gradients, unit)
-               ? reduce_range(gradients, stream, gradients->first_reduction[unit] + (int)group,
-                              &gradients->latest)
+               ? reduce_span(gradients, stream, gradients->first_reduction[unit] + (int)group,
+                             &gradients->latest)
                : STATUS_OK;
 }
 

@@ -24,7 +24,7 @@
 // Stages 2 and 3: gradients that are reduced together, those of a unit or of one group.
 struct reduction {
     int unit;
-    struct param_range range;
+    struct param_span span;
     struct buckets own_buckets;    // from the buffer to the owners' unit shards
     const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
 };

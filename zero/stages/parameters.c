@@ -66,7 +66,7 @@ static struct gather_slot *free_slot(struct parameters *parameters, const struct
         return parameters->slots[2].fetch < 0 ? &parameters->slots[2] : NULL;
     for (int i = 1; i >= 0; i--)
         if (parameters->slots[i].fetch < 0 &&
-            parameters->slots[i].elements >= fetch->range.end - fetch->range.begin)
+            parameters->slots[i].elements >= fetch->span.end - fetch->span.begin)
             return &parameters->slots[i];
     return NULL;
 }
@@ -75,12 +75,12 @@ static struct gather_slot *free_slot(struct parameters *parameters, const struct
 // others.
 //   base   of the persistent tensors, or (for the others) the address of the unit's element 0
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
-                                struct param_range range, bool persistent, void *base) {
+                                struct param_span wanted, bool persistent, void *base) {
     const struct stage_spans *owned = parameters->owned;
     for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
         const struct stage_span *span = &owned->spans[k];
-        size_t first = span->begin > range.begin ? span->begin : range.begin;
-        size_t last = span->end < range.end ? span->end : range.end;
+        size_t first = span->begin > wanted.begin ? span->begin : wanted.begin;
+        size_t last = span->end < wanted.end ? span->end : wanted.end;
         for (struct param_overlap it = {0};
              params_next_overlap(parameters->params, unit, first, last, &it);) {
             size_t offset = parameters->persistent_offset[it.param];
@@ -112,8 +112,8 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
     parameters->n_fetches++;
     if (parameters->options->offload_param) {
         TRY(offload_upload_stream(parameters->offload, stream, &stream));
-        TRY(load_tensors(parameters, stream, fetch->unit, fetch->range, false,
-                         at(parameters, slot->data, 0 - fetch->range.begin)));
+        TRY(load_tensors(parameters, stream, fetch->unit, fetch->span, false,
+                         at(parameters, slot->data, 0 - fetch->span.begin)));
         TRY(event_record(&slot->loaded, stream));
         from = slot->data;
     }
@@ -129,12 +129,12 @@ static enum status finish_fetch(struct parameters *parameters, struct stream *st
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
     TRY(event_wait(&slot->loaded, stream));
-    for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
+    for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         size_t offset = parameters->persistent_offset[i];
         if (offset != NOT_PERSISTENT)
             TRY(parameters->device->copy(stream,
-                                         at(parameters, slot->data, param->offset - fetch->range.begin),
+                                         at(parameters, slot->data, param->offset - fetch->span.begin),
                                          at(parameters, parameters->persistent, offset),
                                          param->elements * dtype_size(parameters->type)));
     }
@@ -168,8 +168,8 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
     const struct fetch *wanted = &parameters->fetches[index];
     parameters->ahead = next.unit < 0 ? -1 : fetch_of(parameters, next.unit, next.group);
     if (wanted->persists) {
-        size_t offset = parameters->persistent_offset[wanted->range.first_param];
-        *out = at(parameters, parameters->persistent, offset - wanted->range.begin);
+        size_t offset = parameters->persistent_offset[wanted->span.first_param];
+        *out = at(parameters, parameters->persistent, offset - wanted->span.begin);
         return fetch_ahead(parameters, stream);
     }
     struct gather_slot *slot = slot_of(parameters, index);
@@ -180,7 +180,7 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
     }
     slot->in_use = true;
     TRY(finish_fetch(parameters, stream, slot));
-    *out = at(parameters, slot->data, 0 - wanted->range.begin);
+    *out = at(parameters, slot->data, 0 - wanted->span.begin);
     return fetch_ahead(parameters, stream);
 }
 

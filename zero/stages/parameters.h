@@ -27,7 +27,7 @@
 // Stage 3: what is gathered, and freed, together: a unit or one group of its tensors.
 struct fetch {
     int unit;
-    struct param_range range;
+    struct param_span span;
     bool persists;                 // all its tensors are persistent: nothing to gather
     struct buckets own_buckets;    // of the other tensors, from the owners' unit shards
     const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike

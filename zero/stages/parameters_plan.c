@@ -28,13 +28,14 @@ static void list_fetches(struct parameters *parameters) {
     int n = 0;
     for (int unit = 0; unit < params->n_units; unit++) {
         parameters->first_fetch[unit] = n;
-        for (int i = 0; i < stage_n_ranges(parameters->options, params, unit); i++) {
+        for (int i = 0; i < stage_n_param_spans(parameters->options, params, unit); i++) {
             struct fetch *fetch = &parameters->fetches[n++];
-            *fetch = (struct fetch){
-                .unit = unit, .range = stage_range(parameters->options, params, unit, i), .persists = true};
-            for (int k = 0; k < fetch->range.n_params; k++)
+            *fetch = (struct fetch){.unit = unit,
+                                    .span = stage_param_span(parameters->options, params, unit, i),
+                                    .persists = true};
+            for (int k = 0; k < fetch->span.n_params; k++)
                 fetch->persists =
-                    fetch->persists && persists(parameters, &params->params[fetch->range.first_param + k]);
+                    fetch->persists && persists(parameters, &params->params[fetch->span.first_param + k]);
         }
     }
     parameters->first_fetch[params->n_units] = n;
@@ -43,11 +44,11 @@ static void list_fetches(struct parameters *parameters) {
 // Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
 // list has thousands of spans.
 static enum status build_fetch_buckets(struct parameters *parameters, struct fetch *fetch) {
-    struct buffer_layout slot = BUFFER_AT(0 - fetch->range.begin);
+    struct buffer_layout slot = BUFFER_AT(0 - fetch->span.begin);
     struct buffer_layout from = parameters->options->offload_param ? slot : BUFFER_UNIT_SHARD;
     fetch->buckets = &fetch->own_buckets;
     buckets_init(&fetch->own_buckets, parameters->options->allgather_bucket);
-    for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++) {
+    for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         if (parameters->persistent_offset[i] == NOT_PERSISTENT)
             TRY(buckets_add(&fetch->own_buckets, parameters->partition, fetch->unit, param->offset,
@@ -106,7 +107,7 @@ static enum status add_slots(struct parameters *parameters, struct region_table 
     size_t sizes[N_SLOTS] = {0};
     for (int f = 0; f < parameters->first_fetch[final + 1]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
-        size_t n = fetch->persists ? 0 : fetch->range.end - fetch->range.begin;
+        size_t n = fetch->persists ? 0 : fetch->span.end - fetch->span.begin;
         if (fetch->unit == final)
             sizes[2] = n;
         else if (n > sizes[0]) {

@@ -180,12 +180,12 @@ static enum status lend_group(void *context, struct stream *stream, int unit, en
     assert_true(lender->n_lent++ < MOST_HELD);
     lender->uses[unit][group]++;
     size_t size = dtype_size(lender->model->options.type);
-    struct param_range range = params_group(params, unit, group);
+    struct param_span span = params_group(params, unit, group);
     char *loan = malloc(params->units[unit].elements * size);
     assert_non_null(loan);
     memset(loan, 0xff, params->units[unit].elements * size);
-    memcpy(loan + range.begin * size, (const char *)whole.params + range.begin * size,
-           (range.end - range.begin) * size);
+    memcpy(loan + span.begin * size, (const char *)whole.params + span.begin * size,
+           (span.end - span.begin) * size);
     view->params = lender->loans[unit][group] = loan;
     return STATUS_OK;
 }
@@ -194,14 +194,14 @@ static enum status take_group_back(void *context, struct stream *stream, int uni
                                    enum gpt_pass pass) {
     struct group_lender *lender = context;
     const struct params *params = &lender->model->params;
-    struct param_range range = params_group(params, unit, group);
+    struct param_span span = params_group(params, unit, group);
     (void)stream;
     if (pass != GPT_FORWARD) {
         size_t size = dtype_size(lender->model->state);
-        size_t begin = (params->units[unit].offset + range.begin) * size;
+        size_t begin = (params->units[unit].offset + span.begin) * size;
         memcpy((char *)lender->ready + begin,
                (char *)whole_data(lender->model, lender->model->grad_region) + begin,
-               (range.end - range.begin) * size);
+               (span.end - span.begin) * size);
     }
     if (pass != GPT_BACKWARD_GRADS) {
         memset(lender->loans[unit][group], 0xff,

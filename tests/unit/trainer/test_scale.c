@@ -77,7 +77,7 @@ static struct lists check_lists(const struct model_states *state) {
     for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
         size_t elements = 0;
-        for (int i = fetch->range.first_param; i < fetch->range.first_param + fetch->range.n_params; i++)
+        for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++)
             if (parameters->persistent_offset[i] == NOT_PERSISTENT)
                 elements += params->params[i].elements;
         check_calls(state, fetch->buckets, fetch->unit, elements, false);
@@ -86,7 +86,7 @@ static struct lists check_lists(const struct model_states *state) {
     }
     for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
         const struct reduction *reduction = &gradients->reductions[r];
-        check_calls(state, reduction->buckets, reduction->unit, reduction->range.end - reduction->range.begin,
+        check_calls(state, reduction->buckets, reduction->unit, reduction->span.end - reduction->span.begin,
                     true);
         lists.n_spans += spans_of(&reduction->own_buckets);
         lists.n_unshared += spans_of(reduction->buckets);
