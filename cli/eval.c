@@ -130,7 +130,7 @@ static void report(const struct totals *totals) {
 
 static enum status check_place(const struct evaluation *evaluation, enum region_place place, size_t more) {
     const struct session *session = evaluation->session;
-    size_t wanted = memory_bytes(&session->memory, place) + more, available;
+    size_t wanted = region_memory_bytes(&session->memory, place) + more, available;
     char needed[32], there[32];
     if (place == REGION_HOST)
         available = memory_available_bytes();

@@ -24,7 +24,7 @@ enum status session_open(struct session *session, const struct session_options *
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
     session->unsharded = (struct unsharded){.params = &session->params, .type = session->type};
     session->hooks = unsharded_hooks(&session->unsharded);
-    memory_init(&session->memory, session->device);
+    region_memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
                       session->params.n_elements, &session->span_region, "params");
 }
@@ -53,7 +53,7 @@ enum status session_load(struct session *session) {
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &chunk, "bounce"));
     TRY(region_add(table, REGION_DATA, session->device->place, DTYPE_F32, CHECKPOINT_CHUNK, &staged,
                    "staged"));
-    TRY(memory_allocate(&session->memory));
+    TRY(region_memory_allocate(&session->memory));
     session->span = region_data(table, session->span_region);
     session->unsharded.weights = session->span;
     for (int unit = 0; unit < session->params.n_units; unit++)
@@ -64,7 +64,7 @@ enum status session_load(struct session *session) {
 
 void session_close(struct session *session) {
     if (session->device) {
-        memory_free(&session->memory);
+        region_memory_free(&session->memory);
         stream_free(&session->stream);
         device_close(session->device);
     }

@@ -5,7 +5,7 @@
 
 #include "data/tokenizer.h"
 #include "infer/weights.h"
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 #include "model/gpt.h"
 #include "model/unsharded.h"
 
@@ -15,7 +15,7 @@ struct session {
     struct device *device;
     struct stream stream;
     enum dtype type;
-    struct memory memory;
+    struct region_memory memory;
     struct tokenizer *tokenizer; // NULL: none was given or recorded with the checkpoint
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`

@@ -119,7 +119,7 @@ static enum status open_devices(struct trainer *trainer) {
     if (trainer->device->place == REGION_DEVICE)
         TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
     TRY(stream_init(&trainer->stream, trainer->device));
-    memory_init(&trainer->memory, trainer->device);
+    region_memory_init(&trainer->memory, trainer->device);
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
 }
 
@@ -188,7 +188,7 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
         available = memory_available_bytes() / (size_t)comm->local_world;
     else
         TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
-    const struct memory_need mine = {memory_bytes(&trainer->memory, place), available,
+    const struct memory_need mine = {region_memory_bytes(&trainer->memory, place), available,
                                      (uint64_t)comm->local_world};
     struct memory_need *all = calloc((size_t)comm->world, sizeof mine);
     if (!all)
@@ -247,7 +247,7 @@ static enum status make_model(struct trainer *trainer) {
     trainer->program_bytes =
         metrics_resident_memory() - engine_links_bytes(&options) -
         (options.device->place == REGION_HOST ? comm_sums_bytes(options.world, REGION_HOST) : 0);
-    TRY(trainer_agree(trainer, memory_allocate(&trainer->memory)));
+    TRY(trainer_agree(trainer, region_memory_allocate(&trainer->memory)));
     enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
                                      trainer->host_device ? trainer->host_device : trainer->device);
     return trainer_agree(trainer, status);
@@ -392,7 +392,7 @@ void trainer_free(struct trainer *trainer) {
     profiler_free(&trainer->profiler);
     engine_free(&trainer->engine);
     if (trainer->device) {
-        memory_free(&trainer->memory);
+        region_memory_free(&trainer->memory);
         stream_free(&trainer->stream);
         device_close(trainer->device);
     }

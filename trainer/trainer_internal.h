@@ -6,7 +6,7 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "infer/weights.h"
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 #include "trainer/metrics.h"
 #include "trainer/plan/plan.h"
 #include "trainer/profile/profiler.h"
@@ -27,7 +27,7 @@ struct trainer {
     struct stream stream;
     enum dtype type;
     struct params params;
-    struct memory memory;
+    struct region_memory memory;
     struct engine engine;
     struct comm_volume volume;
     size_t program_bytes; // resident before the run's memory was allocated: the program and its libraries

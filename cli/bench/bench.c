@@ -14,7 +14,7 @@
 #include "cli/bench/requests.h"
 #include "cli/commands.h"
 #include "kernels/cost.h"
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 
 static const char *device_name = "auto", *generate_config = NULL;
 static int64_t threads = 0, optimizer_elements = 0;
@@ -37,7 +37,7 @@ static const struct arg flags[] = {
 
 struct machine_bench {
     struct operation_bench operations;
-    struct memory memory;
+    struct region_memory memory;
     size_t buffer_bytes;                // of each of operations.buffers
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s
@@ -129,7 +129,7 @@ static enum status prepare(struct machine_bench *bench) {
     TRY(size_workspace(operations));
     TRY(region_add(table, REGION_WORKSPACE, place, DTYPE_U8, operations->workspace_bytes, &workspace,
                    "operations"));
-    TRY(memory_allocate(&bench->memory));
+    TRY(region_memory_allocate(&bench->memory));
     for (int i = 0; i < N_BENCH_BUFFERS; i++)
         operations->buffers[i] = region_data(table, regions[i]);
     operations->tokens = region_data(table, tokens);
@@ -214,11 +214,11 @@ static enum status bench_operations(void) {
     struct machine_bench bench = {.operations = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024}};
     struct operation_bench *operations = &bench.operations;
     TRY(device_open(device_name, (int)threads, 0, &operations->device));
-    memory_init(&bench.memory, operations->device);
+    region_memory_init(&bench.memory, operations->device);
     enum status status = stream_init(&operations->stream, operations->device);
     if (status == STATUS_OK)
         status = run_cases(&bench);
-    memory_free(&bench.memory);
+    region_memory_free(&bench.memory);
     stream_free(&operations->stream);
     device_close(operations->device);
     return status;

@@ -10,8 +10,8 @@
 
 #include "base/clock.h"
 #include "configs/config.h"
-#include "kernels/memory.h"
 #include "kernels/ops.h"
+#include "kernels/region_memory.h"
 #include "model/generate.h"
 #include "model/unsharded.h"
 #include "trainer/plan/model_sizes.h"
@@ -23,7 +23,7 @@ enum { N_BATCHES = sizeof batches / sizeof *batches };
 struct generate_bench {
     struct device *device;
     struct stream stream;
-    struct memory memory;
+    struct region_memory memory;
     struct params params;
     enum dtype type;
     int positions;
@@ -128,7 +128,7 @@ static enum status make_model(struct generate_bench *bench) {
     TRY(region_add(table, REGION_PARAMS, bench->device->place, bench->type, bench->params.n_elements, &span,
                    "params"));
     TRY(generator_new(&bench->params, &options, bench->device, table, &bench->generator));
-    TRY(memory_allocate(&bench->memory));
+    TRY(region_memory_allocate(&bench->memory));
     bench->span = region_data(table, span);
     bench->unsharded =
         (struct unsharded){.params = &bench->params, .type = bench->type, .weights = bench->span};
@@ -181,7 +181,7 @@ static enum status measure(struct generate_bench *bench, bool quick, bool as_jso
 }
 
 static enum status bench_type(struct generate_bench *bench, bool quick, bool as_json) {
-    memory_init(&bench->memory, bench->device);
+    region_memory_init(&bench->memory, bench->device);
     enum status status = stream_init(&bench->stream, bench->device);
     if (status == STATUS_OK)
         status = make_model(bench);
@@ -189,7 +189,7 @@ static enum status bench_type(struct generate_bench *bench, bool quick, bool as_
         status = measure(bench, quick, as_json);
     generator_delete(bench->generator);
     bench->generator = NULL;
-    memory_free(&bench->memory);
+    region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     return status;
 }

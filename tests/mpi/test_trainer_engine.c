@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 #include "tests/mpi/together.h"
 #include "zero/engine.h"
 
@@ -15,7 +15,7 @@ struct rig {
     struct config config;
     struct params params;
     struct engine engine;
-    struct memory memory;
+    struct region_memory memory;
     struct device *device;
     struct stream stream;
 };
@@ -35,7 +35,7 @@ static void rig_init_with(struct rig *rig, int stage, const char *partition, enu
     together_ok(comm, params_init(&rig->params, &(struct gpt_config){3, 1, 24, 91, 8}));
     together_ok(comm, device_open("cpu", 1, 0, &rig->device));
     rig->stream.device = rig->device;
-    memory_init(&rig->memory, rig->device);
+    region_memory_init(&rig->memory, rig->device);
     const struct engine_options request = {.config = &rig->config,
                                            .params = &rig->params,
                                            .type = type,
@@ -44,7 +44,7 @@ static void rig_init_with(struct rig *rig, int stage, const char *partition, enu
                                            .world = comm->world,
                                            .local_world = comm->local_world};
     together_ok(comm, engine_plan(&rig->engine, &request, &rig->memory.table));
-    together_ok(comm, memory_allocate(&rig->memory));
+    together_ok(comm, region_memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(comm, rig->device, true));
     together_ok(comm, engine_bind(&rig->engine, &rig->memory.table, &rig->stream, comm, rig->device));
 }
@@ -56,7 +56,7 @@ static void rig_init(struct rig *rig, int stage, const char *partition, enum dty
 static void rig_free(struct rig *rig) {
     engine_free(&rig->engine);
     comm_detach(comm);
-    memory_free(&rig->memory);
+    region_memory_free(&rig->memory);
     device_close(rig->device);
     params_free(&rig->params);
     config_free(&rig->config);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 #include "tests/mpi/together.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/stages/adafactor.h"
@@ -32,7 +32,7 @@ struct rig {
     struct params params;
     struct comm *with;
     struct device *device;
-    struct memory memory;
+    struct region_memory memory;
     struct stream stream;
     struct model_states state;
     struct optimizer optimizer;
@@ -51,12 +51,12 @@ static void rig_init(struct rig *rig, struct comm *with, int stage, const char *
     together_ok(comm, params_init(&rig->params, &sizes));
     together_ok(comm, device_open("cpu", 2, 0, &rig->device));
     rig->stream.device = rig->device;
-    memory_init(&rig->memory, rig->device);
+    region_memory_init(&rig->memory, rig->device);
     struct region_table *table = &rig->memory.table;
     together_ok(comm, model_states_init(&rig->state, &rig->params, &rig->config, type, with->rank,
                                         with->world, NULL, rig->device, table));
     optimizer_init(&rig->optimizer, &rig->config, &rig->state);
-    together_ok(comm, memory_allocate(&rig->memory));
+    together_ok(comm, region_memory_allocate(&rig->memory));
     together_ok(comm, comm_attach(with, rig->device, true));
     together_ok(comm, model_states_bind(&rig->state, table, with, rig->device));
 }
@@ -64,7 +64,7 @@ static void rig_init(struct rig *rig, struct comm *with, int stage, const char *
 static void rig_free(struct rig *rig) {
     model_states_free(&rig->state);
     comm_detach(rig->with);
-    memory_free(&rig->memory);
+    region_memory_free(&rig->memory);
     device_close(rig->device);
     params_free(&rig->params);
     config_free(&rig->config);

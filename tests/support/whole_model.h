@@ -106,7 +106,7 @@ static inline void whole_model_poison(struct whole_model *model) {
                            model->table.arena_bytes[kinds[i]][place]);
 }
 
-// As kernels/memory.c: page-locked where the device copies.
+// As kernels/region_memory.c: page-locked where the device copies.
 static inline void whole_memory_new(struct whole_model *model, enum region_kind kind,
                                     enum region_place place) {
     size_t bytes = model->table.arena_bytes[kind][place];

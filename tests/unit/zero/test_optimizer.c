@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 #include "tests/support/expect.h"
 #include "zero/stages/optimizer.h"
 
@@ -26,7 +26,7 @@ struct rig {
     struct config config;
     struct params params;
     struct comm *comm;
-    struct memory memory;
+    struct region_memory memory;
     struct stream stream;
     struct model_states state;
     struct optimizer optimizer;
@@ -41,11 +41,11 @@ static void rig_init(struct rig *rig, const char *json, enum dtype type) {
     EXPECT_OK(comm_open_self(&rig->comm));
     EXPECT_OK(comm_attach(rig->comm, device, true));
     rig->stream.device = device;
-    memory_init(&rig->memory, device);
+    region_memory_init(&rig->memory, device);
     struct region_table *table = &rig->memory.table;
     EXPECT_OK(model_states_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
     optimizer_init(&rig->optimizer, &rig->config, &rig->state);
-    EXPECT_OK(memory_allocate(&rig->memory));
+    EXPECT_OK(region_memory_allocate(&rig->memory));
     EXPECT_OK(model_states_bind(&rig->state, table, rig->comm, device));
 }
 
@@ -60,7 +60,7 @@ static void rig_free(struct rig *rig) {
     struct device *device = rig->stream.device;
     model_states_free(&rig->state);
     EXPECT_OK(comm_close(rig->comm, STATUS_OK));
-    memory_free(&rig->memory);
+    region_memory_free(&rig->memory);
     device_close(device);
     params_free(&rig->params);
     config_free(&rig->config);

@@ -1,15 +1,15 @@
 // Host regions live in arenas, pinned where a device with memory of its own copies to and from them.
-#include "kernels/memory.h"
+#include "kernels/region_memory.h"
 
 #include "base/memory.h"
 #include "base/text.h"
 
-void memory_init(struct memory *memory, struct device *device) {
-    *memory = (struct memory){.device = device};
+void region_memory_init(struct region_memory *memory, struct device *device) {
+    *memory = (struct region_memory){.device = device};
     region_table_init(&memory->table);
 }
 
-size_t memory_bytes(const struct memory *memory, enum region_place place) {
+size_t region_memory_bytes(const struct region_memory *memory, enum region_place place) {
     size_t bytes = 0;
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         bytes += memory->table.arena_bytes[kind][place];
@@ -18,8 +18,8 @@ size_t memory_bytes(const struct memory *memory, enum region_place place) {
 
 // Checks the total of all kinds up front: pages count as used only once they are touched, so checking kind by
 // kind would not notice.
-static enum status check_host_memory(const struct memory *memory) {
-    uint64_t wanted = memory_bytes(memory, REGION_HOST), available = memory_available_bytes();
+static enum status check_host_memory(const struct region_memory *memory) {
+    uint64_t wanted = region_memory_bytes(memory, REGION_HOST), available = memory_available_bytes();
     char needed[32], there[32];
     if (wanted <= available)
         return STATUS_OK;
@@ -40,14 +40,14 @@ static size_t count_bound(const struct region_table *table, enum region_kind kin
     return bytes;
 }
 
-static enum status pin(struct memory *memory, enum region_kind kind) {
+static enum status pin(struct region_memory *memory, enum region_kind kind) {
     const struct arena *arena = &memory->on_host[kind];
     TRY(device_pin(memory->device, arena->data, arena->bytes));
     memory->pinned[kind] = arena->data;
     return STATUS_OK;
 }
 
-enum status memory_allocate(struct memory *memory) {
+enum status region_memory_allocate(struct region_memory *memory) {
     struct region_table *table = &memory->table;
     size_t before, after;
     TRY(check_host_memory(memory));
@@ -68,7 +68,7 @@ enum status memory_allocate(struct memory *memory) {
     return STATUS_OK;
 }
 
-void memory_free(struct memory *memory) {
+void region_memory_free(struct region_memory *memory) {
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         if (memory->on_device[kind])
             memory->device->memory_delete(memory->device, memory->on_device[kind],
@@ -77,5 +77,5 @@ void memory_free(struct memory *memory) {
         arena_free(&memory->on_host[kind]);
     }
     region_table_free(&memory->table);
-    *memory = (struct memory){0};
+    *memory = (struct region_memory){0};
 }
