@@ -187,7 +187,7 @@ static enum status choose_type(struct planner *planner, const struct config *con
 
 // The settings that fit. If there are none: the largest preset that fits, and whether narrower optimizer
 // state would.
-static enum status fit_case(struct planner *planner, const struct engine_options *plan,
+static enum status find_fit(struct planner *planner, const struct engine_options *plan,
                             struct fit_case *out) {
     const struct fit_request request = {
         .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
@@ -221,7 +221,7 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
                                            .device = planner->device,
                                            .world = one->world,
                                            .local_world = one->local_world};
-    enum status status = fits ? fit_case(planner, &request, &planner->fit.cases[one - report->cases])
+    enum status status = fits ? find_fit(planner, &request, &planner->fit.cases[one - report->cases])
                               : plan_stages(&request, one->stages);
     params_free(&params);
     return status;

@@ -221,21 +221,21 @@ const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_
 struct node {
     int32_t id, previous, next; // id -1: merged into its left neighbour
 };
-struct candidate {
+struct merge_candidate {
     int32_t id, at; // the merged token; its left node
     int32_t left, right;
 };
 struct merging {
     struct node *nodes;
-    struct candidate *heap;
+    struct merge_candidate *heap;
     size_t n_heap, capacity;
 };
 
-static bool before(const struct candidate *a, const struct candidate *b) {
+static bool before(const struct merge_candidate *a, const struct merge_candidate *b) {
     return a->id != b->id ? a->id < b->id : a->at < b->at;
 }
 
-static void heap_push(struct merging *merging, struct candidate candidate) {
+static void heap_push(struct merging *merging, struct merge_candidate candidate) {
     size_t i = merging->n_heap++;
     while (i > 0 && before(&candidate, &merging->heap[(i - 1) / 2])) {
         merging->heap[i] = merging->heap[(i - 1) / 2];
@@ -244,8 +244,8 @@ static void heap_push(struct merging *merging, struct candidate candidate) {
     merging->heap[i] = candidate;
 }
 
-static struct candidate heap_pop(struct merging *merging) {
-    struct candidate top = merging->heap[0], last = merging->heap[--merging->n_heap];
+static struct merge_candidate heap_pop(struct merging *merging) {
+    struct merge_candidate top = merging->heap[0], last = merging->heap[--merging->n_heap];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < merging->n_heap; i = child) {
         if (child + 1 < merging->n_heap && before(&merging->heap[child + 1], &merging->heap[child]))
@@ -260,7 +260,7 @@ static struct candidate heap_pop(struct merging *merging) {
 
 static void consider(struct merging *merging, int32_t id, int32_t at, int32_t left, int32_t right) {
     if (id >= 0)
-        heap_push(merging, (struct candidate){id, at, left, right});
+        heap_push(merging, (struct merge_candidate){id, at, left, right});
 }
 
 static void consider_merged(const struct tokenizer *tokenizer, struct merging *merging, int32_t at) {
@@ -278,7 +278,7 @@ static enum status merging_reserve(struct merging *merging, size_t n) {
     if (nodes)
         merging->nodes = nodes;
     // Up to n initial candidates, and two more for each of fewer than n merges.
-    struct candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
+    struct merge_candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
     if (heap)
         merging->heap = heap;
     if (!nodes || !heap)
@@ -306,7 +306,7 @@ static enum status encode_pretoken(const struct tokenizer *tokenizer, struct mer
     for (int32_t i = 0; i + 1 < (int32_t)n; i++)
         consider(merging, tokenizer->byte_pairs[bytes[i]][bytes[i + 1]], i, nodes[i].id, nodes[i + 1].id);
     while (merging->n_heap > 0) {
-        struct candidate best = heap_pop(merging);
+        struct merge_candidate best = heap_pop(merging);
         struct node *left = &nodes[best.at];
         if (left->id != best.left || left->next < 0 || nodes[left->next].id != best.right)
             continue;

@@ -17,7 +17,7 @@ static bool due(int64_t every, int64_t step) {
 }
 
 // What each rank sends to all others after each step.
-struct report {
+struct step_report {
     double loss_sum, memory_peak;
     int64_t batch_status; // the worst of the step's micro-batches
 };
@@ -86,8 +86,8 @@ static enum status gather_reports(struct trainer *trainer, double loss_sum, enum
                                   struct step_metrics *now, bool *whole) {
     const struct config *config = trainer->config;
     struct comm *comm = trainer->comm;
-    const struct report mine = {loss_sum, (double)metrics_peak_memory(), batch_status};
-    struct report *all = calloc((size_t)comm->world, sizeof *all);
+    const struct step_report mine = {loss_sum, (double)metrics_peak_memory(), batch_status};
+    struct step_report *all = calloc((size_t)comm->world, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
     enum status status = comm_gather(comm, &mine, sizeof mine, all);
@@ -178,7 +178,7 @@ static enum status train_step(struct trainer *trainer) {
     TRY(gather_reports(trainer, loss_sum, batch_status, &now, &whole));
     if (!whole)
         return give_up_step(trainer, batch_status);
-    profiler_phase(&trainer->profiler, PROFILER_UPDATE);
+    profiler_set_phase(&trainer->profiler, PROFILER_UPDATE);
     TRY(update(trainer, &now));
     TRY(profiler_step_end(&trainer->profiler));
     now.speculates = trainer->engine.optimizer.speculation != NULL;
@@ -264,7 +264,7 @@ static enum status stop(struct trainer *trainer) {
     return STATUS_STOPPED;
 }
 
-static enum status loop(struct trainer *trainer) {
+static enum status train_loop(struct trainer *trainer) {
     int64_t last = trainer->config->train.max_steps;
     if (trainer->step == last) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
@@ -291,7 +291,7 @@ static enum status run(struct trainer *trainer) {
     }
     double began = clock_monotonic_s();
     int64_t first = trainer->step;
-    TRY(loop(trainer));
+    TRY(train_loop(trainer));
     log_live_end();
     char duration[32];
     log_info("done: %lld steps in %s; the run is in %s", (long long)(trainer->step - first),

@@ -9,8 +9,8 @@ static const struct cpu_isa *isa_of(const struct device *device) {
     return ((const struct cpu_device *)device)->isa;
 }
 
-static struct matmul forward_product(const struct linear_forward_args *args) {
-    return (struct matmul){
+static struct tiled_matmul forward_product(const struct linear_forward_args *args) {
+    return (struct tiled_matmul){
         .m = args->N,
         .n = args->OC,
         .k = args->IC,
@@ -29,10 +29,10 @@ static struct matmul forward_product(const struct linear_forward_args *args) {
 
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) {
-    struct matmul product = forward_product(args);
+    struct tiled_matmul product = forward_product(args);
     *bytes = 0;
     if (args->N > CPU_SKINNY_ROWS)
-        return matmul_workspace(device, &product, bytes);
+        return tiled_matmul_workspace(device, &product, bytes);
     *bytes = isa_of(device)->skinny_gemm_workspace(args);
     return STATUS_OK;
 }
@@ -43,12 +43,12 @@ enum status cpu_linear_forward(struct stream *stream, const struct linear_forwar
     assert(!args->pre_gelu || (args->gelu && args->out_type == args->type));
     if (args->N <= CPU_SKINNY_ROWS)
         return isa_of(stream->device)->skinny_gemm_forward(stream, args);
-    struct matmul product = forward_product(args);
-    return matmul_run(stream, &product);
+    struct tiled_matmul product = forward_product(args);
+    return tiled_matmul_run(stream, &product);
 }
 
-static struct matmul dx_product(const struct linear_backward_args *args) {
-    return (struct matmul){
+static struct tiled_matmul dx_product(const struct linear_backward_args *args) {
+    return (struct tiled_matmul){
         .m = args->N,
         .n = args->IC,
         .k = args->OC,
@@ -62,8 +62,8 @@ static struct matmul dx_product(const struct linear_backward_args *args) {
     };
 }
 
-static struct matmul dweight_product(const struct linear_backward_args *args) {
-    return (struct matmul){
+static struct tiled_matmul dweight_product(const struct linear_backward_args *args) {
+    return (struct tiled_matmul){
         .m = args->OC,
         .n = args->IC,
         .k = args->N,
@@ -80,24 +80,24 @@ static struct matmul dweight_product(const struct linear_backward_args *args) {
 
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
                                           size_t *bytes) {
-    struct matmul dx = dx_product(args), dweight = dweight_product(args);
+    struct tiled_matmul dx = dx_product(args), dweight = dweight_product(args);
     *bytes = 0;
     if (args->dx)
-        TRY(matmul_workspace(device, &dx, bytes));
+        TRY(tiled_matmul_workspace(device, &dx, bytes));
     // The caller sizes the workspace once, for calls with and without beta_zero.
     for (int accumulate = 0; accumulate < 2 && args->dweight; accumulate++) {
         dweight.accumulate = accumulate;
-        TRY(matmul_workspace(device, &dweight, bytes));
+        TRY(tiled_matmul_workspace(device, &dweight, bytes));
     }
     return STATUS_OK;
 }
 
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) {
-    struct matmul dx = dx_product(args), dweight = dweight_product(args);
+    struct tiled_matmul dx = dx_product(args), dweight = dweight_product(args);
     if (args->dx)
-        TRY(matmul_run(stream, &dx));
+        TRY(tiled_matmul_run(stream, &dx));
     if (args->dweight)
-        TRY(matmul_run(stream, &dweight));
+        TRY(tiled_matmul_run(stream, &dweight));
     if (args->dbias)
         isa_of(stream->device)
             ->add_column_sums(stream, args->dbias, args->dout, args->N, args->OC, args->dout_stride,

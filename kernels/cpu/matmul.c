@@ -37,7 +37,7 @@ struct grid {
 #define CACHED_WEIGHTS      ((int64_t)1 << 18)
 #define THREAD_COLUMN_GRAIN 16
 
-static struct grid grid_of(const struct matmul *t, int n_threads) {
+static struct grid grid_of(const struct tiled_matmul *t, int n_threads) {
     struct grid best = {1, n_threads};
     double least_cost = HUGE_VAL;
     int64_t n_weights = t->n * (t->weight_gradient ? t->m : t->k);
@@ -60,12 +60,12 @@ static const void *element_of(const void *tensor, enum dtype type, int64_t index
 }
 
 // The product of one thread's cell; m or n is 0 when there are more threads than grains.
-static struct matmul thread_product(const struct matmul *t, struct grid grid, int thread) {
+static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
     struct cpu_span rows = cpu_thread_span((size_t)t->m, 1, thread / grid.columns, grid.rows);
     struct cpu_span columns =
         cpu_thread_span((size_t)t->n, THREAD_COLUMN_GRAIN, thread % grid.columns, grid.columns);
     int64_t m = (int64_t)rows.begin, n = (int64_t)columns.begin, first = m * t->out_stride + n;
-    struct matmul mine = *t;
+    struct tiled_matmul mine = *t;
     mine.m = (int64_t)rows.end - m;
     mine.n = (int64_t)columns.end - n;
     mine.a.data = element_of(t->a.data, t->type, m * t->a.row);
@@ -95,7 +95,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static struct tile_sizes tile_sizes_of(const struct matmul *t) {
+static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t) {
     struct tile_sizes sizes;
     if (t->weight_gradient) {
         sizes.m = tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
@@ -136,7 +136,7 @@ struct tile {
 
 // A thread's walk through the tiles of its product.
 struct walk {
-    const struct matmul *matmul;
+    const struct tiled_matmul *matmul;
     struct cpu_device *cpu;
     struct product_cache *products;
     struct tile_sizes sizes;
@@ -168,14 +168,14 @@ static struct matmul_operand upcast_strides(const struct matmul_operand *operand
 }
 
 static void multiply_in(struct walk *walk, enum dtype type) {
-    const struct matmul *t = walk->matmul;
+    const struct tiled_matmul *t = walk->matmul;
     const struct tile_sizes *sizes = &walk->sizes;
     walk->product_type = type;
     walk->a = upcasts(walk) ? upcast_strides(&t->a, sizes->m, sizes->k) : t->a;
     walk->b = upcasts(walk) ? upcast_strides(&t->b, sizes->k, sizes->n) : t->b;
 }
 
-static struct walk walk_of(const struct matmul *matmul, struct cpu_device *cpu, int thread) {
+static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
     bool is_16_bit = matmul->type != DTYPE_F32;
     struct walk walk = {
         .matmul = matmul,
@@ -189,7 +189,7 @@ static struct walk walk_of(const struct matmul *matmul, struct cpu_device *cpu, 
     return walk;
 }
 
-struct place {
+struct tile_place {
     int64_t m, n, k; // of the tile's first element
 };
 
@@ -197,8 +197,8 @@ static const void *element_at(const struct walk *walk, const void *tensor, int64
     return element_of(tensor, walk->matmul->type, index);
 }
 
-static enum product_epilogue epilogue_of(const struct walk *walk, struct place at) {
-    const struct matmul *t = walk->matmul;
+static enum product_epilogue epilogue_of(const struct walk *walk, struct tile_place at) {
+    const struct tiled_matmul *t = walk->matmul;
     if (t->accumulate || at.k > 0)
         return PRODUCT_ACCUMULATE;
     if (walk->direct && t->residual)
@@ -206,8 +206,8 @@ static enum product_epilogue epilogue_of(const struct walk *walk, struct place a
     return PRODUCT_PLAIN;
 }
 
-static struct product_shape shape_at(const struct walk *walk, struct place at) {
-    const struct matmul *t = walk->matmul;
+static struct product_shape shape_at(const struct walk *walk, struct tile_place at) {
+    const struct tiled_matmul *t = walk->matmul;
     int64_t m = least(walk->sizes.m, t->m - at.m), n = least(walk->sizes.n, t->n - at.n);
     int64_t k = least(walk->sizes.k, t->k - at.k);
     return (struct product_shape){
@@ -227,7 +227,7 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
 
 // The oneDNN product of a tile. Switches to fp32 for all further tiles if oneDNN lacks the type on this
 // processor.
-static enum status find_product(struct walk *walk, struct place at, struct product **out) {
+static enum status find_product(struct walk *walk, struct tile_place at, struct product **out) {
     struct product_shape shape = shape_at(walk, at);
     TRY(product_find(walk->products, &shape, out));
     if (!product_is_supported(*out) && walk->product_type != DTYPE_F32) {
@@ -246,8 +246,8 @@ static float *take_fp32(struct scratch *scratch, int64_t elements) {
     return scratch_take(scratch, (size_t)elements * sizeof(float));
 }
 
-static enum status tile_at(struct walk *walk, struct place at, struct tile *out) {
-    const struct matmul *t = walk->matmul;
+static enum status tile_at(struct walk *walk, struct tile_place at, struct tile *out) {
+    const struct tiled_matmul *t = walk->matmul;
     const struct tile_sizes *sizes = &walk->sizes;
     struct scratch scratch = {walk->scratch, 0};
     int64_t first = at.m * t->out_stride + at.n;
@@ -289,9 +289,9 @@ static void upcast_operand(const struct walk *walk, const struct matmul_operand 
 }
 
 // a_kept, b_kept: the operand is the previous tile's, already upcast.
-static void upcast_operands(const struct walk *walk, struct place at, struct tile *tile, bool a_kept,
+static void upcast_operands(const struct walk *walk, struct tile_place at, struct tile *tile, bool a_kept,
                             bool b_kept) {
-    const struct matmul *t = walk->matmul;
+    const struct tiled_matmul *t = walk->matmul;
     struct product_shape shape = shape_at(walk, at);
     struct product_operands *operands = &tile->operands;
     if (!a_kept)
@@ -302,8 +302,8 @@ static void upcast_operands(const struct walk *walk, struct place at, struct til
     operands->b = tile->upcast[1];
 }
 
-static void apply_epilogue(const struct walk *walk, struct place at, const struct tile *tile) {
-    const struct matmul *t = walk->matmul;
+static void apply_epilogue(const struct walk *walk, struct tile_place at, const struct tile *tile) {
+    const struct tiled_matmul *t = walk->matmul;
     int64_t first = at.m * t->out_stride + at.n, n = least(walk->sizes.n, t->n - at.n);
     size_t out_size = dtype_size(t->out_type);
     struct linear_epilogue_args epilogue = {
@@ -328,14 +328,14 @@ static void apply_epilogue(const struct walk *walk, struct place at, const struc
 
 // True if part of the epilogue is left to linear_epilogue.
 static bool needs_epilogue(const struct walk *walk) {
-    const struct matmul *t = walk->matmul;
+    const struct tiled_matmul *t = walk->matmul;
     return !walk->direct || t->gelu || t->gelu_input;
 }
 
 // ---- all tiles
 
-static enum status visit(struct walk *walk, struct place at) {
-    const struct matmul *t = walk->matmul;
+static enum status visit(struct walk *walk, struct tile_place at) {
+    const struct tiled_matmul *t = walk->matmul;
     struct tile tile = {0};
     TRY(tile_at(walk, at, &tile));
     if (walk->dry_run)
@@ -351,8 +351,8 @@ static enum status visit(struct walk *walk, struct place at) {
 }
 
 static enum status visit_all(struct walk *walk) {
-    const struct matmul *t = walk->matmul;
-    struct place at;
+    const struct tiled_matmul *t = walk->matmul;
+    struct tile_place at;
     for (at.n = 0; at.n < t->n; at.n += walk->sizes.n)
         for (at.m = 0; at.m < t->m; at.m += walk->sizes.m)
             for (at.k = 0; at.k < t->k; at.k += walk->sizes.k)
@@ -362,17 +362,17 @@ static enum status visit_all(struct walk *walk) {
 
 // ---- all threads
 
-static int threads_of(const struct device *device, const struct matmul *matmul) {
+static int threads_of(const struct device *device, const struct tiled_matmul *matmul) {
     return cpu_threads(device, (size_t)(matmul->m * matmul->n));
 }
 
 // Bytes of scratch per thread: the maximum over the threads.
-static enum status plan(struct device *device, const struct matmul *matmul, size_t *bytes) {
+static enum status size_workspace(struct device *device, const struct tiled_matmul *matmul, size_t *bytes) {
     int n_threads = threads_of(device, matmul);
     struct grid grid = grid_of(matmul, n_threads);
     *bytes = 0;
     for (int thread = 0; thread < n_threads; thread++) {
-        struct matmul mine = thread_product(matmul, grid, thread);
+        struct tiled_matmul mine = thread_product(matmul, grid, thread);
         struct walk walk = walk_of(&mine, (struct cpu_device *)device, thread);
         walk.dry_run = true;
         TRY(visit_all(&walk));
@@ -381,25 +381,25 @@ static enum status plan(struct device *device, const struct matmul *matmul, size
     return STATUS_OK;
 }
 
-enum status matmul_workspace(struct device *device, const struct matmul *matmul, size_t *bytes) {
+enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul, size_t *bytes) {
     size_t of_thread, all;
-    TRY(plan(device, matmul, &of_thread));
+    TRY(size_workspace(device, matmul, &of_thread));
     all = of_thread * (size_t)threads_of(device, matmul);
     *bytes = all > *bytes ? all : *bytes;
     return STATUS_OK;
 }
 
-enum status matmul_run(struct stream *stream, const struct matmul *matmul) {
+enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) {
     struct device *device = stream->device;
     int n_threads = threads_of(device, matmul), worst = STATUS_OK;
     struct grid grid = grid_of(matmul, n_threads);
-    // At least what matmul_workspace asked for: the workspace serves other operations too.
+    // At least what tiled_matmul_workspace asked for: the workspace serves other operations too.
     size_t of_thread =
         stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
 #pragma omp parallel num_threads(n_threads) reduction(max : worst)
     // With fewer threads than requested (OMP_THREAD_LIMIT), a thread computes several cells.
     for (int thread = omp_get_thread_num(); thread < n_threads; thread += omp_get_num_threads()) {
-        struct matmul mine = thread_product(matmul, grid, thread);
+        struct tiled_matmul mine = thread_product(matmul, grid, thread);
         struct walk walk = walk_of(&mine, (struct cpu_device *)device, thread);
         walk.scratch = stream->workspace ? (char *)stream->workspace + (size_t)thread * of_thread : NULL;
         int status = (int)visit_all(&walk);

@@ -15,7 +15,7 @@ struct matmul_operand {
 // out (m, n) = epilogue(a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args explains the
 // pointers; NULL leaves a term out. weight_gradient: out is fp32, there is no epilogue, and k counts the rows
 // of a batch; with accumulate (beta = 1) the product is added to out.
-struct matmul {
+struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
     void *out;
@@ -26,8 +26,9 @@ struct matmul {
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
-// Raises *bytes to the workspace that matmul_run needs for this product.
-enum status matmul_workspace(struct device *device, const struct matmul *matmul, size_t *bytes) MUST_CHECK;
-enum status matmul_run(struct stream *stream, const struct matmul *matmul) MUST_CHECK;
+// Raises *bytes to the workspace that tiled_matmul_run needs for this product.
+enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul,
+                                   size_t *bytes) MUST_CHECK;
+enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) MUST_CHECK;
 
 #endif

@@ -11,15 +11,15 @@
 #define N_DIGITS   (1 << DIGIT_BITS)
 #define N_PASSES   3 // 32 bits
 
-struct candidate {
+struct ranked_token {
     uint32_t key; // ascending = descending logits
     int32_t token;
 };
 
 // The workspace of one row.
 struct row_scratch {
-    struct candidate *candidates, *sorted; // (V) each, used with top_k or top_p
-    uint64_t *weights;                     // (V), in the order of the cumulative sum
+    struct ranked_token *candidates, *sorted; // (V) each, used with top_k or top_p
+    uint64_t *weights;                        // (V), in the order of the cumulative sum
 };
 
 static bool cuts(const struct sample_args *args) {
@@ -27,7 +27,7 @@ static bool cuts(const struct sample_args *args) {
 }
 
 static size_t scratch_bytes(const struct sample_args *args) {
-    return (size_t)args->V * (sizeof(uint64_t) + 2 * sizeof(struct candidate));
+    return (size_t)args->V * (sizeof(uint64_t) + 2 * sizeof(struct ranked_token));
 }
 
 static int threads_of(const struct device *device, const struct sample_args *args) {
@@ -47,9 +47,9 @@ static uint32_t key_of(float logit) {
 }
 
 static void sort_by_likelihood(const float *logits, int V, struct row_scratch *scratch) {
-    struct candidate *from = scratch->candidates, *to = scratch->sorted;
+    struct ranked_token *from = scratch->candidates, *to = scratch->sorted;
     for (int token = 0; token < V; token++)
-        from[token] = (struct candidate){key_of(logits[token]), token};
+        from[token] = (struct ranked_token){key_of(logits[token]), token};
     for (int pass = 0; pass < N_PASSES; pass++) {
         uint32_t begins[N_DIGITS + 1] = {0};
         int shift = pass * DIGIT_BITS;
@@ -59,7 +59,7 @@ static void sort_by_likelihood(const float *logits, int V, struct row_scratch *s
             begins[digit + 1] += begins[digit];
         for (int i = 0; i < V; i++)
             to[begins[(from[i].key >> shift) % N_DIGITS]++] = from[i];
-        struct candidate *swapped = from;
+        struct ranked_token *swapped = from;
         from = to, to = swapped;
     }
     scratch->sorted = from;
@@ -89,7 +89,7 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
 // order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
                       struct row_scratch *scratch, int n_threads) {
-    const struct candidate *ordered = cuts(args) ? scratch->sorted : NULL;
+    const struct ranked_token *ordered = cuts(args) ? scratch->sorted : NULL;
     uint64_t *weights = scratch->weights, total = 0;
 #pragma omp parallel num_threads(n_threads) reduction(+ : total)
     {
@@ -127,7 +127,7 @@ static int32_t draw(const struct sample_args *args, const float *logits, double 
 static void sample_row(const struct sample_args *args, int row, void *workspace, int n_threads) {
     const float *logits = (const float *)args->logits + (size_t)row * (size_t)args->logits_stride;
     struct row_scratch scratch = {.weights = workspace};
-    scratch.candidates = (struct candidate *)(scratch.weights + args->V);
+    scratch.candidates = (struct ranked_token *)(scratch.weights + args->V);
     scratch.sorted = scratch.candidates + args->V;
     args->tokens[row] = args->temperature > 0 ? draw(args, logits, args->uniforms[row], &scratch, n_threads)
                                               : likeliest(logits, args->V);

@@ -16,7 +16,7 @@ namespace {
 // own rows per warp; sums of wide heads leave registers for one only.
 constexpr int STEP = 32;
 
-template <int WIDTH> struct tile_shape {
+template <int WIDTH> struct backward_tiles {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     static constexpr int STRIDE = TILE_STRIDE<WIDTH>;
     static constexpr int SHARED_ELEMENTS = (2 * ROWS + 4 * STEP) * STRIDE;
@@ -28,13 +28,13 @@ template <class T, int WIDTH> struct tiles {
 
     __device__ static tiles in_shared_memory() {
         T *start = dynamic_shared<T>();
-        constexpr int OWN = tile_shape<WIDTH>::ROWS * tile_shape<WIDTH>::STRIDE;
+        constexpr int OWN = backward_tiles<WIDTH>::ROWS * backward_tiles<WIDTH>::STRIDE;
         return {{start, start + OWN}, start + 2 * OWN};
     }
 
     // The tile of the other tensor `which` (0 or 1), in an even or odd step.
     __device__ T *step(int odd, int which) const {
-        return others + (2 * odd + which) * STEP * tile_shape<WIDTH>::STRIDE;
+        return others + (2 * odd + which) * STEP * backward_tiles<WIDTH>::STRIDE;
     }
 };
 
@@ -91,7 +91,7 @@ template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     queries_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                      bool packed) {
-    using shape = tile_shape<WIDTH>;
+    using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int D = args.D, first = tile_counted_down() * ROWS;
@@ -186,7 +186,7 @@ template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
-    using shape = tile_shape<WIDTH>;
+    using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
     __shared__ float lse_and_delta[2][2 * STEP]; // of the even and the odd step
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
@@ -269,7 +269,7 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
-        using shape = tile_shape<WIDTH>;
+        using shape = backward_tiles<WIDTH>;
         dim3 grid(ceil_divide(args->T, shape::ROWS), args->H, args->B), block(ATTENTION_THREADS);
         size_t shared_bytes = shape::SHARED_ELEMENTS * sizeof(T);
         TRY(LAUNCH(stream, (queries_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,

@@ -9,7 +9,7 @@ namespace {
 constexpr int KEYS = 64;
 
 // The tiles of a block: M fragments of 16 queries per warp. Sums of wide heads leave registers for one only.
-template <int WIDTH> struct tile_shape {
+template <int WIDTH> struct forward_tiles {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_QUERIES = 16 * M;
     static constexpr int QUERIES = ATTENTION_WARPS * WARP_QUERIES;
     static constexpr int SHARED_ELEMENTS = (QUERIES + 2 * KEYS) * TILE_STRIDE<WIDTH>;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward(attention_forward_args args, float log2_scale, bool packed) {
-    using shape = tile_shape<WIDTH>;
+    using shape = forward_tiles<WIDTH>;
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = shape::M;
     constexpr int QUERIES = shape::QUERIES, WARP_QUERIES = shape::WARP_QUERIES;
     T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
@@ -126,8 +126,8 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
         return LAUNCH(stream, (forward<T, WIDTH>),
-                      dim3(ceil_divide(args->T, tile_shape<WIDTH>::QUERIES), args->H, args->B),
-                      dim3(ATTENTION_THREADS), tile_shape<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
+                      dim3(ceil_divide(args->T, forward_tiles<WIDTH>::QUERIES), args->H, args->B),
+                      dim3(ATTENTION_THREADS), forward_tiles<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
                       attention_log2_scale(D), packed);
     });
 }

@@ -5,14 +5,14 @@
 #include "kernels/exact_sum.h"
 #include "kernels/ref/ref.h"
 
-struct exact_sum {
+struct exact_term {
     double coarse, fine;
 };
 
-static struct exact_sum split(double square, const struct exact_units *units, enum dtype type) {
+static struct exact_term split(double square, const struct exact_units *units, enum dtype type) {
     if (type == DTYPE_F64)
-        return (struct exact_sum){square, 0};
-    struct exact_sum term;
+        return (struct exact_term){square, 0};
+    struct exact_term term;
     term.coarse = (square + units->coarse) - units->coarse;
     term.fine = (square - term.coarse + units->fine) - units->fine;
     return term;
@@ -27,7 +27,7 @@ static double gradient(const void *grad, enum dtype grad_type, enum dtype type, 
     return rounded(ref_load(grad, type == DTYPE_F64 ? type : grad_type, i) * (double)grad_scale, type);
 }
 
-static void add(double *sums, size_t n, size_t i, struct exact_sum term) {
+static void add(double *sums, size_t n, size_t i, struct exact_term term) {
     sums[i] += term.coarse;
     sums[n + i] += term.fine;
 }
@@ -38,7 +38,7 @@ enum status ref_adafactor_sums(struct stream *stream, const struct adafactor_sum
     (void)stream;
     for (size_t i = 0; i < a->span.n; i++) {
         double g = gradient(a->grad, a->grad_type, a->type, i, a->grad_scale);
-        struct exact_sum term = split(g * g, &units, a->type);
+        struct exact_term term = split(g * g, &units, a->type);
         size_t element = a->span.begin + i;
         if (a->row_sums)
             add(a->row_sums, rows, element / columns, term);

@@ -37,7 +37,7 @@ static int next(const struct row *row, int last) {
 
 // Adds up the weights of the kept tokens until the sum exceeds the threshold. Returns the token where it
 // does, and its place.
-static int walk(const struct row *row, uint64_t threshold, int *place, uint64_t *sum) {
+static int walk_row(const struct row *row, uint64_t threshold, int *place, uint64_t *sum) {
     int token = next(row, -1);
     *sum = 0;
     for (*place = 0; *place < row->kept && token >= 0; ++*place) {
@@ -52,14 +52,14 @@ static int walk(const struct row *row, uint64_t threshold, int *place, uint64_t 
 static int draw(struct row *row, double uniform) {
     uint64_t total, sum;
     int place;
-    walk(row, UINT64_MAX, &place, &total);
+    walk_row(row, UINT64_MAX, &place, &total);
     if (row->args->top_p < 1) {
         uint64_t wanted = (uint64_t)ceil(row->args->top_p * (double)total);
-        walk(row, wanted > 0 ? wanted - 1 : 0, &place, &total);
+        walk_row(row, wanted > 0 ? wanted - 1 : 0, &place, &total);
         row->kept = place + 1;
     }
     uint64_t threshold = (uint64_t)(uniform * (double)total);
-    return walk(row, threshold < total ? threshold : total - 1, &place, &sum);
+    return walk_row(row, threshold < total ? threshold : total - 1, &place, &sum);
 }
 
 enum status ref_sample(struct stream *stream, const struct sample_args *a) {

@@ -35,7 +35,7 @@ struct model_plan {
     struct memory_use with_samples, without_samples;
 };
 
-struct candidate {
+struct fit_candidate {
     struct setting setting;
     struct memory_use taken;
     double step_s;
@@ -51,7 +51,7 @@ struct search {
     struct model_plan *models;                               // [micro][recompute][host_activations]
     uint64_t *volume;                                        // [micro][stage]; 0: not known yet
     size_t limits[N_REGION_PLACES];                          // bytes per rank
-    struct candidate best;                                   // within the current limits
+    struct fit_candidate best;                               // within the current limits
     bool found;                                              // `best` is valid
 };
 
@@ -59,7 +59,7 @@ static bool on_gpu(const struct search *search) {
     return search->request->plan.device->place == REGION_DEVICE;
 }
 
-static enum config_offload offload(bool on_host) {
+static enum config_offload offload_choice(bool on_host) {
     return on_host ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE;
 }
 
@@ -72,9 +72,9 @@ static struct config config_with(const struct search *search, const struct setti
     config.zero_optimization.stage = setting->stage;
     if (!on_gpu(search))
         return config;
-    config.top.offload_activations = offload(setting->host_activations);
-    config.zero_optimization.offload_param.device = offload(setting->host_params);
-    config.zero_optimization.offload_optimizer.device = offload(setting->ratio > 0);
+    config.top.offload_activations = offload_choice(setting->host_activations);
+    config.zero_optimization.offload_param.device = offload_choice(setting->host_params);
+    config.zero_optimization.offload_optimizer.device = offload_choice(setting->ratio > 0);
     if (setting->ratio > 0)
         config.zero_optimization.offload_optimizer.ratio = setting->ratio / (double)RATIO_STEPS;
     else
@@ -182,7 +182,7 @@ static enum status find_volume(struct search *search, const struct setting *sett
 }
 
 // True if x is faster; if equally fast, changes fewer options; then, takes less memory.
-static bool is_better(const struct candidate *x, const struct candidate *y) {
+static bool is_better(const struct fit_candidate *x, const struct fit_candidate *y) {
     if (x->step_s != y->step_s)
         return x->step_s < y->step_s;
     if (x->n_changes != y->n_changes)
@@ -200,10 +200,10 @@ static enum status add_candidate(struct search *search, const struct setting *se
     uint64_t volume;
     options.config = &config;
     TRY(find_volume(search, setting, &config, &volume));
-    const struct candidate candidate = {.setting = *setting,
-                                        .taken = *taken,
-                                        .step_s = step_time_estimate(&options, volume),
-                                        .n_changes = count_changes(search->request->given, &config)};
+    const struct fit_candidate candidate = {.setting = *setting,
+                                            .taken = *taken,
+                                            .step_s = step_time_estimate(&options, volume),
+                                            .n_changes = count_changes(search->request->given, &config)};
     if (!search->found || is_better(&candidate, &search->best))
         search->best = candidate;
     search->found = true;
@@ -352,7 +352,7 @@ static bool sums_alike(const struct config *a, const struct config *b) {
             (a->zero_optimization.stage >= 2) == (b->zero_optimization.stage >= 2));
 }
 
-static enum status propose(const struct search *search, const struct candidate *candidate,
+static enum status propose(const struct search *search, const struct fit_candidate *candidate,
                            struct fit_proposal *out) {
     const struct fit_request *request = search->request;
     const struct config config = config_with(search, &candidate->setting);

@@ -77,14 +77,14 @@ enum status plan_make(const struct engine_options *options, struct plan *out) {
 // ---- every stage, and the ranks that need most and least
 
 // What makes one rank's memory differ from another's, samples aside. More of either never takes less memory.
-struct load {
+struct rank_load {
     size_t elements; // that the rank owns
     size_t partials; // partial sums of the gradient norm over them
     int rank;
 };
 
 static int compare_loads(const void *a, const void *b) {
-    const struct load *x = a, *y = b;
+    const struct rank_load *x = a, *y = b;
     if (x->elements != y->elements)
         return x->elements > y->elements ? -1 : 1;
     if (x->partials != y->partials)
@@ -94,7 +94,7 @@ static int compare_loads(const void *a, const void *b) {
 
 // Moves the Pareto-largest and the Pareto-smallest loads to the front: one of the former needs most memory,
 // one of the latter least. Returns how many there are, a handful for any number of ranks; -1: out of memory.
-static int keep_extremes(struct load *loads, int n) {
+static int keep_extremes(struct rank_load *loads, int n) {
     int n_kept = 0;
     size_t most = 0, least = SIZE_MAX;
     qsort(loads, (size_t)n, sizeof *loads, compare_loads);
@@ -122,9 +122,9 @@ static enum status partition_of(const struct engine_options *options, struct par
     return partition_init(out, options->params, stage.partition, options->world);
 }
 
-static void measure_loads(const struct partition *partition, struct load *loads) {
+static void measure_loads(const struct partition *partition, struct rank_load *loads) {
     for (int rank = 0; rank < partition->world; rank++)
-        loads[rank] = (struct load){.elements = partition->rank_elements[rank], .rank = rank};
+        loads[rank] = (struct rank_load){.elements = partition->rank_elements[rank], .rank = rank};
     for (int i = 0; i < partition->n_spans; i++) {
         const struct partition_span *span = &partition->spans[i];
         loads[span->owner].partials += norm_span_partials(span->end - span->begin);
@@ -133,7 +133,7 @@ static void measure_loads(const struct partition *partition, struct load *loads)
 
 static enum status choose_ranks(const struct partition *partition, int **ranks, int *n_ranks) {
     int world = partition->world;
-    struct load *loads = calloc((size_t)world, sizeof *loads);
+    struct rank_load *loads = calloc((size_t)world, sizeof *loads);
     int *list = calloc((size_t)world, sizeof *list), n_others = -1;
     if (loads && list) {
         measure_loads(partition, loads);

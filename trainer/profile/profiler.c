@@ -155,7 +155,7 @@ enum status profiler_step_end(struct profiler *profiler) {
     return profile_step_end(profiler->profile);
 }
 
-void profiler_phase(struct profiler *profiler, int phase) {
+void profiler_set_phase(struct profiler *profiler, int phase) {
     profile_set_place(profiler->profile, (struct profile_place){phase, -1});
 }
 

@@ -53,11 +53,11 @@ enum status profiler_start(struct profiler *profiler, const struct profiler_requ
 enum status profiler_stop(struct profiler *profiler) MUST_CHECK;
 void profiler_free(struct profiler *profiler); // before the devices and the communicator are closed
 
-// Called around each step. profiler_phase sets the phase of work outside any unit (-1: none). All three do
-// nothing when the profiler is off.
+// Called around each step. profiler_set_phase sets the phase of work outside any unit (-1: none). All three
+// do nothing when the profiler is off.
 enum status profiler_step_begin(struct profiler *profiler, struct stream *stream) MUST_CHECK;
 enum status profiler_step_end(struct profiler *profiler) MUST_CHECK;
-void profiler_phase(struct profiler *profiler, int phase);
+void profiler_set_phase(struct profiler *profiler, int phase);
 // True once PROFILER_STEPS steps were profiled.
 bool profiler_is_full(const struct profiler *profiler);
 

@@ -273,7 +273,7 @@ static double add_rows_of(const struct profile_about *about, int step, bool coun
     return seconds;
 }
 
-static void add_step(const struct profile_about *about, int step, struct text *out) {
+static void add_step_json(const struct profile_about *about, int step, struct text *out) {
     double seconds = step_seconds(about->profile, step);
     text_add(out, "  {\"step\": %lld", (long long)about->first_step + step);
     add_number(out, "seconds", seconds);
@@ -328,7 +328,7 @@ void profile_add_json(const struct profile_about *about, struct text *out) {
     text_add(out, ",\n \"steps\": [\n");
     for (int step = 0; step < profile->n_steps; step++) {
         text_add(out, "%s", step ? ",\n" : "");
-        add_step(about, step, out);
+        add_step_json(about, step, out);
     }
     text_add(out, "]}");
 }

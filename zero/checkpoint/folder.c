@@ -80,7 +80,7 @@ struct step_list {
     int n, capacity;
 };
 
-static enum status add_step(void *context, const char *name) {
+static enum status add_listed_step(void *context, const char *name) {
     struct step_list *list = context;
     int64_t step = step_of(name);
     if (step < 0)
@@ -101,7 +101,7 @@ enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int
     struct step_list list = {0};
     *steps = NULL;
     *n_steps = 0;
-    enum status status = visit_names(checkpoints_folder, add_step, &list);
+    enum status status = visit_names(checkpoints_folder, add_listed_step, &list);
     if (status != STATUS_OK) {
         free(list.steps);
         return status;
@@ -126,14 +126,14 @@ bool checkpoint_holds_steps(const char *path) {
 // ---- choosing
 
 // Rank 0's decision, which it broadcasts. step -1: there is no further checkpoint to try.
-struct choice {
+struct step_choice {
     int64_t step;
     int64_t n_listed;
     char place[RANKS_PLACE]; // the folder, as rank 0 sees it
 };
 
 // Rank 0 has found no checkpoint: a rank that finds one sees another folder.
-static enum status check_none_here(const char *checkpoints_folder, const struct choice *choice) {
+static enum status check_none_here(const char *checkpoints_folder, const struct step_choice *choice) {
     int64_t *steps;
     int n_steps;
     TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
@@ -164,7 +164,7 @@ static enum status open_step(struct comm *comm, const char *checkpoints_folder, 
 // that list only.
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
                                int n_steps, struct checkpoint **out) {
-    struct choice choice = {.n_listed = n_steps};
+    struct step_choice choice = {.n_listed = n_steps};
     ranks_describe_place(checkpoints_folder, choice.place);
     for (int n_damaged = 0;; n_damaged++) {
         choice.step = n_damaged < n_steps ? steps[n_steps - 1 - n_damaged] : -1;
@@ -203,7 +203,7 @@ enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_fo
 }
 
 enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) {
-    struct choice choice = {.step = -1};
+    struct step_choice choice = {.step = -1};
     enum status status = STATUS_OK;
     ranks_describe_place(checkpoints_folder, choice.place);
     if (ranks_is_root(comm)) {

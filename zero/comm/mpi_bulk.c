@@ -64,7 +64,7 @@ static enum status round_own(const struct exchange *exchange, void *to, size_t i
 }
 
 // Copies n elements of the caller to a link, in the communication dtype.
-static enum status pack(const struct exchange *exchange, void *to, size_t in, size_t n) {
+static enum status pack_chunk(const struct exchange *exchange, void *to, size_t in, size_t n) {
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
     char *rounded = mpi_of(comm)->staging.rounded;
@@ -84,7 +84,7 @@ static enum status push_elements(const struct exchange *exchange, int rank, stru
     TRY(peer_push_begin(comm, rank, &exchange->call->id, &place));
     for (size_t done = 0; done < n;) {
         struct comm_span span = comm_transfer_next(cursor, n - done);
-        TRY(pack(exchange, (char *)place + done * exchange->size, span.in, span.elements));
+        TRY(pack_chunk(exchange, (char *)place + done * exchange->size, span.in, span.elements));
         done += span.elements;
     }
     TRY(synchronize(comm));

@@ -65,16 +65,16 @@ bool ring_can_pull(const struct ring *ring) {
     return atomic_load_explicit(&ring->produced, memory_order_acquire) != consumed;
 }
 
-static void *place(struct ring *ring, unsigned count, size_t chunk_bytes) {
+static void *chunk_place(struct ring *ring, unsigned count, size_t chunk_bytes) {
     return ring->chunks + count % LINK_DEPTH * (LINK_HEADER + chunk_bytes);
 }
 
 struct link_header *ring_push_place(struct ring *ring, size_t chunk_bytes) {
-    return place(ring, atomic_load_explicit(&ring->produced, memory_order_relaxed), chunk_bytes);
+    return chunk_place(ring, atomic_load_explicit(&ring->produced, memory_order_relaxed), chunk_bytes);
 }
 
 const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes) {
-    return place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
+    return chunk_place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
 }
 
 // A futex compares the ring's own count, so no wake-up is lost between the look and the sleep.

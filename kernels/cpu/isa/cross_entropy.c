@@ -51,8 +51,8 @@ static double sum_exponentials(const float *logits, int n, float maximum) {
     return sum;
 }
 
-VF_INLINE void row_gradient(const enum dtype type, void *dlogits, size_t index, const float *logits, int V,
-                            float maximum, float factor) {
+VF_INLINE void write_row_gradient(const enum dtype type, void *dlogits, size_t index, const float *logits,
+                                  int V, float maximum, float factor) {
     int c = 0;
     for (; c + VF_WIDTH <= V; c += VF_WIDTH)
         vf_put(type, dlogits, index + (size_t)c, vf_exp(vf_load(logits + c) - maximum) * factor);
@@ -73,7 +73,7 @@ VF_INLINE void one_row(const enum dtype type, const struct cross_entropy_args *a
     ((float *)args->losses)[row] = (float)loss;
     if (!args->dlogits)
         return;
-    row_gradient(type, args->dlogits, index, logits, args->V, maximum, (float)(args->scale / sum));
+    write_row_gradient(type, args->dlogits, index, logits, args->V, maximum, (float)(args->scale / sum));
     vf_put_one(type, args->dlogits, index + (size_t)target, (float)(expm1(-loss) * args->scale));
 }
 

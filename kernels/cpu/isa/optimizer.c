@@ -10,7 +10,7 @@
 #include "kernels/optimizer_constants.h"
 
 // One call, as its loops see it. Each thread copies it, so that the compiler knows that no store aliases it.
-struct call {
+struct step_call {
     struct optimizer_step_args args;
     struct optimizer_constants constants;
     bool reads_moments;
@@ -23,12 +23,12 @@ struct moments {
 };
 
 // Depends on the call for SGD only.
-VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct call *call) {
+VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct step_call *call) {
     return rule != OPTIMIZER_SGD || call->reads_moments;
 }
 
 // Updates the moments with the unscaled gradients. Returns the input of finish_weights.
-VF_INLINE vf update_moments(enum optimizer_rule rule, const struct call *call, vf g, vf weight,
+VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *call, vf g, vf weight,
                             struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
     if (rule == OPTIMIZER_ADAM || rule == OPTIMIZER_SGD)
@@ -46,7 +46,8 @@ VF_INLINE vf update_moments(enum optimizer_rule rule, const struct call *call, v
     return vf_sqrt(at->v);
 }
 
-VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct call *call, vf weight, vf m, vf begun) {
+VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct step_call *call, vf weight, vf m,
+                            vf begun) {
     const struct optimizer_constants *c = &call->constants;
     if (rule == OPTIMIZER_SGD)
         return vf_fnma(begun, vf_set1(c->lr), weight);
@@ -57,14 +58,14 @@ VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct call *call, v
 }
 
 // update_moments, with gradients and weights loaded from memory.
-VF_INLINE vf begin_step(enum optimizer_rule rule, const struct call *call, size_t i, int lanes,
+VF_INLINE vf begin_step(enum optimizer_rule rule, const struct step_call *call, size_t i, int lanes,
                         struct moments *at) {
     const struct optimizer_step_args *args = &call->args;
     vf g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
     return update_moments(rule, call, g, vf_get_part(DTYPE_F32, args->from.master, i, lanes), at);
 }
 
-VF_INLINE void finish_step(enum optimizer_rule rule, const struct call *call, size_t i, int lanes, vf m,
+VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *call, size_t i, int lanes, vf m,
                            vf begun) {
     const struct optimizer_step_args *args = &call->args;
     vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
@@ -80,23 +81,23 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct call *call, si
 // divisions it does not look far enough ahead to keep memory busy.
 #define PREFETCH_BYTES 2048
 
-VF_INLINE void fetch(const void *array, size_t byte) {
+VF_INLINE void prefetch_at(const void *array, size_t byte) {
     __builtin_prefetch((const char *)array + byte + PREFETCH_BYTES);
 }
 
 VF_INLINE void fetch_weights(const struct optimizer_step_args *args, size_t i) {
-    fetch(args->grad, i * (args->grad_type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
-    fetch(args->from.master, i * sizeof(float));
+    prefetch_at(args->grad, i * (args->grad_type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
+    prefetch_at(args->from.master, i * sizeof(float));
     if (args->param)
-        fetch(args->param, i * (args->type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
+        prefetch_at(args->param, i * (args->type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
 }
 
 VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimizer_step_args *args,
                              size_t i) {
     if (n_moments > 0)
-        fetch(args->from.m, i * dtype_size(type));
+        prefetch_at(args->from.m, i * dtype_size(type));
     if (n_moments > 1)
-        fetch(args->from.v, i * dtype_size(type));
+        prefetch_at(args->from.v, i * dtype_size(type));
 }
 
 // Hardware prefetching does not detect these: they are read too rarely.
@@ -111,7 +112,7 @@ VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *arg
 // ---- moment encodings of kernels/moments.h, with their noise
 
 // The inputs of the elements' hashes; those of consecutive vectors differ by VF_WIDTH * MOMENT_STRIDE.
-VF_INLINE vu numbers_of(const struct call *call, size_t i) {
+VF_INLINE vu numbers_of(const struct step_call *call, size_t i) {
     return (vu)vi_iota() * MOMENT_STRIDE +
            ((uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key);
 }
@@ -156,8 +157,8 @@ VF_INLINE void put_moments(enum dtype type, enum moment moment, void *to, size_t
         vh_store_part((uint16_t *)to + i, to_bf16(value, moment, noise), lanes);
 }
 
-VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype type, const struct call *call,
-                           size_t i, int lanes) {
+VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype type,
+                           const struct step_call *call, size_t i, int lanes) {
     const struct optimizer_step_args *args = &call->args;
     struct moments at = {vf_zero(), vf_zero()};
     if (n_moments > 0 && reads_moments(rule, call))
@@ -173,8 +174,8 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
         put_moments(type, SECOND_MOMENT, args->to.v, i, at.v, noise, lanes);
 }
 
-VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type, const struct call *call,
-                         struct cpu_span range) {
+VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type,
+                         const struct step_call *call, struct cpu_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH) {
         fetch_weights(&call->args, i);
@@ -212,7 +213,7 @@ struct scales {
     vu m_largest, v_largest;
 };
 
-VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const struct call *call,
+VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                                   size_t begin) {
     const float *m = call->args.from.m_scales, *v = call->args.from.v_scales;
     size_t block = begin / MOMENT_BLOCK;
@@ -220,7 +221,7 @@ VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const
 }
 
 // Computes the new moments of the vector at element k of the block that begins at `begin`.
-VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct call *call,
+VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                         const struct codes *codes, size_t begin, size_t k, int lanes, struct scales *scales,
                         struct moments *new) {
     struct moments at = {vf_zero(), vf_zero()};
@@ -247,7 +248,7 @@ VF_INLINE float put_scale(void *scales, size_t begin, vu largest) {
     return moment_inverse(scale);
 }
 
-VF_INLINE struct inverses put_scales(int n_moments, const struct call *call, size_t begin,
+VF_INLINE struct inverses put_scales(int n_moments, const struct step_call *call, size_t begin,
                                      const struct scales *scales) {
     const struct optimizer_state *to = &call->args.to;
     return (struct inverses){.m = put_scale(to->m_scales, begin, scales->m_largest),
@@ -260,7 +261,7 @@ struct noise {
     vu m[4], v[4];
 };
 
-VF_INLINE struct noise noise_of_group(const struct call *call, size_t begin, size_t k) {
+VF_INLINE struct noise noise_of_group(const struct step_call *call, size_t begin, size_t k) {
     enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; a pair may span two groups
     struct noise noise;
     bool second_group = APART == 4 && (k & MOMENT_PAIR);
@@ -279,7 +280,7 @@ VF_INLINE struct noise noise_of_group(const struct call *call, size_t begin, siz
     return noise;
 }
 
-VF_INLINE void put_group(int n_moments, const struct call *call, const struct codes *codes, size_t begin,
+VF_INLINE void put_group(int n_moments, const struct step_call *call, const struct codes *codes, size_t begin,
                          size_t k, struct inverses inverses, const struct moments *new) {
     vu m[4], v[4];
     struct noise noise = noise_of_group(call, begin, k);
@@ -303,7 +304,7 @@ VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inve
 }
 
 // The last block of a span, of n < MOMENT_BLOCK elements, by way of full-size copies of its codes.
-VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct call *call,
+VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                                 size_t begin, size_t n) {
     uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
     struct moments new[VECTORS];
@@ -330,7 +331,7 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
 // Software pipelining: a block is encoded while the next one is updated, and all square roots of a group are
 // issued before the first division by one. The processor's own window of some hundred instructions covers
 // only one vector.
-VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct call *call,
+VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                            struct cpu_span range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
     struct codes last_codes = {0};
@@ -376,16 +377,19 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
 
 // One function per rule and moment type, so that each gets its own register allocation.
 #define STEP(name, rule, n_moments)                                                                          \
-    static __attribute__((noinline)) void name##_fp32(const struct call *shared, struct cpu_span range) {    \
-        const struct call call = *shared;                                                                    \
+    static                                                                                                   \
+        __attribute__((noinline)) void name##_fp32(const struct step_call *shared, struct cpu_span range) {  \
+        const struct step_call call = *shared;                                                               \
         step_span(rule, n_moments, DTYPE_F32, &call, range);                                                 \
     }                                                                                                        \
-    static __attribute__((noinline)) void name##_bf16(const struct call *shared, struct cpu_span range) {    \
-        const struct call call = *shared;                                                                    \
+    static                                                                                                   \
+        __attribute__((noinline)) void name##_bf16(const struct step_call *shared, struct cpu_span range) {  \
+        const struct step_call call = *shared;                                                               \
         step_span(rule, n_moments, DTYPE_BF16, &call, range);                                                \
     }                                                                                                        \
-    static __attribute__((noinline)) void name##_int8(const struct call *shared, struct cpu_span range) {    \
-        struct call call = *shared;                                                                          \
+    static                                                                                                   \
+        __attribute__((noinline)) void name##_int8(const struct step_call *shared, struct cpu_span range) {  \
+        struct step_call call = *shared;                                                                     \
         if (call.args.grad_type == DTYPE_F32 && !call.args.param) {                                          \
             call.args.grad_type = DTYPE_F32; /* as constants, these leave no branches in the loop */         \
             call.args.param = NULL;                                                                          \
@@ -400,12 +404,12 @@ STEP(adam, OPTIMIZER_ADAM, 2)
 STEP(momentum, OPTIMIZER_SGD, 1)
 STEP(lion, OPTIMIZER_LION, 1)
 
-static __attribute__((noinline)) void sgd(const struct call *shared, struct cpu_span range) {
-    const struct call call = *shared;
+static __attribute__((noinline)) void sgd(const struct step_call *shared, struct cpu_span range) {
+    const struct step_call call = *shared;
     step_span(OPTIMIZER_SGD, 0, DTYPE_F32, &call, range);
 }
 
-typedef void step_function(const struct call *shared, struct cpu_span range);
+typedef void step_function(const struct step_call *shared, struct cpu_span range);
 
 static step_function *step_of(const struct optimizer_step_args *args) {
     static step_function *const steps[N_OPTIMIZER_RULES][3] = {
@@ -420,9 +424,9 @@ static step_function *step_of(const struct optimizer_step_args *args) {
 }
 
 enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer_step_args *args) {
-    const struct call call = {.args = *args,
-                              .constants = optimizer_constants_of(args),
-                              .reads_moments = optimizer_reads_moments(args)};
+    const struct step_call call = {.args = *args,
+                                   .constants = optimizer_constants_of(args),
+                                   .reads_moments = optimizer_reads_moments(args)};
     step_function *step = step_of(args);
 #pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
     step(&call, cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
