@@ -47,7 +47,7 @@ const char *status_message(void);
 const char *status_place(void);
 // Forgets the recorded failure: for tests, and after handling an expected failure.
 void status_clear(void);
-// A number above 0 that identifies the record; it changes with each status_clear that cleared something.
+// Identifies the recorded failure: above 0, and different after each status_clear that cleared something.
 unsigned status_serial(void);
 // 0 for OK and STOPPED, 2 for INVALID and UNSUPPORTED, 1 for FAILED.
 int status_exit_code(enum status status);

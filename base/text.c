@@ -1,4 +1,4 @@
-// The growing string, and numbers formatted for people and for programs.
+// The growing string, and numbers formatted for display and for JSON.
 #include "base/text.h"
 
 #include <ctype.h>

@@ -26,7 +26,7 @@ enum status text_status(const struct text *text) MUST_CHECK; // STATUS_FAILED af
 int text_distance(const char *a, const char *b);
 // The one of `names` (count n) closest to `name`, for "did you mean"; NULL when none is close.
 const char *text_nearest(const char *name, const char *const *names, int n);
-// Format a number for people; each returns buffer.
+// Format a number for display; each returns `buffer`.
 const char *text_bytes(char *buffer, size_t size, double bytes);      // "512 B", "3.4 KiB", "1.25 GiB"
 const char *text_count(char *buffer, size_t size, double count);      // "124.5M", "1.56B"
 const char *text_duration(char *buffer, size_t size, double seconds); // "1:02:03"

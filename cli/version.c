@@ -1,4 +1,4 @@
-// Libraries are asked at run time: what runs may differ from what the program was compiled against.
+// Library versions are queried at run time, because they may differ from those at compile time.
 // ZERO_COMMIT comes from the Makefile; "" without a repository.
 #include "cli/version.h"
 

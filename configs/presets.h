@@ -1,5 +1,4 @@
-// The presets configs/gpt*.json, embedded into the program at build time, so that it knows them wherever it
-// runs.
+// The presets configs/gpt*.json, embedded into the program at build time, so that it does not need the files.
 #ifndef ZERO_CONFIGS_PRESETS_H
 #define ZERO_CONFIGS_PRESETS_H
 

@@ -6,9 +6,8 @@
 // that token, so a shard of n tokens holds (n - 1) / T sequences.
 // - Without shuffle, sequences come in file order and repeat after the last.
 // - With shuffle, each epoch visits all sequences in a permutation keyed by (seed, epoch). Each epoch also
-// shifts the
-//   start of every shard's sequences by an offset in [0, T), keyed likewise and limited by the tokens left
-//   over at the shard's end, so that windows differ between epochs.
+//   shifts the start of every shard's sequences by an offset in [0, T), so that windows differ between
+//   epochs. The offset is keyed likewise and limited by the tokens left over at the shard's end.
 #ifndef ZERO_DATA_LOADER_H
 #define ZERO_DATA_LOADER_H
 

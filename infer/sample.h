@@ -21,8 +21,9 @@ struct sample_request {
     // Text i uses the random numbers from first_counter + 2^32 i on, so it does not depend on the other
     // texts.
     uint64_t first_counter;
-    // begin (may be NULL) is called when a text starts. write receives the text without its prompt, bit by
-    // bit, as soon as it is generated and all earlier texts are complete. n_bytes > 0; not NUL-terminated.
+    // begin (may be NULL) is called when a text starts. write receives the text without its prompt, a
+    // few bytes at a time, as soon as they are generated and all earlier texts are complete. n_bytes > 0; not
+    // NUL-terminated.
     enum status (*begin)(void *context, int64_t text, const char *prompt);
     enum status (*write)(void *context, const char *bytes, size_t n_bytes);
     void *context;

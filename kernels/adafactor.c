@@ -35,8 +35,8 @@ static double mean_of(const float *moments, int n) {
 
 // A moment is at least `rate` times the mean that was just added to it. So with n = rows * columns and M =
 // max(mean of R, eps1):
-//     sum of U^2 = sum of g^2 M / (R C) <= max(M / R) sum over columns of (sum of g^2) / C <= max(M / R) n /
-//     rate
+//     sum of U^2 = sum of g^2 M / (R C)
+//                <= max(M / R) sum over columns of (sum of g^2) / C <= max(M / R) n / rate
 // Likewise with rows and columns exchanged; and U <= g / eps1. The factor of 4 covers the rounding of the
 // moments to fp32. Where they round to subnormals or zero, U is g / eps1, and the squares' sum is far below
 // 1.

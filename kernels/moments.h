@@ -4,8 +4,8 @@
 // Valid in C and C++. CUDA sources define MOMENT_FUNCTION before the include to compile the functions for the
 // device too.
 //
-// Stochastic rounding. An update rounds its new moments up or down at random, so that they are right on
-// average. Rounded to nearest they would stop changing: with beta2 = 0.999 a shrinking second moment changes
+// Stochastic rounding. An update rounds its new moments up or down at random, so that they are unbiased.
+// Rounded to nearest they would stop changing: with beta2 = 0.999 a shrinking second moment changes
 // by at most a thousandth of itself per step, while half a unit in the last place is a 512th in bf16 and a
 // 32nd to a 16th in the int8 codes (Gupta et al., arXiv 1502.02551; for bf16 optimizer states, Zamirai et
 // al., arXiv 2010.06192). The noise is a hash of the element's number and the step, so repeating a step on
@@ -69,7 +69,8 @@ MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
 }
 
 // 32 bits of noise for one element at one step. In bf16 the lower half is for m and the upper for v. Elements
-// 2^32 apart get the same noise. The key is well mixed, so a third of moment_mix is enough here.
+// 2^32 apart get the same noise. The key is well mixed, so one round of xor, shift and multiply
+// is enough here.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
     return (x ^ x >> 17) * MOMENT_MULTIPLIER;

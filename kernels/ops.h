@@ -9,8 +9,8 @@
 //   - `type` is the compute dtype of parameters and activations: fp32, bf16 or fp16. Arithmetic is fp32;
 //     results are rounded to `type` once, to nearest even. Values beyond the type's range (65504 in fp16)
 //     become infinity; they are never clamped to the largest number.
-//   - The accumulation dtype is fp32: normalization statistics, losses, gradients of parameters, master
-//     weights and optimizer states.
+//   - The accumulation dtype is fp32: mean and rstd of norms, lse of attention, losses, gradients of
+//     parameters, master weights and optimizer states.
 //   - DTYPE_F64 (kernels/ref only): every floating-point tensor of the call is double, those of the
 //     accumulation dtype included.
 // Layout: tensors are row-major and dense unless a stride says otherwise; strides are in elements. Pointers

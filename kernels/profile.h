@@ -45,7 +45,7 @@ struct profile_row {
     struct profile_label label; // with unit -1
     int track;
 };
-struct profile_sample {
+struct profile_sample { // of one row in one step
     int64_t calls;
     double seconds; // own time
     struct operation_cost work;

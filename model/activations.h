@@ -7,8 +7,8 @@
 // With offloading, the device holds two buffers; checkpoint i uses buffer i % 2.
 // - Forward: a block reads one buffer and writes the other. The checkpoint that is overwritten was copied to
 //   the host while the previous block ran, and has until the last operation of this block to finish.
-// - Backward: checkpoint i is copied back while block i + 1 runs, into the buffer that block i + 2 is done
-// with.
+// - Backward: checkpoint i is copied back while block i + 1 runs, into the buffer that block i + 2 no longer
+//   needs.
 // - The last two checkpoints are never moved: backward begins with them.
 //
 // Copies run on a stream of their own. Events order them with the stream of the passes; the host waits for

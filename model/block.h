@@ -15,7 +15,7 @@
 
 // Sets of a block's activations, as recomputation tells them apart (enum gpt_recompute).
 enum block_activations {
-    BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and its statistics
+    BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and lse; ln_1's mean and rstd
     BLOCK_MLP = 2,       // what follows attention's output, except the next two
     BLOCK_NORMS = 4,     // outputs of both norms
     BLOCK_GELU = 8,      // GELU's output

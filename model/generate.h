@@ -48,7 +48,8 @@ struct sampling {
 // Samples the next token of each of the n sequences of the last step. Only the tokens leave the device.
 //   n_drawable  tokens are drawn from ids 0 .. n_drawable - 1
 //   counters    (n) of the random numbers: a token is a pure function of its logits, `sampling` and its
-//   counter tokens      [out] (n)
+//               counter
+//   tokens      [out] (n)
 enum status generator_draw(struct generator *generator, struct stream *stream,
                            const struct sampling *sampling, int n_drawable, const uint64_t *counters, int n,
                            int32_t *tokens) MUST_CHECK;

@@ -10,7 +10,7 @@ struct gpt {
     const struct params *params;
     struct gpt_options options;
     struct device *device;
-    enum dtype accumulation; // of losses, gradients and statistics: fp32, or double on the oracle
+    enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
     unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
     size_t workspace_bytes;
     int logits_rows, logits_stride; // of a tile of logits: rows, and elements from one row to the next

@@ -18,8 +18,9 @@ enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 struct unit_view {
     const void *params; // its flat span, in the compute type; NULL in GPT_BACKWARD_GRADS
     void *grads;        // its fp32 gradients, to be added to; NULL in GPT_FORWARD
-    // First contribution of this step (beta = 0). Gradients of the tensors marked `gemm_gradient` (struct
-    // param) may then hold anything: the first matrix product overwrites them. All others hold zeros.
+    // The first micro-batch in this buffer (beta = 0). Gradients of the tensors marked `gemm_gradient`
+    // (struct param) then hold arbitrary values: the first matrix product overwrites them. All others hold
+    // zeros.
     bool beta_zero;
 };
 
@@ -39,9 +40,8 @@ struct gpt_next {
 //
 // Groups: a stage need not hold a whole block at once. While the model holds a block, it acquires and
 // releases each group of its tensors around the group's use.
-//   group_acquire  gets the unit's view, and may replace it by a view of the group alone: its pointers are
-//   then
-//                  such that param_at finds the group's tensors as in the whole unit
+//   group_acquire  gets the unit's view, and may replace it by a view of the group alone. Its pointers are
+//                  then such that param_at finds the group's tensors as in the whole unit
 //   next           the group after this one, of the same unit or of another
 // At most two groups are held at a time: one whose activations are being recomputed may stay held
 // (GPT_FORWARD) while another is used, until its own gradients have been computed (nested

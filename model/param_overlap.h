@@ -1,5 +1,5 @@
-// The tensors that a span of a unit overlaps, for whoever works on part of a unit: a rank's shard, a gathered
-// group, a checkpoint's span.
+// The tensors that a span of a unit overlaps, for code that works on less than a unit: a rank's shard, a
+// gathered group, a checkpoint's span.
 #ifndef ZERO_MODEL_PARAM_OVERLAP_H
 #define ZERO_MODEL_PARAM_OVERLAP_H
 

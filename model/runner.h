@@ -1,8 +1,8 @@
 // Runs a model's operations on a stream, or only sizes them in a dry run. Internal to model/.
 //
-// A dry run executes the model's own passes without a stream: with stand-ins for parameters and buffers,
-// every operation is asked how much workspace it needs. So the plan comes from the very code that it is for,
-// and backends can prepare each shape before the first step.
+// A dry run executes the model's own passes without a stream and with placeholders for parameters and
+// buffers. Each operation reports how much workspace it needs. So a plan counts what the same code later
+// uses, and backends can prepare each shape before the first step.
 #ifndef ZERO_MODEL_RUNNER_H
 #define ZERO_MODEL_RUNNER_H
 
@@ -37,7 +37,7 @@ static inline int runner_block_step(const struct runner *runner, int n_layer) {
 
 // A dry run's units: every pointer is DRY_RUN_BUFFER.
 extern const struct unit_hooks dry_run_hooks;
-// Stands for any buffer in a dry run: not NULL, aligned, never read or written.
+// A placeholder for any buffer in a dry run: not NULL, aligned, never read or written.
 #define DRY_RUN_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
 // A region's memory: NULL for index -1, DRY_RUN_BUFFER when table is NULL.
 void *buffer_find(const struct region_table *table, int index);

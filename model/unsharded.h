@@ -1,4 +1,4 @@
-// The hooks of weights that are not sharded: all units lie in one span on the device. For inference,
+// The hooks of weights that are not sharded: all units are contiguous on the device. For inference,
 // benchmarks and tests.
 #ifndef ZERO_MODEL_UNSHARDED_H
 #define ZERO_MODEL_UNSHARDED_H

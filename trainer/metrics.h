@@ -28,7 +28,7 @@ struct step_metrics {
     double mfu; // model FLOPs utilization, relative to the measured GEMM rate of the compute type
     // Host memory of rank 0 as planned, with the program itself; the largest resident set of any rank.
     size_t memory_planned_bytes, memory_peak_bytes;
-    // GPU memory of rank 0 as planned, and as measured by what became less free; 0 without a GPU.
+    // GPU memory of rank 0 as planned, and as measured by the decrease of free memory; 0 without a GPU.
     size_t device_planned_bytes, device_bytes;
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
     uint64_t comm_bytes, comm_calls;                          // sent by rank 0 in this step

@@ -24,8 +24,8 @@ struct step_report {
 
 // Loads micro-batch k of this rank. For k == 0 all ranks agree whether it loaded, and whether any rank was
 // asked to stop (STATUS_STOPPED). If a later one fails to load, *batch_status keeps the failure for the
-// step's report: until then this rank repeats the micro-batch before it, as the others need its part in their
-// collectives.
+// step's report. Until then this rank repeats the micro-batch before it, because the other ranks' collectives
+// need this rank.
 static enum status next_batch(struct trainer *trainer, int64_t k, enum status *batch_status,
                               const int32_t **tokens, const int32_t **targets) {
     const struct config *config = trainer->config;
@@ -55,7 +55,7 @@ static int64_t updates_so_far(const struct trainer *trainer) {
 // Accumulates the gradients of the step over its micro-batches. The weights are not changed.
 //   loss_sum       [out] sum over this rank's tokens
 //   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
-//   meaningless
+//                  meaningless
 static enum status accumulate(struct trainer *trainer, double *loss_sum, enum status *batch_status) {
     const struct config *config = trainer->config;
     int64_t n_micro = config->train.gradient_accumulation_steps;

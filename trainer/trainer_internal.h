@@ -64,7 +64,7 @@ static inline enum status trainer_agree_between_steps(struct trainer *trainer, e
     trainer->can_save = status > STATUS_STOPPED;
     return status;
 }
-// Keeps a failure of this rank until the next agreement, as the other ranks are not at one now.
+// Keeps a failure of this rank until the next agreement, for use where the other ranks do not agree.
 static inline void trainer_fail_later(struct trainer *trainer, enum status status) {
     if (trainer->pending == STATUS_OK)
         trainer->pending = status;

@@ -1,7 +1,7 @@
 // The engine: what one rank trains with. It puts together the model states and the optimizer of a ZeRO stage,
 // the model's forward and backward (model/gpt.h), and the generator that writes samples.
 //
-// Memory is taken in two steps. engine_plan lists the regions that the engine needs, without allocating
+// Memory is allocated in two steps. engine_plan lists the regions that the engine needs, without allocating
 // anything and without the other ranks. Once the table is allocated (kernels/region_memory.h), engine_bind
 // hands the regions out. `./train plan` stops after the first step: a plan counts exactly what a run
 // allocates.

@@ -1,5 +1,5 @@
-// ./train bench --generate: steps of generation, compared with memory bandwidth. A token of a single text
-// reads every weight once, and nothing else of that size.
+// ./train bench --generate: times steps of generation and compares them with memory bandwidth. Generating one
+// token of one text reads every weight once, and nothing else of that size.
 #ifndef ZERO_CLI_BENCH_GENERATE_H
 #define ZERO_CLI_BENCH_GENERATE_H
 

@@ -1,5 +1,4 @@
-// Divides a product among threads and into tiles. Sizing the workspace walks through the same tiles as
-// running, as a dry run.
+// Divides a product among threads and into tiles. The workspace is sized by a dry run over the same tiles.
 #include "kernels/cpu/matmul.h"
 
 #include <math.h>

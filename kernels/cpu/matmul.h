@@ -1,7 +1,9 @@
-// Matrix products of any size and type for the linear layers. The output is divided among the threads; each
-// computes its part tile by tile, such that a tile stays in the cache. Per tile: upcast the operands where
-// needed, multiply with oneDNN (product.h) with sums in fp32, apply the epilogue (bias, residual, GELU,
-// rounding). How a product is divided depends on its shape and the number of threads only.
+// Matrix products of any size and type for the linear layers. The output is divided among the threads, and
+// each thread computes its rows and columns in tiles that fit in the cache. For each tile:
+//   1. upcast the operands where needed
+//   2. multiply with oneDNN (product.h), with sums in fp32
+//   3. apply the epilogue: bias, residual, GELU, rounding
+// How a product is divided depends on its shape and the number of threads only.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
 

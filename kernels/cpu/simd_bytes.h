@@ -66,7 +66,7 @@ VF_INLINE uint32_t vu_reduce_max(vu x) {
 #endif
 }
 
-// Packs two vu of numbers below 2^15, in an order that vw_store_bytes undoes.
+// Packs two vu of numbers below 2^15. The result is not in their order; vw_store_bytes restores it.
 VF_INLINE vw vw_pack(vu a, vu b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_packus_epi32((__m512i)a, (__m512i)b);

@@ -1,4 +1,4 @@
-// Adafactor's sums and step (kernels/ops.h). Blocks add to the sums in memory by atomics, in any order. All
+// Adafactor's sums and step (kernels/ops.h). Blocks add to the sums in memory with atomics, in any order. All
 // terms are multiples of a unit (kernels/exact_sum.h), so every order gives the same bits, which are those of
 // kernels/cpu/isa/adafactor.c.
 #include "kernels/cuda/span.cuh"
@@ -38,7 +38,7 @@ __device__ void add_to_memory(double *sums, size_t n, size_t i, const exact_sum 
 
 // ---- walking a span row by row
 
-// A span of a matrix: elements [begin, begin + n), which lie in n_rows rows from first_row on. The grid's x
+// A span of a matrix: elements [begin, begin + n), in n_rows rows from first_row on. The grid's x
 // covers the columns and its y strides over the rows; each element is visited once.
 struct span_rows {
     size_t begin, n, columns, first_row, n_rows;

@@ -1,6 +1,6 @@
-// What attention's kernels share: the rows a block works on, loading them into tiles, the online softmax, and
-// the entry points of the kernels for CUDA cores, between which and those for tensor cores
-// attention_forward.cu and attention_backward.cu choose.
+// Shared by attention's kernels: the rows a block works on, loading them into tiles, the online softmax, and
+// the entry points of the kernels for CUDA cores (attention_cores.cu). attention_forward.cu and
+// attention_backward.cu choose between those and their own kernels, for tensor cores.
 //
 // Grids are (tiles, H, B): blocks of one head run close together in time and find its keys and values in the
 // cache. Tiles count down from the last, whose rows see (forward) the most keys, so the smallest blocks run
@@ -54,7 +54,7 @@ __device__ inline int tile_counted_down() {
 // How copy_to_tile moves elements; what is not valid becomes 0. UNROLL: of its loop over packs.
 // Asynchronously, in the tensor's own type. The caller commits and waits (ptx.cuh: cp_async_16).
 struct copy_async {
-    static constexpr int UNROLL = 64; // whole
+    static constexpr int UNROLL = 64; // fully
     template <class T> static __device__ __forceinline__ void copy_pack(T *to, const T *from, bool valid) {
         cp_async_16(to, from, valid);
     }
@@ -118,8 +118,8 @@ struct online_softmax {
 };
 
 // Takes N more scores of a row from each of the LANES neighbouring threads that share it. `score(i)` is a
-// reference to the thread's i-th; it becomes exponential(score * scale - shift). Returns the factor that sums
-// made under the previous shift must be multiplied with. Every row must see a finite score in its first tile,
+// reference to the thread's i-th; it becomes exponential(score * scale - shift). Returns the factor by which
+// sums under the previous shift must be multiplied. Every row must see a finite score in its first tile,
 // so that the shift is finite from then on.
 template <int N, int LANES, class Scores, class Exponential>
 __device__ __forceinline__ float add_scores(online_softmax &row, Scores score, float scale,

@@ -1,4 +1,4 @@
-// What attention's tensor-core kernels, forward and backward, share: tiles of rows in shared memory, and the
+// Shared by attention's tensor-core kernels, forward and backward: tiles of rows in shared memory, and the
 // products of a warp. A warp owns 16 M rows, M fragments of mma's A, so each fragment of B that it loads is
 // used M times. The result of one product, rounded to 16 bits, is the A of the next: attention weights stay
 // in registers.

@@ -1,5 +1,5 @@
-// Included by every .cu file: launching, element types, choosing a template by dtype, 16-byte accesses, and
-// sums over a warp or block in a fixed order. Relies on the CUDA runtime only (or on tests/cudasim in its
+// Included by every .cu file: kernel launches, element types, choosing a template by dtype, 16-byte accesses,
+// and sums over a warp or block in a fixed order. Relies on the CUDA runtime only (or on tests/cudasim in its
 // place), and on kernels/cuda/ptx.cuh for instructions that have no C++ name.
 #ifndef ZERO_KERNELS_CUDA_COMMON_CUH
 #define ZERO_KERNELS_CUDA_COMMON_CUH

@@ -1,5 +1,5 @@
-// cuBLASLt, loaded at run time instead of linked: the program starts on machines without it, and reports what
-// is missing only when a GPU is requested. Types and values are those of the library's header.
+// cuBLASLt, loaded at run time instead of linked: the program starts on machines without it, and reports that
+// it is missing only when a GPU is requested. Types and values are those of the library's header.
 #ifndef ZERO_KERNELS_CUDA_CUBLASLT_CUH
 #define ZERO_KERNELS_CUDA_CUBLASLT_CUH
 

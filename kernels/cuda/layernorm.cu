@@ -1,4 +1,4 @@
-// Layer normalisation. Forward reads each row from memory once and keeps it in shared memory, where it
+// Layer normalization. Forward reads each row from memory once and keeps it in shared memory, where it
 // computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward sums the
 // gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
 // per block; a second kernel adds the blocks' sums in order. Every thread reads back only what it wrote
@@ -127,7 +127,7 @@ template <int WIDTH> struct planes {
 
 // blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
 //   partial   [w] (blocks, 2, C): the sums for dweight and dbias, in planes
-//   staged    sums are made in shared memory; otherwise in `partial` itself, and blockDim.y is 1
+//   staged    sums are kept in shared memory; otherwise in `partial` itself, and blockDim.y is 1
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
     layernorm_backward(float *partial, const backward_tensors<T> tensors, int N, int C, bool staged) {

@@ -31,7 +31,7 @@ void align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
     problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
-// Gives the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one, and makes its
+// Returns the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one. Makes its
 // plan.
 enum status choose(struct device *device, const matmul &plain, const matmul &fused, bool may_fuse,
                    bool measure, matmul *problem, bool *is_fused) {

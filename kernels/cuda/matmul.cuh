@@ -66,8 +66,8 @@ static inline int matmul_alignment(int alignment, const void *pointer, int64_t s
 
 // Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue.
 //   measure   time the candidates of a large problem, in memory that is freed before the call returns. Only
-//             before the first step. Without it, or when that memory cannot be had, the first candidate of
-//             cuBLASLt's heuristic is taken; its bits are the same.
+//             before the first step. Without it, or when that memory cannot be allocated, the first
+//             candidate of cuBLASLt's heuristic is used; its bits are the same.
 enum status matmul_find(struct device *device, const matmul &problem, bool measure,
                         bool *supported) MUST_CHECK;
 
@@ -115,7 +115,7 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) MUST_CHECK;
 
-// Lays out scratch: each take() gives the next aligned bytes. With base NULL it only counts them.
+// Divides scratch memory: each take() returns the next aligned bytes. With base NULL it only counts them.
 struct scratch_layout {
     char *base;
     size_t used;

@@ -59,11 +59,9 @@ __device__ __forceinline__ uint32_t shared_address(const void *shared) {
 
 // Loads four 8 x 8 matrices of 16-bit elements from shared memory.
 //   row   16-byte aligned address of one row (16 bytes): lanes 0-7 give the rows of matrix 0, lanes 8-15
-//   those of
-//         matrix 1, and so on
+//         those of matrix 1, and so on
 //   r[i]  [out] elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of matrix i; in the transposed
-//   form,
-//         of column lane / 4
+//         form, of column lane / 4
 // A, row-major: with rows 0-7 and rows 8-15 of columns 0-7, then both of columns 8-15 as the four matrices, r
 // is a fragment of A. B: two matrices, rows 0-7 and 8-15, are one fragment; use the plain form where the
 // elements of a column are contiguous, the transposed form where those of a row are.

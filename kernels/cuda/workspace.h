@@ -1,5 +1,6 @@
-// Formulas for the scratch of the CUDA backend's operations. Launchers lay it out by them, and plans count it
-// by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain C, so that every build has them.
+// Formulas for the scratch of the CUDA backend's operations. Launchers divide the workspace by them, and
+// plans count it by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain C, so that every
+// build has them.
 #ifndef ZERO_KERNELS_CUDA_WORKSPACE_H
 #define ZERO_KERNELS_CUDA_WORKSPACE_H
 
@@ -32,9 +33,9 @@ size_t cuda_occurrences_bytes(int V);
 #define LAYERNORM_SHARED_BYTES     ((size_t)40 << 10) // fits twice on a processor of every GPU
 #define LAYERNORM_BACKWARD_THREADS 512                // at most
 struct layernorm_division {
-    int row_threads, rows; // of a block: threads per row, and rows at a time
+    int row_threads, rows; // per block: threads per row, and rows at a time
     int blocks;
-    bool staged; // sums are made in shared memory, else in the workspace
+    bool staged; // sums are in shared memory, else in the workspace
 };
 struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
                                                     const struct layernorm_backward_args *args, int width);

@@ -38,7 +38,8 @@ static inline void ref_accumulate(void *tensor, enum dtype type, size_t i, doubl
     ref_store(tensor, type, i, ref_load(tensor, type, i) + value);
 }
 
-// The accumulation dtype: statistics, losses, gradients of parameters, master weights and optimizer states.
+// The accumulation dtype: of mean, rstd, lse, losses, gradients of parameters, master weights and optimizer
+// states.
 static inline enum dtype ref_wide(enum dtype type) {
     return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
 }

@@ -1,5 +1,5 @@
 // The formulas follow the hooks of the stages: what is gathered per use of a unit, what is reduced per
-// micro-batch, and what is sent once a step.
+// micro-batch, and what is sent once per step.
 #include "trainer/plan/comm_volume.h"
 
 #include "model/param_overlap.h"

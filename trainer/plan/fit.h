@@ -1,5 +1,5 @@
-// Finds the fastest setting of a run that fits into a machine. The search covers every setting that keeps the
-// training run what it is: ZeRO stage, recomputation, offload, and smaller micro-batches of the same batch.
+// Finds the fastest setting of a run that fits into a machine. The search covers the settings that do not
+// change what is trained: ZeRO stage, recomputation, offload, and smaller micro-batches of the same batch.
 // Each is planned exactly (trainer/plan/plan.h); those that fit are ranked by trainer/plan/cost_model.h.
 #ifndef ZERO_TRAINER_PLAN_FIT_H
 #define ZERO_TRAINER_PLAN_FIT_H
@@ -12,8 +12,8 @@ struct fit_machine {
     uint64_t host;   // bytes per machine, shared by all ranks on it
 };
 
-// Bytes of a GPU's memory that a run finds free: the driver's context and the kernels' code take some hundred
-// MiB, fewer on small GPUs. Subtracts 512 MiB, but at most a 32nd.
+// Bytes of a GPU's memory that a run finds free. The driver's context and the kernels' code take some hundred
+// MiB, less on small GPUs: subtracts 512 MiB, but at most 1/32 of the memory.
 static inline uint64_t fit_free_of_gpu(uint64_t bytes) {
     const uint64_t most = (uint64_t)512 << 20;
     return bytes - (bytes / 32 < most ? bytes / 32 : most);

@@ -22,7 +22,7 @@ struct fit_report {
     bool on_gpu;
     uint64_t gpu_memory; // bytes per GPU as given; machine.device of them are free
     struct fit_machine machine;
-    bool host_is_here;        // machine.host was not given: it is what is available on this machine
+    bool host_is_here;        // machine.host was not given: it is the memory available on this machine
     const char *const *words; // the command line from the path of the config on
     int n_words;
 };

@@ -1,4 +1,5 @@
-// Memory is counted by laying the run out, communication by formula. A run measures both, and tests compare.
+// Memory is counted by adding the run's own regions, communication by formula. A run measures both, and tests
+// compare.
 #include "trainer/plan/plan.h"
 
 #include <stdlib.h>

@@ -9,7 +9,8 @@
 #include "trainer/plan/comm_volume.h"
 #include "zero/engine.h"
 
-// Lays out a run: adds the regions of the engine to the table and, with run.profile, those of the profiler.
+// Plans the memory of a run: adds the regions of the engine to the table and, with run.profile, those of the
+// profiler.
 //   engine           free with engine_free, also after a failure
 //   profile_region   [out] the profiler's region; written with run.profile only
 enum status plan_run(struct engine *engine, const struct engine_options *options, struct region_table *table,
@@ -26,7 +27,7 @@ enum status plan_make(const struct engine_options *options, struct plan *out) MU
 enum status plan_add_states(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 enum status plan_add_model(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 
-// The few ranks that have to be planned to find the largest and the smallest plan of any rank, whatever the
+// The few ranks that have to be planned to find the largest and the smallest plan of any rank, in every
 // stage. Rank 0, which may write samples, comes first. Free *ranks with free().
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) MUST_CHECK;
 

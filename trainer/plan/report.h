@@ -9,8 +9,8 @@
 struct plan_case {
     int world, local_world, n_threads;
     int64_t micro_batch_size, accumulation_steps, train_batch_size;
-    char *
-        refused; // why the config cannot run on `world` ranks; the other members are then unset. NULL: it can
+    // Why the config cannot run on `world` ranks; the other members are then unset. NULL: it can.
+    char *refused;
     struct plan_stage stages[N_STAGES];
 };
 

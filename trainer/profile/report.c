@@ -1,4 +1,4 @@
-// Rows of kernels/profile.h are joined by name into lines.
+// Joins the rows of kernels/profile.h by name into the lines of the table.
 #include "trainer/profile/report.h"
 
 #include <inttypes.h>

@@ -33,7 +33,7 @@ bool checkpoint_is_folder(const char *path) {
 
 #define MOST_DIGITS 15 // of a step
 
-// The step that a folder's name stands for, or -1 if it is no checkpoint. Only the name that checkpoint_path
+// The step that a folder's name gives, or -1 if it is no checkpoint. Only the name that checkpoint_path
 // gives counts: under a second name for the same step, one folder would be chosen and the other opened.
 static int64_t step_of(const char *name) {
     static const char prefix[] = "step-";

@@ -46,7 +46,7 @@ struct checkpoint_contents {
     struct checkpoint_source source;
 };
 
-// An opened checkpoint, every part of which was checked. Read-only for callers.
+// An opened checkpoint, all of which was checked. Read-only for callers.
 struct checkpoint {
     char *path; // of the folder
     int64_t step, tokens;

@@ -61,16 +61,16 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
 
 enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
                                    enum partition_kind kind, int world, int n_kinds, bool has_factors) {
-    struct partition made;
+    struct partition own;
     *layout = (struct checkpoint_layout){0};
-    TRY(partition_init(&made, params, kind, world));
-    enum status status = checkpoint_layout_init(layout, params, &made, n_kinds, has_factors);
+    TRY(partition_init(&own, params, kind, world));
+    enum status status = checkpoint_layout_init(layout, params, &own, n_kinds, has_factors);
     if (status != STATUS_OK) {
-        partition_free(&made);
+        partition_free(&own);
         return status;
     }
-    layout->made = made;
-    layout->partition = &layout->made;
+    layout->own_partition = own;
+    layout->partition = &layout->own_partition;
     return STATUS_OK;
 }
 
@@ -225,7 +225,7 @@ bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpo
 }
 
 void checkpoint_layout_free(struct checkpoint_layout *layout) {
-    partition_free(&layout->made);
+    partition_free(&layout->own_partition);
     free(layout->offsets);
     free(layout->file_bytes);
     free(layout->spans);

@@ -43,7 +43,7 @@ struct checkpoint_layout {
     bool has_factors;
     // Regular:
     const struct partition *partition; // NULL where spans are listed
-    struct partition made;             // backs `partition` if the layout made it
+    struct partition own_partition;    // backs `partition` if the layout computed it
     uint64_t *offsets;    // (partition->n_spans) where a span's first kind begins in its owner's file
     uint64_t *file_bytes; // (partition->world)
     // Listed:

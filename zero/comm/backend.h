@@ -24,7 +24,7 @@ struct comm_verdict {
     int32_t status, rank, count;
 };
 
-// Functions block until this rank's part is done. The backend adds what it sends to comm->traffic.bytes.
+// Functions block until this rank's work is done. The backend adds what it sends to comm->traffic.bytes.
 // Unless noted, they are called only with several ranks.
 struct comm_backend {
     const char *name;

@@ -1,5 +1,5 @@
-// The part of communication that all backends share: numbering and counting collectives, waiting for the bulk
-// ones, adding sums in rank order, and agreeing on failures. What differs is in zero/comm/backend.h.
+// What all backends have in common: numbering and counting collectives, waiting for the bulk ones, adding
+// sums in rank order, and agreeing on failures. What differs is in zero/comm/backend.h.
 #include "zero/comm/comm.h"
 
 #include <stdlib.h>

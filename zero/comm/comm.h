@@ -12,8 +12,8 @@
 // Determinism. Sums are added in rank order: their bits depend on the number of ranks and on nothing else.
 //
 // Failures. When a rank fails, in a collective or between two, the collectives of all other ranks return its
-// status and its message ("rank 2: cannot read ..."). No rank waits for one that will not come: one that
-// stops responding ends the run after comm_options.hang_timeout_s.
+// status and its message ("rank 2: cannot read ..."). No rank waits for a dead one; a rank that stops
+// responding ends the run after comm_options.hang_timeout_s.
 //
 // Sources: collectives as in MPI 3.1, chapter 5; reduce-scatter and all-gather in ZeRO as in arXiv
 // 1910.02054, section 7.
@@ -30,7 +30,7 @@
 #include "kernels/device.h"
 #include "zero/comm/transfer.h"
 
-// What traffic is counted as.
+// The kinds of traffic that are counted separately.
 enum comm_operation {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
@@ -46,7 +46,7 @@ struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
     uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
     double busy_s;                     // spent in bulk collectives and all-reduces
-    double waited_s;                   // the part of busy_s during which the caller waited
+    double waited_s;                   // of busy_s, the time during which the caller waited
 };
 
 struct profile;
@@ -64,10 +64,10 @@ struct comm {
     struct comm_traffic traffic; // read it after comm_wait_all
     struct device *device;       // from comm_attach
     struct stream stream;        // on that device: runs sums and copies
-    struct event issued;         // the end of the caller's work, for a bulk collective that runs at once
+    struct event issued;         // the end of the caller's work, for a bulk collective that runs immediately
     struct comm_queue *queue;    // of bulk collectives; NULL: each runs when it is issued
     void *data;                  // the backend's
-    struct profile *profile;     // records the time spent here; NULL: nothing does
+    struct profile *profile;     // records the time spent here; NULL: none
     bool eager;                  // the caller waits for the bulk collective that is running: spin, then sleep
 };
 

@@ -241,7 +241,7 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
         *out = comm;
         return STATUS_OK;
     }
-    // No rank can be told of this failure yet: MPI ends them all.
+    // This failure cannot be sent to other ranks yet: MPI ends them all.
     log_error("%s", status_message());
     MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
     return status;

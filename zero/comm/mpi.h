@@ -23,8 +23,7 @@
 //
 // Locks. Neither is held while the other is taken, or while a thread sleeps:
 //   mpi_lock    around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
-//   MPI_Test and
-//               release the lock between polls
+//               MPI_Test and release the lock between polls
 //   fail_lock   around the failure that became known first
 //
 // Messages, by tag (zero/comm/mpi_data.h); between ranks without shared memory only:
@@ -38,16 +37,16 @@
 // A wait, for a ring or for a message:
 //   1. polls for a moment: a ring only where every rank has a processor of its own and the caller is waiting;
 //   2. then sleeps between looks: up to 10 ms on a futex (ring), 50 us (message);
-//   3. meanwhile shows in rank_state what it waits for, and at each look returns if a rank has failed.
+//   3. meanwhile shows in rank_state which rank it waits for, and at each look returns if a rank has failed.
 //
 // A failure:
 //   1. The rank that fails, or the watchdog that finds a rank dead, hanging or in another collective, keeps
 //      the failure as its first and sends it to all ranks. Later failures are ignored.
 //   2. Every wait of every rank returns its status and message.
-//   3. One rank prints it: rank 0, or whichever rank that shares memory with it claims the turn first. A
+//   3. One rank prints it: rank 0, or the rank sharing memory with it that first claims `speaker`. A
 //      watchdog that reports a dead rank prints at once, because mpirun kills all ranks soon after one died.
-//   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not come
-//      to see the failure.
+//   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
+//      return from their collective.
 #ifndef ZERO_ZERO_COMM_MPI_H
 #define ZERO_ZERO_COMM_MPI_H
 

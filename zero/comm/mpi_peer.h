@@ -26,8 +26,8 @@ enum status peer_pull_end(struct comm *comm, int rank) MUST_CHECK;
 
 // ---- for control messages (zero/comm/mpi_control.c)
 
-// A wait for one rank within a collective. Shown in this rank's rank_state once it lasts longer than a nap,
-// where watchdogs see it.
+// A wait for one rank within a collective. Once it outlasts the first sleep, it is shown in this rank's
+// rank_state, where watchdogs see it.
 struct peer_wait {
     struct comm *comm;
     enum comm_channel channel;

@@ -43,7 +43,7 @@ struct rank_state {
     atomic_ullong n_issued;    // collectives
     atomic_uchar collectives[STATE_HISTORY]; // the name of collective n, at n % STATE_HISTORY
     struct {
-        atomic_int peer; // 1 + the rank that is waited for; 0: not waiting
+        atomic_int peer; // 1 + the rank that this one waits for; 0: not waiting
         atomic_ullong call;
         atomic_llong since_ms;
     } waits[N_CHANNELS];
@@ -55,7 +55,7 @@ struct rank_report {
     uint64_t n_issued;
     uint8_t collectives[STATE_HISTORY];
     struct {
-        int32_t peer; // the rank that is waited for, -1: not waiting
+        int32_t peer; // the rank that this one waits for, -1: not waiting
         uint64_t call;
         int64_t age_ms;
     } waits[N_CHANNELS];
@@ -74,8 +74,8 @@ void rank_state_report(const struct rank_state *state, struct rank_report *out);
 static inline bool report_is_waiting(const struct rank_report *report) {
     return report->waits[CHANNEL_BULK].peer >= 0 || report->waits[CHANNEL_CONTROL].peer >= 0;
 }
-// The name of collective `number`. False when the rank has not issued it, or so long ago that its name is
-// forgotten.
+// The name of collective `number`. False when the rank has not issued it, or issued it more than
+// STATE_HISTORY collectives ago.
 bool report_collective(const struct rank_report *report, uint64_t number, enum comm_collective *out);
 
 #endif

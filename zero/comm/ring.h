@@ -35,7 +35,7 @@ struct ring {
 // A failure, as ranks report it to each other. The rank that reports it may not be the one that failed.
 struct failure_note {
     int rank, status;
-    bool gone; // the rank is dead or hangs and takes part in nothing any more; its finder prints the message
+    bool gone; // the rank is dead or hangs; the rank that found out prints the message
     char message[LINK_MESSAGE];
 };
 

@@ -46,8 +46,8 @@ struct comm_shard {
     size_t begin, n;
 };
 struct comm_shard comm_shard_of(int rank, int world, size_t n);
-// Bytes that `rank` sends in comm_all_reduce of n values: its part of the other ranks' shards, and the sum of
-// its own shard to each of them.
+// Bytes that `rank` sends in comm_all_reduce of n values: its contributions to the other ranks' shards, and
+// the sum of its own shard to each of them.
 uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
 
 #endif

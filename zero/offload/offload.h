@@ -6,8 +6,7 @@
 // Gradients, per unit:
 //   1. backward finishes them on the caller's stream
 //   2. comm reduces them. Stages 0 and 1: into an array that they keep anyway. Stages 2 and 3: this rank's
-//   unit
-//      shard goes into one of two staging buffers on the device.
+//      unit shard goes into one of two staging buffers on the device.
 //   3. `to_host` sums their squares (last micro-batch) and copies them: the host's spans to the host, the
 //      device's spans from a staging buffer to the device's shard.
 // With several micro-batches in stages 2 and 3, the sum so far is copied back into the staging buffer first,
@@ -55,7 +54,7 @@ struct offload {
     struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS];
     struct event summed; // squares of the last unit
     struct event reached, requested;
-    struct event *copied; // (n_units) its gradients are where they are kept until the update
+    struct event *copied; // (n_units) the unit's gradients are where they are kept until the update
     // Called, if not NULL, when the copy of a unit of the last micro-batch was issued.
     void (*on_sent)(void *context, int unit);
     void *on_sent_context;

@@ -22,7 +22,7 @@ struct buffer_layout {
 // One collective call per bucket.
 struct buckets {
     struct comm_transfer *calls;
-    int *last_unit; // (n_calls) the unit whose elements fill up the call: it can be issued once that is ready
+    int *last_unit; // (n_calls) the last unit with elements in the call, which is issued once that is ready
     int n_calls;
     struct comm_span *spans; // of all calls, one after another
     int n_spans, spans_capacity, calls_capacity;

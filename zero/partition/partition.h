@@ -1,8 +1,8 @@
 // The partition: which rank owns which elements of the model. A pure function of the table of parameters and
 // the number of ranks, so every rank computes the same one without communication.
 //
-// A rank's shard is the concatenation of the spans that it owns, unit by unit. It may be empty. The unit
-// shard is the contiguous part of it that belongs to one unit.
+// A rank's shard is the concatenation of the spans that it owns, unit by unit. It may be empty. A unit shard
+// is the contiguous section of a shard that belongs to one unit.
 #ifndef ZERO_ZERO_PARTITION_PARTITION_H
 #define ZERO_ZERO_PARTITION_PARTITION_H
 

@@ -1,6 +1,6 @@
 // Adafactor's optimizer states: second moments per row and per column of a matrix, and per element of a
 // vector. They are small, so every rank keeps all of them in host memory, with the sums that they are updated
-// from and the scales derived from them. Arrays are laid out tensor by tensor, rows before columns. The step
+// from and the scales derived from them. Arrays hold tensor after tensor, rows before columns. The step
 // itself is zero/stages/adafactor.h.
 #ifndef ZERO_ZERO_PARTITION_SECOND_MOMENTS_H
 #define ZERO_ZERO_PARTITION_SECOND_MOMENTS_H
@@ -35,7 +35,7 @@ struct second_moments {
     size_t n;      // moments of all tensors; 0 with any other optimizer: then nothing is allocated
     size_t *first; // (n_params + 1) a tensor's first moment in `values`
     int region, bounds_region, regions[N_REGION_PLACES][3];
-    float *values;                            // (n) the moments: the only part that checkpoints keep
+    float *values;                            // (n) the moments: the only array that checkpoints keep
     double *bounds;                           // (n_params) upper bounds of the sums of squares of updates
     bool has_device_arrays;                   // the device has its own memory, and so its own scratch
     struct second_moments_place host, device; // the same arrays where the device is the host

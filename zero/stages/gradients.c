@@ -1,4 +1,4 @@
-// Chooses buffers, and issues reductions. The sums themselves are made by zero/comm.
+// Chooses buffers, and issues reductions. zero/comm computes the sums.
 #include "zero/stages/gradients.h"
 
 #include <stdlib.h>

@@ -3,12 +3,12 @@
 //
 //   stages 0 and 1  Every rank has a buffer for all gradients. During the backward of the last micro-batch,
 //                   each bucket is reduce-scattered in place as soon as its units are ready. Stage 0 then
-//                   all-gathers the sums, because every rank makes the whole update.
+//                   all-gathers the sums, because every rank does the whole update.
 //                   (With reduce_every_micro_batch: after each micro-batch, and into a shard.)
 //   stages 2 and 3  Backward works in a pool of buffers, each for one unit, or one group of a large block
 //                   (stage_by_group). Each is reduce-scattered into the owners' shards as soon as it is
 //                   ready, in every micro-batch. The embeddings have a buffer of their own: backward adds to
-//                   them at its begin (head) and at its end.
+//                   them at its beginning (lm_head) and at its end.
 //
 // With offload_optimizer, zero/offload/offload.h copies the sums of the host's spans from there.
 #ifndef ZERO_ZERO_STAGES_GRADIENTS_H

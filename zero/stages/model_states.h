@@ -2,8 +2,7 @@
 // section 3.1), each whole or sharded as the stage says. The model reaches them through `hooks`:
 //
 //   params_acquire(unit)   before a unit is used: its parameters (zero/stages/parameters.h), and in backward
-//   the
-//                          buffer for its gradients (zero/stages/gradients.h)
+//                          the buffer for its gradients (zero/stages/gradients.h)
 //   grads_ready(unit)      its gradients are complete: reduces them
 //   params_release(unit)   after it was used
 //
@@ -56,9 +55,8 @@ struct model_states {
 // Plans the states of `rank` among `world` and adds their regions to `table`. Allocates no state and does not
 // communicate.
 //   type        compute type
-//   partition   of these params and ranks, to outlive the states, for a caller that plans several ranks;
-//   NULL:
-//               computed here
+//   partition   of these params and ranks, for a caller that plans several ranks; it must outlive the
+//               states. NULL: computed here
 // Call model_states_free also after a failure.
 enum status model_states_init(struct model_states *state, const struct params *params,
                               const struct config *config, enum dtype type, int rank, int world,

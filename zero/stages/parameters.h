@@ -20,8 +20,8 @@
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
 
-// Slots 0 and 1 hold units in turn. Slot 2 is a small one for the final norm, which the head uses together
-// with the embeddings.
+// Slots 0 and 1 hold units in turn. Slot 2 is a small one for the final norm, which is used together with the
+// embeddings (lm_head).
 #define N_SLOTS 3
 
 // Stage 3: what is gathered, and freed, together: a unit or one group of its tensors.

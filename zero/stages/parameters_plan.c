@@ -1,5 +1,5 @@
-// What the parameters of a stage need before memory and ranks exist: the fetches of stage 3, the slots they
-// are gathered into, and the buckets of every all-gather.
+// Everything about a stage's parameters that is known without memory or other ranks: the fetches of stage 3,
+// the slots they are gathered into, and the buckets of every all-gather.
 #include "zero/stages/parameters.h"
 
 #include <stdlib.h>

@@ -1,11 +1,11 @@
 // Shared by attention's forward and backward: a register-tiled product of small matrices, and the packing of
 // rows of any type into the layouts that it reads.
-// - Operands are matrices of units, packed and zero-padded to whole vectors, so that one piece of code serves
+// - Operands are matrices of units, packed and zero-padded to whole vectors, so that the same code serves
 //   every type, head dimension and length.
 // - A unit is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
 //   neighbours in the inner dimension, which then has half as many units. Sums are always floats.
-// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension, in
-//   whatever tile it lies. So the bits do not depend on which thread computes which block.
+// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension,
+//   whatever tile it is in. So the bits do not depend on which thread computes which block.
 // "Block" here is a block of queries or keys, as in FlashAttention; a tile is what is summed in registers.
 #ifndef ZERO_KERNELS_CPU_ISA_ATTENTION_H
 #define ZERO_KERNELS_CPU_ISA_ATTENTION_H
