@@ -133,13 +133,13 @@ class Ranks(GpuCase):
                          'zero_optimization.stage3_param_persistence_threshold=0'),
                     ('zero_optimization.overlap_comm=false',),
                     ('recompute=block', 'offload_activations=cpu'))
-        for compute, travel in ('fp32', 'fp32'), ('bf16', 'bf16'):
+        for compute, comm_dtype in ('fp32', 'fp32'), ('bf16', 'bf16'):
             config = self.config(precision={'compute': compute})
             first = None
             for stage, variant in itertools.product(range(4), variants if compute == 'fp32' else variants[:1]):
                 with self.subTest(compute=compute, stage=stage, variant=variant):
                     self.run_ranks(2, config, f'zero_optimization.stage={stage}', *variant,
-                                   f'communication_data_type={travel}', environment=environment)
+                                   f'communication_data_type={comm_dtype}', environment=environment)
                     here = self.curve(), self.checkpoints()[-1].name
                     first = first or here
                     self.assertEqual(here, first)

@@ -308,7 +308,7 @@ static void test_optimizers(void **state) {
     }
 }
 
-// Gradients that travel as bf16 or fp16: other bits than fp32, the same in every stage.
+// Gradients sent as bf16 or fp16: other bits than fp32, the same in every stage.
 static void test_narrow_gradients(void **state) {
     (void)state;
     static const char *const variants[] = {"communication_data_type=bf16",

@@ -15,60 +15,60 @@ static struct stream stream;
 
 // The value of element i on rank r, which any rank can compute. Magnitudes differ, so that bits depend on the
 // order of sums.
-static float share_of(int rank, size_t i, uint32_t call) {
+static float contribution_of(int rank, size_t i, uint32_t call) {
     double scale = (double)(1 << (i * 7 + (size_t)rank * 5) % 13);
     return (float)(scale * rng_normal(17, call * 64 + (uint32_t)rank + 1, i));
 }
 
-static float as_it_travels(float x, enum dtype type) {
+static float as_sent(float x, enum dtype type) {
     return type == DTYPE_BF16  ? bf16_to_float(bf16_from_float(x))
            : type == DTYPE_F16 ? f16_to_float(f16_from_float(x))
                                : x;
 }
 
 static float sum_of(size_t i, uint32_t call, enum dtype type) {
-    enum dtype travels = comm->world > 1 ? type : DTYPE_F32;
-    float sum = as_it_travels(share_of(0, i, call), travels);
+    enum dtype comm_dtype = comm->world > 1 ? type : DTYPE_F32;
+    float sum = as_sent(contribution_of(0, i, call), comm_dtype);
     for (int rank = 1; rank < comm->world; rank++)
-        sum += as_it_travels(share_of(rank, i, call), travels);
+        sum += as_sent(contribution_of(rank, i, call), comm_dtype);
     return sum;
 }
 
 // Spans of uneven sizes. With `idle` the last rank owns none. Out offsets count per owner.
-struct layout {
+struct test_transfer {
     struct comm_span spans[N_SPANS];
     struct comm_transfer transfer;
     size_t owned[64];
 };
 
-static void lay_out(struct layout *layout, size_t n, bool idle, bool in_place) {
+static void transfer_make(struct test_transfer *test, size_t n, bool idle, bool in_place) {
     int owners = idle && comm->world > 1 ? comm->world - 1 : comm->world;
     size_t at = 0;
-    *layout = (struct layout){0};
+    *test = (struct test_transfer){0};
     for (int i = 0; i < N_SPANS; i++) {
         size_t left = n - at, size = i == N_SPANS - 1 ? left : left / (size_t)(2 + i * 3 % 5);
         int owner = (i * 7 + i / 3) % owners;
-        layout->spans[i] = (struct comm_span){
-            .owner = owner, .in = at, .out = in_place ? at : layout->owned[owner], .elements = size};
-        layout->owned[owner] += size;
+        test->spans[i] = (struct comm_span){
+            .owner = owner, .in = at, .out = in_place ? at : test->owned[owner], .elements = size};
+        test->owned[owner] += size;
         at += size;
     }
-    assert_int_equal(comm_spans_link(layout->spans, N_SPANS), STATUS_OK);
-    layout->transfer = (struct comm_transfer){layout->spans, N_SPANS, n};
+    assert_int_equal(comm_spans_link(test->spans, N_SPANS), STATUS_OK);
+    test->transfer = (struct comm_transfer){test->spans, N_SPANS, n};
 }
 
 // The bytes that this rank must send.
-static uint64_t expected_bytes(const struct layout *layout, size_t size, bool gather) {
-    size_t own = layout->owned[comm->rank];
+static uint64_t expected_bytes(const struct test_transfer *test, size_t size, bool gather) {
+    size_t own = test->owned[comm->rank];
     return gather            ? own * size * ((uint64_t)comm->world - 1)
-           : comm->world > 1 ? (layout->transfer.elements - own) * size
+           : comm->world > 1 ? (test->transfer.elements - own) * size
                              : 0;
 }
 
-static bool right_sums(const struct layout *layout, const float *out, const float *before, uint32_t call,
+static bool right_sums(const struct test_transfer *test, const float *out, const float *before, uint32_t call,
                        enum dtype type) {
     for (int p = 0; p < N_SPANS; p++) {
-        const struct comm_span *span = &layout->spans[p];
+        const struct comm_span *span = &test->spans[p];
         for (size_t i = 0; i < span->elements && span->owner == comm->rank; i++) {
             float sum = sum_of(span->in + i, call, type);
             float expected = before ? before[span->out + i] + sum : sum;
@@ -83,14 +83,14 @@ static bool right_sums(const struct layout *layout, const float *out, const floa
 }
 
 static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, bool accumulate, uint32_t call) {
-    struct layout layout;
+    struct test_transfer test;
     comm_work work;
-    lay_out(&layout, n, idle, in_place);
+    transfer_make(&test, n, idle, in_place);
     float *in = malloc((n + 1) * sizeof *in), *out = in_place ? in : calloc(n + 1, sizeof *out),
           *before = NULL;
     assert_true(in && out);
     for (size_t i = 0; i < n; i++)
-        in[i] = share_of(comm->rank, i, call);
+        in[i] = contribution_of(comm->rank, i, call);
     if (accumulate) {
         before = malloc((n + 1) * sizeof *before);
         for (size_t i = 0; i < n; i++)
@@ -98,11 +98,11 @@ static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, boo
     }
     uint64_t bytes = comm->traffic.bytes[COMM_REDUCE_SCATTER],
              calls = comm->traffic.calls[COMM_REDUCE_SCATTER];
-    together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, type, accumulate, &work));
+    together_ok(comm, comm_reduce_scatter(comm, &stream, &test.transfer, in, out, type, accumulate, &work));
     together_ok(comm, comm_wait(comm, &stream, work));
-    together_true(comm, right_sums(&layout, out, before, call, type));
+    together_true(comm, right_sums(&test, out, before, call, type));
     together_true(comm, comm->traffic.bytes[COMM_REDUCE_SCATTER] - bytes ==
-                            expected_bytes(&layout, dtype_size(type), false));
+                            expected_bytes(&test, dtype_size(type), false));
     together_true(comm, comm->traffic.calls[COMM_REDUCE_SCATTER] - calls == (comm->world > 1));
     free(before);
     if (!in_place)
@@ -120,14 +120,14 @@ static void test_all_reduce(void **state) {
         double *values = calloc(n + 1, sizeof *values);
         assert_non_null(values);
         for (size_t i = 0; i < n; i++)
-            values[i] = (double)share_of(comm->rank, i, call) / 3;
+            values[i] = (double)contribution_of(comm->rank, i, call) / 3;
         const struct comm_traffic before = comm->traffic;
         together_ok(comm, comm_all_reduce(comm, values, n));
         bool right = true;
         for (size_t i = 0; i < n; i++) {
-            double sum = (double)share_of(0, i, call) / 3;
+            double sum = (double)contribution_of(0, i, call) / 3;
             for (int rank = 1; rank < comm->world; rank++)
-                sum += (double)share_of(rank, i, call) / 3;
+                sum += (double)contribution_of(rank, i, call) / 3;
             right = right && values[i] == sum;
         }
         together_true(comm, right && values[n] == 0);
@@ -156,9 +156,9 @@ static void test_reduce_scatter(void **state) {
 }
 
 static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
-    struct layout layout;
+    struct test_transfer test;
     comm_work work;
-    lay_out(&layout, n, idle, true);
+    transfer_make(&test, n, idle, true);
     size_t size = dtype_size(type), bytes = (n + 1) * size;
     // In place, the elements of other owners are not there yet. Otherwise each owner's elements have offsets
     // of their own.
@@ -167,14 +167,14 @@ static void gather_once(size_t n, enum dtype type, bool idle, bool in_place) {
     for (size_t i = 0; i < n * size; i++)
         expected[i] = (char)(i * 131 + i / 251);
     for (int p = 0; p < N_SPANS; p++)
-        if (layout.spans[p].owner == comm->rank)
-            memcpy(in + layout.spans[p].in * size, expected + layout.spans[p].in * size,
-                   layout.spans[p].elements * size);
+        if (test.spans[p].owner == comm->rank)
+            memcpy(in + test.spans[p].in * size, expected + test.spans[p].in * size,
+                   test.spans[p].elements * size);
     uint64_t before = comm->traffic.bytes[COMM_ALL_GATHER];
-    together_ok(comm, comm_all_gather(comm, &stream, &layout.transfer, in, out, type, &work));
+    together_ok(comm, comm_all_gather(comm, &stream, &test.transfer, in, out, type, &work));
     together_ok(comm, comm_wait(comm, &stream, work));
     together_true(comm, memcmp(out, expected, n * size) == 0);
-    together_true(comm, comm->traffic.bytes[COMM_ALL_GATHER] - before == expected_bytes(&layout, size, true));
+    together_true(comm, comm->traffic.bytes[COMM_ALL_GATHER] - before == expected_bytes(&test, size, true));
     free(expected);
     if (!in_place)
         free(in);
@@ -194,29 +194,29 @@ static void test_all_gather(void **state) {
 static void test_many_collectives_in_flight(void **state) {
     (void)state;
     enum { CALLS = 300, N = 997 };
-    struct layout layout;
-    lay_out(&layout, N, false, true);
+    struct test_transfer test;
+    transfer_make(&test, N, false, true);
     float *in = malloc(CALLS * N * sizeof *in), *out = calloc(CALLS * N, sizeof *out);
     assert_true(in && out);
     for (int c = 0; c < CALLS; c++)
         for (size_t i = 0; i < N; i++)
-            in[c * N + i] = share_of(comm->rank, i, (uint32_t)c);
+            in[c * N + i] = contribution_of(comm->rank, i, (uint32_t)c);
     for (int c = 0; c < CALLS; c++) {
         comm_work work;
-        together_ok(comm, comm_reduce_scatter(comm, &stream, &layout.transfer, in + c * N, out + c * N,
+        together_ok(comm, comm_reduce_scatter(comm, &stream, &test.transfer, in + c * N, out + c * N,
                                               DTYPE_F32, false, &work));
         if (c % 50 == 0) // does not wait for the collectives before it
             assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
         if (c % 2)
             continue;
         assert_int_equal(
-            comm_all_gather(comm, &stream, &layout.transfer, out + c * N, out + c * N, DTYPE_F32, &work),
+            comm_all_gather(comm, &stream, &test.transfer, out + c * N, out + c * N, DTYPE_F32, &work),
             STATUS_OK);
     }
     together_ok(comm, comm_wait_all(comm));
     bool right = true;
     for (int c = 0; c < CALLS; c++)
-        right = right && right_sums(&layout, out + c * N, NULL, (uint32_t)c, DTYPE_F32);
+        right = right && right_sums(&test, out + c * N, NULL, (uint32_t)c, DTYPE_F32);
     for (size_t i = 0; i < N; i++) // after the all-gather every rank has every sum
         right = right && out[i] == sum_of(i, 0, DTYPE_F32);
     together_true(comm, right);
@@ -317,15 +317,15 @@ static void test_abort(void **state) {
     (void)state;
     assert_int_equal(comm_agree(comm, FAIL(STATUS_INVALID, "a damaged checkpoint")), STATUS_INVALID);
     status_clear();
-    struct layout layout;
+    struct test_transfer test;
     comm_work work;
     enum status status = STATUS_OK;
     static float in[1000], out[1000];
-    lay_out(&layout, 1000, false, true);
+    transfer_make(&test, 1000, false, true);
     if (comm->rank == comm->world - 1) {
-        status = give_up(&layout.transfer, in, out);
+        status = give_up(&test.transfer, in, out);
     } else {
-        status = comm_reduce_scatter(comm, &stream, &layout.transfer, in, out, DTYPE_F32, false, &work);
+        status = comm_reduce_scatter(comm, &stream, &test.transfer, in, out, DTYPE_F32, false, &work);
         if (status == STATUS_OK)
             status = comm_wait(comm, &stream, work);
     }

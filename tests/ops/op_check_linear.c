@@ -5,7 +5,7 @@
 #include "tests/ops/op_check.h"
 
 // Rows, inputs, outputs, and the gap between rows of out or dout.
-static const struct linear_shape {
+static const struct layer_case {
     int N, IC, OC, gap;
 } shapes[] = {
     {1, 1, 1, 0},      {1, 3, 7, 1},    {3, 1, 5, 0},    {7, 48, 3, 2},      {48, 7, 257, 0},
@@ -41,7 +41,7 @@ static const struct linear_extra {
 };
 #define N_EXTRAS (sizeof extras / sizeof *extras)
 
-static void forward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s,
+static void forward_call(struct op_bench *bench, enum dtype type, const struct layer_case *s,
                          const struct linear_extra *extra, bool bias) {
     bool gelu = extra->gelu;
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
@@ -103,7 +103,7 @@ static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) 
     }
 }
 
-static void backward_call(struct op_bench *bench, enum dtype type, const struct linear_shape *s, bool dx,
+static void backward_call(struct op_bench *bench, enum dtype type, const struct layer_case *s, bool dx,
                           bool dweight, bool beta_zero, bool dbias, bool gelu, double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {.N = s->N,

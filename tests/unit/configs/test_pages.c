@@ -155,7 +155,7 @@ static void test_overrides(void **state) {
 
 // ---- presets
 
-static double parameters(const struct config *c) {
+static double parameter_count(const struct config *c) {
     double C = (double)c->model.n_embd;
     return (double)(c->model.vocab_size + c->model.n_positions) * C +
            (double)c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
@@ -193,7 +193,7 @@ static void test_presets(void **state) {
         EXPECT_OK(config_resolve(&c, 1));
         EXPECT_OK(config_require_training(&c));
         assert_string_equal(c.run.dir, folder);
-        double millions = parameters(&c) / 1e6;
+        double millions = parameter_count(&c) / 1e6;
         if (fabs(millions / known[i].millions - 1) > (strncmp(known[i].name, "gpt2", 4) == 0 ? 1e-3 : 0.01))
             fail_msg("%s has %.1fM parameters, expected %.1fM", path, millions, known[i].millions);
         assert_true(c.optimizer.lr == known[i].lr && c.optimizer.weight_decay == 0.1);

@@ -116,7 +116,7 @@ static size_t walk_list(const struct buckets *calls, int world, int *first, size
 }
 
 // The all-gathers of forward and backward and the reduce-scatters of one micro-batch.
-static void walk(const struct model_states *state, int rank, int world) {
+static void check_units(const struct model_states *state, int rank, int world) {
     int *first = calloc((size_t)world, sizeof *first);
     size_t *owned = calloc((size_t)world, sizeof *owned), n = 0;
     const struct parameters *parameters = &state->parameters;
@@ -140,7 +140,7 @@ static void walk(const struct model_states *state, int rank, int world) {
     free(owned);
 }
 
-static void lay_out(struct rig *rig, int rank, int world) {
+static void plan_states(struct rig *rig, int rank, int world) {
     struct model_states state;
     struct region_table table;
     region_table_init(&table);
@@ -163,12 +163,12 @@ static void lay_out(struct rig *rig, int rank, int world) {
         rank, world, seconds, lists.n_spans, (double)(lists.n_spans * sizeof(struct comm_span)) / 0x1p20,
         (double)(lists.n_unshared * sizeof(struct comm_span)) / 0x1p20, state.partition.n_spans,
         (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
-    walk(&state, rank, world);
+    check_units(&state, rank, world);
     model_states_free(&state);
     region_table_free(&table);
 }
 
-static void plan(struct rig *rig, int rank, int world) {
+static void plan_rank(struct rig *rig, int rank, int world) {
     const struct engine_options request = {.config = &rig->config,
                                            .params = &rig->params,
                                            .type = DTYPE_BF16,
@@ -193,8 +193,8 @@ static void test_a_trillion_parameters_on_thousands_of_ranks(void **state) {
         struct rig rig;
         rig_init(&rig, world);
         for (int rank = 0; rank < world; rank += world - 1) {
-            lay_out(&rig, rank, world);
-            plan(&rig, rank, world);
+            plan_states(&rig, rank, world);
+            plan_rank(&rig, rank, world);
         }
         rig_free(&rig);
     }

@@ -37,7 +37,7 @@ static void test_checksums(void **unused) {
 
 // ---- a reader that knows only our fields, and fails on any other
 
-struct event {
+struct board_event {
     double wall_time;
     int64_t step;
     char version[32], tag[32];
@@ -92,7 +92,7 @@ static void copy_string(const struct field *field, char *out, size_t size) {
     out[field->bytes] = '\0';
 }
 
-static void read_value(const struct field *message, struct event *event) {
+static void read_value(const struct field *message, struct board_event *event) {
     for (const uint8_t *at = message->data, *end = at + message->bytes; at < end;) {
         struct field field = read_field(&at, end);
         if (field.number == 1)
@@ -106,8 +106,8 @@ static void read_value(const struct field *message, struct event *event) {
     }
 }
 
-static struct event read_event(const uint8_t *at, const uint8_t *end) {
-    struct event event = {0};
+static struct board_event read_event(const uint8_t *at, const uint8_t *end) {
+    struct board_event event = {0};
     while (at < end) {
         struct field field = read_field(&at, end);
         if (field.number == 1) {
@@ -132,7 +132,7 @@ static struct event read_event(const uint8_t *at, const uint8_t *end) {
     return event;
 }
 
-static int read_events(const char *path, struct event *events) {
+static int read_events(const char *path, struct board_event *events) {
     char *data;
     size_t bytes;
     int n = 0;
@@ -153,7 +153,7 @@ static int read_events(const char *path, struct event *events) {
 static void test_events_read_back(void **unused) {
     (void)unused;
     struct tensorboard board;
-    struct event events[MOST_EVENTS];
+    struct board_event events[MOST_EVENTS];
     EXPECT_OK(tensorboard_open(&board, temporary.folder));
     const char *name = strrchr(board.path, '/');
     assert_true(name && strncmp(name, "/events.out.tfevents.", 21) == 0);
