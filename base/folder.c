@@ -35,11 +35,11 @@ enum status file_make_folders(const char *path) {
         if (error == EEXIST && !file_is_folder(partial))
             status = FAIL(
                 STATUS_INVALID,
-                "cannot make the folder %s: a file, or a link to nothing, has that name; move it away or "
-                "name another folder",
+                "cannot create the folder %s: a file or a broken link has that name; move it away or choose "
+                "another folder",
                 partial);
         else if (error && !file_is_folder(partial))
-            status = FAIL(STATUS_INVALID, "cannot make the folder %s: %s", partial, strerror(error));
+            status = FAIL(STATUS_INVALID, "cannot create the folder %s: %s", partial, strerror(error));
         if (last)
             break;
         *end = '/';

@@ -38,7 +38,7 @@ static enum status syntax_error(const char *text, size_t length, const char *at,
     while (at + shown < end && shown < 20 && (unsigned char)at[shown] >= ' ')
         shown++;
     if (at + 1 >= end) // cJSON points at the last byte when the input ends too early
-        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is incomplete, or wrong at its end: \"%.*s\"",
+        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is incomplete or ends incorrectly: \"%.*s\"",
                     source, line, column, (int)shown, at);
     return FAIL(STATUS_INVALID, "%s:%zu:%zu: invalid JSON from here on: \"%.*s\"", source, line, column,
                 (int)shown, at);

@@ -101,7 +101,7 @@ static enum status verify_path(struct findings *findings, const char *path) {
     free(inside);
     if (status == STATUS_OK && findings->n == 0)
         return FAIL(STATUS_INVALID,
-                    "%s: holds no checkpoint: expected a run folder (with checkpoints/step-N), its "
+                    "%s: contains no checkpoint: expected a run folder (with checkpoints/step-N), its "
                     "checkpoints folder, or a checkpoint folder (with manifest.json)",
                     path);
     return status;
@@ -167,7 +167,7 @@ static enum status check_target(const struct checkpoint *checkpoint, const char 
                     "with --output",
                     target);
     if (file_exists(target))
-        return FAIL(STATUS_INVALID, "%s exists already; remove it, or choose another folder with --output",
+        return FAIL(STATUS_INVALID, "%s already exists; remove it, or choose another folder with --output",
                     target);
     char *inside = file_path("%s/checkpoints", folder);
     if (!inside)

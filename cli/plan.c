@@ -136,7 +136,7 @@ static enum status open_or_plan(struct planner *planner, const struct config *co
     enum status status = device_open(config_device_name(config->top.device), n_threads, 0, &planner->device);
     if (status != STATUS_UNSUPPORTED || config->top.device != CONFIG_DEVICE_CUDA)
         return status;
-    status_clear(); // there is no GPU here, and a plan needs none
+    status_clear(); // this machine has no GPU, and a plan needs none
     return plan_gpu(planner);
 }
 
@@ -147,7 +147,7 @@ static enum status measure_gpu(struct planner *planner) {
     if (device_memory == 0 && planner->report.gpu_is_planned)
         return FAIL(
             STATUS_INVALID,
-            "train plan: there is no GPU here; give its memory with --device-memory SIZE, such as 24G");
+            "train plan: this machine has no GPU; give its memory with --device-memory SIZE, such as 24G");
     if (device_memory == 0)
         TRY(device_memory_available(planner->device, &available));
     planner->fit.on_gpu = true;

@@ -292,7 +292,7 @@ static enum status name_for_command_line(const char *source, const char *name) {
 static enum status read_tree(struct config *config, const char *source, const cJSON *tree) {
     if (!cJSON_IsObject(tree)) {
         char found[96];
-        return FAIL(STATUS_INVALID, "%s holds %s, expected an object, as {\"model\": {\"n_layer\": 12}}",
+        return FAIL(STATUS_INVALID, "%s holds %s, expected an object, such as {\"model\": {\"n_layer\": 12}}",
                     source, what_is(tree, found, sizeof found));
     }
     const cJSON *item;

@@ -137,7 +137,7 @@ static void name_entry(struct naming *naming, const struct identity *identity, u
 void identity_add_changes(const struct identity *before, const struct identity *now,
                           const struct identity_words *words, struct text *out) {
     if (before->shards_per_entry != now->shards_per_entry) {
-        text_add(out, "they are too many to name those that differ");
+        text_add(out, "there are too many shards to name those that differ");
         return;
     }
     bool *was = match(before, now), *is = match(now, before);

@@ -293,7 +293,7 @@ static enum status start_thread(struct loader *loader) {
             return FAIL(STATUS_FAILED, "out of memory for batches of %zu bytes", bytes);
     }
     if (pthread_create(&loader->thread, NULL, read_ahead, loader) != 0)
-        return FAIL(STATUS_FAILED, "cannot start the thread that reads %s ahead", loader->option);
+        return FAIL(STATUS_FAILED, "cannot start the thread that prefetches %s", loader->option);
     loader->running = true;
     return STATUS_OK;
 }

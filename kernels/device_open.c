@@ -17,8 +17,7 @@ enum status device_open(const char *name, int n_threads, int index, struct devic
     if (strcmp(name, "cuda") == 0)
         return cuda_device_open(index, out);
     if (strcmp(name, "auto") != 0)
-        return FAIL(STATUS_UNSUPPORTED, "there is no device \"%s\"; device is \"auto\", \"cpu\" or \"cuda\"",
-                    name);
+        return FAIL(STATUS_UNSUPPORTED, "unknown device \"%s\"; expected auto, cpu or cuda", name);
     enum status status = cuda_device_open(index, out);
     if (status != STATUS_UNSUPPORTED)
         return status;

@@ -99,16 +99,15 @@ static enum status take_changed_data(struct trainer *trainer, const struct ident
     struct text difference = {0};
     enum status status = add_difference(&trainer->data.train, now, &difference);
     if (status == STATUS_OK && !trainer->config->checkpoint.accept_new_data)
-        status =
-            FAIL(STATUS_INVALID,
-                 "data.train is not what the run was trained on up to step %lld. It had %s. Restore "
-                 "data.train as it was, or set checkpoint.accept_new_data=true to go on with a new order "
-                 "of the new data",
-                 step, difference.data);
+        status = FAIL(STATUS_INVALID,
+                      "data.train is not what the run was trained on up to step %lld. It had %s. Restore "
+                      "data.train as it was, or set checkpoint.accept_new_data=true to continue with a new "
+                      "order over the new data",
+                      step, difference.data);
     if (status == STATUS_OK) {
         log_info(
-            "data.train has changed, which checkpoint.accept_new_data allows: it had %s. From step %lld on "
-            "the sequences follow a new order of the new data",
+            "data.train has changed, which checkpoint.accept_new_data allows: it had %s. From step %lld on, "
+            "sequences follow a new order over the new data",
             difference.data, step);
         status = data_record_begin_order(&trainer->data, step, now);
     }

@@ -172,9 +172,10 @@ static enum status measure(struct generate_bench *bench, bool quick, bool as_jso
                    "\"read_bytes_per_s\": %.6g, \"of_bandwidth\": %.4g}\n",
                    dtype_name(bench->type), batches[i], took, batches[i] / took, rate, ratio);
         else
-            printf("%-5s %5d %9.2f ms %9.1f tokens/s %7.1f GB/s %6.2f of a read loop (%.1f GB/s)\n",
-                   dtype_name(bench->type), batches[i], took * 1e3, batches[i] / took, bytes / took / 1e9,
-                   ratio, rate / 1e9);
+            printf(
+                "%-5s %5d %9.2f ms %9.1f tokens/s %7.1f GB/s %6.2f of the rate of a read loop (%.1f GB/s)\n",
+                dtype_name(bench->type), batches[i], took * 1e3, batches[i] / took, bytes / took / 1e9, ratio,
+                rate / 1e9);
     }
     fflush(stdout);
     return STATUS_OK;

@@ -178,19 +178,19 @@ enum status count_gpus(int *count) {
             return FAIL(STATUS_UNSUPPORTED,
                         "device \"cuda\": this machine has no NVIDIA driver (libcuda.so.1 was not "
                         "found); install it, or use device=cpu");
-        return FAIL(STATUS_UNSUPPORTED,
-                    "device \"cuda\": the NVIDIA driver serves CUDA up to %d.%d, and this ./train was built "
-                    "with %d.%d; "
-                    "install a newer driver, build with an older toolkit, or use device=cpu",
-                    driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return FAIL(
+            STATUS_UNSUPPORTED,
+            "device \"cuda\": the NVIDIA driver supports CUDA up to %d.%d, but this ./train was "
+            "built with %d.%d; install a newer driver, build with an older toolkit, or use device=cpu",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (error == cudaErrorNoDevice || (error == cudaSuccess && *count == 0))
         return FAIL(STATUS_UNSUPPORTED,
-                    "device \"cuda\": the NVIDIA driver is there, but it shows this process no GPU "
-                    "(nvidia-smi, CUDA_VISIBLE_DEVICES); use device=cpu otherwise");
+                    "device \"cuda\": the NVIDIA driver is installed, but this process sees no GPU; check "
+                    "nvidia-smi and CUDA_VISIBLE_DEVICES, or use device=cpu");
     if (error != cudaSuccess)
         return FAIL(STATUS_UNSUPPORTED,
-                    "device \"cuda\": the CUDA runtime does not start: %s; use device=cpu otherwise",
+                    "device \"cuda\": the CUDA runtime cannot start: %s; repair it, or use device=cpu",
                     cudaGetErrorString(error));
     return STATUS_OK;
 }

@@ -1,4 +1,4 @@
-"""What the command-line tests share: a work folder each, running ./train, tiny configs, reading metrics."""
+"""Shared code of the command-line tests: a folder for each test, running ./train, tiny configs, reading metrics."""
 import hashlib
 import json
 import os
@@ -15,14 +15,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRAIN = ROOT / 'build' / 'release' / 'train'
 SANITIZERS = False
 GPU = False
-FULL = bool(os.environ.get('ZERO_TESTS_FULL'))  # the long settings of tests that have some
+FULL = bool(os.environ.get('ZERO_TESTS_FULL'))  # longer settings, in tests that have them
 GOLDEN = ROOT / 'tests' / 'golden'
-# Of losses, relative: fp16 may be off as many of its epsilons as bf16.
+# Relative, of losses: fp16 and bf16 may be off by the same number of their epsilons.
 NARROW_TOLERANCES = {'bf16': 1e-2, 'fp16': 1e-2 * 2**-10 / 2**-7}
 
 
 def shared(name):
-    """A file that is too large for the repository, or None where it is absent."""
+    """The path of a file that is too large for the repository, or None if absent."""
     folder = pathlib.Path(os.environ.get('ZERO_SHARED', ROOT.parent / 'shared'))
     path = folder / name
     return path if path.exists() else None
@@ -42,7 +42,7 @@ def pseudo_random_tokens(n, vocabulary, seed=1):
 
 
 def take_signals():
-    """In the child: a shell that starts the tests in the background has them ignore SIGINT, and nohup SIGHUP."""
+    """For child processes: restores signals that are ignored when a shell starts the tests in the background or under nohup."""
     for number in signal.SIGINT, signal.SIGHUP:
         signal.signal(number, signal.SIG_DFL)
 
@@ -57,7 +57,7 @@ def golden_expected(name):
 
 
 def golden_arguments(name, ranks=1, steps=None):
-    """Options that repeat a golden run, or its first steps, on as many ranks; to be followed by run.dir and others."""
+    """Options that repeat a golden run, or its first steps, on this many ranks. Callers add run.dir and others."""
     expected = golden_expected(name)
     return (f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
             f'train.seq_len={expected["seq"]}', f'train.train_batch_size={expected["batch"] * expected["accum"]}',
@@ -68,7 +68,7 @@ def golden_arguments(name, ranks=1, steps=None):
 
 
 class CommandCase(unittest.TestCase):
-    """A test with a folder of its own, removed afterwards."""
+    """A test with a temporary folder."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix='zero-'))
@@ -82,7 +82,7 @@ class CommandCase(unittest.TestCase):
                                 errors='replace', env=environment, **options)
 
     def run_train(self, *arguments, code=0, text=None, **options):
-        """Runs ./train, checks its exit code (and that no sanitizer spoke), and returns it with its output."""
+        """Runs ./train, checks its exit code and that no sanitizer reported an error, and returns the process with its output."""
         process = self.start(*arguments, stdin=subprocess.PIPE if text is not None else subprocess.DEVNULL, **options)
         out, error = process.communicate(text, timeout=300)
         self.assertNotIn('Sanitizer', error)
@@ -91,7 +91,7 @@ class CommandCase(unittest.TestCase):
         return process
 
     def refuses(self, *arguments, code=2, says=(), **options):
-        """Runs ./train on bad input: the exit code, exactly one error message, and what the message must name."""
+        """Runs ./train on bad input; checks the exit code and that exactly one error message is printed, with these words."""
         process = self.run_train(*arguments, code=code, **options)
         messages = [line for line in process.error.splitlines() if 'error:' in line]
         self.assertEqual(len(messages), 1, process.error)
@@ -122,7 +122,7 @@ class CommandCase(unittest.TestCase):
         return self.finish(self.start_mpirun('-n', n, TRAIN, *arguments, **options), code)
 
     def tiny_config(self, name='tiny.json', **sections):
-        """A model that trains in a blink, on 4,000 tokens of its own."""
+        """A model that trains in milliseconds, on 4,000 generated tokens."""
         shard = self.folder / 'tokens.bin'
         if not shard.exists():
             write_shard(shard, pseudo_random_tokens(4000, 61))

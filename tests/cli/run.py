@@ -1,8 +1,8 @@
 """Runs the tests of the command line and adds a line for each to the results file that TEST_RESULTS names, first
-"plan N", the number of tests that will run. Fails when a test failed, was not reported, or when there are none.
+"plan N", the number of tests that will run. Fails if a test fails, is not reported, or if there are no tests.
 
-Worker processes take one test after the other. There is one more of them than cores, as tests often wait for processes
-that wait themselves. What a test printed is shown when it ends, with the seconds it took and those its processes computed.
+Worker processes take one test after the other. There is one worker more than cores, because tests often wait for idle
+processes. The output of a test is shown when it ends, with its wall seconds and the CPU seconds of its processes.
 
 usage: run.py [--train PROGRAM] [--sanitizers] [--gpu] [--full] [--jobs N] [NAME ...]
 """
@@ -39,7 +39,7 @@ LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_ag
 
 
 class Result(unittest.TextTestResult):
-    """Counts as unittest does, and adds lines to the results file: one per test, and the seconds that it took."""
+    """Counts as unittest does, and adds lines to the results file: the outcome of each test, and its time."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -87,7 +87,7 @@ class Result(unittest.TextTestResult):
 
 
 def add_line(line):
-    """At once and in one write, so that what is known survives the end of this process."""
+    """Appends a line at once and in one write, so that it survives the end of this process."""
     if 'TEST_RESULTS' in os.environ:
         with open(os.environ['TEST_RESULTS'], 'a', encoding='utf-8') as file:
             file.write(line.replace('\n', ' ') + '\n')
@@ -100,14 +100,14 @@ def cpu_seconds():
 
 
 def tests_of(suite):
-    """The tests of a suite, those that take longest first, so that none of them begins when the others are done."""
+    """The tests of a suite, longest first, so that no long test starts last."""
     def flat(part):
         return [test for inner in part for test in flat(inner)] if isinstance(part, unittest.TestSuite) else [part]
     return sorted(flat(suite), key=lambda test: LONGEST.index(test.id()) if test.id() in LONGEST else len(LONGEST))
 
 
 def work(tests, next_test, lock, sender):
-    """A worker: takes test after test until none is left; sends how many results each reported, and whether it passed."""
+    """A worker: takes test after test until none is left; sends the number of results of each, and whether it passed."""
     while True:
         with next_test.get_lock():
             taken, next_test.value = next_test.value, next_test.value + 1
@@ -128,7 +128,7 @@ def work(tests, next_test, lock, sender):
 
 
 def run(tests, n_workers):
-    """Runs the tests in so many worker processes. Gives the number of results, and whether all is well."""
+    """Runs the tests in this many worker processes. Returns the number of results, and whether all passed."""
     processes = multiprocessing.get_context('fork')
     next_test, lock = processes.Value('i', 0), processes.Lock()
     workers, receivers = [], []
@@ -140,7 +140,7 @@ def run(tests, n_workers):
         receivers.append(receiver)
     n_reported, good = 0, True
     for worker, receiver in zip(workers, receivers):
-        with contextlib.suppress(EOFError):  # until the worker ends, whichever way
+        with contextlib.suppress(EOFError):  # until the worker ends, in any way
             while True:
                 n, passed = receiver.recv()
                 n_reported, good = n_reported + n, good and passed
@@ -156,7 +156,7 @@ def main():
     harness.TRAIN = pathlib.Path(arguments.train).resolve()
     harness.SANITIZERS, harness.GPU = arguments.sanitizers, arguments.gpu
     harness.FULL = arguments.full or harness.FULL
-    os.environ.setdefault('ZERO_MEASURE_SECONDS', '0.002')  # of each run's start: less than its training takes
+    os.environ.setdefault('ZERO_MEASURE_SECONDS', '0.002')  # spent on measuring at each run's start
     os.environ.setdefault('TSAN_OPTIONS', 'ignore_noninstrumented_modules=1')  # MPI and oneDNN have their own threads
     here = pathlib.Path(__file__).parent
     pattern = 'test_gpu.py' if arguments.gpu else 'test_[!gq]*.py' if arguments.sanitizers else 'test_[!g]*.py'

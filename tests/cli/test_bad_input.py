@@ -1,4 +1,4 @@
-"""Bad input ends with one clear message and exit code 2 (wrong input) or 1 (failure), and loses nothing."""
+"""Bad input ends with one clear message and exit code 2 (wrong input) or 1 (failure), and existing files keep their contents."""
 import json
 import resource
 import shutil

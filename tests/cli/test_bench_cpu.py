@@ -1,4 +1,4 @@
-"""scripts/bench_cpu.py on models of a moment: figures that agree with each other, and what it refuses."""
+"""scripts/bench_cpu.py on tiny models: its figures are consistent, and it rejects bad arguments."""
 import json
 import statistics
 import subprocess
@@ -24,7 +24,7 @@ class BenchCpu(CommandCase):
         return json.loads((self.folder / 'bench' / f'{name}.json').read_text())
 
     def python_that(self, text):
-        """A program that stands for a Python with PyTorch."""
+        """A stand-in for a Python with PyTorch."""
         program = self.folder / 'fake'
         program.write_text(f'#!{sys.executable}\nimport json, sys\nsizes = json.loads(sys.argv[2])\n{text}')
         program.chmod(0o755)

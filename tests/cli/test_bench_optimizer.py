@@ -1,4 +1,4 @@
-"""scripts/bench_optimizer.py on few elements: figures that agree with each other, and what it refuses."""
+"""scripts/bench_optimizer.py on few elements: its figures are consistent, and it rejects bad arguments."""
 import json
 import subprocess
 import sys
@@ -36,7 +36,7 @@ class BenchOptimizer(CommandCase):
         self.assertIn('not compared with PyTorch', table)
 
     def python_that(self, name, text):
-        """A program that stands for a Python with PyTorch."""
+        """A stand-in for a Python with PyTorch."""
         program = self.folder / name
         program.write_text(text)
         program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""scripts/bench_zero.sh on a tiny model: its files, its figures, and what it says when something is wrong."""
+"""scripts/bench_zero.sh on a tiny model: its files, its figures and its error messages."""
 import json
 import subprocess
 import sys
@@ -81,7 +81,7 @@ class BenchZero(CommandCase):
             self.assertTrue(0 <= float(rect.get('y', 0)) <= height and float(rect.get('height')) >= 0)
 
     def test_several_micro_batches_a_step(self):
-        """Stages of one order of the sum are compared; asked to, all of them are."""
+        """Stages that add gradients in the same order are compared; with reduce_every_micro_batch, all stages are."""
         config = self.config(micro_batch_size=1)
         self.bench('--config', config, '--ranks', '2', '--rounds', '1')
         self.assertEqual([c['same_bits_as'] for c in self.results()['cells']], [0, 0, 2, 2])
@@ -90,7 +90,7 @@ class BenchZero(CommandCase):
         self.assertEqual([c['same_bits_as'] for c in self.results()['cells']], [0, 0, 0, 0])
 
     def test_stages_that_differ_are_an_error(self):
-        """A program that trains stage 1 with another seed stands for a stage gone wrong."""
+        """A program that trains stage 1 with another seed simulates a faulty stage."""
         program = self.folder / 'train'
         program.write_text('#!/bin/sh\ncase "$*" in *stage=1*) set -- "$@" train.seed=7 ;; esac\n'
                            f'exec "{harness.TRAIN}" "$@"\n')

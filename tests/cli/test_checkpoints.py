@@ -1,5 +1,5 @@
-"""train checkpoint verify and consolidate: every damage in every checkpoint of a run is told, and what many ranks
-wrote becomes what one would have written."""
+"""train checkpoint verify and consolidate: verify reports all damage in all checkpoints of a run; consolidate
+writes what a single rank would have written."""
 import hashlib
 import json
 import re
@@ -15,7 +15,7 @@ GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) file
 
 
 def numbers(checkpoint):
-    """The bytes of each (unit, kind), read by the manifest alone: what any other program would have to do."""
+    """The bytes of each (unit, kind), located by the manifest alone, as another program would do it."""
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
     assert manifest['partition'] == 'even' and 'partition_xxh3' in manifest
     kinds, world, alignment = manifest['state'], manifest['world'], manifest['alignment']
@@ -27,7 +27,7 @@ def numbers(checkpoint):
             begin, end = (elements // alignment * r // world * alignment for r in (rank, rank + 1))
             for kind in kinds:
                 n = end - begin
-                if kind == 'factors':  # of whoever has the unit's first element
+                if kind == 'factors':  # owned by the rank with the unit's first element
                     shapes = [tensor['shape'] for tensor in manifest['tensors'] if tensor['unit'] == unit]
                     n = sum(map(sum, shapes)) if begin == 0 and end > 0 else 0
                 found[unit, kind] += content[at:at + 4 * n]
@@ -44,7 +44,7 @@ def flip(path, at):
 
 class CheckpointCase(CommandCase):
     def three_ranks(self, *arguments, **sections):
-        """A run of 6 steps on 3 ranks in stage 3, saved after 2, 4 and 6; with a tokenizer in a file of its own."""
+        """A run of 6 steps on 3 ranks in stage 3, saved after steps 2, 4 and 6, with a tokenizer file."""
         if not (self.folder / 'bpe.tiktoken').exists():
             (self.folder / 'text.txt').write_text(''.join(f'{i * i} is the square of {i}\n' for i in range(300)))
             self.run_train('tokenizer', 'train', 'text.txt', '--vocab-size', 300, '--out', 'bpe.tiktoken')
@@ -55,7 +55,7 @@ class CheckpointCase(CommandCase):
         return self.checkpoints()
 
     def verified(self, path, code=0):
-        """The lines of verify, by the name of the checkpoint."""
+        """The lines that verify prints, by checkpoint name."""
         process = self.run_train('checkpoint', 'verify', path, code=code)
         messages = [line for line in process.error.splitlines() if 'error:' in line]
         self.assertEqual(len(messages), 1 if code else 0, process.error)
@@ -114,7 +114,7 @@ class Verify(CheckpointCase):
 
 class Consolidate(CheckpointCase):
     def test_the_numbers_and_the_words_stay(self):
-        """The embeddings have more elements than are read at once, and each rank wrote a part of them."""
+        """The embeddings exceed the chunk that is read at once, and each rank wrote a span of them."""
         source = self.three_ranks('train.max_steps=2', model={'vocab_size': 40000},
                                   precision={'compute': 'bf16'})[-1]
         before = {path.name: path.read_bytes() for path in source.iterdir()}
@@ -175,7 +175,7 @@ class Consolidate(CheckpointCase):
                 self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
 
     def test_factors_of_adafactor(self):
-        """They are written once, though every rank has them; resumed runs find them wherever they stand."""
+        """They are written once, although every rank has them; resumed runs find them in any rank's file."""
         source = self.three_ranks('train.max_steps=4', optimizer={'type': 'adafactor', 'lr': 0.01})[-1]
         self.run_train('checkpoint', 'consolidate', source)
         target = self.folder / 'run' / 'consolidated' / source.name
@@ -189,14 +189,14 @@ class Consolidate(CheckpointCase):
                 self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
 
     def test_a_manifest_of_version_1(self):
-        """Which lists spans. The digest is of what the program that wrote the checkpoint made of it."""
+        """Format version 1 lists spans. The digest was computed by the program that wrote the checkpoint."""
         self.run_train('checkpoint', 'consolidate', harness.GOLDEN / 'checkpoint-v1', '--output', 'one')
         data = (self.folder / 'one/step-00000002/rank-00000.bin').read_bytes()
         self.assertEqual(hashlib.sha256(data).hexdigest(),
                          '02badd2d22b98f2717775c8ecab64a0a8445d32a9021f68da42e45f74ce4a7a1')
 
     def test_damage(self):
-        """A checkpoint that was named is refused; of a run the one before it is taken."""
+        """A damaged checkpoint is refused when named itself; when the run is named, the one before it is used."""
         before, last = self.three_ranks('train.max_steps=4')
         flip(last / 'rank-00001.bin', -1)
         self.refuses('checkpoint', 'consolidate', last, says=['rank-00001.bin'])
@@ -209,7 +209,7 @@ class Consolidate(CheckpointCase):
 
     def test_full_disk(self):
         source = self.three_ranks('train.max_steps=2')[-1]
-        limit = (source / 'rank-00000.bin').stat().st_size  # a third of what is to be written
+        limit = (source / 'rank-00000.bin').stat().st_size  # a third of what consolidate writes
 
         def no_space():
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -221,7 +221,7 @@ class Consolidate(CheckpointCase):
 
 class ManyRanks(CheckpointCase):
     def test_more_ranks_than_descriptors(self):
-        """24 ranks wrote it; 24 descriptors are all that a reader may have, some of which it needs otherwise."""
+        """24 ranks wrote it; the reader may open 24 descriptors in all, some of which it needs for other files."""
         config = self.ranks_config(train={'train_batch_size': 24, 'max_steps': 2}, checkpoint={'every': 2, 'keep': 0},
                                    model={'vocab_size': 257}, data={'tokenizer': 'bytes'})
         self.run_ranks(24, config)
@@ -240,7 +240,7 @@ class ManyRanks(CheckpointCase):
 
 
 class Unreadable(CheckpointCase):
-    """What cannot be read is an error, not damage: a run does not go on from an older checkpoint because of it."""
+    """An unreadable file is an error, not damage: the run does not fall back to an older checkpoint."""
 
     def setUp(self):
         super().setUp()
@@ -281,7 +281,7 @@ class Unreadable(CheckpointCase):
         self.assertIn('resuming after step 6', self.run_train(self.config, 'train.max_steps=8').error)
 
     def test_names_of_other_lengths(self):
-        """step-000000000006 is not what holds step 6, and is left alone."""
+        """step-000000000006 is not the folder of step 6, and is ignored."""
         self.newest.rename(self.newest.with_name('step-000000000006'))
         self.assertEqual(list(self.verified(self.folder / 'run')), ['step-00000002', 'step-00000004'])
         error = self.run_train(self.config, 'train.max_steps=8', 'checkpoint.keep=1').error
@@ -320,7 +320,7 @@ class Arguments(CheckpointCase):
                 self.refuses('checkpoint', action, says=[action, 'run or a checkpoint'])
                 self.refuses('checkpoint', action, 'absent', says=['absent', 'does not exist'])
                 for name in 'empty', 'run', 'run/checkpoints', 'torn/step-00000002', 'file':
-                    self.refuses('checkpoint', action, name, says=[name, 'holds no checkpoint', 'manifest.json'])
+                    self.refuses('checkpoint', action, name, says=[name, 'contains no checkpoint', 'manifest.json'])
                 process = self.refuses('checkpoint', action, 'torn', says=['torn'])
                 self.assertIn('manifest.json', process.out + process.error)
 
@@ -336,7 +336,7 @@ class Arguments(CheckpointCase):
             with self.subTest(output):
                 self.refuses('checkpoint', 'consolidate', run, '--output', output, says=[output, word])
         self.run_train('checkpoint', 'consolidate', run)
-        self.refuses('checkpoint', 'consolidate', run, says=['consolidated/step-00000002', 'exists already'])
+        self.refuses('checkpoint', 'consolidate', run, says=['consolidated/step-00000002', 'already exists'])
         alone = self.folder / 'alone'
         shutil.copytree(source, alone)
         self.refuses('checkpoint', 'consolidate', alone, says=['alone', '--output'])

@@ -39,7 +39,7 @@ class Help(CommandCase):
         self.assertIn('written by ' + version, self.run_train('inspect', 'run').out)
 
     def test_a_build_without_a_repository(self):
-        """A source tarball: unpacked inside another repository, whose commit is not the program's."""
+        """A source tarball unpacked inside another repository, whose commit is not the program's."""
         source = self.folder / 'outer' / 'zero.c'
         shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns('.git', 'build', 'runs', 'train'))
         if shutil.which('git'):
@@ -125,7 +125,7 @@ class Text(CommandCase):
 
 
 class TrainedModel(CommandCase):
-    """A model on bytes that was trained on one sentence until it reproduces it."""
+    """A byte-level model trained on one sentence until it reproduces it."""
     sentence = 'the quick brown fox jumps over the lazy dog. '
 
     def setUp(self):
@@ -141,7 +141,7 @@ class TrainedModel(CommandCase):
         self.run_train(self.config)
 
     def check_batches(self, run):
-        """Several prompts and samples come in order, and batching does not change their text."""
+        """Several prompts and samples are printed in order, and batching does not change their text."""
         prompts = ['the quick', 'dog', '', 'jumps over the lazy dog. the quick brown fox jumps']
         (self.folder / 'prompts').write_text('\n'.join(prompts) + '\n')
         several = ['generate', run, '--prompts', self.folder / 'prompts', '--samples', 2, '--tokens', 90, '--seed', 5]

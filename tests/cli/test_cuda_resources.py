@@ -1,4 +1,4 @@
-"""The record of the CUDA kernels' registers: what scripts/cuda_resources.py finds in what ptxas says."""
+"""scripts/cuda_resources.py: parsing the output of ptxas, and comparing it with the recorded figures."""
 import subprocess
 import sys
 import unittest

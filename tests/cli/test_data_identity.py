@@ -1,4 +1,4 @@
-"""A run and its data: what changed between stop and resume is refused by name, or accepted, said and recorded."""
+"""A run and its data: a change between stop and resume is refused by name, or accepted, reported and recorded."""
 import json
 import shutil
 import unittest
@@ -65,7 +65,7 @@ class ChangedData(DataCase):
         self.assertEqual(self.final_state(), self.final_state('whole'))
 
     def test_accepted_data_begins_a_new_order_that_is_recorded(self):
-        """However often the run stops afterwards, and with the flag or without it, the bits are the same."""
+        """However often the run is resumed afterwards, with the flag or without it, the bits are the same."""
         self.shards(a=1, b=2)
         config = self.config(train={'max_steps': 6})
         self.run_train(config)
@@ -83,7 +83,7 @@ class ChangedData(DataCase):
         self.assertNotIn('has changed', process.error)
         self.assertEqual(self.curve('again'), self.curve())
         self.assertEqual(self.final_state('again'), self.final_state())
-        # The order is another than that of a run which had the three shards from the start.
+        # The order differs from that of a run with all three shards from the start.
         self.run_train(config, 'run.dir=fresh', 'train.max_steps=12')
         self.assertNotEqual(self.curve('fresh')[6:], self.curve()[6:])
 

@@ -12,7 +12,7 @@ from harness import CommandCase, pseudo_random_tokens, take_signals, write_shard
 
 
 class Folders(CommandCase):
-    """The tests may run as root, who can write everywhere but in /proc: it stands for a read-only folder."""
+    """/proc serves as the read-only folder: the tests may run as root, who can write everywhere else."""
 
     def refuses_at_start(self, config, *arguments, says):
         self.refuses(config, *arguments, says=says)

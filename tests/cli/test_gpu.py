@@ -1,6 +1,6 @@
 """Whole runs through the CUDA backend, on the simulated GPU of tests/cudasim (or, with --train, on a real one): the
-golden curves, resuming, ZeRO stages over MPI. On the simulator streams may be reordered as far as their rules
-permit: a missing event shows as other bits."""
+golden curves, resuming, ZeRO stages over MPI. The simulator can reorder streams as far as CUDA's rules
+permit: a missing event then changes bits."""
 import itertools
 import json
 import os
@@ -64,7 +64,7 @@ class GoldenCurves(GpuCase):
 
 
 class Activations(GpuCase):
-    """What is made again in backward, or waits for it on the host: the same run in less of the GPU's memory."""
+    """Recomputation and activation offload: the same run in less GPU memory."""
 
     def test_same_bits_in_less_memory(self):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train={'max_steps': 3},
@@ -85,7 +85,7 @@ class Activations(GpuCase):
             if way:
                 self.assertLess(here[0], device)
             if 'offload_activations=cpu' in way:
-                # Of 6 residuals of 2 x 128 x 32, 4 moved: the same bytes, elsewhere.
+                # Of 6 block inputs of 2 x 128 x 32, 4 moved to the host: the same number of bytes.
                 self.assertEqual(device - here[0], 4 * 2 * 128 * 32 * 2)
                 self.assertEqual(here[1], activations)
             device, activations = here
@@ -122,7 +122,7 @@ class Resuming(GpuCase):
 
 
 class Ranks(GpuCase):
-    """Two ranks, each with a GPU of its own, that exchange over MPI."""
+    """Two ranks, each with its own GPU, that communicate over MPI."""
 
     def config(self, **sections):
         return self.ranks_config(device='cuda', train={'max_steps': 4, 'train_batch_size': 4}, **sections)
@@ -151,7 +151,7 @@ class Ranks(GpuCase):
             self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
             self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
             self.assertEqual(step['memory'], step['memory_planned'])
-            # Each kind's arena is padded to whole allocations; on a GPU those are 2 MiB.
+            # Each arena is padded to whole allocations, which are 2 MiB on a GPU.
             self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
 
     def test_golden_curves(self):
@@ -165,7 +165,7 @@ class Ranks(GpuCase):
 
 
 class Profile(test_profile.ProfileCase):
-    """Operations are timed where they happen: on a track of their stream, which the step is made of."""
+    """Operations are timed on the GPU, on the track of their stream, and add up to the step."""
 
     def test_operations_on_streams(self):
         config = self.ranks_config(device='cuda', train={'max_steps': 3, 'train_batch_size': 4})
@@ -189,16 +189,16 @@ RATIO = 'zero_optimization.offload_optimizer.ratio='
 AHEAD = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
 STAGE = 'zero_optimization.stage='
-GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # no block is whole at any time
+GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # no block is ever gathered whole
 
 
 def late(seed):
-    """The streams' order; seeds that 3 divides put off longest what nobody waits for."""
+    """Seeds of the streams' order. Multiples of 3 delay work that nothing waits for the longest."""
     return {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
 
 
 class Offload(GpuCase):
-    """Optimizer state, gradients and parameters on the host: the same bits as without, and the memory as planned."""
+    """Optimizer states and parameters on the host: the same bits as without offload, and memory as planned."""
 
     def config(self, **sections):
         train = {'max_steps': 4, 'train_batch_size': 4, 'gradient_clipping': 2.15, **sections.pop('train', {})}
@@ -208,13 +208,13 @@ class Offload(GpuCase):
         return self.ranks_config(device='cuda', train=train, model=model, zero_optimization=stage, **sections)
 
     def results(self):
-        """What a run gives: its curve, evaluations, samples and last checkpoint."""
+        """The results of a run: curve, evaluations, samples and last checkpoint."""
         lines = map(json.loads, (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines())
         samples = {path.name: path.read_bytes() for path in (self.folder / 'run' / 'samples').glob('*')}
         return self.curve(), [entry for entry in lines if 'val_loss' in entry], samples, self.final_state()
 
     def same_bits(self, config, ranks, variants):
-        """Each variant (overrides after a seed of the streams' order) trains as the first."""
+        """Each variant (overrides after a seed of the streams' order) gives the results of the first."""
         first, memory, ahead = None, [], set()
         for seed, *overrides in variants:
             with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
@@ -244,8 +244,8 @@ class Offload(GpuCase):
                  'zero_optimization.stage3_prefetch_bucket_size=0'),
                 (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
                 (3, HOST, PARAMS, AHEAD, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
-                (1, HOST, RATIO + '0.01', STAGE + '2')))  # of the last unit the host has nothing
-            self.assertEqual(ahead, {False, True})  # of its steps some clip: both ways were gone
+                (1, HOST, RATIO + '0.01', STAGE + '2')))  # none of the last unit is on the host
+            self.assertEqual(ahead, {False, True})  # some steps clip and some do not: both paths ran
             self.assertLess(memory[1], memory[2])
             self.assertLess(memory[2], memory[4])
 
@@ -283,7 +283,7 @@ class Offload(GpuCase):
                                            (2, HOST, AHEAD, RATIO + '0.3', 'zero_optimization.stage=2')))
 
     def test_adafactor(self):
-        """What it sums over a tensor, the GPU and the host and several ranks have parts of."""
+        """Its sums over a tensor combine spans on the GPU, on the host and on several ranks."""
         for ranks, compute in (1, 'fp32'), (2, 'bf16'):
             config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
             self.same_bits(config, ranks, (
@@ -309,7 +309,7 @@ class Offload(GpuCase):
             self.forget('whole')
 
     def test_ranks_that_own_nothing(self):
-        """Three units, dealt out whole to four ranks."""
+        """Partition "layer": three whole units on four ranks."""
         config = self.config(model={'n_layer': 1}, zero_optimization={'partition': 'layer'}, precision={'compute': 'bf16'})
         self.same_bits(config, 4, (
             (0,), (1, HOST, STAGE + '1'), (2, HOST, AHEAD, RATIO + '0.5', STAGE + '2'), (3, HOST, AHEAD, PARAMS, STAGE + '3')))
@@ -336,14 +336,14 @@ class Offload(GpuCase):
         self.assertEqual(self.final_state(), self.final_state('whole'))
 
     def ends_well(self, code, says, ranks, *arguments, seed=1):
-        """A run that fails: one message, nothing left to do on the GPU when its memory goes, no rank left waiting."""
+        """A run that fails: one message, no work pending on the GPU when its memory is freed, no rank left waiting."""
         process = self.run_ranks(ranks, *arguments, code=code, environment=late(seed))
         self.assertEqual(process.error.count('train: error:'), 1, process.error)
         self.assertIn(says, process.error)
         self.assertNotIn('cudasim:', process.error)
 
     def test_bad_data_between_micro_batches(self):
-        """Copies of the micro-batch before are still under way; what is saved is the last whole step."""
+        """Copies of the previous micro-batch are still in flight; the last complete step is saved."""
         tokens = pseudo_random_tokens(4000, 61)
         tokens[(2 * 4 + 3) * 32 + 5] = 60000  # step 2, its last micro-batch
         write_shard(self.folder / 'tokens.bin', tokens)
@@ -358,7 +358,7 @@ class Offload(GpuCase):
             self.forget()
 
     def test_runs_that_diverge(self):
-        """The norm says so while gradients, and steps ahead, are under way."""
+        """The norm is not finite while gradient copies and speculative steps are in flight."""
         config = self.config(optimizer={'lr': 1e6}, scheduler={'type': 'constant', 'warmup_steps': 0}, train={'max_steps': 40})
         for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, AHEAD), (2, 3, HOST, AHEAD, PARAMS, STAGE + '3'):
             with self.subTest(ranks=ranks, overrides=overrides):
@@ -367,7 +367,7 @@ class Offload(GpuCase):
 
     @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
     def test_faults_of_the_gpu(self):
-        """In mid-step, on one of two ranks: with copies, reductions and steps ahead under way."""
+        """In mid-step, on one of two ranks, with copies, reductions and speculative steps in flight."""
         config = self.config()
         for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, AHEAD, RATIO + '0.5', STAGE + '1'),
                                      (2, 600, HOST, AHEAD, PARAMS, STAGE + '3')):
@@ -424,7 +424,7 @@ class Fitting(GpuCase):
         self.assertEqual(here, planned)
 
     def test_proposals_train_on_a_gpu_of_that_size(self):
-        """From all memory down to what nothing fits into; the GPU has exactly what was said."""
+        """From all memory down to too little for any setting; each proposal runs on a GPU with exactly the memory it names."""
         config = self.ranks_config(device='cuda', train={'train_batch_size': 4, 'gradient_accumulation_steps': 2, 'max_steps': 2},
                                    model={'n_layer': 6, 'n_embd': 64}, precision={'compute': 'bf16'},
                                    zero_optimization={'stage3_param_persistence_threshold': 0})
@@ -496,7 +496,7 @@ class Faults(GpuCase):
         self.assertEqual(process.stderr, '')
 
     def test_gpu_check_writes_its_report(self):
-        """The operations themselves are tested with the build's other programs."""
+        """The operations themselves are tested by the build's other programs."""
         process = self.check() if harness.FULL else self.check('--build', self.build_with('echo "ok 1 - cuda: add"'))
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         report = (self.folder / 'gpu-simulated-gpu.md').read_text()
@@ -507,7 +507,7 @@ class Faults(GpuCase):
         self.assertLess(abs(found['figures']['device_bytes'] - found['figures']['device_planned_bytes']), 64 << 10)
 
     def build_with(self, script):
-        """A build with a test program of operations that does this instead."""
+        """A build whose test program of operations is replaced by this script."""
         build = self.folder / 'build'
         (build / 'tests' / 'ops').mkdir(parents=True)
         (build / 'train').symlink_to(harness.TRAIN)

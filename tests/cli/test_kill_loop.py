@@ -1,7 +1,7 @@
-"""A run that is killed at random moments of its starts: each start resumes from the newest checkpoint, and the end has
-the bits of a run that nobody disturbed.
+"""A run that is killed at random moments: each start resumes from the newest checkpoint, and the final state has the bits
+of an undisturbed run.
 
-ZERO_KILL_SEED=N repeats one sequence of signals; the seed is printed when the test fails."""
+ZERO_KILL_SEED=N repeats one sequence of signals. A failing test prints its seed."""
 import os
 import random
 import re

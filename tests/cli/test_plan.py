@@ -1,5 +1,5 @@
-"""./train plan: table and JSON, agreement with what runs measure, a model of a trillion parameters, --fit, the paper's
-table."""
+"""./train plan: table and JSON, agreement with measured runs, a model of a trillion parameters, --fit, and the table of the
+ZeRO paper."""
 import json
 import os
 import re
@@ -27,7 +27,7 @@ PAPER = {
 
 
 def cells_of(line):
-    """The cells of a row, which are separated by two blanks or more."""
+    """The cells of a row, which are separated by two or more spaces."""
     return re.split(r' {2,}', line.strip())
 
 
@@ -36,7 +36,7 @@ class Plan(CommandCase):
         return json.loads(self.run_train('plan', *arguments, '--json', **options).out)
 
     def tables(self, out):
-        """The tables of the text by their number of ranks, each a list of rows by column title."""
+        """The tables by number of ranks, each a list of rows, which map column titles to cells."""
         tables = {}
         for block in out.split('\n\n')[1:]:
             lines = block.splitlines()
@@ -96,7 +96,7 @@ class Plan(CommandCase):
                                      timeout=300)
             self.assertEqual(process.returncode, 0, process.stderr)
             metrics = self.metrics()[-1]
-            self.assertEqual(stage['rank'], 0)  # of which metrics tell
+            self.assertEqual(stage['rank'], 0)  # the rank whose figures metrics.jsonl has
             for figures in metrics['memory_planned'], metrics['memory']:
                 self.assertEqual({kind: stage['bytes'][kind] for kind in figures}, figures)
             self.assertEqual(metrics['comm_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
@@ -147,7 +147,7 @@ class Plan(CommandCase):
         self.assertIn('measured', self.run_train('plan', config, '--ranks', 2).out.splitlines()[0])
 
     def test_machines(self):
-        """Ranks on other machines exchange messages, which take other memory than a shared window."""
+        """Ranks on other machines exchange messages, whose buffers differ in size from a shared window."""
         config = self.tiny_config()
         one, = self.plan(config, '--ranks', 8)['plans']
         four, = self.plan(config, '--ranks', 8, '--per-machine', 2)['plans']
@@ -156,7 +156,7 @@ class Plan(CommandCase):
             self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
             self.assertEqual(a['bytes']['moments'], b['bytes']['moments'])
         apart, = self.plan(config, '--ranks', 8, 'comm.shared_memory=false')['plans']
-        self.assertEqual(apart['ranks_per_machine'], 8)  # the transport is another, the machine is the same
+        self.assertEqual(apart['ranks_per_machine'], 8)  # only the transport differs
         for a, b in zip(one['stages'], apart['stages']):
             self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
 
@@ -235,7 +235,7 @@ class Plan(CommandCase):
 
 
 class Fit(CommandCase):
-    """--fit: proposals take what they say, and train."""
+    """--fit: proposals take the memory that they print, and train."""
 
     def fit(self, *arguments, code=0, **options):
         run = self.run_train('plan', *arguments, '--fit', '--json', code=code, **options)
@@ -257,8 +257,8 @@ class Fit(CommandCase):
             self.assertLess(less['host_bytes'], first['host_bytes'])
 
     def test_proposals_train(self):
-        """Every first proposal from all memory down to none: it takes what was said, and where it says so the losses
-        are the same to the bit."""
+        """Every first proposal from all memory down to none: it takes the memory that was printed, and losses are the
+        same to the bit where the proposal claims it."""
         config = self.ranks_config(train={'train_batch_size': 8, 'gradient_accumulation_steps': 2, 'max_steps': 3})
         for ranks in (1, 2) if shutil.which('mpirun') and not harness.SANITIZERS else (1,):
             self.run_words(ranks, config, [])
@@ -268,7 +268,7 @@ class Fit(CommandCase):
                 self.run_words(ranks, config, first['overrides'].split())
                 taken = sum(self.metrics()[-1]['memory'].values())
                 self.assertLessEqual(taken, first['host_bytes'])
-                self.assertGreater(taken, 0.98 * first['host_bytes'])  # but for padding, which counts little
+                self.assertGreater(taken, 0.98 * first['host_bytes'])  # the rest is padding
                 if first['same_bits']:
                     self.assertEqual(self.curve(), expected, first)
                 for (_, loss, _), (_, wanted, _) in zip(self.curve(), expected):
@@ -277,7 +277,7 @@ class Fit(CommandCase):
             self.assertGreater(seen, 3)
 
     def fit_within(self, config, ranks, limit):
-        """Runs --fit with so much host memory; the exit code says whether anything fits."""
+        """Runs --fit with this much host memory; the exit code is 1 if nothing fits."""
         process = self.start('plan', config, '--fit', '--json', '--ranks', ranks, '--host-memory', limit)
         case, = json.loads(process.communicate(timeout=300)[0])['fits']
         self.assertEqual(process.returncode, 0 if case['proposals'] else 1)
@@ -370,7 +370,7 @@ class Fit(CommandCase):
         ):
             with self.subTest(arguments):
                 self.refuses('plan', *arguments, says=says)
-        self.refuses('plan', cuda, '--fit', says=['no GPU here', '--device-memory'],
+        self.refuses('plan', cuda, '--fit', says=['has no GPU', '--device-memory'],
                      environment={'CUDA_VISIBLE_DEVICES': ''})
 
     def test_it_is_quick(self):

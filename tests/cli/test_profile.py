@@ -1,4 +1,4 @@
-"""run.profile: figures add up, FLOPs are the model's, spans nest, and the run is the same to the bit as without."""
+"""run.profile: figures add up, FLOPs match the model's formula, spans nest, and profiling changes no bit of the run."""
 import collections
 import json
 import signal

@@ -28,7 +28,7 @@ class Quickstart(CommandCase):
         self.assertIn('runs/quickstart', out)
         written = {p: p.stat().st_mtime_ns for p in self.files()}
         again = self.quickstart(*budget)
-        self.assertIn('train.max_steps', again)  # complete: says what to raise
+        self.assertIn('train.max_steps', again)  # complete: names the option to raise
         kept = {p: p.stat().st_mtime_ns for p in self.files()}
         self.assertEqual(written, kept)
         if harness.FULL:
@@ -48,7 +48,7 @@ class Quickstart(CommandCase):
             self.assertLess(abs(losses[state] - losses['fp32']) / losses['fp32'], 0.01)
 
     def files(self):
-        """Whatever must not be made twice: programs, corpus, checkpoints."""
+        """Everything that a second run must not make again: programs, corpus, checkpoints."""
         for pattern in 'build/release/train', 'corpus/kjv/*', 'runs/quickstart/checkpoints/*/*':
             yield from self.clone.glob(pattern)
 

@@ -1,5 +1,5 @@
 """Random faults: one fault at a random moment of a run on 2, 3 or 4 ranks. Every rank must end in time, with one message
-that names the rank and the cause; the newest good checkpoint must load, and the run that resumes from it must reach the
+that names the rank and the cause. The newest good checkpoint must load, and the run resumed from it must end with the
 bits of an undisturbed run.
 
 20 draws, 200 with --full, each from its own seed. ZERO_FAULT_SEED=N repeats the draw of one seed, ZERO_FAULT_KIND=NAME
@@ -18,10 +18,10 @@ import harness
 from harness import pseudo_random_tokens, write_shard
 from test_ranks import RankCase, SECONDS
 
-STEPS, EVERY = 60, 5   # of a run, and from one checkpoint to the next
-BATCH, LENGTH = 12, 32  # sequences of a step, tokens of a sequence
+STEPS, EVERY = 60, 5   # of a run; between checkpoints
+BATCH, LENGTH = 12, 32  # sequences per step, tokens per sequence
 HANG_SECONDS = 2
-SMALL_DISK = 60000     # bytes; a rank's file of a checkpoint has more, the other files of a run have less
+SMALL_DISK = 60000     # bytes; smaller than a rank's file of a checkpoint, larger than the other files of a run
 SEEDS = range(1, 201 if harness.FULL else 21)
 
 
@@ -29,7 +29,7 @@ class Fault:
     """What goes wrong in one draw. Subclasses override what they need."""
 
     code = None        # the exit code; None: any but 0
-    says = ()          # regular expressions of what follows "train: error:"; {rank} is the rank where the fault is
+    says = ()          # regular expressions for the text after "train: error:"; {rank} is the faulty rank
     arguments = ()     # more settings
     mid_run = True     # strikes in mid-run, not from the start
 
@@ -44,15 +44,15 @@ class Fault:
         return f'{type(self).__name__}, rank {self.rank} of {self.ranks}{when}'
 
     def prepare(self):
-        """Before the run; gives each rank's working folder."""
+        """Called before the run; returns each rank's working folder."""
         return [self.case.work] * self.ranks
 
     def prefix(self, rank):
-        """Words before this rank's program."""
+        """Words that precede this rank's program on the command line."""
         return ()
 
     def elsewhere(self, share_run):
-        """The working folders when this rank has one of its own, perhaps with the run's folder in it."""
+        """The working folders when this rank has its own, with the run's folder in it if asked."""
         there = self.case.work / 'there'
         there.mkdir()
         shutil.copy(self.case.work / 'tokens.bin', there)
@@ -64,11 +64,11 @@ class Fault:
         return folders
 
     def strike(self, process):
-        """At its moment. True: the run must now fail."""
+        """Called when the fault strikes. True: the run must now fail."""
         return True
 
     def afterwards(self):
-        """After the run has ended; gives the number of newest checkpoints that are now damaged."""
+        """Called when the run has ended; returns how many of the newest checkpoints are now damaged."""
         return 0
 
     def to_rank(self, act):
@@ -96,7 +96,7 @@ class Stopped(Fault):
 
 
 class FullDisk(Fault):
-    """A limit on file sizes stands for the disk. The next checkpoint meets it."""
+    """A limit on file sizes simulates a full disk. The next checkpoint exceeds it."""
 
     code = 1
     says = ('rank {rank}: ', 'File too large')
@@ -106,7 +106,7 @@ class FullDisk(Fault):
 
 
 class OtherFolder(Fault):
-    """One rank's run.dir is a folder of its own."""
+    """One rank has its own run.dir."""
 
     says = ('rank', 'run')
     mid_run = False
@@ -116,7 +116,7 @@ class OtherFolder(Fault):
 
 
 class UnreadableData(Fault):
-    """One rank's shard is missing, cut or longer."""
+    """One rank's shard is missing, truncated or longer."""
 
     code = 2
     says = ('rank', 'tokens.bin|data.train')
@@ -136,7 +136,7 @@ class UnreadableData(Fault):
 
 
 class TruncatedData(Fault):
-    """One rank's shard is cut while it is in use."""
+    """One rank's shard is truncated while in use."""
 
     says = ('rank {rank}: ', 'tokens.bin')
 
@@ -150,7 +150,7 @@ class TruncatedData(Fault):
 
 
 class OtherTokens(Fault):
-    """One rank's shard has as many tokens, but one is another."""
+    """One token of one rank's shard differs."""
 
     code = 2
     says = ('rank', 'tokens.bin. differs')
@@ -166,7 +166,7 @@ class OtherTokens(Fault):
 
 
 class WrongMessage(Fault):
-    """From some message on, what one rank sends is of another call than the others are in."""
+    """From some message on, one rank sends data of a different collective than the others are in."""
 
     code = 1
     says = ('rank {rank} sends collective', 'are in different collectives')
@@ -211,7 +211,7 @@ FAULTS = (Killed, Stopped, FullDisk, OtherFolder, UnreadableData, TruncatedData,
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
 class Faults(RankCase):
-    undisturbed = {}  # by number of ranks: the curve and the last state, the same in every stage
+    undisturbed = {}  # by number of ranks: curve and final state, the same in every stage
 
     def setUp(self):
         super().setUp()
@@ -233,7 +233,7 @@ class Faults(RankCase):
         shutil.copy(self.folder / 'tokens.bin', self.work)
 
     def launch(self, folders, *arguments, fault=None):
-        """A rank in each of these folders."""
+        """Starts one rank in each of these folders."""
         words = []
         for rank, folder in enumerate(folders):
             words += [':', '-n', 1, '--wdir', folder, *(fault.prefix(rank) if fault else ()), harness.TRAIN, self.config,
@@ -257,7 +257,7 @@ class Faults(RankCase):
         return self.undisturbed[ranks]
 
     def wait_for_moment(self, process, step):
-        """Until so many steps are done; below 0, until the ranks have found each other."""
+        """Waits until this many steps are done; below 0: until the ranks have connected."""
         metrics, lock = self.work / 'run' / 'metrics.jsonl', self.work / 'run' / 'lock'
         while process.poll() is None:
             if (lock.exists() if step < 0 else metrics.exists() and metrics.read_text().count('"loss"') >= step):
@@ -291,7 +291,7 @@ class Faults(RankCase):
         return True
 
     def resume(self, ranks, arguments, n_damaged):
-        """Goes on from the newest good checkpoint to the bits of an undisturbed run."""
+        """Resumes from the newest good checkpoint and checks the final bits against an undisturbed run."""
         saved = [int(path.name.split('-')[1]) for path in self.saved()]
         good = saved[:len(saved) - n_damaged]
         process = self.finish(self.launch([self.work] * ranks, *arguments), 0)

@@ -1,5 +1,5 @@
-"""Several ranks under mpirun: the golden curves, checkpoints from any number to any other, and failures of one
-rank, which must end all within seconds with one message."""
+"""Several ranks under mpirun: the golden curves, checkpoints resumed on other numbers of ranks, and failures of
+one rank, which must end all ranks within seconds with one message."""
 import itertools
 import json
 import os
@@ -20,7 +20,7 @@ SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of 
 
 class RankCase(CommandCase):
     def fails_together(self, process, code, *facts):
-        """All ranks have ended, in time, with one message that names these facts."""
+        """Checks that all ranks have ended in time, with one message that contains these facts."""
         self.finish(process, code)
         self.assertLess(process.seconds, SECONDS)
         messages = [line for line in process.error.splitlines() if 'train: error:' in line]
@@ -48,7 +48,7 @@ class RankCase(CommandCase):
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers; tests/mpi runs all stages with them')
 class GoldenCurves(RankCase):
-    """Figures of PyTorch in float64, to the tolerances of one rank, wherever the ranks divide the batch."""
+    """Figures of PyTorch in float64, within the tolerances of one rank, on each number of ranks that divides the batch."""
 
     def golden(self, name, ranks, stage, compute):
         (self.folder / 'c.json').write_text('{}')
@@ -144,7 +144,7 @@ class Failures(RankCase):
                     self.assertRegex(process.error, 'reduce_scatter here, but sum|sum here, but reduce_scatter')
 
     def test_a_rank_that_is_killed_where_another_notices_late(self):
-        """Without shared memory rank 1 would report rank 0's death, but is held up."""
+        """Without shared memory rank 1 would report the death of rank 0, but it is suspended."""
         config = self.long_run()
         for attempt in range(4):
             process = self.start_mpirun('-n', 3, harness.TRAIN, config, 'comm.shared_memory=false')
@@ -182,7 +182,7 @@ class Failures(RankCase):
                 shutil.rmtree(self.folder / 'run')
 
     def test_a_rank_that_hangs(self):
-        """Ends all after run.hang_timeout_s and the five seconds in which ranks are asked whether they live."""
+        """Every rank ends after run.hang_timeout_s and the five seconds in which ranks are asked whether they are alive."""
         config = self.long_run()
         for rank, shared in ((1, 'true'), (0, 'true'), (0, 'false'), (2, 'false')):
             with self.subTest(rank=rank, shared=shared):
@@ -205,7 +205,7 @@ class Failures(RankCase):
         self.assertEqual(len(self.metrics()), 1000)
 
     def test_folders_that_are_not_one(self):
-        """Each rank in a working directory of its own, whether a run is there already or not."""
+        """Each rank in its own working directory, which may already have a run."""
         config = self.ranks_config(run={'dir': 'run', 'threads': 1}, checkpoint={'every': 2, 'keep': 0})
         here, there = self.folder / 'here', self.folder / 'there'
         here.mkdir(), there.mkdir()
@@ -219,7 +219,7 @@ class Failures(RankCase):
         self.assertEqual(len(list((here / 'run' / 'checkpoints').iterdir())), 3)
 
     def test_a_full_disk_after_a_damaged_checkpoint(self):
-        """A failure that was dealt with (the damage) does not keep a later one from the other ranks."""
+        """After a failure that was handled (the damage), a later one still reaches the other ranks."""
         config = self.ranks_config(model={'n_embd': 256, 'n_head': 4, 'n_layer': 4},
                                    train={'max_steps': 4, 'train_batch_size': 2}, checkpoint={'every': 2})
         self.run_ranks(2, config)
@@ -234,7 +234,7 @@ class Failures(RankCase):
         self.assertIn('resuming after step 2', process.error)
 
     def test_a_late_micro_batch_that_one_rank_cannot_have(self):
-        """The step is given up by all ranks alike, and what was done before it is saved."""
+        """All ranks abandon the step, and the progress before it is saved."""
         tokens = pseudo_random_tokens(4000, 61)
         tokens[3 * 32 * 24 + 32 * 18 + 5] = 999  # step 3, second micro-batch, second rank
         write_shard(self.folder / 'tokens.bin', tokens)
@@ -268,7 +268,7 @@ class Failures(RankCase):
         self.fails_together(self.start_mpirun(*command()), 2, 'rank 1: ', 'tokens.bin')
         write_shard(there / 'tokens.bin', pseudo_random_tokens(3999, 61))
         self.fails_together(self.start_mpirun(*command()), 2, 'rank 1: ', '3999', '4000')
-        # Bad tokens that only one rank meets: the run goes as far as it can, and what it did is saved.
+        # Only one rank reads bad tokens: the run saves its progress up to there.
         tokens = pseudo_random_tokens(4000, 61)
         tokens[6 * 32 * 12 + 6 * 32 + 5] = 999  # of step 6, the second rank's
         write_shard(here / 'tokens.bin', tokens)
@@ -279,7 +279,7 @@ class Failures(RankCase):
 
     @unittest.skipIf(harness.SANITIZERS, 'preloads a library')
     def test_a_failure_of_all_is_reported_by_a_rank_that_is_slow_to_end(self):
-        """Rank 0 removes what was written of a checkpoint, while the others wait for it to end."""
+        """Rank 0 removes the unfinished checkpoint while the others wait."""
         library = self.folder / 'slow_removal.so'
         subprocess.run(['mpicc', '-shared', '-fPIC', '-o', library, harness.ROOT / 'tests' / 'cli' / 'slow_removal.c'],
                        check=True)
@@ -300,7 +300,7 @@ class Failures(RankCase):
         self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.curve()):08d}')
 
     def test_metrics_that_rank_0_cannot_write(self):
-        """The others learn of it with the next step's agreement, and all save."""
+        """The others are informed by the agreement of the next step, and all save."""
         process = self.start_mpirun('-n', 2, harness.TRAIN, self.long_run(), 'run.log_every=100000',
                                     'checkpoint.every=0')
         self.wait_for_steps(7)
@@ -310,7 +310,7 @@ class Failures(RankCase):
         self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
 
     def test_a_full_disk_on_one_rank(self):
-        """A limit on file sizes stands for the disk. The model is large enough that only a checkpoint meets it."""
+        """A limit on file sizes simulates a full disk. The model is large enough that only a checkpoint exceeds it."""
         config = self.ranks_config(model={'n_embd': 256, 'n_head': 4, 'n_layer': 4}, checkpoint={'every': 2},
                                    train={'max_steps': 2, 'train_batch_size': 2})
         self.run_ranks(2, config)
@@ -344,8 +344,8 @@ class Failures(RankCase):
 
 class Together(RankCase):
     def test_evaluation_and_samples(self):
-        """The same sequences on any number of ranks; the sample is the same in each stage. All 31 are evaluated, which
-        neither a micro-batch nor the ranks divide, or the first 12."""
+        """The same sequences on any number of ranks; the sample is the same in each stage. Evaluates the first 12, or
+        all 31, a number that neither micro-batches nor ranks divide."""
         write_shard(self.folder / 'val.bin', pseudo_random_tokens(1000, 61, seed=2))
         config = self.ranks_config(model={'vocab_size': 257},
                                    data={'tokenizer': 'bytes', 'val': str(self.folder / 'val.bin')},
@@ -378,7 +378,7 @@ class Together(RankCase):
         self.assertEqual(len(first), 4)
         for loss in first:
             self.assertLess(relative(loss, first[0]), 1e-6)
-            self.assertGreater(relative(loss, found[0][0]), 1e-4)  # other sequences than all
+            self.assertGreater(relative(loss, found[0][0]), 1e-4)  # differs from the loss on all sequences
 
     def test_metrics_say_what_was_sent_and_how_much_was_hidden(self):
         self.run_ranks(2, self.ranks_config(), 'zero_optimization.stage=2')
@@ -393,7 +393,7 @@ class Together(RankCase):
     @unittest.skipIf(harness.SANITIZERS, 'memory of sanitizers is not the program\'s')
     def test_memory_is_what_was_planned(self):
         """Model states of each stage by formula, the whole process within 5 %, and stage 3 on 4 ranks a quarter."""
-        layers = 10  # what the libraries take, some 12 MiB whatever the model, stays small beside the rest
+        layers = 10  # so that the libraries' own 12 MiB are small in comparison
         config = self.ranks_config(
             model={'n_layer': layers, 'n_head': 8, 'n_embd': 512, 'vocab_size': 16000, 'n_positions': 64},
             train={'max_steps': 2, 'train_batch_size': 4, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
@@ -412,7 +412,7 @@ class Together(RankCase):
         P = states[1, 0][0] // 2
         self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
         self.assertEqual(states[4, 0], states[1, 0])
-        slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements a unit
+        slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements per unit
         for stage, sharded in ((1, (0, 0, 1, 1)), (2, (0, 1, 1, 1)), (3, (1, 1, 1, 1))):
             for have, whole, is_sharded in zip(states[4, stage], states[1, 0], sharded):
                 self.assertLessEqual(abs(have - (whole / 4 if is_sharded else whole)), slack)
@@ -423,7 +423,7 @@ class Together(RankCase):
 
     @unittest.skipIf(harness.SANITIZERS, 'memory of sanitizers is not the program\'s')
     def test_large_blocks_are_never_whole(self):
-        """On 4 ranks: the process takes less by what is planned to be less, and the curve is the same."""
+        """On 4 ranks: the process shrinks by the planned difference, and the curve is the same."""
         C = 768
         config = self.ranks_config(
             model={'n_layer': 3, 'n_head': 8, 'n_embd': C, 'vocab_size': 500, 'n_positions': 32}, recompute='block',

@@ -1,4 +1,4 @@
-"""The scripts that run the tests, on builds and suites that are broken in one way each: none may count as passed."""
+"""The scripts that run the tests, on builds and suites with one fault each: none may count as passed."""
 import os
 import pathlib
 import shutil
@@ -51,7 +51,7 @@ def write_script(path, text):
 @unittest.skipIf(harness.SANITIZERS, 'runs no program of ours')
 class RunnerCase(CommandCase):
     def suite(self, *command, **options):
-        """Runs a suite; gives its exit code, and its results by kind."""
+        """Runs a suite; returns its exit code and its results by kind."""
         results = self.folder / 'results'
         results.write_text('')
         process = subprocess.run([SCRIPTS / 'run_suite.sh', results, 'the suite', *map(str, command)], text=True,
@@ -100,7 +100,7 @@ class Builds(RunnerCase):
         self.assertEqual(self.suite(SCRIPTS / 'run_tests.sh', build)[0], 1)
 
     def test_several_builds_and_ranks(self):
-        """As many programs at a time as there are jobs; each is reported, and what is left out is not."""
+        """TEST_JOBS programs run at a time; each is reported, excluded ones are not."""
         build = self.build(PROGRAMS['good'][0], ('unit/test_a', 'unit/test_b', 'ops/test_c', 'mpi/test_d'))
         for jobs in 1, 3:
             code, kinds = self.suite(SCRIPTS / 'run_tests.sh', build, 'unit', 'mpi=2,3', '-unit/test_a', build, 'ops',
@@ -115,7 +115,7 @@ class Builds(RunnerCase):
         self.assertEqual((code, len(kinds['ok']), len(kinds['not ok'])), (1, 4, 1))
 
     def test_a_worker_that_dies(self):
-        """With its worker killed, a program is not reported as passed, and the other is reported all the same."""
+        """A program whose worker is killed is not reported as passed; the other program is still reported."""
         build = self.build(PROGRAMS['good'][0], ('unit/test_a', 'unit/test_b'))
         write_script(build / 'tests' / 'unit' / 'test_a', 'kill -9 $(ps -o ppid= $PPID); sleep 0.2')
         code, kinds = self.suite(SCRIPTS / 'run_tests.sh', build, env=dict(os.environ, TEST_JOBS='2'))
@@ -139,7 +139,7 @@ class Suites(RunnerCase):
                 code, kinds = self.suite(sys.executable, CLI / 'run.py', 'module',
                                          env=dict(os.environ, PYTHONPATH=str(self.folder)))
                 self.assertEqual(code == 0, passes, kinds)
-        # The tests before the one that ends it all have been reported.
+        # The tests before the one that ends the process have been reported.
         code, kinds = self.suite(sys.executable, CLI / 'run.py', 'no_such_module')
         self.assertEqual((code, len(kinds['not ok'])), (1, 1))
 
@@ -153,7 +153,7 @@ class Suites(RunnerCase):
 
 
 class WholeRun(RunnerCase):
-    """scripts/test.sh with its commands replaced: what each of them does is written in a file of its own."""
+    """scripts/test.sh with its commands replaced by scripts that record their calls."""
 
     GOOD = 'echo plan 1 >>"$TEST_RESULTS"; echo "ok it" >>"$TEST_RESULTS"'
 

@@ -185,7 +185,7 @@ class Running(CommandCase):
         self.assertLess(curve[-1]['loss'], 0.5 * curve[0]['loss'])
 
     def test_fp16_finds_its_scale_and_learns(self):
-        """A loss scale far too large: weights do not change until gradients are finite; then one batch is learnt."""
+        """A loss scale far too large: weights do not change until gradients are finite; then the batch is learned."""
         self.run_train(self.tiny_config(), 'precision.compute=fp16', 'fp16.initial_scale_power=32',
                        'train.overfit_one_batch=true', 'train.max_steps=70', 'optimizer.lr=1e-2')
         curve = self.metrics()

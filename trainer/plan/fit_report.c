@@ -78,7 +78,7 @@ static void add_machine(struct text *out, const struct fit_report *report) {
     if (report->on_gpu)
         text_add(out, "%s of GPU memory per rank", device);
     if (report->on_gpu && report->gpu_memory != report->machine.device)
-        text_add(out, " (%s less what CUDA itself takes)", gpu);
+        text_add(out, " (%s minus the memory that CUDA itself uses)", gpu);
     text_add(out, "%s%s per machine%s", report->on_gpu ? " and " : "", host,
              report->host_is_here ? " (available on this one)" : "");
 }

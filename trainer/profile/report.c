@@ -192,7 +192,7 @@ static void print_summary(const struct profile_about *about, const struct profil
                           struct text *out) {
     const struct profile *profile = about->profile;
     int track = profile->account;
-    text_add(out, "profile of %d step%s%s: %.3f ms each, the median %.3f\n", summary->n_steps,
+    text_add(out, "profile of %d step%s%s: %.3f ms on average, median %.3f\n", summary->n_steps,
              summary->n_steps == 1 ? "" : "s", summary->first > 0 ? ", after one warm-up step" : "",
              summary->seconds / summary->n_steps * 1e3, summary->median_s * 1e3);
     text_add(out, "limits: GEMM %s %.1f GFLOP/s, memory %.1f GB/s; figures are per step\n", about->compute,

@@ -253,7 +253,7 @@ static enum status open_named(struct comm *comm, const char *path, const char *c
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
-        "%s: holds no checkpoint: expected a run folder (with checkpoints/step-N in it) or a checkpoint "
+        "%s: contains no checkpoint: expected a run folder (with checkpoints/step-N in it) or a checkpoint "
         "folder (with " MANIFEST_NAME " in it)",
         path);
 }

@@ -183,7 +183,7 @@ static enum status parse_named_file(struct checkpoint_file *file, const cJSON *i
     size_t bytes;
     TRY(copy_string(item, "name", source, &file->name));
     if (file->name[0] == '\0' || file->name[0] == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
-        return FAIL(STATUS_INVALID, "%s: \"%.60s\" is no name of a file in the checkpoint's own folder",
+        return FAIL(STATUS_INVALID, "%s: \"%.60s\" is not the name of a file in the checkpoint's own folder",
                     source, file->name);
     TRY(get_size(item, "bytes", MAX_WHOLE, source, &bytes));
     file->bytes = bytes;

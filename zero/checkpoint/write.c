@@ -251,11 +251,11 @@ static enum status make_folder(const char *folder, const struct writing *writing
 static enum status write_own_file(struct writing *writing) {
     int rank = writing->contents->comm->rank;
     if (!file_is_folder(writing->temporary))
-        return FAIL(
-            STATUS_FAILED,
-            "%s, which rank 0 has created, is not there: run.dir must be in a file system that all machines "
-            "share",
-            writing->temporary);
+        return FAIL(STATUS_FAILED,
+                    "%s was created by rank 0, but does not exist on this rank: run.dir must be in a file "
+                    "system that "
+                    "all machines share",
+                    writing->temporary);
     char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
     if (!path)
         return STATUS_FAILED;

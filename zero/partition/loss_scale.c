@@ -44,14 +44,14 @@ static enum status too_many_skips(const struct loss_scale *loss_scale, const str
     char diverged[160] = "";
     if (last_good > 0)
         snprintf(diverged, sizeof diverged,
-                 "; if the run has diverged, go on from a checkpoint of step %lld or earlier with "
+                 "; if the run has diverged, resume from a checkpoint of step %lld or earlier with "
                  "checkpoint.resume=PATH, or lower optimizer.lr",
                  (long long)last_good);
     return FAIL(
         STATUS_FAILED,
         "step %lld: %lld steps in a row were skipped because the gradients overflow at the %s loss scale "
-        "of %g (fp16.max_consecutive_skips); the run learns nothing. If the scale is too high, start "
-        "anew with %s%s",
+        "of %g (fp16.max_consecutive_skips); the model no longer learns. If the scale is too high, "
+        "start a new run with %s%s",
         (long long)step + 1, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed",
         loss_scale->scale,
         dynamic ? "a lower fp16.initial_scale_power" : "a lower fp16.loss_scale, or 0 (dynamic)", diverged);

@@ -148,7 +148,7 @@ static void test_folders(void **state) {
     EXPECT_OK(file_make_folders(in_folder("x/y/z")));
     assert_true(file_is_folder(in_folder("x/y/z")) && !file_is_folder(in_folder("x/w")));
     EXPECT_OK(file_make_folders("/"));
-    EXPECT_FAILURE(STATUS_INVALID, file_make_folders(""), "cannot make the folder");
+    EXPECT_FAILURE(STATUS_INVALID, file_make_folders(""), "cannot create the folder");
     EXPECT_OK(file_write_all(in_folder("x/file"), "1", 1));
     EXPECT_FAILURE(STATUS_INVALID, file_make_folders(in_folder("x/file")), "x/file");
     EXPECT_FAILURE(STATUS_INVALID, file_make_folders(in_folder("x/file/deeper")), "x/file");

@@ -126,7 +126,7 @@ static void test_many_shards(void **state) {
     expect_changes(&fewer, &few,
                    "shard 1 (a) is new, shard 2 (a) is new, shard 3 (a) is new, shard 4 (a) is new, "
                    "and 96 more");
-    expect_changes(&before, &few, "they are too many to name those that differ");
+    expect_changes(&before, &few, "there are too many shards to name those that differ");
     identity_free(&before);
     identity_free(&last);
     identity_free(&few);

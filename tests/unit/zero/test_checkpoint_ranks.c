@@ -256,7 +256,7 @@ static void test_a_file_written_to_another_folder(void **state) {
     struct task task = task_of(2);
     write_alone(shared_folder, 6, 1);
     forked_ranks(RANKS, write_here, &task, results);
-    expect_failure(STATUS_FAILED, FACTS("rank 2: ", ".tmp-step-00000009", "is not there"));
+    expect_failure(STATUS_FAILED, FACTS("rank 2: ", ".tmp-step-00000009", "does not exist on this rank"));
     expect_only_step_6();
     char path[700];
     snprintf(path, sizeof path, "%s/.tmp-step-00000009", other_folder);
