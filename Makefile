@@ -1,12 +1,12 @@
 # zero.c: `make` builds ./train; `make test` builds and runs every test that needs no network.
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
-#   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang; clang, whose OpenMP library it can follow
+#   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang; it understands only the OpenMP library of clang
 #   make CC=clang          another compiler, in build/release-clang
-#   make CUDA_ARCH="90"    CUDA kernels for these GPUs only (compute capability); default: all that nvcc knows of ours
-#   make CUDA=no           without CUDA, though nvcc is there
+#   make CUDA_ARCH="90"    CUDA kernels for these compute capabilities only; default: those of ours that nvcc supports
+#   make CUDA=no           without CUDA, even if nvcc is installed
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
 # Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
-# scripts/install.sh installs them on Debian and Ubuntu. CUDA is built where nvcc is found (PATH or CUDA_HOME).
+# scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
 
 .DEFAULT_GOAL := train
 
@@ -19,7 +19,7 @@ compiler := $(notdir $(firstword $(CC)))
 suffix := $(if $(filter gcc cc,$(compiler)),,-$(compiler))
 BUILD ?= build/$(VARIANT)$(suffix)
 
-# A simulated GPU replaces kernels/cuda alone: everything in C is the objects of another variant.
+# A simulated GPU replaces only kernels/cuda: C objects come from the release or asan variant.
 simulated := $(filter cudasim%,$(VARIANT))
 c_variant := $(if $(simulated),$(if $(filter %-asan,$(VARIANT)),asan,release),$(VARIANT))
 OBJECTS := $(if $(simulated),build/$(c_variant)$(suffix),$(BUILD))
@@ -30,7 +30,7 @@ CFLAGS += -std=c17 -g $(warnings) -fopenmp -fno-math-errno -fno-trapping-math -f
 LDFLAGS += -fopenmp
 LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lm -lpthread
 
-# MPI's own compiler wrapper knows where it is; its headers count as the system's, without our warnings.
+# Flags come from MPI's compiler wrapper. Its headers are system headers, so that they cause no warnings.
 MPICC ?= mpicc
 mpi_flags := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_info 2>/dev/null | cut -d' ' -f2-)
 mpi_libs := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | cut -d' ' -f2-)
@@ -53,7 +53,7 @@ ifeq ($(filter $(VARIANT),release asan tsan cudasim cudasim-asan cudasim-race),)
   $(error VARIANT is release, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
-# Empty in a source tarball: the folder that it was unpacked in may be another repository's.
+# Empty in a source tarball, which may have been unpacked inside another repository.
 commit := $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 
 # `make V=1` shows whole commands.
@@ -65,8 +65,8 @@ else
 endif
 
 # ---- libraries, one per folder, lowest first
-# scripts/check_layout.py reads the same lines: a file includes its own folder and what needs_FOLDER names, no others.
-# cli/ lists the commands, so cli/bench may include it and not the reverse; main.c includes cli alone.
+# scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
+# cli/bench may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer trainer/plan trainer/profile trainer cli cli/bench
@@ -106,12 +106,12 @@ objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
 library = $(OBJECTS)/lib$(subst /,_,$(1)).a
 
-# ---- kernels/cuda, a library of its own: by nvcc, on a simulated GPU, or a stub
+# ---- kernels/cuda, as a separate library: built by nvcc, for the simulated GPU, or a stub
 cuda_sources := $(wildcard kernels/cuda/*.cu)
 cuda_library := $(BUILD)/libcuda.a
 NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
                     $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
-# Sanitizers and second compilers look at C; nvcc brings its own host compiler.
+# Builds with sanitizers or another C compiler have no CUDA: nvcc uses its own host compiler.
 CUDA ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
 CXX ?= g++
 cxx_warnings := -Wall -Wextra -Wshadow -Wpointer-arith -Werror
@@ -123,9 +123,9 @@ ifneq ($(simulated),)
   simulator_flags := -Itests/cudasim/include -I. -D_GNU_SOURCE -std=c++17 -g -O2 $(cxx_warnings) -fopenmp \
                      -Wno-unknown-pragmas -ffp-contract=off -fno-math-errno -fno-omit-frame-pointer \
                      -fno-optimize-sibling-calls $(sanitize)
-  # Every access of a kernel is told to tests/cudasim/race.cpp, which takes the place of the sanitizer's library.
+  # The instrumentation reports every access of a kernel to tests/cudasim/race.cpp, which replaces the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
-  # The program looks for cuBLASLt by name, as it would on a machine: nothing else makes the linker take it.
+  # The program finds cuBLASLt by name at run time, so the linker must be told to keep its simulation.
   cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -lstdc++ -ldl
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
@@ -152,7 +152,7 @@ else
 endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
-# The products of whole training runs: loops become vectors, and no addition is checked for overflow.
+# Matrix products dominate simulated training runs: vectorize them, and do not check for overflow.
 $(BUILD)/tests/cudasim/ptx.o $(BUILD)/tests/cudasim/cublaslt_product.o: \
   kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
 $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
@@ -160,7 +160,7 @@ $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	$(say) "compile $@"
 	$(quiet)$(CXX) $(simulator_flags) $(kernel_flags_here) -MMD -MP -c -o $@ $<
 
-# With or without CUDA, and for which GPUs: when that changes, what was built otherwise is out of date.
+# A file named after the CUDA settings: when they change, CUDA objects are rebuilt.
 empty :=
 cuda_choice := $(BUILD)/cuda-$(CUDA)$(if $(filter yes,$(CUDA)),-$(subst $(empty) ,-,$(strip $(CUDA_ARCH))))
 $(cuda_choice):
@@ -173,7 +173,7 @@ $(cuda_library): $(cuda_objects) $(simulator_objects) $(cuda_choice)
 	@rm -f $@
 	$(quiet)$(AR) rcs $@ $(filter %.o,$^)
 
-# A link to the variant built last by name; tests go to their own $(BUILD)/train.
+# A link to the program of the last `make train`; tests use $(BUILD)/train.
 train: $(BUILD)/train
 	@ln -sf $< $@
 
@@ -205,7 +205,7 @@ $(OBJECTS)/commit: always
 $(OBJECTS)/cli/version.o: $(OBJECTS)/commit
 $(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' $(patsubst -I%,-isystem %,$(mpi_flags))
 
-# The presets, a row each, as configs/presets.c takes them in.
+# The presets, one row each, for inclusion in configs/presets.c.
 presets := $(sort $(wildcard configs/gpt*.json))
 $(OBJECTS)/configs/presets.inc: $(presets) Makefile
 	@mkdir -p $(@D)
@@ -224,9 +224,9 @@ endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
 $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
-# ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c link FOLDER with its subfolders and what
-# they may use, so the include direction is also a link check
-# On a simulated GPU: the simulator's own tests, and those that can be told which device to use.
+# ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c
+# They link only FOLDER, its subfolders and what these may include, so the linker too checks the include direction.
+# On a simulated GPU: the simulator's own tests, and the tests that take a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/unit/model/test_cuda
@@ -249,7 +249,7 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 	$(say) "link    $@"
 	$(quiet)$(link) $(LDLIBS) -lcmocka
 
-# The list is what scripts/run_tests.sh runs, and what it expects to be there.
+# scripts/run_tests.sh runs every program of this list, and fails if one is missing.
 tests: $(BUILD)/train $(tests)
 	$(quiet)printf '%s\n' $(tests:$(BUILD)/tests/%=%) >$(BUILD)/tests/list
 test: tests

@@ -1,11 +1,11 @@
-"""Speed and memory of training on the CPU, beside this machine's GEMM rate and PyTorch: writes FOLDER/bench_cpu.md and .json.
-What scripts/bench_cpu.sh runs once the program is built.
+"""Measures speed and memory of training on the CPU, relative to this machine's GEMM rate and to PyTorch. Writes
+FOLDER/bench_cpu.md and .json. scripts/bench_cpu.sh runs it once the program is built.
 
-Programs take turns of some seconds each, for several rounds, and a figure is the median over the rounds: a machine whose
-speed changes from minute to minute changes all of them alike. One of them does nothing but matrix products of the type:
-the GEMM limit that the others are held to, for as long as they run. PyTorch's processes stay alive between their turns;
-ours is started anew, trains, and is ended before it writes a checkpoint. First steps, which warm up, do not count. On a
-virtual machine, the time in which its host gave the processors to others is told.
+Programs take turns of some seconds each, for several rounds, and a figure is the median over the rounds: changes of the
+machine's speed from minute to minute affect all programs alike. One program only multiplies matrices, in the same dtype;
+its rate is the GEMM limit for the others. PyTorch's processes stay alive between their turns; zero.c is started for each
+turn and killed before it writes a checkpoint. First steps are warm-up and do not count. On a virtual machine, the
+report shows how much processor time the host gave to others.
 """
 import argparse
 import dataclasses
@@ -34,9 +34,9 @@ CASES = '124M:4x64,124M:4x1024,350M:1x1024,quickstart:2x256'
 GROWING_T = '124M:1x256,124M:1x512,124M:1x1024,124M:1x2048,124M:1x4096,124M:1x8192'
 GROWING_P = '10M:1x512,35M:1x512,124M:1x512,350M:1x512,774M:1x512,1.5B:1x512'
 SPARE_BYTES = 1 << 30  # left to the system
-# What a model needs that does not fit as it is: the same work but for a quarter, which is counted.
+# For models that do not fit otherwise. Recomputation adds a quarter of the work, which is counted.
 FRUGAL = ('recompute=block', 'optimizer.state_dtype=int8')
-WAIT_S = 3600  # for the first steps of the largest
+WAIT_S = 3600  # for the first steps of the largest model
 
 
 def fail(message, code=2):
@@ -64,7 +64,7 @@ class Case:
         return self.layers * (12 * C * C + 13 * C) + 2 * C + C * (self.vocabulary + self.length)
 
     def flops_per_token(self, frugal=False):
-        """6 P + 6 L C T, and with recomputation what a block's forward has but for its last product."""
+        """6 P + 6 L C T; with recomputation, also a block's forward pass without its last product."""
         L, C = self.layers, self.width
         again = (L - 1) * (16 * C * C + 2 * C * self.length) if frugal else 0
         return 6 * self.parameters + 6 * L * C * self.length + again
@@ -81,7 +81,7 @@ def case_of(text):
         raise argparse.ArgumentTypeError(f'"{text}": expected MODEL:BATCHxLENGTH with one of {", ".join(MODELS)}, or '
                                          'LAYERS-HEADS-WIDTH-VOCABULARY')
     if min(case.layers, case.heads, case.width, case.vocabulary, batch, length) < 1:
-        raise argparse.ArgumentTypeError(f'"{text}": sizes are at least 1')
+        raise argparse.ArgumentTypeError(f'"{text}": expected sizes of at least 1')
     return case
 
 
@@ -102,18 +102,18 @@ def parse_arguments():
                         help=f'models and batches ({CASES})')
     parser.add_argument('--types', type=types_of, default=['fp32', 'bf16'], metavar='TYPE,...', help='(fp32,bf16)')
     parser.add_argument('--rounds', type=int, default=5, metavar='N', help='turns of each program (5)')
-    parser.add_argument('--seconds', type=float, default=5, metavar='S', help='of a turn, at least two steps (5)')
-    parser.add_argument('--threads', type=int, default=0, metavar='N', help='of each program (one a core)')
-    parser.add_argument('--python', metavar='PROGRAM', help='a Python with torch, to compare with')
+    parser.add_argument('--seconds', type=float, default=5, metavar='S', help='length of a turn, at least two steps (5)')
+    parser.add_argument('--threads', type=int, default=0, metavar='N', help='threads of each program (one per core)')
+    parser.add_argument('--python', metavar='PROGRAM', help='a Python with torch to compare with (none)')
     parser.add_argument('--peers', type=lambda text: text.split(','), default=['eager', 'compiled'], metavar='WAY,...',
-                        help='how PyTorch runs (eager,compiled)')
-    parser.add_argument('--growth', action='store_true', help='what a token costs as sequences, models and threads grow, instead')
+                        help='modes of PyTorch (eager,compiled)')
+    parser.add_argument('--growth', action='store_true', help='measure the cost per token as sequences, models and threads grow, instead')
     parser.add_argument('--growing-lengths', type=cases_of, default=cases_of(GROWING_T), metavar='MODEL:BxT,...',
-                        help=f'of --growth ({GROWING_T})')
+                        help=f'sequence lengths of --growth ({GROWING_T})')
     parser.add_argument('--growing-models', type=cases_of, default=cases_of(GROWING_P), metavar='MODEL:BxT,...',
-                        help=f'of --growth ({GROWING_P})')
+                        help=f'models of --growth ({GROWING_P})')
     parser.add_argument('--output', type=pathlib.Path, default=HERE.parent / 'runs' / 'bench-cpu', metavar='FOLDER',
-                        help='where the results go (runs/bench-cpu)')
+                        help='folder of the results (runs/bench-cpu)')
     parser.add_argument('--train', type=pathlib.Path, default=HERE.parent / 'train', metavar='PROGRAM', help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.threads < 0 or not set(arguments.peers) <= {'eager', 'compiled'}:
@@ -122,10 +122,10 @@ def parse_arguments():
     return arguments
 
 
-# ---- programs that take turns; a turn gives the seconds of its steps and the largest memory so far
+# ---- programs that take turns; turn() returns the seconds per step and the peak memory so far
 
 class Gemm:
-    """Products as of the model's linear layers; a turn gives the rate of all of them together."""
+    """The matrix products of the model's linear layers; turn() returns their overall rate."""
 
     def __init__(self, arguments, case, kind, threads):
         self.worker = Worker(arguments.train, 'bench', '--gemm', '--device', 'cpu', '--threads', threads)
@@ -165,7 +165,7 @@ class Ours:
         self.command += FRUGAL
 
     def steps_so_far(self):
-        """Whole lines of the run's metrics but for the first step, which warms up."""
+        """The complete lines of the run's metrics, without the first step, which is warm-up."""
         try:
             lines = (self.run / 'metrics.jsonl').read_text().split('\n')[:-1]
         except OSError:
@@ -198,11 +198,11 @@ class PyTorch:
                  'threads': arguments.threads}
         self.worker = Worker(arguments.python, HERE / 'bench_cpu_peers.py', json.dumps(sizes),
                              OMP_NUM_THREADS=str(arguments.threads))
-        self.said, self.seconds = json.loads(self.worker.first), arguments.seconds
+        self.answer, self.seconds = json.loads(self.worker.first), arguments.seconds
 
     def turn(self):
-        said = json.loads(self.worker.ask(str(self.seconds)))
-        return {'step_seconds': statistics.median(said['seconds']), 'peak_bytes': said['peak_bytes']}
+        answer = json.loads(self.worker.ask(str(self.seconds)))
+        return {'step_seconds': statistics.median(answer['seconds']), 'peak_bytes': answer['peak_bytes']}
 
     def close(self):
         self.worker.close()
@@ -211,7 +211,7 @@ class PyTorch:
 # ---- measuring
 
 def fitting(ours, n_programs):
-    """Whether so many programs of the size of ours fit side by side; PyTorch keeps more activations."""
+    """Whether this many programs fit into memory at the same time; PyTorch keeps more activations than zero.c."""
     return ours.needed_bytes() * (1 + 1.5 * (n_programs - 1)) + SPARE_BYTES < available_bytes()
 
 
@@ -219,17 +219,17 @@ def start_peers(arguments, case, kind, ways, about):
     programs = {}
     for way in ways:
         peer = PyTorch(arguments, case, kind, way)
-        if 'missing' in peer.said:
-            about['missing'][f'{case.name}, {kind}: PyTorch {way}'] = peer.said['missing']
+        if 'missing' in peer.answer:
+            about['missing'][f'{case.name}, {kind}: PyTorch {way}'] = peer.answer['missing']
             peer.close()
         else:
-            about['PyTorch'] = peer.said['version']
+            about['PyTorch'] = peer.answer['version']
             programs[way] = peer
     return programs
 
 
 def stolen_seconds():
-    """Of all processors together, since the machine started."""
+    """Stolen time of all processors together since boot."""
     return int(pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[8]) / os.sysconf('SC_CLK_TCK')
 
 
@@ -242,7 +242,7 @@ def timed_turn(program):
 def take_turns(programs, rounds):
     turns = {name: [] for name in programs}
     for k in range(rounds):
-        # There and back, so that a machine that slows down steadily favours none.
+        # Every other round runs in reverse order, so that a steady slowdown favours no program.
         for name in list(programs) if k % 2 == 0 else list(reversed(programs)):
             turns[name].append(timed_turn(programs[name]))
     for program in programs.values():
@@ -258,7 +258,7 @@ def compare(arguments, case, kind, folder, about):
     together, gemm = fitting(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
     if together:
         turns = take_turns({'gemm': gemm, 'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
-    else:  # each for itself
+    else:  # one at a time
         turns = take_turns({'gemm': gemm, 'ours': ours}, arguments.rounds)
         for way in ways:
             turns |= take_turns(start_peers(arguments, case, kind, [way], about), arguments.rounds)
@@ -267,7 +267,7 @@ def compare(arguments, case, kind, folder, about):
 
 
 def of_gemm(turns):
-    """The median rate of its turns, and the largest part of a turn, of any program's, that the host took away."""
+    """The median GEMM rate, and the largest fraction of any turn that the host took away."""
     return {'gemm_flops_per_s': statistics.median(turn['flops_per_s'] for turn in turns['gemm']), 'gemm': turns['gemm'],
             'most_stolen': max(turn['stolen'] for of_one in turns.values() for turn in of_one)}
 
@@ -304,14 +304,15 @@ def grow(arguments, case, kind, threads, folder):
             'of_gemm': point['flops_per_token'] / seconds / gemm['gemm_flops_per_s'], 'turns': turns['ours']}
 
 
-# ---- what it amounts to
+# ---- the report
 
 TITLES = {'ours': 'zero.c', 'eager': 'PyTorch, eager', 'compiled': 'PyTorch, compiled'}
 
 
 def head(results):
     lines = [f"{results['processor']}, {plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
-             'turn. "of GEMM": (6 P + 6 L C T) FLOPs a token, of the rate of matrix products alone in turns as long.\n']
+             'turn. "of GEMM": (6 P + 6 L C T) FLOPs per token, relative to the rate of matrix products alone in turns of '
+             'the same length.\n']
     if 'PyTorch' in results['about']:
         lines.append(f"\n- PyTorch {results['about']['PyTorch']}\n")
     lines += [f'- not compared with {name}: {why}\n' for name, why in results['about']['missing'].items()]
@@ -326,19 +327,19 @@ def comparison_table(results):
             lines.append(f"Skipped: {one['skipped']}.\n")
             continue
         lines.append(f"GEMM {one['gemm_flops_per_s'] / 1e9:.1f} GFLOP/s"
-                     f"{'' if one['interleaved'] else '; one program after the other, as memory is for one'}. The host took up to "
+                     f"{'' if one['interleaved'] else '; programs ran one after the other, since memory fits only one'}. The host took up to "
                      f"{one['most_stolen']:.0%} of a turn's processor time away.\n\n")
         rows = [[TITLES[name], f"{p['tokens_per_s']:,.1f}", f"{p['step_seconds'] * 1e3:,.1f}", f"{p['of_gemm']:.2f}",
                  f"{p['peak_bytes'] / 2**30:.2f}", *([f'{one["ratios"][name][what]:.2f}' for what in ('speed', 'memory')]
                                                      if name in one['ratios'] else ['', ''])]
                 for name, p in one['programs'].items()]
-        lines.append(rows_to_markdown(['program', 'tokens/s', 'ms a step', 'of GEMM', 'peak GiB', 'zero.c is faster by',
-                                       'its memory'], rows))
+        lines.append(rows_to_markdown(['program', 'tokens/s', 'ms per step', 'of GEMM', 'peak GiB', 'speedup of zero.c',
+                                       'relative memory'], rows))
     return ''.join(lines)
 
 
 def growth_table(results):
-    """Each row beside the first of its group: a cost that grows as the FLOPs do is the same part of the first's as they are."""
+    """Each row relative to the first of its group: a cost proportional to FLOPs has the same ratio as they have."""
     lines = ['# How the cost of a token grows\n\n', head(results)]
     for title, points in results['growth'].items():
         lines.append(f'\n## {title}\n\n')
@@ -353,13 +354,13 @@ def growth_table(results):
                          f"{point['seconds_per_token'] / first['seconds_per_token']:.3f}",
                          f"{point['flops_per_token'] / 1e9:.3f}", f"{point['flops_per_token'] / first['flops_per_token']:.3f}",
                          f"{point['of_gemm']:.2f}", f"{point['peak_bytes'] / 2**30:.2f}", f"{point['most_stolen']:.0%}"])
-        lines.append(rows_to_markdown(['case', 'threads', 'ms a token', "of the first's", 'GFLOP a token',
-                                       "of the first's", 'of GEMM', 'peak GiB', 'taken by the host'], rows))
+        lines.append(rows_to_markdown(['case', 'threads', 'ms per token', 'relative', 'GFLOP per token',
+                                       'relative', 'of GEMM', 'peak GiB', 'taken by the host'], rows))
     return ''.join(lines)
 
 
 def measure(arguments, results, folder):
-    """Fills `results`, and says what was done each time that there is more in them."""
+    """Fills `results`; yields the name of each case or group when it is done."""
     if not arguments.growth:
         for case in arguments.cases:
             for kind in arguments.types:
@@ -389,11 +390,11 @@ def main():
     with tempfile.TemporaryDirectory(prefix='bench-cpu-') as folder:
         try:
             for done in measure(arguments, results, pathlib.Path(folder)):
-                markdown.write_text(table(results))  # after each: all of them take long
+                markdown.write_text(table(results))  # after each case, since all of them take long
                 (arguments.output / f'{name}.json').write_text(json.dumps(results, indent=2) + '\n')
                 print(f'{done}: done', flush=True)
         except KeyboardInterrupt:
-            fail(f'interrupted; the cases that were done are in {arguments.output}', 130)
+            fail(f'interrupted; the cases done so far are in {arguments.output}', 130)
     print('\n' + markdown.read_text())
     print(f'written: {arguments.output}/{name}.md, .json')
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Training on the CPU: tokens/s, the part of the GEMM rate of the same minute, and peak memory, for GPT-2 124M, 350M and
-# the quickstart in fp32 and bf16; with --python, the same models and batches in PyTorch, eager and compiled, in turn.
-# With --growth, what a token costs as sequences, models and threads grow, beside its FLOPs. Writes a table and JSON.
+# Measures training on the CPU: tokens/s, the fraction of the GEMM rate measured in the same minute, and peak memory, for
+# GPT-2 124M, 350M and the quickstart in fp32 and bf16. Writes a table and JSON.
+#   --python   also measures the same models and batches in PyTorch, eager and compiled, in turn
+#   --growth   instead measures time per token against FLOPs per token, as sequences, models and threads grow
 #
 # usage: scripts/bench_cpu.sh [--cases 124M:4x64,quickstart:2x256] [--types fp32,bf16] [--rounds N] [--threads N]
-#                             [--python PROGRAM] [--growth] [--output FOLDER]                 all of them: --help
+#                             [--python PROGRAM] [--growth] [--output FOLDER]                 all options: --help
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 

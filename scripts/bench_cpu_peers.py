@@ -1,7 +1,8 @@
-"""Training steps of GPT-2 in PyTorch on the CPU, timed on request: what scripts/bench_cpu.py starts with the Python that has
-it. One argument, JSON: layers, heads, width, vocabulary, batch, length, type, compiled, threads. The first line of output
-is JSON: the version, or why there is none. Then a line of input is the least seconds to train for, and a line of output
-is JSON: the seconds of each step, and the largest memory so far.
+"""Training steps of GPT-2 in PyTorch on the CPU, timed on request. scripts/bench_cpu.py starts it with a Python that has torch.
+
+Its argument is a JSON object: layers, heads, width, vocabulary, batch, length, type, compiled, threads. The first line of
+output is JSON: the version, or why PyTorch is missing. Each line of input is the minimum number of seconds to train for;
+it is answered by a line of JSON: the seconds of each step, and the peak memory so far.
 """
 import json
 import resource
@@ -70,19 +71,19 @@ def trainer(torch, sizes):
 
 
 def main():
-    # What compilers print must not get between the answers.
+    # Output of compilers must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     sizes = json.loads(sys.argv[1])
     try:
         import torch
         torch.set_num_threads(sizes['threads'])
         step = trainer(torch, sizes)
-        for _ in range(2):  # compiles, and makes the optimizer's state
+        for _ in range(2):  # compiles, and allocates optimizer states
             step()
-        said = {'version': torch.__version__}
-    except Exception as error:  # not installed, or it does not compile here
-        said = {'missing': ' '.join(str(error).split())[-200:]}
-    print(json.dumps(said), file=answers, flush=True)
+        ready = {'version': torch.__version__}
+    except Exception as error:  # not installed, or it cannot compile here
+        ready = {'missing': ' '.join(str(error).split())[-200:]}
+    print(json.dumps(ready), file=answers, flush=True)
     for line in sys.stdin:
         seconds = []
         while len(seconds) < 2 or sum(seconds) < float(line):

@@ -1,8 +1,8 @@
-"""Speed of the optimizer's step on the CPU, beside this machine's memory and other programs' steps: writes
-FOLDER/bench_optimizer.md and .json. What scripts/bench_optimizer.sh runs once the program is built.
+"""Measures optimizer steps on the CPU, relative to memory bandwidth and to PyTorch and DeepSpeed. Writes
+FOLDER/bench_optimizer.md and .json. scripts/bench_optimizer.sh runs it once the program is built.
 
-Programs stay alive and step when they are asked to, one case after the other, for several rounds: a figure is the median
-over the rounds, and a machine whose speed changes from minute to minute changes all of them alike. The limit is the best
+Programs stay alive and run steps on request, one case after the other, for several rounds. A figure is the median over the
+rounds, so changes of the machine's speed from minute to minute affect all cases alike. The limit is the best
 of three plain loops over the same memory in the same rounds: c += a, a = b + k c, and scaling in place.
 """
 import argparse
@@ -20,8 +20,8 @@ from bench_zero_report import plural, rows_to_markdown
 HERE = pathlib.Path(__file__).resolve().parent
 UNITS = {'K': 10**3, 'M': 10**6, 'G': 10**9}
 
-# Cases of ./train bench --optimizer, in the order of the table, and the bytes that each reads and writes an element: 4 of
-# a gradient or 2 in bf16, 8 of a weight, 8 a moment (4 in bf16, 2 and a scale for 128 in int8), 2 of a bf16 parameter.
+# Cases of ./train bench --optimizer, in the order of the table, with the bytes that each reads and writes per element: 4 for
+# a gradient (2 in bf16), 8 for a weight, 8 per moment (4 in bf16, 2 and a scale per 128 in int8), 2 for a bf16 parameter.
 SCALES = 8 / 128
 LIMITS = {'add': 12, 'triad': 12, 'scale': 8}
 OURS = {
@@ -40,7 +40,7 @@ TITLES = {
     'torch fused': 'torch.optim.AdamW(fused=True)', 'torch fused, three passes': 'the same, in three passes',
     'DeepSpeed CPUAdam, three passes': 'DeepSpeed CPUAdam, in three passes',
 }
-# What is to be compared: two cases, and the rates' ratio by elements.
+# Ratios to report: title, and the two cases whose elements/s are divided.
 RATIOS = [
     ('AdamW / torch.optim.AdamW(fused=True)', 'adamw', 'torch fused'),
     ('AdamW / DeepSpeed CPUAdam', 'adamw', 'DeepSpeed CPUAdam'),
@@ -51,8 +51,8 @@ RATIOS = [
     ('bf16 / fp32 moments', 'adamw, bf16 state', 'adamw'),
     ('int8 / fp32 moments', 'adamw, int8 state', 'adamw'),
 ]
-OURS_BYTES, PEERS_BYTES = 4 * 4 + 2 + SCALES, 4 * 4 + 2  # an element, held
-SPARE_BYTES = 1 << 30  # left to the system, and to Python
+OURS_BYTES, PEERS_BYTES = 4 * 4 + 2 + SCALES, 4 * 4 + 2  # held per element
+SPARE_BYTES = 1 << 30  # left to the system and to Python
 
 
 def fail(message, code=2):
@@ -78,14 +78,14 @@ def parse_arguments():
     parser.add_argument('--sizes', type=lambda text: sorted({size_of(part) for part in text.split(',')}), metavar='N,N',
                         default=[16 * 10**6, 124 * 10**6, 355 * 10**6, 500 * 10**6],
                         help='elements, with K, M or G (16M,124M,355M,500M)')
-    parser.add_argument('--rounds', type=int, default=11, metavar='N', help='times that each case is run, in turn (11)')
-    parser.add_argument('--threads', type=int, default=0, metavar='N', help='of each program (one a core)')
+    parser.add_argument('--rounds', type=int, default=11, metavar='N', help='runs of each case, in turn (11)')
+    parser.add_argument('--threads', type=int, default=0, metavar='N', help='threads of each program (one per core)')
     parser.add_argument('--python', metavar='PROGRAM',
-                        help='a Python with torch, and deepspeed and ninja, to compare with')
+                        help='a Python with torch, deepspeed and ninja to compare with (none)')
     parser.add_argument('--huge-pages', action='store_true',
-                        help="ask for huge pages for PyTorch's memory too, which it does not by itself (ours always does)")
+                        help="use huge pages for PyTorch's memory too; zero.c always does")
     parser.add_argument('--output', type=pathlib.Path, default=HERE.parent / 'runs' / 'bench-optimizer', metavar='FOLDER',
-                        help='where the results go (runs/bench-optimizer)')
+                        help='folder of the results (runs/bench-optimizer)')
     parser.add_argument('--train', type=pathlib.Path, default=HERE.parent / 'train', metavar='PROGRAM',
                         help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -102,10 +102,10 @@ def available_bytes():
     return 0
 
 
-# ---- programs that step when asked to
+# ---- programs that run steps on request
 
 class Worker:
-    """Lines in, lines out. `first` is what it says when it is ready."""
+    """A process that answers each line with a line. `first` is the line that it prints when ready."""
 
     def __init__(self, *command, **environment):
         self.command = list(map(str, command))
@@ -137,7 +137,7 @@ class Worker:
 
 
 def start(arguments, n, about):
-    """[(worker, its cases)]. Fills `about` with what the programs say of themselves."""
+    """[(worker, its cases)]. Fills `about` with devices, versions and what is missing."""
     ours = Worker(arguments.train, 'bench', '--optimizer', n, '--threads', arguments.threads)
     about['device'] = ours.first.removeprefix('ready ')
     workers = [(ours, [*LIMITS, *OURS])]
@@ -146,19 +146,19 @@ def start(arguments, n, about):
         return workers
     peers = Worker(arguments.python, HERE / 'bench_optimizer_peers.py', n, arguments.threads,
                    THP_MEM_ALLOC_ENABLE=str(int(arguments.huge_pages)), OMP_NUM_THREADS=str(arguments.threads))
-    said = json.loads(peers.first)
-    about.update(versions=said['versions'], missing=said['missing'])
-    workers.append((peers, said['cases']))
+    ready = json.loads(peers.first)
+    about.update(versions=ready['versions'], missing=ready['missing'])
+    workers.append((peers, ready['cases']))
     return workers
 
 
 def measure(arguments, n, about):
-    """{case: its seconds in each round}, after a round that warms up."""
+    """{case: its seconds in each round}, after a warm-up round."""
     workers = start(arguments, n, about)
     cases = [(worker, case) for worker, names in workers for case in names]
     seconds = {case: [] for _, case in cases}
     for k in range(arguments.rounds + 1):
-        # There and back, so that a machine that slows down steadily favours no case.
+        # Every other round runs in reverse order, so that a steady slowdown favours no case.
         for worker, case in cases if k % 2 == 0 else reversed(cases):
             elapsed = worker.seconds(case)
             if k > 0:
@@ -168,7 +168,7 @@ def measure(arguments, n, about):
     return seconds
 
 
-# ---- what it amounts to
+# ---- the report
 
 def summarize(n, seconds):
     median = {case: statistics.median(times) for case, times in seconds.items()}
@@ -187,7 +187,7 @@ def table(results):
     lines.append(f"# The optimizer's step on the CPU\n\n{results['processor']}, {plural(results['threads'], 'thread')}; "
                  f"{about.get('device', '')}. Medians of {plural(results['rounds'], 'round')}, each case in turn"
                  f"{', huge pages for all' if results['huge_pages'] else ''}. \"of "
-                 'memory" is by bytes a second, of the fastest of the three loops in the same rounds.\n')
+                 'memory": bytes/s relative to the fastest of three plain loops in the same rounds.\n')
     lines += [f'- {name} {version}\n' for name, version in about.get('versions', {}).items()]
     lines += [f'- not compared with {name}: {why}\n' for name, why in about.get('missing', {}).items()]
     lines += [f"- {size_name(skipped['elements'])} elements: skipped, {skipped['reason']}\n" for skipped in results['skipped']]
@@ -196,7 +196,7 @@ def table(results):
                  f"{one['elements_per_s'] / 1e9:.3f}", f"{one['bytes_per_s'] / 1e9:.1f}", f"{one['of_limit']:.2f}"]
                 for case, one in size['cases'].items()]
         lines.append(f"\n## {size_name(size['elements'])} elements\n\n")
-        lines.append(rows_to_markdown(['case', 'bytes an element', 'ms', 'G elements/s', 'GB/s', 'of memory'], rows))
+        lines.append(rows_to_markdown(['case', 'bytes per element', 'ms', 'G elements/s', 'GB/s', 'of memory'], rows))
         lines.append('\n')
         lines.append(rows_to_markdown(['ratio of elements/s', ''],
                                       [[name, f'{ratio:.2f}'] for name, ratio in size['ratios'].items()]))
@@ -213,7 +213,7 @@ def main():
         for n in arguments.sizes:
             needed = n * (OURS_BYTES + (PEERS_BYTES if arguments.python else 0)) + SPARE_BYTES
             if needed > available_bytes():
-                results['skipped'].append({'elements': n, 'reason': f'it needs {needed / 2**30:.1f} GiB of memory, and '
+                results['skipped'].append({'elements': n, 'reason': f'it needs {needed / 2**30:.1f} GiB of memory, but '
                                                                     f'{available_bytes() / 2**30:.1f} are available'})
                 continue
             results['sizes'].append(summarize(n, measure(arguments, n, results['about'])))

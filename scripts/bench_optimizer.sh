@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The optimizer's step on the CPU: elements/s and bytes/s of AdamW and the others beside what this machine's memory gives
-# in the same minute and, with --python, beside torch.optim.AdamW(fused=True) and DeepSpeed's CPUAdam. Writes a table and
-# JSON.
+# Measures optimizer steps on the CPU: elements/s and bytes/s of AdamW and the other optimizers, relative to the memory
+# bandwidth measured in the same minute. Writes a table and JSON.
+#   --python   also measures torch.optim.AdamW(fused=True) and DeepSpeed's CPUAdam
 #
 # usage: scripts/bench_optimizer.sh [--sizes 16M,124M,355M,500M] [--rounds N] [--threads N] [--python PROGRAM [--huge-pages]]
-#                                   [--output FOLDER]                                  all of them: --help
+#                                   [--output FOLDER]                                  all options: --help
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 

@@ -1,6 +1,6 @@
-"""Steps of torch.optim.AdamW and DeepSpeed's CPUAdam, timed on request: what scripts/bench_optimizer.py starts with the
-Python that has them. Arguments: elements, threads. The first line of output is JSON: the cases that there are, versions,
-and why others are missing. Then a line of input names a case, and a line of output is its seconds.
+"""Steps of torch.optim.AdamW and DeepSpeed's CPUAdam, timed on request. scripts/bench_optimizer.py starts it with a Python that
+has them. Arguments: elements, threads. The first line of output is JSON: the cases, the versions, and why others are
+missing. Each line of input names a case; it is answered by a line with its seconds.
 """
 import json
 import sys
@@ -10,7 +10,7 @@ STEP = {'lr': 1e-5, 'betas': (0.9, 0.999), 'eps': 1e-8, 'weight_decay': 0.01}
 
 
 def peers(n, threads):
-    """The cases by name, and what to say of them."""
+    """The cases by name, and the JSON that describes them."""
     cases, about = {}, {'versions': {}, 'missing': {}}
     try:
         import torch
@@ -38,7 +38,7 @@ def peers(n, threads):
         from deepspeed.ops.op_builder import CPUAdamBuilder
         import deepspeed
         kernel = CPUAdamBuilder().load()
-    except Exception as error:  # not installed, or its C++ does not compile here
+    except Exception as error:  # not installed, or its C++ cannot be compiled here
         about['missing']['DeepSpeed'] = ' '.join(str(error).split())[-200:]
         return cases, about
     about['versions']['DeepSpeed'] = deepspeed.__version__
@@ -56,7 +56,7 @@ def peers(n, threads):
 
 
 def main():
-    # What DeepSpeed prints while it compiles and starts must not get between the answers.
+    # What DeepSpeed prints while it compiles and starts must not mix with the answers.
     answers, sys.stdout = sys.stdout, sys.stderr
     cases, about = peers(int(sys.argv[1]), int(sys.argv[2]))
     print(json.dumps({'cases': list(cases), **about}), file=answers, flush=True)

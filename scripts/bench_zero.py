@@ -1,9 +1,9 @@
 """Memory and throughput of the ZeRO stages: trains one model for a few steps at each stage and number of ranks, and
 writes FOLDER/bench_zero.md, .json and .svg. What scripts/bench_zero.sh runs once the program is built.
 
-The global batch is the same at each number of ranks, so a row differs from another in nothing but how the work is
-divided. The stages of one number of ranks are measured in turn, several rounds of them, and a figure is the median
-over all rounds: what else the machine does then falls on all stages alike.
+The global batch is the same at each number of ranks, so rows differ only in how the work is divided. The stages of one
+number of ranks are measured in turn, for several rounds, and a figure is the median over all rounds: other load on the
+machine affects all stages alike.
 """
 import argparse
 import json
@@ -20,7 +20,7 @@ from bench_zero_report import STATES, figure, plural, table
 from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MOST_TOKENS = 4_000_000  # of the random shard; a longer run goes through it again
+MOST_TOKENS = 4_000_000  # of the random shard; longer runs repeat it
 OURS = 'zero_optimization.stage', 'run.dir', 'train.max_steps'  # options that the benchmark itself sets
 
 
@@ -38,7 +38,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='bench_zero.sh', formatter_class=argparse.RawDescriptionHelpFormatter,
         description='Memory and throughput of the ZeRO stages: a table, JSON and a figure.',
-        epilog='On a cluster, FOLDER must be one that all its machines share:\n'
+        epilog='On a cluster, FOLDER must be shared by all machines:\n'
                '  scripts/bench_zero.sh --config configs/gpt2-xl.json --ranks 8,16,32 \\\n'
                '    --mpirun "mpirun -hostfile hosts" --output /shared/bench train.train_batch_size=128')
     parser.add_argument('--config', type=pathlib.Path, default=ROOT / 'configs' / 'bench-zero.json', metavar='FILE',
@@ -46,12 +46,12 @@ def parse_arguments():
     parser.add_argument('--ranks', type=numbers, default=[1, 2, 4], metavar='N,N', help='numbers of ranks (1,2,4)')
     parser.add_argument('--stages', type=numbers, default=[0, 1, 2, 3], metavar='N,N', help='ZeRO stages (0,1,2,3)')
     parser.add_argument('--steps', type=int, default=5, metavar='N', help='measured steps of a run (5)')
-    parser.add_argument('--warmup', type=int, default=2, metavar='N', help='steps before them that do not count (2)')
+    parser.add_argument('--warmup', type=int, default=2, metavar='N', help='warm-up steps before them, which do not count (2)')
     parser.add_argument('--rounds', type=int, default=3, metavar='N', help='runs of each stage, in turn (3)')
     parser.add_argument('--mpirun', metavar='COMMAND',
-                        help='how to start ranks, without their number: "mpirun -hostfile hosts" (this machine)')
+                        help='launcher without -n, such as "mpirun -hostfile hosts" (mpirun on this machine)')
     parser.add_argument('--output', type=pathlib.Path, default=ROOT / 'runs' / 'bench-zero', metavar='FOLDER',
-                        help='where the results go (runs/bench-zero)')
+                        help='folder of the results (runs/bench-zero)')
     parser.add_argument('--train', type=pathlib.Path, default=ROOT / 'train', metavar='PROGRAM',
                         help=argparse.SUPPRESS)
     parser.add_argument('overrides', nargs='*', metavar='section.key=value', help='options of the training runs')
@@ -61,7 +61,7 @@ def parse_arguments():
         if key == override:
             parser.error(f'"{override}" is not section.key=value')
         if key in OURS:
-            parser.error(f'{key} is what the benchmark itself sets; see --stages, --steps and --output')
+            parser.error(f'{key} is set by the benchmark itself; see --stages, --steps and --output')
     if not set(arguments.stages) <= {0, 1, 2, 3} or arguments.ranks[0] < 1:
         parser.error('expected stages of 0 to 3, and ranks of 1 or more')
     if arguments.steps < 1 or arguments.rounds < 1 or arguments.warmup < 0:
@@ -72,7 +72,7 @@ def parse_arguments():
 # ---- the machine
 
 def usable_cores():
-    """Cores that this process may use: its affinity, within a container's quota. As the program counts them."""
+    """Cores that this process may use: its affinity, within a container's quota, as ./train counts them."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, period = pathlib.Path('/sys/fs/cgroup/cpu.max').read_text().split()
@@ -100,23 +100,23 @@ def launcher(arguments, ranks):
     if ranks == 1:
         return []
     if not shutil.which('mpirun'):
-        fail('there is no mpirun here; install an MPI (scripts/install.sh), or name its launcher with --mpirun', 1)
+        fail('mpirun was not found; install an MPI (scripts/install.sh), or name a launcher with --mpirun', 1)
     version = subprocess.run(['mpirun', '--version'], capture_output=True, text=True).stdout
-    # Open MPI refuses more ranks than cores, and ties a rank of two threads to one core, unless it is told otherwise.
+    # By default, Open MPI refuses more ranks than cores, and binds a rank of two threads to one core.
     extra = ['--oversubscribe', '--bind-to', 'none'] if 'Open MPI' in version else []
     return ['mpirun', *extra, '-n', str(ranks)]
 
 
 def environment():
-    """Root is who runs in a container; Open MPI wants that said twice."""
+    """Containers often run as root, which Open MPI allows only with two variables."""
     as_root = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1'} if os.geteuid() == 0 else {}
     return dict(os.environ, **as_root)
 
 
-# ---- what is run
+# ---- runs
 
 def resolve(arguments):
-    """The config with every option, as the program reads it for one rank."""
+    """The config with every option, resolved for one rank."""
     process = subprocess.run([arguments.train, 'check', arguments.config, *arguments.overrides],
                              capture_output=True, text=True)
     if process.returncode != 0:
@@ -126,7 +126,7 @@ def resolve(arguments):
 
 
 def batch_of(config, ranks):
-    """How a rank takes its share of the step: the config's micro-batches, as far as the share holds them."""
+    """(micro_batch_size, gradient_accumulation_steps) per rank: the largest micro-batch up to the config's that fits."""
     batch, most = config['train']['train_batch_size'], config['train']['micro_batch_size']
     if batch % ranks:
         fail(f'the batch of {batch} sequences does not divide among {ranks} ranks; set train.train_batch_size to a '
@@ -137,7 +137,7 @@ def batch_of(config, ranks):
 
 
 def prepare(arguments, notes):
-    """Writes the config that all runs share, and returns it: nothing but steps, on random tokens."""
+    """Writes and returns the config that all runs share: training steps only, on random tokens."""
     config = resolve(arguments)
     train, steps = config['train'], arguments.warmup + arguments.steps
     given = {override.partition('=')[0] for override in arguments.overrides}
@@ -153,22 +153,22 @@ def prepare(arguments, notes):
     config['checkpoint'].update(every=0, resume='auto')
     config['run']['log_every'] = 1
     if config['precision']['compute'] == 'auto':
-        # It is measured anew by each run, and two runs of one table might choose differently.
+        # Each run measures the faster type itself, so two runs of one table might choose differently.
         config['precision']['compute'] = 'bf16'
-        notes.append('`precision.compute` is `auto` in the config; here all runs are in bf16, so that they compare.')
+        notes.append('`precision.compute` is `auto` in the config; here all runs use bf16, so that they are comparable.')
     (arguments.output / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
     return config
 
 
 def threads_of(arguments, config, ranks):
-    """Cores shared among the ranks; on other machines, and where the config says, that is the program's affair."""
+    """Cores divided among the ranks. On other machines, or if the config sets it, ./train decides."""
     if arguments.mpirun or config['run']['threads']:
         return config['run']['threads']
     return max(1, usable_cores() // ranks)
 
 
 def run_once(arguments, config, ranks, stage):
-    """One run: its lines of metrics, and the checksums of its final state."""
+    """Runs once; returns the lines of its metrics and the manifest of its final state."""
     folder = arguments.output / 'run'
     shutil.rmtree(folder, ignore_errors=True)
     micro, accumulation = batch_of(config, ranks)
@@ -181,7 +181,7 @@ def run_once(arguments, config, ranks, stage):
     try:
         out, _ = process.communicate()
     except KeyboardInterrupt:
-        process.communicate()  # the ranks have the signal too and end by themselves; killed, mpirun would orphan them
+        process.communicate()  # the ranks receive the signal too and end themselves; killing mpirun would orphan them
         raise
     if process.returncode != 0:
         sys.stderr.write(out)
@@ -198,7 +198,7 @@ def measure(arguments, config):
     runs = {(ranks, stage): [] for ranks in arguments.ranks for stage in arguments.stages}
     for ranks in arguments.ranks:
         for k in range(arguments.rounds):
-            # There and back, so that a machine that slows down steadily favours no stage either.
+            # Every other round runs in reverse order, so that a steady slowdown favours no stage.
             for stage in arguments.stages if k % 2 == 0 else reversed(arguments.stages):
                 lines, manifest = run_once(arguments, config, ranks, stage)
                 runs[ranks, stage].append((lines, manifest))
@@ -208,25 +208,25 @@ def measure(arguments, config):
     return runs
 
 
-# ---- what it amounts to
+# ---- the results
 
 def bits(run):
-    """Whatever must be equal between stages: losses, gradient norms, and the checksums of the final state."""
+    """What must be equal between stages: losses, gradient norms, and the checksums of the final state."""
     lines, manifest = run
     return [(m['step'], m['loss'], m['grad_norm']) for m in lines], [xxh3 for _, xxh3 in manifest['ranks']]
 
 
 def same_arithmetic(config, ranks, stage, stages):
-    """The stage to compare with. With accumulation, stages 0 and 1 reduce gradients once a step and 2 and 3 once a
-    micro-batch: two orders of one sum, unless reduce_every_micro_batch makes them one."""
+    """The stage to compare with. With accumulation, stages 0 and 1 reduce gradients once per step, 2 and 3 once per
+    micro-batch. These add in different orders, unless reduce_every_micro_batch is set."""
     _, accumulation = batch_of(config, ranks)
     two_orders = accumulation > 1 and not config['zero_optimization']['reduce_every_micro_batch']
     return next(s for s in stages if not two_orders or (s >= 2) == (stage >= 2))
 
 
 def states_by_formula(manifest, ranks, stage):
-    """Bytes a rank of params, gradients, fp32 master weights and optimizer state: ZeRO (arXiv 1910.02054), section 5,
-    with this program's fp32 gradients. No padding, and in stage 3 no small tensors kept whole."""
+    """Bytes per rank of params, gradients, fp32 master weights and optimizer states: ZeRO (arXiv 1910.02054), section 5,
+    with this program's fp32 gradients. Without padding and without the small tensors that stage 3 keeps whole."""
     narrow = manifest['compute'] != 'fp32'
     n, params, state = manifest['model']['n_weights'], 2 if narrow else 4, 4 * len(manifest['state'])
     state -= 0 if narrow else 4  # fp32 weights are their own master
@@ -278,12 +278,12 @@ def summarize(arguments, config, runs, notes):
     crowded = [ranks for ranks in arguments.ranks if here and ranks > cores]
     if crowded:
         notes.append(f'{" and ".join(map(str, crowded))} ranks are more than the {cores} cores of this machine: there '
-                     'tokens/s compares the stages, and says nothing about scaling.')
+                     'tokens/s compares stages only; it does not show scaling.')
     divided = [ranks for ranks, cell in first.items() if cell['gradient_accumulation_steps'] > 1]
     if divided and not config['zero_optimization']['reduce_every_micro_batch']:
         notes.append(f'Where a step has several micro-batches (here on {" and ".join(map(str, sorted(divided)))} ranks), '
-                     'stages 0 and 1 are held to the same bits, and 2 and 3; all four are with '
-                     '`zero_optimization.reduce_every_micro_batch=true`.')
+                     'stages 0 and 1 must give the same bits, and so must 2 and 3. With '
+                     '`zero_optimization.reduce_every_micro_batch=true`, all four must.')
     manifest = next(iter(runs.values()))[0][1]
     return {
         'program': manifest['version'], 'processor': processor_name() if here else None,
@@ -319,7 +319,7 @@ def main():
     if not results['same_bits']:
         fail('stages differ in their losses, gradient norms or final weights: see "same bits" above', 1)
     if not results['as_planned']:
-        fail('what was measured is not what was planned: see "as planned" above', 1)
+        fail('measured memory or traffic differs from the plan: see "as planned" above', 1)
 
 
 if __name__ == '__main__':

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Memory and throughput of the ZeRO stages, side by side: trains one model for a few steps at each stage and number
-# of ranks, and writes a table, JSON and a figure. Ends with exit code 1 when the stages do not give the same bits or
-# when what was measured is not what was planned.
+# Compares memory and throughput of the ZeRO stages: trains one model for a few steps at each stage and number of ranks,
+# and writes a table, JSON and a figure. Exit code 1 if the stages do not give the same bits, or if memory or traffic
+# differs from the plan.
 #
 # usage: scripts/bench_zero.sh [--config FILE] [--ranks 1,2,4] [--stages 0,1,2,3] [--steps N] [--mpirun "mpirun ..."]
-#                              [--output FOLDER] [section.key=value ...]          all of them: --help
+#                              [--output FOLDER] [section.key=value ...]          all options: --help
 set -euo pipefail
-# Files that are named on the command line are the caller's; all else is found from here.
+# Files named on the command line are relative to the caller's folder, all others to this one.
 here=$(dirname "$(realpath "$0")")
 
 for argument in "$@"; do

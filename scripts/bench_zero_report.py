@@ -1,9 +1,9 @@
-"""What scripts/bench_zero.py shows of its results: the table (Markdown) and the figure (SVG)."""
+"""The report of scripts/bench_zero.py: the table (Markdown) and the figure (SVG)."""
 import math
 from xml.sax.saxutils import escape
 
 STATES = 'params', 'grads', 'master', 'moments'  # what ZeRO divides
-# Bars from the bottom up: label, kinds of metrics.jsonl, colour (Okabe and Ito's, told apart by colour-blind eyes).
+# Bars from the bottom up: label, kinds of metrics.jsonl, colour (Okabe and Ito's palette, safe for colour-blind readers).
 KINDS = [
     ('params', ['params'], '#0072b2'),
     ('grads', ['grads'], '#56b4e9'),
@@ -62,7 +62,7 @@ def yes(value):
 
 
 def speed_table(results):
-    titles = ['ranks', 'stage', 'threads', 'tokens/s', f'of stage {lowest_stage(results)}', 'sent a step, MiB', 'planned',
+    titles = ['ranks', 'stage', 'threads', 'tokens/s', f'of stage {lowest_stage(results)}', 'sent per step, MiB', 'planned',
               'calls', 'planned', 'comm, ms', 'hidden', 'same bits', 'as planned']
     rows = [[str(c['ranks']), str(c['stage']), str(c['threads'] or 'auto'), f'{c["tokens_per_s"]:,.0f}',
              f'{c["of_lowest_stage"]:.2f}', f'{c["comm_bytes"] / MIB:,.2f}', f'{c["comm_planned_bytes"] / MIB:,.2f}',
@@ -87,14 +87,15 @@ def table(results):
     return (f'# The ZeRO stages side by side\n\n`{results["command"]}`, zero.c {results["program"]}\n\n'
             f'{model_line(results)}. {method_line(results)}.\n{notes}\n'
             f'## Speed and traffic\n\n{speed_table(results)}\n'
-            'Sent, calls and comm: rank 0, in one step; hidden: the part of comm in which it computed as well. Same\n'
-            'bits: losses, gradient norms and final state equal those of the lowest stage, in every round. As planned:\n'
-            'memory by kind, bytes and calls equal the plan, in every step.\n\n'
+            '- Sent, calls, comm: of rank 0, per step.\n'
+            '- Hidden: the fraction of comm that overlapped with computation.\n'
+            '- Same bits: losses, gradient norms and final states equal those of the lowest stage, in every round.\n'
+            '- As planned: memory by kind, bytes and calls equal the plan, in every step.\n\n'
             f'## Memory of rank 0, MiB\n\n{memory_table(results)}\n'
-            "Planned: by the program before it starts, padding included. ZeRO's formula (arXiv 1910.02054, section 5):\n"
-            "a parameter takes its compute type, 4 bytes of gradient and the optimizer's; stage 1 divides the last\n"
-            'among the ranks, stage 2 gradients too, stage 3 all. Peak resident: the program as a whole, the largest\n'
-            'of all ranks.\n')
+            "- Planned: computed before the run starts, padding included.\n"
+            "- ZeRO's formula (arXiv 1910.02054, section 5): per parameter, the compute dtype, 4 bytes of gradient and\n"
+            '  the optimizer states. Stage 1 divides the last among the ranks, stage 2 also gradients, stage 3 everything.\n'
+            '- Peak resident: of the whole process, the largest of all ranks.\n')
 
 
 # ---- the figure
@@ -102,7 +103,7 @@ def table(results):
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 INK, FAINT, GRID, SPEED = '#222222', '#666666', '#dddddd', '#7f8fa6'
 BAR, BAR_GAP, GROUP_GAP = 30, 6, 26
-TOP, HEIGHT, BOTTOM = 124, 300, 74  # of a panel: what is above, its own height, what is below
+TOP, HEIGHT, BOTTOM = 124, 300, 74  # of a panel: space above, height, space below
 
 
 class Drawing:
@@ -121,7 +122,7 @@ class Drawing:
         self.element('text', escape(text), x=x, y=y, font_size=size, text_anchor=anchor, fill=fill, **more)
 
     def label(self, x, y, text):
-        """Small words that a line of the grid may run behind."""
+        """Small text over a white outline, so that grid lines behind it do not disturb."""
         self.text(x, y, text, size=10, anchor='middle', fill='#ffffff', stroke='#ffffff', stroke_width=3)
         self.text(x, y, text, size=10, anchor='middle')
 
@@ -143,7 +144,7 @@ def round_ticks(top):
 
 
 def number(value):
-    """At most three significant digits, all digits of whole ones."""
+    """At most three significant digits, but all digits of integers."""
     return f'{value:,.0f}' if value >= 100 or value == int(value) else f'{value:.3g}'
 
 
@@ -160,8 +161,8 @@ def bars_width(groups):
 
 
 def panel(drawing, left, width, groups, title, unit, largest):
-    """Axes, grid and the words below; returns (x of each cell's bar, y of a value)."""
-    base, top = TOP + HEIGHT, 1.08 * largest  # room for the words above a bar
+    """Axes, grid and labels; returns (x of each cell's bar, y of a value)."""
+    base, top = TOP + HEIGHT, 1.08 * largest  # room for the label above a bar
 
     def y(value):
         return base - HEIGHT * value / top
@@ -191,7 +192,7 @@ def memory_panel(drawing, left, width, groups):
     largest = max(max(c['total_bytes'], c['total_planned_bytes'], c['states_formula_bytes'])
                   for cells in groups.values() for c in cells)
     unit, name = (2**30, 'GiB') if largest >= 4 * 2**30 else (MIB, 'MiB')
-    places, y = panel(drawing, left, width, groups, 'Memory of a rank', f'{name} a rank', largest / unit)
+    places, y = panel(drawing, left, width, groups, 'Memory per rank', f'{name} per rank', largest / unit)
     for ranks, cells in groups.items():
         for cell in cells:
             x, below = places[ranks, cell['stage']], 0
@@ -237,7 +238,7 @@ def whisker(drawing, x, y):
 
 
 def legend(drawing, left, y, entries, columns=1):
-    """Entries of (label, what draws its sign), row by row."""
+    """Entries of (label, function that draws its symbol), row by row."""
     for k, (label, sign) in enumerate(entries):
         at_x, at_y = left + k % columns * 128, y + k // columns * 22
         sign(drawing, at_x, at_y)
@@ -257,13 +258,13 @@ def figure(results):
 
     below = TOP + HEIGHT + BOTTOM + 18
     legend(drawing, left, below, [(label, box(colour, '#ffffff')) for label, _, colour in KINDS], columns=3)
-    legend(drawing, left, below + 66, [('total as planned (all of a bar)', dash()),
-                                       ("model states by ZeRO's formula (up to and with moments)",
+    legend(drawing, left, below + 66, [('planned total (the whole bar)', dash()),
+                                       ("model states by ZeRO's formula (up to moments)",
                                         dash(stroke_dasharray='4 2'))])
-    signs = [(f'median of all ranks together, and its ratio to stage {lowest_stage(results)}', box(SPEED, SPEED)),
+    signs = [(f'sum over all ranks (median), and its ratio to stage {lowest_stage(results)}', box(SPEED, SPEED)),
              ('the middle half of the steps', whisker)]
     if results['crowded_ranks']:
-        signs.append((f'more ranks than the {plural(results["cores"], "core")}: no measure of scaling',
+        signs.append((f'more ranks than the {plural(results["cores"], "core")}: does not show scaling',
                       box('#ffffff', SPEED)))
     legend(drawing, right, below, signs)
     whole, height = right + width + 30, below + 106

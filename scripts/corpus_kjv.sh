@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the King James corpus: text, a byte-pair tokenizer trained on all but the last 5 %, and token shards.
-# What is there already is left as it is.
+# Creates the King James corpus: text, a byte-pair tokenizer trained on all but the last 5 %, and token shards.
+# Files that exist are kept.
 #
 # usage: scripts/corpus_kjv.sh [FOLDER]     (corpus/kjv)
 set -euo pipefail
@@ -11,7 +11,7 @@ held_out=0.05
 
 mkdir -p "$folder"
 if [ ! -s "$folder/kjv.txt" ]; then
-  # One verse a line, after its reference ("Ge1:1 In the beginning ..."), which is not part of the text.
+  # One verse per line, after its reference ("Ge1:1 In the beginning ..."), which is not part of the text.
   bible -f Gen1:1-Rev22:21 | sed 's/^[^ ]* //' >"$folder/kjv.txt.tmp"
   if [ "$(wc -l <"$folder/kjv.txt.tmp")" -ne 31102 ]; then
     echo "corpus_kjv.sh: expected 31102 verses from the bible program, got $(wc -l <"$folder/kjv.txt.tmp")" >&2

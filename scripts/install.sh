@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what zero.c builds and runs with, from the distribution's packages (Debian 12, Ubuntu 22.04 and 24.04).
-# Says what is missing and why it is wanted, asks nothing, and does nothing where all is there.
+# Installs the packages that zero.c needs to build and run, with apt-get (Debian 12, Ubuntu 22.04 and 24.04). Prints each
+# missing package with its purpose, asks no questions, and does nothing if all are installed.
 #
 # usage: scripts/install.sh [--corpus] [--tests] [--benchmarks]
 set -euo pipefail
@@ -13,7 +13,7 @@ build_packages=(
   "libcjson-dev|cJSON: configuration files"
   "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
   "libxxhash-dev|xxHash: checksums of checkpoints"
-  "libhwloc-dev|hwloc: memory nodes of the machine"
+  "libhwloc-dev|hwloc: NUMA nodes of the machine"
   "openmpi-bin|Open MPI: mpirun, for several ranks"
   "libopenmpi-dev|Open MPI: headers, for several ranks"
 )
@@ -25,14 +25,14 @@ benchmark_packages=(
   "python3|runs the benchmarks, writes their tables and figures"
 )
 test_packages=(
-  "git|a clean clone to test in"
+  "git|makes a clean clone for tests"
   "libcmocka-dev|cmocka: unit tests"
   "python3|tests of the command line"
   "g++|C++: the simulated GPU"
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"
-  "ccache|compiles again only what has changed"
+  "ccache|recompiles only what has changed"
 )
 
 packages=("${build_packages[@]}")
@@ -59,7 +59,7 @@ done
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 if ! command -v apt-get >/dev/null; then
-  echo "install.sh: this system has no apt-get; install the packages named above by its own means" >&2
+  echo "install.sh: this system has no apt-get; install the packages named above with its package manager" >&2
   exit 1
 fi
 as_root=()
@@ -77,12 +77,12 @@ export DEBIAN_FRONTEND=noninteractive
 install_missing() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1
 }
-# The package lists may be old or absent: update them only when the first try fails.
+# The package lists may be outdated or absent: update them only if the first attempt fails.
 if ! install_missing; then
   "${as_root[@]}" apt-get update >>"$log" 2>&1 || true
   if ! install_missing; then
     tail -n 20 "$log" >&2
-    echo "install.sh: apt-get could not install: ${missing[*]} (its last lines stand above)" >&2
+    echo "install.sh: apt-get could not install: ${missing[*]} (its last lines are above)" >&2
     exit 1
   fi
 fi

@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 56, 16, 40, 44
-MAX_POINTS = 1200  # of a line; more are averaged
+MAX_POINTS = 1200  # per line; more are averaged
 
 
 def read(run):
@@ -42,7 +42,7 @@ def smoothed(points):
 
 
 def ticks(low, high, wanted):
-    """Round numbers from low to high, about so many."""
+    """About `wanted` round numbers from low to high."""
     raw = max(high - low, 1e-9) / wanted
     power = 10 ** math.floor(math.log10(raw))
     size = min((m * power for m in (1, 2, 5, 10)), key=lambda s: abs(s - raw))

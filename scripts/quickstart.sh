@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a bare Debian or Ubuntu to a trained model: installs, builds, makes the corpus, trains configs/quickstart.json
-# (about five minutes on two cores), judges the model on the held-out text and shows what it writes.
-# Run again, it finds what is done and goes on from there.
+# From a bare Debian or Ubuntu to a trained model: installs packages, builds, creates the corpus, trains
+# configs/quickstart.json (about five minutes on two cores), evaluates the model on held-out text and prints samples.
+# When run again, it skips finished steps and resumes the training run.
 #
 # usage: scripts/quickstart.sh [section.key=value ...]     overrides for the training run
 set -euo pipefail
@@ -13,10 +13,10 @@ step() {
 
 step "packages"
 scripts/install.sh --corpus
-echo "all there"
+echo "all installed"
 
 step "build"
-# For the GPUs that are here, if any: kernels for all kinds take minutes to build.
+# Only for the GPUs of this machine, if any: building kernels for all architectures takes minutes.
 gpus=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu | xargs) || gpus=
 if [ -n "$gpus" ]; then
   make -j"$(nproc)" CUDA_ARCH="$gpus" train
@@ -40,7 +40,7 @@ if [ ! -d "$run/checkpoints" ]; then
   exit 1
 fi
 
-step "on the held-out 5 % of the text"
+step "evaluation on the held-out 5 % of the text"
 ./train eval "$run" --data "corpus/kjv/val-*.bin"
 
 step "samples"

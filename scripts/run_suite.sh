@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs a suite of tests and adds its results to a file, one line each: "ok NAME", "not ok NAME" or "skip NAME".
-# The command adds its own to the file that TEST_RESULTS names, first "plan N": it will report at least N tests.
-# A suite that cannot be run, ends with an exit code which none of its results explains, or reports fewer tests than
-# its plan (or none) has failed, and a line says so.
+# The command writes its results to the file that TEST_RESULTS names, beginning with "plan N": at least N tests will be
+# reported. A line "not ok" is added when the command cannot be run, has no plan, reports fewer tests than planned, or
+# fails without a failed test.
 #
 # usage: scripts/run_suite.sh RESULTS NAME COMMAND...
 set -uo pipefail

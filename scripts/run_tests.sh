@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
 # Runs the test programs of one or more builds, adds a line for each test to a results file ("ok NAME", "not ok NAME" or
-# "skip NAME"; and "time SECONDS CPU-SECONDS NAME" for each program) and prints the counts. Failures are shown whole.
-# Exit code 1 when anything failed.
+# "skip NAME"; and "time SECONDS CPU-SECONDS NAME" for each program) and prints the counts. The whole output of a failed
+# program is shown. Exit code 1 if anything failed.
 #
-# BUILD/tests/list, which `make tests` writes, names the programs. Each must be there, end with exit code 0 and report
-# every test of its TAP plan ("1..N"); what it does not report has failed. Those in tests/mpi run on several ranks;
-# rank 0 reports. As many programs run at a time as there are cores, the longest first; those that measure time run
-# alone in the end.
+# BUILD/tests/list, which `make tests` writes, names the programs. Each must exist, end with exit code 0 and report every
+# test of its TAP plan ("1..N"). Programs of tests/mpi run on several ranks; rank 0 reports. As many programs run at a
+# time as there are cores, longest first. Programs that measure time run alone at the end.
 #
 # usage: scripts/run_tests.sh BUILD [FOLDER ...] [BUILD [FOLDER ...]] ...
-#        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (as in mpi=2,3; default 1,2,3,4); no folder: all of the build;
-#        -FOLDER/PROGRAM: but not this one
-# environment: TEST_RESULTS, the results file; its first new line is "plan N", the number of programs that will run
-#              TEST_JOBS, programs at a time
+#        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (such as mpi=2,3; default 1,2,3,4); no folder: all of the build;
+#        -FOLDER/PROGRAM: except this one
+# environment: TEST_RESULTS, the results file; the first line added is "plan N", the number of programs
+#              TEST_JOBS, number of programs that run at a time (cores)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -22,16 +21,16 @@ jobs=${TEST_JOBS:-$(nproc)}
 passed=0 failed=0 begun=0
 export CMOCKA_MESSAGE_OUTPUT=TAP
 export OMP_WAIT_POLICY=passive
-export ZERO_MEASURE_SECONDS=${ZERO_MEASURE_SECONDS:-0.002} # of each run's start: less than its training takes
+export ZERO_MEASURE_SECONDS=${ZERO_MEASURE_SECONDS:-0.002} # spent on measuring at each run's start
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1} UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# The longest first, so that none of them begins when the others are done.
+# The longest programs start first, so that none of them starts last.
 longest="ops/test_kernels_cpu ops/test_kernels_cuda mpi/test_trainer_stages unit/model/test_golden unit/kernels/test_linear
          cudasim/test_cudasim_linear"
 
-# Programs that measure speed or wait for moments of a run, so that another beside them would disturb.
+# Programs that measure time or depend on timing, and so run alone.
 is_alone() {
   case $1 in
     unit/trainer/test_signals | unit/kernels/test_profile | unit/base/test_numa) return 0 ;;
@@ -39,7 +38,7 @@ is_alone() {
   return 1
 }
 
-# run_one NUMBER NAME COMMAND...: the worker. Leaves the lines of results in NUMBER.lines and prints in one go.
+# run_one NUMBER NAME COMMAND...: the worker. Writes result lines to NUMBER.lines, and prints its output at once.
 run_one() {
   local lines=$work/$1.lines output=$work/$1.output name=$2 code planned reported TIMEFORMAT='%R %U %S'
   shift 2
@@ -72,7 +71,7 @@ run_one() {
   flock "$work" cat "$output.shown"
 }
 
-# begin NAME COMMAND...: in a worker of its own, as soon as one is free.
+# begin NAME COMMAND...: starts a worker as soon as fewer than TEST_JOBS run.
 begin() {
   begun=$((begun + 1))
   echo "$1" >"$work/$begun.name"
@@ -96,7 +95,7 @@ begin_program() {
   fi
   case $program in
     mpi/*)
-      # MPI itself leaks what it holds for the life of the process.
+      # MPI does not free what it holds for the life of the process.
       local ASAN_OPTIONS=detect_leaks=0
       for ranks in ${3//,/ }; do
         begin "$name, $ranks ranks" mpirun --oversubscribe -n "$ranks" "$path"
@@ -110,7 +109,7 @@ begin_program() {
   esac
 }
 
-# What is to run, a line each: BUILD PROGRAM RANKS. A folder without programs is reported when the others have run.
+# One entry per program: BUILD PROGRAM RANKS. `empty` has folders without programs, which are reported as failures.
 programs=() empty=()
 add_programs() {
   local build=$1 folder=${2%%=*} ranks=1,2,3,4 found
@@ -130,7 +129,7 @@ but_not() {
     [[ $entry == "$1 $2 "* ]] || kept+=("$entry")
   done
   if [ ${#kept[@]} -eq ${#programs[@]} ]; then
-    empty+=("${1##*/} $2: is not there to be left out")
+    empty+=("${1##*/} $2: cannot be excluded, as no such program was selected")
   fi
   programs=("${kept[@]}")
 }
@@ -149,7 +148,7 @@ while [ $# -gt 0 ]; do
   done
 done
 
-# begin_programs FILTER: those of which `FILTER program` is true
+# begin_programs FILTER: begins the programs for which `FILTER program` succeeds
 begin_programs() {
   local entry build program ranks
   for entry in "${programs[@]}"; do
@@ -179,7 +178,7 @@ jobs=1
 begin_programs is_alone
 wait
 
-# What each worker left behind; one that left nothing has died.
+# The results of each worker; one without results has died.
 for ((i = 1; i <= begun; i++)); do
   lines=$work/$i.lines
   [ -f "$lines" ] || echo "not ok $(cat "$work/$i.name"): its worker died" | tee "$lines"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test, on a machine with nothing but a Debian or Ubuntu system.
-# Failures are printed as they happen; the last line counts them. CI runs this same script.
+# Installs packages, builds, and runs the tests, on a bare Debian or Ubuntu. CI runs this script too.
+# Failures are printed as they happen; the last line counts them. Before it, the slowest tests are listed.
 #
-# It ends with what took longest. What the short run leaves to --full, and why, is in benchmarks/tests.md.
+# benchmarks/tests.md lists what only --full runs, and why.
 #
-# usage: scripts/test.sh [--full]      --full: everything, which takes some 40 minutes on two cores: the long settings
+# usage: scripts/test.sh [--full]      --full: everything, about 40 minutes on two cores: long settings
 #                                      (ZERO_TESTS_FULL=1), all tests in all builds, CUDA code for all architectures,
 #                                      and the thread sanitizer
 set -uo pipefail
@@ -21,9 +21,9 @@ esac
 if [ $full = yes ]; then
   export ZERO_TESTS_FULL=1
 else
-  export CUDA_ARCH=${CUDA_ARCH:-80} # runs on all newer ones too
+  export CUDA_ARCH=${CUDA_ARCH:-80} # newer GPUs run it too
 fi
-# Compilers by way of ccache, where there is one; this folder's name is no reason to compile again.
+# Compile through ccache, if installed. NOHASHDIR: clones in other folders share its results.
 if [ -d /usr/lib/ccache ]; then
   export PATH=/usr/lib/ccache:$PATH CCACHE_NOHASHDIR=1
 fi
@@ -33,7 +33,7 @@ trap 'rm -rf "$results" "$work"' EXIT
 jobs=$(nproc)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# One named step that passes or fails as a whole; its output is shown only when it fails.
+# step NAME COMMAND...: passes or fails as a whole; the output is shown only on failure.
 step() {
   local name=$1 began=$SECONDS
   shift
@@ -49,7 +49,7 @@ step() {
   echo "time $((SECONDS - began)) - $name" >>"$results"
 }
 
-# A suite of tests: what it reports is added to the results, and so is its failure to.
+# suite NAME COMMAND...: adds the results that the command reports.
 suite() {
   local began=$SECONDS
   scripts/run_suite.sh "$results" "$@" || echo "not ok: $1"
@@ -75,8 +75,8 @@ if [ $full = yes ]; then
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops build/asan build/cudasim build/cudasim-asan \
     build/cudasim-race
 else
-  # Sanitizers look for bad accesses, for which one number of ranks does, and no figures of PyTorch; the checked
-  # simulators run what the plain one would.
+  # The sanitizer needs one number of ranks, and no golden figures, to find bad accesses. The plain simulator is left
+  # out: the checked ones run the same tests.
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops \
     build/asan unit mpi=3 -unit/model/test_golden -unit/kernels/test_linear \
     build/cudasim-asan build/cudasim-race ops unit
@@ -88,7 +88,7 @@ if [ $full = yes ]; then
   suite "tests, thread sanitizer" scripts/run_tests.sh build/tsan-clang unit mpi
 fi
 
-echo "== what took longest: seconds, of all processes' CPU seconds (- where not measured)"
+echo "== slowest: seconds, CPU seconds of all processes (- if not measured)"
 grep '^time ' "$results" | sort -k2 -nr | head -n 20 | sed 's/^time //'
 passed=$(grep -c '^ok ' "$results")
 failed=$(grep -c '^not ok ' "$results")

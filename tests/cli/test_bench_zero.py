@@ -74,7 +74,7 @@ class BenchZero(CommandCase):
         svg = xml.etree.ElementTree.parse(self.folder / 'out' / 'bench_zero.svg').getroot()
         self.assertEqual(svg.tag, SVG + 'svg')
         words = [text.text for text in svg.iter(SVG + 'text')]
-        for word in 'MiB a rank', 'tokens/s', '1 rank', '2 ranks', 'moments':
+        for word in 'MiB per rank', 'tokens/s', '1 rank', '2 ranks', 'moments':
             self.assertIn(word, words)
         height = float(svg.get('height'))
         for rect in svg.iter(SVG + 'rect'):
