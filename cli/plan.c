@@ -70,7 +70,7 @@ struct planner {
     int n_overrides;
     struct gpt_config weights; // the sizes in model.init_from, if it is set
     int n_ids;                 // of the tokenizer, if the vocabulary size comes from it; else 0
-    struct device *device;     // opened anew when the number of threads per rank changes
+    struct device *device;     // reopened when the number of threads per rank changes
     struct plan_report report;
     bool has_type;         // report.type is chosen
     struct fit_report fit; // with --fit: one case for each of report.cases

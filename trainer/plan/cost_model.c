@@ -17,7 +17,7 @@
 #define CORE_UNIT_S         50e-6 // forward and backward of a unit: its OpenMP parallel regions
 
 // Host memory: CPU-Adam of ZeRO-Offload updates 1e9 parameters in 0.22 s (arXiv 2101.06840), 28 bytes each.
-// PCIe 4.0 x16 per GPU: 31.5 GB/s less the packet overhead. Communication: MPI through host memory, measured
+// PCIe 4.0 x16 per GPU: 31.5 GB/s minus packet overhead. Communication: MPI through host memory, measured
 // over shared memory with messages of 128 MB.
 #define HOST_MEMORY_RATE 1.27e11
 #define PCIE_RATE        2.5e10

@@ -81,7 +81,7 @@ static int compare_lines(const void *a, const void *b) {
     return x->sum.seconds > y->sum.seconds ? -1 : x->sum.seconds < y->sum.seconds;
 }
 
-// False for the host's operations beside a GPU: the limits are the GPU's.
+// False for operations of the host in a run on a GPU: the limits are the GPU's.
 static bool is_limited(const struct profile_about *about, const struct profile_row *row) {
     const struct profile_track *tracks = about->profile->tracks;
     return row->label.kind == PROFILE_OPERATION &&

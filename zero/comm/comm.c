@@ -212,8 +212,8 @@ enum status comm_close(struct comm *comm, enum status status) {
     if (failing)
         comm_abort(comm, status);
     comm_detach(comm);
-    // The last agreement: it brings a failure as late as this to every rank, and after a failure that all
-    // know of, it makes ranks wait for the slowest.
+    // The last agreement: it reports a failure that occurred this late to every rank, and after a failure
+    // that all ranks know of, it makes them wait for the slowest.
     if (agrees) {
         struct comm_verdict worst = {STATUS_OK, comm->rank, 1};
         const struct comm_id id = begin_host_call(comm, COLLECTIVE_CLOSE, COMM_CONTROL);

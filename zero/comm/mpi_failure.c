@@ -26,7 +26,7 @@ static void send_notes(struct comm *comm) {
 }
 
 // Keeps a failure if it is the first that this rank knows of, and returns whether it is. The first one never
-// changes: it may be being sent.
+// changes: it may be in transit.
 static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
     pthread_mutex_lock(&mpi->fail_lock);
     bool first = !mpi->failed;

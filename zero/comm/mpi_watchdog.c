@@ -42,7 +42,7 @@ static bool is_dead(int process) {
 // Which rank reports a dead process. Ranks with shared memory settle it there, and find there the note of a
 // rank that failed before it ended. Without shared memory that note needs time to arrive, so ranks wait for
 // it before they call a process dead: one turn for the machine's lowest rank, two for the next, and so on
-// until a report arrives. (A rank that was suspended may wake up beside ranks that have ended.)
+// until a report arrives. (A rank that was suspended may wake up after other ranks have ended.)
 static bool is_turn_to_report(struct comm *comm, int dead) {
     struct mpi_data *mpi = mpi_of(comm);
     int64_t now = rank_state_now_ms(), turn = 1;

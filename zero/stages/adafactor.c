@@ -266,7 +266,7 @@ enum status adafactor_skip(struct model_states *state) {
     const struct second_moments *moments = &state->second_moments;
     if (!needs_all_reduce(state))
         return STATUS_OK;
-    // The values may not be finite. Nobody reads them.
+    // The values may not be finite. They are not read.
     TRY(comm_all_reduce(state->comm, moments->host.sums, 2 * moments->n));
     return comm_all_reduce(state->comm, moments->host.norms, n_norms(state));
 }

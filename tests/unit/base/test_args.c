@@ -19,7 +19,7 @@ static const struct arg table[] = {
     {"--tokens", ARG_INTEGER, &tokens, 1, 100, "how many"},
     {"--temperature", ARG_NUMBER, &temperature, 0, 10, "how hot"},
     {"--memory", ARG_BYTES, &memory, 1, 0x1p40, "how much"},
-    {"--prompt", ARG_STRING, &prompt, 0, 0, "what to go on from"},
+    {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue"},
 };
 #define N_TABLE 5
 
