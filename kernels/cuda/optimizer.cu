@@ -109,7 +109,8 @@ template <class Rule, class M> struct span_step {
     }
 };
 
-// ---- int8 moments: a warp updates MOMENT_BLOCK of them and holds the new ones until their scale is known
+// ---- int8 moments
+// A warp updates MOMENT_BLOCK of them, and holds the new ones until their scale is known.
 
 constexpr int LANE_ELEMENTS = MOMENT_BLOCK / WARP;
 

@@ -62,7 +62,7 @@ static void rig_free(struct rig *rig) {
     config_free(&rig->config);
 }
 
-// ---- saving what was loaded
+// ---- saving loaded states
 
 static float value_of(enum checkpoint_kind kind, int unit, size_t element) {
     return (float)sin(kind * 2.1 + unit * 0.7 + (double)element * 0.013);
@@ -123,14 +123,14 @@ static void test_saving_at_once_after_loading(void **state) {
         }
 }
 
-// ---- gradients put in by hand
+// ---- synthetic gradients
 
-// What rank r adds at element i of the model.
+// The contribution of rank r to element i of the model.
 static float gradient_of(int rank, size_t i) {
     return (float)sin((double)i * 0.37 + rank * 1.9) * (float)(1 << (i + (size_t)rank) % 9);
 }
 
-// The norm after one step of such gradients, `bad` at one place on the last rank.
+// The norm after one step of such gradients, with `bad` in one element of the last rank.
 static double norm_of(int stage, const char *partition, float bad) {
     struct rig rig;
     double norm = 0;
@@ -165,7 +165,7 @@ static double norm_of(int stage, const char *partition, float bad) {
     together_ok(comm, optimizer_norm(&rig.engine.optimizer, &rig.stream, &norm));
     double of_rank_0 = norm;
     together_ok(comm, comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
-    together_true(comm, memcmp(&norm, &of_rank_0, sizeof norm) == 0); // the same bits everywhere
+    together_true(comm, memcmp(&norm, &of_rank_0, sizeof norm) == 0); // the same bits on all ranks
     rig_free(&rig);
     return norm;
 }
@@ -178,16 +178,16 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
         together_true(comm, isfinite(first) && first > 0);
         for (int stage = 1; stage <= 3; stage++)
             together_true(comm, norm_of(stage, name, 0) == first);
-        for (int stage = 0; stage <= 3; stage++) { // bad numbers on one rank are bad for all
+        for (int stage = 0; stage <= 3; stage++) { // a bad value on one rank is bad for all
             together_true(comm, isnan(norm_of(stage, name, NAN)));
             together_true(comm, isinf(norm_of(stage, name, INFINITY)));
         }
     }
 }
 
-// ---- stage 3 fetches units ahead
+// ---- stage 3 prefetches units
 
-// Fetches of one training pass in all and those ahead of their use, with these options.
+// Counts the fetches of one training pass, and the prefetches among them, with these options.
 static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
     struct rig rig;
     char zero[300];
@@ -208,8 +208,8 @@ static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
 }
 
 // The blocks here have 8,064 elements. Embeddings, three blocks and the final norm are fetched in forward,
-// embeddings and blocks again in backward: all but the first of all before they are asked for. Blocks of
-// which two are more than what may be live come in four groups.
+// embeddings and blocks again in backward. All but the first are prefetched. If two blocks exceed
+// stage3_max_live_parameters, each block is gathered in four groups.
 static void test_units_and_groups_are_fetched_ahead(void **state) {
     (void)state;
     static const struct {

@@ -17,13 +17,13 @@
 #include "tests/support/temporary.h"
 #include "zero/comm/comm.h"
 
-// Fails the test on every rank when `good` is false on any; the rank where it is says so.
+// Fails the test on every rank if `good` is false on any. Each rank where it is false prints a message.
 #define together_true(comm, good) together_check((comm), (good), #good, __FILE__, __LINE__)
 static inline void together_check(struct comm *comm, bool good, const char *what, const char *file,
                                   int line) {
     double bad = !good;
     if (!good)
-        print_error("rank %d: %s:%d: not so: %s\n", comm->rank, file, line, what);
+        print_error("rank %d: %s:%d: false: %s\n", comm->rank, file, line, what);
     if (comm_sum(comm, &bad, 1) != STATUS_OK)
         print_error("rank %d: %s\n", comm->rank, status_message());
     if (bad != 0)

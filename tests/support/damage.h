@@ -30,14 +30,14 @@ static inline size_t damage_below(struct damage_random *random, size_t bound) {
     return (size_t)rng_below(random->seed, 1, random->n_drawn++, bound > 0 ? bound : 1);
 }
 
-// One of the characters that mean something in such files, or now and then any byte.
+// A character with a meaning in such files or, occasionally, any byte.
 static inline uint8_t damage_byte(struct damage_random *random, const char *meaningful, size_t n_meaningful) {
     return damage_below(random, 4) == 0 ? (uint8_t)damage_below(random, 256)
                                         : (uint8_t)meaningful[damage_below(random, n_meaningful)];
 }
 
-// Kinds 0 to 2: cut off at `at`, `length` bytes cut out, or doubled where there is room. Whether it was one
-// of them.
+// Kinds 0 to 2: truncates at `at`, removes `length` bytes, or repeats them if there is room. Returns false
+// for other kinds.
 static inline bool damage_length(struct bytes *bytes, size_t kind, size_t at, size_t length) {
     size_t rest = bytes->n - at;
     if (kind == 0) {
@@ -52,7 +52,7 @@ static inline bool damage_length(struct bytes *bytes, size_t kind, size_t at, si
     return kind <= 2;
 }
 
-// A plain write: it is a file of the test's own, and flushing each to the disk would be all of the time.
+// Writes without flushing, which would take most of the test's time.
 static inline void damage_write(const char *path, const struct bytes *bytes) {
     FILE *stream = fopen(path, "wb");
     assert_non_null(stream);
@@ -65,11 +65,12 @@ struct damage_trials {
     const char *what;                         // for the report: "shards"
     int n;                                    // files to try; ten times as many with ZERO_TESTS_FULL
     void (*make)(int i, struct bytes *bytes); // makes damaged file i
-    bool (*try)(const struct bytes *bytes);   // returns whether it is well-formed; fails where that is wrong
+    bool (*try)(
+        const struct bytes *bytes); // returns whether it is well-formed; fails the test if that is wrong
 };
 
-// Some files must still be well-formed, so that what follows a successful open is tried too, and more than a
-// quarter must not be, so that the damage reaches what is checked.
+// Some files must still be well-formed, so that the code after a successful open runs too. More than a
+// quarter must not be, so that the damage reaches the checks.
 static inline void damage_try_all(const struct damage_trials *trials) {
     int n = trials->n * (getenv("ZERO_TESTS_FULL") ? 10 : 1), n_good = 0;
     for (int i = 0; i < n; i++) {

@@ -12,7 +12,7 @@ static inline int open_oracle(void **state) {
     return ref_device_open(&device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
 }
 
-// On two threads
+// Uses two threads
 static inline int open_cpu(void **state) {
     (void)state;
     return device_open("cpu", 2, 0, &device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;

@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 
-// facts: texts that the message must contain, ended by NULL. Clears the recorded failure.
+// facts: strings that the message must contain, terminated by NULL. Clears the recorded failure.
 static inline void expect_status(enum status got, enum status wanted, const char *const *facts,
                                  const char *file, int line) {
     bool right = got == wanted;

@@ -18,11 +18,11 @@
 
 #define FORKED_RANKS   32 // at most
 #define FORKED_SECONDS 60
-#define FORKED_BYTES   4096 // that a rank gathers
+#define FORKED_BYTES   4096 // that a rank can gather
 
 struct forked_result {
     enum status status;
-    int64_t value; // what the rank's function gave
+    int64_t value; // result of the rank's function
     char message[2048];
 };
 
@@ -75,7 +75,7 @@ static inline enum status forked_agree(struct comm *comm, const struct comm_id *
     return STATUS_OK;
 }
 
-// What one rank does; *value is shown to the test.
+// The function that each rank runs. *value: [out] a result for the test.
 typedef enum status forked_function(struct comm *comm, void *context, int64_t *value);
 
 static inline void forked_run_rank(struct forked_shared *shared, int rank, int world,
@@ -97,7 +97,8 @@ static inline void forked_run_rank(struct forked_shared *shared, int rank, int w
     strncpy(result->message, status_message(), sizeof result->message - 1);
 }
 
-// Runs `function` on each rank and gives the results, in rank order. Every rank must have come to its end.
+// Runs `function` on each rank and returns the results, in rank order. Fails the test if a rank does not
+// finish.
 static inline void forked_ranks(int world, forked_function *function, void *context,
                                 struct forked_result *results) {
     struct forked_shared *shared =

@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 
-// Whether the file is there; its path goes to the buffer.
+// Returns true if the file exists, and writes its path to the buffer.
 static inline bool shared_path(const char *name, char *buffer, size_t size) {
     const char *folder = getenv("ZERO_SHARED");
     snprintf(buffer, size, "%s/%s", folder && *folder ? folder : "../shared", name);

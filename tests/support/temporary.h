@@ -12,7 +12,7 @@ struct temporary {
     char folder[256];
 };
 
-// Whether it could be made.
+// Returns false if it cannot be created.
 static inline bool temporary_init(struct temporary *temporary) {
     const char *parent = getenv("TMPDIR");
     snprintf(temporary->folder, sizeof temporary->folder, "%s/zero-test-XXXXXX",
@@ -24,7 +24,7 @@ static inline bool temporary_free(struct temporary *temporary) {
     return file_remove_tree(temporary->folder) == STATUS_OK;
 }
 
-// FOLDER/NAME, in a buffer of the caller's.
+// Returns FOLDER/NAME, in the caller's buffer.
 static inline const char *temporary_path(const struct temporary *temporary, const char *name, char *buffer,
                                          size_t size) {
     snprintf(buffer, size, "%s/%s", temporary->folder, name);
