@@ -62,8 +62,8 @@ cudaError_t copy(const char *call, void *to, const void *from, const rows &shape
     side to_side = side_of(to), from_side = side_of(from);
     if (!kind_fits(kind, to_side, from_side))
         return refuse(call, cudaErrorInvalidValue,
-                      "the direction given is not that of the pointers: to " + describe_address(to) +
-                          ", from " + describe_address(from));
+                      "the direction does not match the pointers: to " + describe_address(to) + ", from " +
+                          describe_address(from));
     cudaError_t error;
     if (from_side == SIDE_PAGEABLE && to_side == SIDE_DEVICE && work_is_delayed()) {
         const char *bytes = static_cast<const char *>(from);

@@ -181,7 +181,7 @@ std::string who_waits(const block_runner &r) {
         told += (told.empty() ? "threads " : "; threads ") + ranges(same) +
                 text(" wait in %s with mask %08x", wait.what, wait.mask);
     }
-    return told.empty() ? "nobody waits" : told;
+    return told.empty() ? "no thread waits" : told;
 }
 
 namespace {

@@ -249,7 +249,7 @@ std::string describe_address(const void *address) {
         memory_table &t = table();
         if (t.span && size_t(p - t.span) < span_bytes)
             return "far outside any allocation";
-        return "memory that the device does not know";
+        return "memory unknown to the device";
     }
     std::string name = name_of(*a);
     if (!a->live)

@@ -138,7 +138,7 @@ void check_dynamic(const block_runner &r, const char *address, size_t n, access_
     if (offset + n > bytes) {
         out_of_bounds(
             address, n, kind,
-            text("byte %zu of dynamic shared memory, of which the launch asked for %zu", offset, bytes));
+            text("byte %zu of dynamic shared memory, of which the launch requested %zu", offset, bytes));
         give_up_block();
     }
 }

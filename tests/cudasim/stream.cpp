@@ -205,7 +205,7 @@ cudaError_t check_stream(const char *call, cudaStream_t stream) {
         return remember(device_error());
     if (!stream)
         return refuse(call, cudaErrorInvalidResourceHandle,
-                      "on the default stream, which waits for all others: give a stream of your own");
+                      "on the default stream, which waits for all others: pass another stream");
     scheduler &s = streams();
     std::unique_lock<std::mutex> lock(s.mutex);
     if (s.streams.count(stream))

@@ -129,7 +129,7 @@ static void expect_same(struct outcome *first, struct outcome outcome, const cha
     if (comm->rank == 0 && first->curve)
         good = good && same_bits(first, &outcome);
     if (!good)
-        print_error("differs, or is not as planned: %s\n", what);
+        print_error("differs from the first run, or from its plan: %s\n", what);
     together_true(comm, good);
     if (first->curve || comm->rank > 0)
         outcome_free(&outcome);

@@ -41,7 +41,7 @@ static inline void together_check(struct comm *comm, bool good, const char *what
 // Rank 0 alone reports tests; the others' standard output goes nowhere, their errors stay.
 static inline void together_quiet(const struct comm *comm) {
     if (comm->rank > 0 && !freopen("/dev/null", "w", stdout))
-        print_error("rank %d: cannot be made quiet\n", comm->rank);
+        print_error("rank %d: cannot redirect standard output\n", comm->rank);
 }
 
 // Runs the tests as the group "N ranks"; gives the number that failed.

@@ -38,5 +38,5 @@ void op_case_run(void **state) {
     print_message("%d calls, errors up to", bench.n_calls[test->operation]);
     FOR_EACH_TYPE(type)
     print_message(" %.2f (%s)", bench.worst_ratio[type], dtype_name(type));
-    print_message(" of what is allowed\n");
+    print_message(" of the tolerance\n");
 }

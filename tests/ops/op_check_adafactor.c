@@ -233,7 +233,7 @@ static void expect_same(struct op_bench *bench, const char *what, const struct s
     if (memcmp(got, wanted, n * sizeof *got) == 0)
         return;
     bench->n_wrong++;
-    print_error("%s, %s of (%d, %d) in spans of %zu have other bits than the reference's\n",
+    print_error("%s, %s of (%d, %d) in spans of %zu differ in bits from the reference's\n",
                 bench->device->description, what, shape->rows, shape->columns, length);
 }
 

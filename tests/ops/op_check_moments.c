@@ -165,7 +165,7 @@ static void take(struct stream *stream, struct span *span, struct placed *placed
         EXPECT_OK(device->synchronize(stream));
         for (size_t i = 0; i < placed->bytes[k]; i++)
             if ((i < placed->offset[k] || i >= placed->offset[k] + bytes) && image[i] != POISON)
-                fail_msg("%s: byte %td beside it was overwritten", array_names[k],
+                fail_msg("%s: byte %td outside the span was overwritten", array_names[k],
                          (ptrdiff_t)i - (ptrdiff_t)placed->offset[k]);
         if (bytes > 0)
             memcpy(span->arrays[k], image + placed->offset[k], bytes);
@@ -220,7 +220,7 @@ static struct span stepped(struct op_bench *bench, const struct span *span,
         if (manner->in_place && k >= MASTER)
             memcpy(after.arrays[k], before.arrays[k], array_bytes(span, k));
         else if (memcmp(before.arrays[k], span->arrays[k], array_bytes(span, k)) != 0)
-            fail_msg("%s: what is only read was changed", array_names[k]);
+            fail_msg("%s: a read-only array was changed", array_names[k]);
     }
     memcpy(after.arrays[GRAD], span->arrays[GRAD], array_bytes(span, GRAD));
     span_delete(&before);

@@ -394,7 +394,7 @@ static void test_every_gradient_was_judged(void **state) {
     (void)state;
 #define EXPECT_JUDGED(name)                                                                                  \
     if (!judged[OP_##name] && strstr(#name, "ward"))                                                         \
-        fail_msg("no finite differences judged " #name);
+        fail_msg("no finite differences were computed for " #name);
     OPERATIONS(EXPECT_JUDGED)
 #undef EXPECT_JUDGED
     assert_true(judged[OP_cross_entropy]);

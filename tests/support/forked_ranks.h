@@ -122,7 +122,7 @@ static inline void forked_ranks(int world, forked_function *function, void *cont
         int how;
         assert_int_equal(waitpid(processes[rank], &how, 0), processes[rank]);
         if (!WIFEXITED(how) || WEXITSTATUS(how) != 0)
-            print_error("rank %d did not come to its end: wait status %d\n", rank, how);
+            print_error("rank %d did not finish: wait status %d\n", rank, how);
         ended = ended && WIFEXITED(how) && WEXITSTATUS(how) == 0;
     }
     memcpy(results, shared->results, (size_t)world * sizeof *results);

@@ -47,7 +47,7 @@ unsigned thread(); // and in its block, x fastest
 void warp_collective(unsigned mask, const char *what, void *record,
                      void (*apply)(void *const records[32], unsigned mask, void *context), void *context);
 
-// The block's dynamic shared memory, aligned to 128 bytes (NULL when the launch asked for none).
+// The block's dynamic shared memory, aligned to 128 bytes (NULL if the launch requested none).
 void *dynamic_shared_memory();
 size_t dynamic_shared_bytes();
 

@@ -324,7 +324,7 @@ static void test_more_tokens_than_31_bits(void **state) {
         assert_int_equal(pwrite(file, header, sizeof header, 0), sizeof header);
         if (ftruncate(file, (off_t)(SHARD_HEADER_BYTES + 2 * n)) != 0) {
             close(file);
-            print_message("this file system holds no file of %zu bytes\n", 2 * n);
+            print_message("this file system cannot hold a file of %zu bytes\n", 2 * n);
             skip();
         }
         assert_int_equal(pwrite(file, &mark, 2, (off_t)(SHARD_HEADER_BYTES + 2 * marked * T)), 2);

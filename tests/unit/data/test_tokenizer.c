@@ -33,7 +33,8 @@ static int tear_down(void **state) {
 static void load_gpt2(struct tokenizer **out) {
     char file[400];
     if (!shared_path("data/gpt2.tiktoken", file, sizeof file)) {
-        print_message("skipped: %s is not there; $ZERO_SHARED names the folder that holds data/\n", file);
+        print_message("skipped: %s does not exist; set $ZERO_SHARED to the folder that contains data/\n",
+                      file);
         skip();
     }
     EXPECT_OK(tokenizer_load(file, out));
@@ -113,7 +114,7 @@ static void test_gpt2_cases(void **state) {
 static char *read_shakespeare(size_t *n_bytes) {
     char file[400], *text;
     if (!shared_path("data/tinyshakespeare.txt", file, sizeof file)) {
-        print_message("skipped: %s is not there\n", file);
+        print_message("skipped: %s does not exist\n", file);
         skip();
     }
     EXPECT_OK(file_read(file, 1 << 24, &text, n_bytes));

@@ -93,7 +93,7 @@ static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
         double tolerance = logits_tolerance((enum dtype)type, expected, n_logits), worst = 0;
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
             worst = worse(worst, append_error(&model, tokens, expected, cuts[i].chunks, cuts[i].n));
-        print_message("%s: cached logits within %.2g of a whole pass's, %.2g allowed\n",
+        print_message("%s: cached logits within %.2g of a full forward pass's, %.2g allowed\n",
                       dtype_name((enum dtype)type), worst, tolerance);
         assert_true(worst <= tolerance);
         free(expected);
@@ -219,8 +219,8 @@ static void test_greedy_is_the_likeliest_of_whole_passes(void **state) {
             assert_true((double)row[best] - (double)row[tokens[i]] <= tolerance);
             n_same += best == tokens[i];
         }
-        print_message("%s: %d of %d tokens are the likeliest by a whole pass\n", dtype_name((enum dtype)type),
-                      n_same, N_POSITIONS - N_PROMPT);
+        print_message("%s: %d of %d tokens are the most likely ones by a full forward pass\n",
+                      dtype_name((enum dtype)type), n_same, N_POSITIONS - N_PROMPT);
         assert_true(type != DTYPE_F32 || n_same == N_POSITIONS - N_PROMPT);
         free(logits);
         whole_model_free(&model);
