@@ -17,10 +17,10 @@ static double temperature = 1, top_p = 1;
 
 static const struct arg flags[] = {
     {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue (none: start from end-of-text)"},
-    {"--tokens", ARG_INTEGER, &n_tokens, 1, 1e9, "limit of tokens per text (128)"},
+    {"--tokens", ARG_INTEGER, &n_tokens, 1, 1e9, "maximum tokens per text (128)"},
     {"--prompts", ARG_STRING, &prompts_path, 0, 0, "a file of prompts, one per line; - reads standard input"},
     {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts per prompt (1)"},
-    {"--batch", ARG_INTEGER, &batch, 1, 1024, "texts to generate at the same time (16)"},
+    {"--batch", ARG_INTEGER, &batch, 1, 1024, "number of texts to generate together (16)"},
     {"--temperature", ARG_NUMBER, &temperature, 0, 1e3,
      "divides the logits; 0: always the most likely token (1)"},
     {"--top-k", ARG_INTEGER, &top_k, 0, 1e9, "sample from the k most likely tokens only; 0: from all (0)"},
@@ -173,10 +173,9 @@ const struct command command_generate = {
         "[--top-k K] [--top-p P] [--seed S]",
     .summary = "generate text with a trained model",
     .details =
-        "Texts are printed in order, prompt by prompt, separated by a line of ---. A batch of them is "
+        "Texts are printed in order, prompt by prompt, separated by a line of ---. --batch texts are "
         "generated\n"
-        "at the same time, so that the weights are read once for all. Random numbers depend only on the "
-        "seed\n"
+        "together: each step reads the weights once for all of them. Random numbers depend only on the seed\n"
         "and the number of the text. On the CPU, texts do not depend on --batch up to 32; with larger\n"
         "batches, and on a GPU, rounding may differ with the batch and occasionally change a token.",
     .flags = flags,

@@ -32,7 +32,7 @@ static const struct arg flags[] = {
     {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
      "plan for one GPU per rank with this much memory, such as 24G"},
     {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
-     "host memory per machine, shared by its ranks (what is available here)"},
+     "host memory per machine, shared by its ranks (this machine's available memory)"},
     {"--paper", ARG_FLAG, &with_paper, 0, 0,
      "print table 1 of the ZeRO paper from its formulas; needs no config"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object with exact figures"},
@@ -348,7 +348,8 @@ const struct command command_plan = {
     .synopsis = "CONFIG.json [section.key=value ...] [--ranks 1,2,4,8] [--fit] | --paper",
     .summary = "predict memory and communication of a run on any number of ranks, at every ZeRO stage",
     .details =
-        "Nothing of the run is allocated. Workspace depends on the threads per rank: run.threads, or this\n"
+        "Allocates none of the memory of the run. Workspace depends on the threads per rank: run.threads, or "
+        "this\n"
         "machine's cores divided among the ranks of a machine. No GPU is needed to plan for one: use\n"
         "device=cuda or --device-memory.\n\n"
         "--fit varies only what keeps the run's results the same, to the bit or up to rounding: ZeRO stage,\n"

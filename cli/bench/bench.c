@@ -28,11 +28,11 @@ static const struct arg flags[] = {
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "benchmark generation instead: a model of this configuration's sizes, on the CPU"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
-     "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, answers each with the FLOP/s "
-     "over that time (used by scripts/bench_cpu.sh)"},
+     "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, prints the FLOP/s over that "
+     "time for each (used by scripts/bench_cpu.sh)"},
     {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
-     "benchmark optimizer steps on this many elements instead, on the CPU: reads names of cases, answers "
-     "each with its seconds (used by scripts/bench_optimizer.sh)"},
+     "benchmark optimizer steps on this many elements instead, on the CPU: reads names of cases, "
+     "prints the seconds of each (used by scripts/bench_optimizer.sh)"},
 };
 
 struct machine_bench {
