@@ -199,7 +199,7 @@ static void test_forged_members(void **state) {
                    "16 hexadecimal digits");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"ranks\": [", "\"ranks\": [7,"), "4 ranks, expected 3");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"files\": [", "\"files\": [{\"name\": \"../x\"}"),
-                   "no name of a file");
+                   "not the name of a file");
     EXPECT_FAILURE(
         STATUS_INVALID,
         forge(text, "\"files\": [",
