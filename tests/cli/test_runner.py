@@ -185,7 +185,7 @@ class WholeRun(RunnerCase):
         self.assertRegex(last, '^[0-9]+ passed, 0 failed$')
         self.assertEqual(len(set(calls)), len(calls))
         suites = [call for call in calls if 'run_tests.sh' in call or 'tests/cli/run.py' in call]
-        self.assertEqual(len(suites), 5)
+        self.assertEqual(len(suites), 4)
         for call in calls:
             for how in ('exit 0', 'kill -9 $$') if call in suites else ('exit 1',):
                 code, last, _ = self.whole_run(broken=call, how=how)
