@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
-#include "tests/support/temporary.h"
+#include "tests/support/small_run.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/comm/rank_state.h"
 
@@ -402,25 +402,12 @@ static void test_another_model(void **state) {
 
 static int make_folder(void **state) {
     (void)state;
-    static const char json[] =
-        "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
-        "\"n_positions\": 8}}";
-    if (!temporary_init(&temporary) || config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
-        config_resolve(&config, 1) != STATUS_OK)
-        return -1;
-    bool made = params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK &&
-                comm_open_self(&comm) == STATUS_OK &&
-                partition_init(&partition, &params, PARTITION_EVEN, 1) == STATUS_OK;
-    return made ? 0 : -1;
+    return small_run_init(&temporary, &config, &params, &partition, 1, &comm) ? 0 : -1;
 }
 
 static int remove_folder(void **state) {
     (void)state;
-    config_free(&config);
-    params_free(&params);
-    partition_free(&partition);
-    EXPECT_OK(comm_close(comm, STATUS_OK));
-    return temporary_free(&temporary) ? 0 : -1;
+    return small_run_free(&temporary, &config, &params, &partition, comm) ? 0 : -1;
 }
 
 int main(void) {

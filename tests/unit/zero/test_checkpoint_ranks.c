@@ -15,7 +15,7 @@
 
 #include "tests/support/expect.h"
 #include "tests/support/forked_ranks.h"
-#include "tests/support/temporary.h"
+#include "tests/support/small_run.h"
 #include "zero/checkpoint/checkpoint.h"
 
 #define RANKS 3
@@ -310,25 +310,12 @@ static void test_values_that_are_not_finite(void **state) {
 
 static int make_folder(void **state) {
     (void)state;
-    static const char json[] =
-        "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
-        "\"n_positions\": 8}}";
-    if (!temporary_init(&temporary) || config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
-        config_resolve(&config, 1) != STATUS_OK)
-        return -1;
-    bool made = params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK &&
-                comm_open_self(&alone) == STATUS_OK &&
-                partition_init(&partition, &params, PARTITION_EVEN, RANKS) == STATUS_OK;
-    return made ? 0 : -1;
+    return small_run_init(&temporary, &config, &params, &partition, RANKS, &alone) ? 0 : -1;
 }
 
 static int remove_folder(void **state) {
     (void)state;
-    config_free(&config);
-    params_free(&params);
-    partition_free(&partition);
-    EXPECT_OK(comm_close(alone, STATUS_OK));
-    return temporary_free(&temporary) ? 0 : -1;
+    return small_run_free(&temporary, &config, &params, &partition, alone) ? 0 : -1;
 }
 
 int main(void) {
