@@ -23,10 +23,6 @@ if [ $full = yes ]; then
 else
   export CUDA_ARCH=${CUDA_ARCH:-80} # newer GPUs run it too
 fi
-# Compile through ccache, if installed. NOHASHDIR: clones in other folders share its results.
-if [ -d /usr/lib/ccache ]; then
-  export PATH=/usr/lib/ccache:$PATH CCACHE_NOHASHDIR=1
-fi
 results=$(mktemp)
 work=$(mktemp -d)
 trap 'rm -rf "$results" "$work"' EXIT
@@ -57,6 +53,12 @@ suite() {
 }
 
 scripts/install.sh --corpus --tests || { echo "0 passed, 1 failed"; exit 1; }
+# Compile through ccache, where it could be installed. NOHASHDIR: clones in other folders share its results, and so does the
+# quickstart's clone, which has another HOME.
+if [ -d /usr/lib/ccache ]; then
+  CCACHE_DIR=$(ccache --get-config cache_dir)
+  export PATH=/usr/lib/ccache:$PATH CCACHE_NOHASHDIR=1 CCACHE_DIR
+fi
 
 step "build with gcc, warnings as errors: make alone gives ./train" sh -c "rm -f train; make -j$jobs && test -x train"
 step "build the tests" make -j"$jobs" tests
