@@ -4,20 +4,20 @@
 # program is shown. Exit code 1 if anything failed.
 #
 # BUILD/tests/list, which `make tests` writes, names the programs. Each must exist, end with exit code 0 and report every
-# test of its TAP plan ("1..N"). Programs of tests/mpi run on several ranks; rank 0 reports. As many programs run at a
-# time as there are cores, longest first. Programs that measure time run alone at the end.
+# test of its TAP plan ("1..N"). Programs of tests/mpi run on several ranks; rank 0 reports. Several programs
+# run at a time, longest first. Programs that measure time run alone at the end.
 #
 # usage: scripts/run_tests.sh BUILD [FOLDER ...] [BUILD [FOLDER ...]] ...
 #        FOLDER: unit, ops, mpi, cudasim, or mpi=RANKS (such as mpi=2,3; default 1,2,3,4); no folder: all of the build;
 #        -FOLDER/PROGRAM: except this one
 # environment: TEST_RESULTS, the results file; the first line added is "plan N", the number of programs
-#              TEST_JOBS, number of programs that run at a time (cores)
+#              TEST_JOBS, number of programs that run at a time (one more than cores, as ranks also wait)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 results=${TEST_RESULTS:-/dev/null}
-jobs=${TEST_JOBS:-$(nproc)}
+jobs=${TEST_JOBS:-$(($(nproc) + 1))}
 passed=0 failed=0 begun=0
 export CMOCKA_MESSAGE_OUTPUT=TAP
 export OMP_WAIT_POLICY=passive

@@ -1,7 +1,7 @@
 """Runs the tests of the command line and adds a line for each to the results file that TEST_RESULTS names, first
 "plan N", the number of tests that will run. Fails if a test fails, is not reported, or if there are no tests.
 
-Worker processes take one test after the other. There is one worker more than cores, because tests often wait for idle
+Worker processes take one test after the other. There are two workers more than cores, because tests often wait for idle
 processes. The output of a test is shown when it ends, with its wall seconds and the CPU seconds of its processes.
 
 usage: run.py [--train PROGRAM] [--sanitizers] [--gpu] [--full] [--jobs N] [NAME ...]
@@ -25,7 +25,7 @@ parser.add_argument('--train', default=harness.TRAIN)
 parser.add_argument('--sanitizers', action='store_true', help='the program has sanitizers: only bad input and short runs')
 parser.add_argument('--gpu', action='store_true', help='only runs on a GPU, or a program with a simulated one')
 parser.add_argument('--full', action='store_true', help='the long settings of tests that have them; or ZERO_TESTS_FULL=1')
-parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 1, help='worker processes')
+parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 2, help='worker processes')
 parser.add_argument('names', nargs='*')
 
 LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
