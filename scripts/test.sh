@@ -26,7 +26,7 @@ fi
 results=$(mktemp)
 work=$(mktemp -d)
 trap 'rm -rf "$results" "$work"' EXIT
-jobs=$(nproc)
+jobs=$(($(nproc) + 1))
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # step NAME COMMAND...: passes or fails as a whole; the output is shown only on failure.

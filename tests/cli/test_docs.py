@@ -1,8 +1,8 @@
 """README, CONTRIBUTING and docs/: every command runs, every option, flag, file, function and link exists.
 
 Commands are the lines of ```sh blocks. They run as they are written, in a folder of their own where
-  ./train    gives a training run a tiny model and few steps, unless the command names these options itself; with
-             device=cuda the command is checked (./train check), not run
+  ./train    gives a training run a tiny model and few steps, unless the command names these options itself, and
+             `bench` a tiny config; with device=cuda the command is checked (./train check), not run
   mpirun     starts at most two ranks, on this machine
 Scripts have tests of their own: here their names and flags are checked, and `make` shows what it would do.
 """
@@ -42,6 +42,8 @@ if arguments and arguments[0].endswith('.json'):
     if 'device=cuda' in arguments:
         os.execv(program, [program, 'check', arguments[0], *tiny, *arguments[1:]])
     os.execv(program, [program, arguments[0], *tiny, *arguments[1:]])
+if arguments[:1] == ['bench']:
+    arguments = ['tiny.json' if a.endswith('.json') else a for a in arguments]
 os.execv(program, [program, *arguments])
 '''
 
@@ -106,6 +108,9 @@ class Workspace:
         self.write_program('train', TRAIN_WRAPPER.format(train=str(harness.TRAIN)))
         self.write_program('bin/mpirun', MPIRUN_WRAPPER.format(mpirun=shutil.which('mpirun')))
         shutil.copytree(ROOT / 'configs', folder / 'configs')
+        config = json.loads((ROOT / 'configs' / 'gpt2-small.json').read_text())
+        config['model'].update(n_layer=2, n_head=4, n_embd=64)
+        (folder / 'tiny.json').write_text(json.dumps(config))
         letters = harness.pseudo_random_tokens(20000, 26)
         words = [''.join(chr(97 + c) for c in letters[k:k + 3 + k % 5]) for k in range(0, len(letters) - 8, 4)]
         picks = harness.pseudo_random_tokens(30000, len(words), seed=2)
