@@ -1,5 +1,6 @@
-// Parts of a run without its loop, on all ranks together: what was loaded is saved as it was, and gradients
-// put in by hand add up to the same norm in every stage and partition. Run by 1, 2, 3 and 4 ranks.
+// The engine without the training loop, on all ranks. States saved right after loading are unchanged,
+// synthetic gradients have the same norm in every stage, and stage 3 prefetches units. Run with 1, 2, 3 and 4
+// ranks.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 static struct comm *comm;
 static struct temporary temporary;
 
-struct rig {
+struct engine_fixture {
     struct config config;
     struct params params;
     struct engine engine;
@@ -20,46 +21,47 @@ struct rig {
     struct stream stream;
 };
 
-// zero: further options of zero_optimization, each beginning with a comma.
-static void rig_init_with(struct rig *rig, int stage, const char *partition, enum dtype type,
-                          const char *zero) {
+// zero: further options of the section zero_optimization, each preceded by a comma.
+static void fixture_init_with(struct engine_fixture *fixture, int stage, const char *partition,
+                              enum dtype type, const char *zero) {
     char json[1024];
-    *rig = (struct rig){0};
+    *fixture = (struct engine_fixture){0};
     snprintf(json, sizeof json,
              "{\"zero_optimization\": {\"stage\": %d, \"partition\": \"%s\"%s}, \"model\": {\"n_layer\": 3, "
              "\"n_head\": 1, \"n_embd\": 24, \"vocab_size\": 91, \"n_positions\": 8}, \"train\": "
              "{\"micro_batch_size\": 1}}",
              stage, partition, zero);
-    together_ok(comm, config_parse(&rig->config, json, strlen(json), "json"));
-    together_ok(comm, config_resolve(&rig->config, comm->world));
-    together_ok(comm, params_init(&rig->params, &(struct gpt_config){3, 1, 24, 91, 8}));
-    together_ok(comm, device_open("cpu", 1, 0, &rig->device));
-    rig->stream.device = rig->device;
-    region_memory_init(&rig->memory, rig->device);
-    const struct engine_options request = {.config = &rig->config,
-                                           .params = &rig->params,
+    together_ok(comm, config_parse(&fixture->config, json, strlen(json), "json"));
+    together_ok(comm, config_resolve(&fixture->config, comm->world));
+    together_ok(comm, params_init(&fixture->params, &(struct gpt_config){3, 1, 24, 91, 8}));
+    together_ok(comm, device_open("cpu", 1, 0, &fixture->device));
+    fixture->stream.device = fixture->device;
+    region_memory_init(&fixture->memory, fixture->device);
+    const struct engine_options request = {.config = &fixture->config,
+                                           .params = &fixture->params,
                                            .type = type,
-                                           .device = rig->device,
+                                           .device = fixture->device,
                                            .rank = comm->rank,
                                            .world = comm->world,
                                            .local_world = comm->local_world};
-    together_ok(comm, engine_plan(&rig->engine, &request, &rig->memory.table));
-    together_ok(comm, region_memory_allocate(&rig->memory));
-    together_ok(comm, comm_attach(comm, rig->device, true));
-    together_ok(comm, engine_bind(&rig->engine, &rig->memory.table, &rig->stream, comm, rig->device));
+    together_ok(comm, engine_plan(&fixture->engine, &request, &fixture->memory.table));
+    together_ok(comm, region_memory_allocate(&fixture->memory));
+    together_ok(comm, comm_attach(comm, fixture->device, true));
+    together_ok(
+        comm, engine_bind(&fixture->engine, &fixture->memory.table, &fixture->stream, comm, fixture->device));
 }
 
-static void rig_init(struct rig *rig, int stage, const char *partition, enum dtype type) {
-    rig_init_with(rig, stage, partition, type, "");
+static void fixture_init(struct engine_fixture *fixture, int stage, const char *partition, enum dtype type) {
+    fixture_init_with(fixture, stage, partition, type, "");
 }
 
-static void rig_free(struct rig *rig) {
-    engine_free(&rig->engine);
+static void fixture_free(struct engine_fixture *fixture) {
+    engine_free(&fixture->engine);
     comm_detach(comm);
-    region_memory_free(&rig->memory);
-    device_close(rig->device);
-    params_free(&rig->params);
-    config_free(&rig->config);
+    region_memory_free(&fixture->memory);
+    device_close(fixture->device);
+    params_free(&fixture->params);
+    config_free(&fixture->config);
 }
 
 // ---- saving loaded states
@@ -95,23 +97,23 @@ static bool holds_values(const char *folder) {
     return right;
 }
 
-static void test_saving_at_once_after_loading(void **state) {
+static void test_saving_right_after_loading(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int partition = 0; partition < N_PARTITIONS; partition++) {
-            struct rig rig;
+            struct engine_fixture fixture;
             char folder[300];
             enum dtype type = (enum dtype)(partition % N_COMPUTE_DTYPES);
-            rig_init(&rig, stage, partition_name((enum partition_kind)partition), type);
-            struct model_states *states = &rig.engine.state;
-            together_ok(comm, model_states_load(states, &rig.stream,
+            fixture_init(&fixture, stage, partition_name((enum partition_kind)partition), type);
+            struct model_states *states = &fixture.engine.state;
+            together_ok(comm, model_states_load(states, &fixture.stream,
                                                 &(struct checkpoint_source){NULL, read_values}, true));
-            struct state_reader reader = {states, &rig.stream};
+            struct state_reader reader = {states, &fixture.stream};
             const struct checkpoint_contents contents = {.comm = comm,
                                                          .partition = &states->partition,
                                                          .step = 7,
-                                                         .config = &rig.config,
-                                                         .params = &rig.params,
+                                                         .config = &fixture.config,
+                                                         .params = &fixture.params,
                                                          .compute = type,
                                                          .n_kinds = states->placement.n_kinds,
                                                          .source = model_states_source(&reader)};
@@ -119,7 +121,7 @@ static void test_saving_at_once_after_loading(void **state) {
             together_ok(comm, checkpoint_write(folder, &contents));
             together_true(comm, comm->rank > 0 || holds_values(folder));
             together_ok(comm, comm->rank > 0 ? STATUS_OK : file_remove_tree(folder));
-            rig_free(&rig);
+            fixture_free(&fixture);
         }
 }
 
@@ -130,26 +132,26 @@ static float gradient_of(int rank, size_t i) {
     return (float)sin((double)i * 0.37 + rank * 1.9) * (float)(1 << (i + (size_t)rank) % 9);
 }
 
-// The norm after one step of such gradients, with `bad` in one element of the last rank.
+// The norm after one step of such gradients, with one element of the last rank set to `bad` (0: none).
 static double norm_of(int stage, const char *partition, float bad) {
-    struct rig rig;
+    struct engine_fixture fixture;
     double norm = 0;
-    rig_init(&rig, stage, partition, DTYPE_F32);
-    const struct params *params = &rig.params;
-    const struct model_states *states = &rig.engine.state;
-    struct gradients *gradients = &rig.engine.state.gradients;
-    together_ok(comm, gradients_begin(gradients, &rig.stream, 0, 1));
+    fixture_init(&fixture, stage, partition, DTYPE_F32);
+    const struct params *params = &fixture.params;
+    const struct model_states *states = &fixture.engine.state;
+    struct gradients *gradients = &fixture.engine.state.gradients;
+    together_ok(comm, gradients_begin(gradients, &fixture.stream, 0, 1));
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
         struct unit_view view;
-        together_ok(comm, gradients_acquire(gradients, &rig.stream, unit, &view));
+        together_ok(comm, gradients_acquire(gradients, &fixture.stream, unit, &view));
         float *to = view.grads;
         for (size_t i = 0; i < params->units[unit].elements; i++)
             to[i] = gradient_of(comm->rank, params->units[unit].offset + i);
         if (unit == 1 && comm->rank == comm->world - 1 && bad != 0)
             to[5] = bad;
-        together_ok(comm, gradients_ready(gradients, &rig.stream, unit));
+        together_ok(comm, gradients_ready(gradients, &fixture.stream, unit));
     }
-    together_ok(comm, gradients_finish(gradients, &rig.stream));
+    together_ok(comm, gradients_finish(gradients, &fixture.stream));
     bool right = true;
     for (int k = 0; k < states->owned.n && bad == 0; k++) {
         const struct stage_span *span = &states->owned.spans[k];
@@ -162,15 +164,15 @@ static double norm_of(int stage, const char *partition, float bad) {
         }
     }
     together_true(comm, right);
-    together_ok(comm, optimizer_norm(&rig.engine.optimizer, &rig.stream, &norm));
+    together_ok(comm, optimizer_norm(&fixture.engine.optimizer, &fixture.stream, &norm));
     double of_rank_0 = norm;
     together_ok(comm, comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
     together_true(comm, memcmp(&norm, &of_rank_0, sizeof norm) == 0); // the same bits on all ranks
-    rig_free(&rig);
+    fixture_free(&fixture);
     return norm;
 }
 
-static void test_the_norm_is_the_same_everywhere(void **state) {
+static void test_norm_is_equal_in_all_stages(void **state) {
     (void)state;
     for (int partition = 0; partition < N_PARTITIONS; partition++) {
         const char *name = partition_name((enum partition_kind)partition);
@@ -178,7 +180,7 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
         together_true(comm, isfinite(first) && first > 0);
         for (int stage = 1; stage <= 3; stage++)
             together_true(comm, norm_of(stage, name, 0) == first);
-        for (int stage = 0; stage <= 3; stage++) { // a bad value on one rank is bad for all
+        for (int stage = 0; stage <= 3; stage++) { // a bad value on one rank reaches all
             together_true(comm, isnan(norm_of(stage, name, NAN)));
             together_true(comm, isinf(norm_of(stage, name, INFINITY)));
         }
@@ -188,33 +190,33 @@ static void test_the_norm_is_the_same_everywhere(void **state) {
 // ---- stage 3 prefetches units
 
 // Counts the fetches of one training pass, and the prefetches among them, with these options.
-static void count_fetches(const char *options, uint64_t *all, uint64_t *ahead) {
-    struct rig rig;
+static void count_fetches(const char *options, uint64_t *all, uint64_t *prefetched) {
+    struct engine_fixture fixture;
     char zero[300];
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     double loss;
     snprintf(zero, sizeof zero, ", \"stage3_param_persistence_threshold\": 0%s", options);
-    rig_init_with(&rig, 3, "even", DTYPE_F32, zero);
-    struct model_states *states = &rig.engine.state;
-    together_ok(
-        comm, model_states_load(states, &rig.stream, &(struct checkpoint_source){NULL, read_values}, false));
-    together_ok(comm, gradients_begin(&states->gradients, &rig.stream, 0, 1));
-    together_ok(
-        comm, gpt_forward_backward(rig.engine.gpt, &rig.stream, &states->hooks, tokens, tokens, 1.0f, &loss));
-    together_ok(comm, gradients_finish(&states->gradients, &rig.stream));
+    fixture_init_with(&fixture, 3, "even", DTYPE_F32, zero);
+    struct model_states *states = &fixture.engine.state;
+    together_ok(comm, model_states_load(states, &fixture.stream,
+                                        &(struct checkpoint_source){NULL, read_values}, false));
+    together_ok(comm, gradients_begin(&states->gradients, &fixture.stream, 0, 1));
+    together_ok(comm, gpt_forward_backward(fixture.engine.gpt, &fixture.stream, &states->hooks, tokens,
+                                           tokens, 1.0f, &loss));
+    together_ok(comm, gradients_finish(&states->gradients, &fixture.stream));
     *all = states->parameters.n_fetches;
-    *ahead = states->parameters.n_ahead;
-    rig_free(&rig);
+    *prefetched = states->parameters.n_ahead;
+    fixture_free(&fixture);
 }
 
 // The blocks here have 8,064 elements. Embeddings, three blocks and the final norm are fetched in forward,
 // embeddings and blocks again in backward. All but the first are prefetched. If two blocks exceed
 // stage3_max_live_parameters, each block is gathered in four groups.
-static void test_units_and_groups_are_fetched_ahead(void **state) {
+static void test_units_and_groups_are_prefetched(void **state) {
     (void)state;
     static const struct {
         const char *options;
-        uint64_t all, ahead;
+        uint64_t all, prefetched;
     } cases[] = {
         {", \"stage3_prefetch_bucket_size\": 50000000", 9, 8},
         {", \"stage3_prefetch_bucket_size\": 1000", 9, 8},
@@ -225,18 +227,18 @@ static void test_units_and_groups_are_fetched_ahead(void **state) {
         {", \"stage3_max_live_parameters\": 0, \"stage3_prefetch_bucket_size\": 0", 27, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint64_t all, ahead;
-        count_fetches(cases[i].options, &all, &ahead);
+        uint64_t all, prefetched;
+        count_fetches(cases[i].options, &all, &prefetched);
         together_true(comm, all == cases[i].all);
-        together_true(comm, ahead == cases[i].ahead);
+        together_true(comm, prefetched == cases[i].prefetched);
     }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_saving_at_once_after_loading),
-        cmocka_unit_test(test_the_norm_is_the_same_everywhere),
-        cmocka_unit_test(test_units_and_groups_are_fetched_ahead),
+        cmocka_unit_test(test_saving_right_after_loading),
+        cmocka_unit_test(test_norm_is_equal_in_all_stages),
+        cmocka_unit_test(test_units_and_groups_are_prefetched),
     };
     return together_main(&comm, &temporary, NULL, tests);
 }

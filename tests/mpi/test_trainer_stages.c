@@ -1,6 +1,6 @@
-// Every stage is the same run: whole training runs by all ranks, whose losses, norms (as text) and weights
-// must be equal to the bit over stages, buckets, overlap, prefetch and persistence; bytes sent and memory
-// taken must be what was planned. Run by 1, 2, 3 and 4 ranks.
+// Every stage is the same run. Whole training runs on all ranks must have bitwise equal losses, norms (as
+// text) and weights, whatever the stage, bucket sizes, overlap, prefetch and persistence. Bytes sent and
+// memory used must be as planned. Run with 1, 2, 3 and 4 ranks.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,27 +12,27 @@
 static struct comm *comm;
 static struct temporary temporary;
 
-#define MOST_STEPS     30
-#define FEW_STEPS      6 // of the first grid, unless ZERO_TESTS_FULL is set
-#define MOST_OVERRIDES 24
+#define MAX_STEPS     30
+#define FEW_STEPS     6 // of the first grid, unless ZERO_TESTS_FULL is set
+#define MAX_OVERRIDES 24
 
-// What a run left behind, on rank 0.
-struct outcome {
+// The results of a run; empty on ranks other than 0.
+struct run_outcome {
     char *curve; // the text of each step's loss and norm
-    double losses[MOST_STEPS];
+    double losses[MAX_STEPS];
     int n_steps;
     float *weights; // master weights and moments, unit by unit, kind by kind
     size_t n_weights;
     bool as_planned; // bytes and calls of every step, and memory by kind
 };
 
-static void outcome_free(struct outcome *outcome) {
+static void outcome_free(struct run_outcome *outcome) {
     free(outcome->curve);
     free(outcome->weights);
-    *outcome = (struct outcome){0};
+    *outcome = (struct run_outcome){0};
 }
 
-static void read_curve(const char *run, struct outcome *outcome) {
+static void read_curve(const char *run, struct run_outcome *outcome) {
     char path[512], *text, *rest;
     size_t bytes;
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
@@ -48,7 +48,7 @@ static void read_curve(const char *run, struct outcome *outcome) {
         outcome->losses[outcome->n_steps++] = strtod(begin + 7, NULL);
         text_add_bytes(&curve, begin, (size_t)(end - begin));
         text_add(&curve, "\n");
-        // Both objects of kinds, byte for byte.
+        // Compares the two JSON objects byte for byte.
         char *memory_planned = strstr(line, "\"memory_planned\": {"), *memory = strstr(line, "\"memory\": {");
         memory_planned += strlen("\"memory_planned\": ");
         memory += strlen("\"memory\": ");
@@ -65,7 +65,7 @@ static void read_curve(const char *run, struct outcome *outcome) {
     free(text);
 }
 
-static void read_weights(const char *run, struct outcome *outcome) {
+static void read_weights(const char *run, struct run_outcome *outcome) {
     struct checkpoint *checkpoint;
     if (checkpoint_open_path(NULL, run, &checkpoint) != STATUS_OK)
         return;
@@ -84,12 +84,12 @@ static void read_weights(const char *run, struct outcome *outcome) {
     checkpoint_close(checkpoint);
 }
 
-// Trains with these overrides, split at spaces, on all ranks of `with`; rank 0 reads what came of it.
+// Trains with these overrides (split at spaces) on all ranks of `with`. Rank 0 reads the results.
 static int n_runs;
 
-static struct outcome train(struct comm *with, const char *format, ...) {
-    char words[2048], run[300], run_dir[320], *overrides[MOST_OVERRIDES] = {run_dir}, *rest;
-    struct outcome outcome = {0};
+static struct run_outcome train(struct comm *with, const char *format, ...) {
+    char words[2048], run[300], run_dir[320], *overrides[MAX_OVERRIDES] = {run_dir}, *rest;
+    struct run_outcome outcome = {0};
     va_list list;
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
@@ -97,7 +97,7 @@ static struct outcome train(struct comm *with, const char *format, ...) {
     snprintf(run, sizeof run, "%s/run-%d", temporary.folder, n_runs++);
     snprintf(run_dir, sizeof run_dir, "run.dir=%s", run);
     int n = 1;
-    for (char *word = strtok_r(words, " ", &rest); word && n < MOST_OVERRIDES;
+    for (char *word = strtok_r(words, " ", &rest); word && n < MAX_OVERRIDES;
          word = strtok_r(NULL, " ", &rest))
         overrides[n++] = word;
     char path[300];
@@ -117,19 +117,19 @@ static struct outcome train(struct comm *with, const char *format, ...) {
     return outcome;
 }
 
-static bool same_bits(const struct outcome *a, const struct outcome *b) {
+static bool same_bits(const struct run_outcome *a, const struct run_outcome *b) {
     return a->n_steps > 0 && a->n_steps == b->n_steps && strcmp(a->curve, b->curve) == 0 &&
            a->n_weights > 0 && a->n_weights == b->n_weights &&
            memcmp(a->weights, b->weights, a->n_weights * sizeof *a->weights) == 0;
 }
 
-// The run must be as planned and equal to the first of its kind, which it becomes where there is none.
-static void expect_same(struct outcome *first, struct outcome outcome, const char *what) {
+// The run must be as planned and bitwise equal to *first. If *first is empty, it becomes *first.
+static void expect_same(struct run_outcome *first, struct run_outcome outcome, const char *what) {
     bool good = comm->rank > 0 || outcome.as_planned;
     if (comm->rank == 0 && first->curve)
         good = good && same_bits(first, &outcome);
     if (!good)
-        print_error("differs from the first run, or from its plan: %s\n", what);
+        print_error("differs from the first run or from its plan: %s\n", what);
     together_true(comm, good);
     if (first->curve || comm->rank > 0)
         outcome_free(&outcome);
@@ -137,13 +137,13 @@ static void expect_same(struct outcome *first, struct outcome outcome, const cha
         *first = outcome;
 }
 
-// The steps of the first grid's runs.
+// Steps of each run in the first grid.
 static int grid_steps(void) {
-    return getenv("ZERO_TESTS_FULL") ? MOST_STEPS : FEW_STEPS;
+    return getenv("ZERO_TESTS_FULL") ? MAX_STEPS : FEW_STEPS;
 }
 
 // All stages, with large and small buckets, with and without overlap.
-static void grid(const char *partition, const char *precision, struct outcome *first) {
+static void grid(const char *partition, const char *precision, struct run_outcome *first) {
     for (int stage = 0; stage <= 3; stage++)
         for (int variant = 0; variant < 4; variant++) {
             const char *overlap = variant & 1 ? "true" : "false";
@@ -167,7 +167,7 @@ static void grid(const char *partition, const char *precision, struct outcome *f
 static void test_stages_buckets_and_overlap(void **state) {
     (void)state;
     static const char *const partitions[] = {"even", "layer", "tensor"};
-    struct outcome first[3] = {0}, rounded = {0};
+    struct run_outcome first[3] = {0}, rounded = {0};
     for (int i = 0; i < 3; i++)
         grid(partitions[i], "fp32", &first[i]);
     bool near = true;
@@ -185,7 +185,7 @@ static void test_stages_buckets_and_overlap(void **state) {
 
 static void test_accumulation(void **state) {
     (void)state;
-    struct outcome once = {0}, each = {0};
+    struct run_outcome once = {0}, each = {0};
     for (int stage = 0; stage <= 3; stage++)
         for (int every = 0; every <= 1; every++) {
             char what[64];
@@ -200,11 +200,11 @@ static void test_accumulation(void **state) {
                               stage, every ? "true" : "false"),
                         what);
         }
-    // k micro-batches equal one batch of k times the size, to rounding.
-    struct outcome whole = train(comm,
-                                 "train.max_steps=12 train.train_batch_size=24 train.micro_batch_size=%d "
-                                 "zero_optimization.stage=2",
-                                 24 / comm->world);
+    // k micro-batches give the same losses as one batch of k times the size, except for rounding.
+    struct run_outcome whole = train(comm,
+                                     "train.max_steps=12 train.train_batch_size=24 train.micro_batch_size=%d "
+                                     "zero_optimization.stage=2",
+                                     24 / comm->world);
     bool near = true;
     for (int step = 0; step < 12 && comm->rank == 0; step++)
         near = near && fabs(whole.losses[step] - once.losses[step]) <= 1e-5 * whole.losses[step] &&
@@ -232,7 +232,7 @@ static void test_prefetch_and_persistence(void **state) {
         "zero_optimization.offload_optimizer.ratio=0.3",
     };
     for (int partition = 0; partition < 2; partition++) {
-        struct outcome first = {0};
+        struct run_outcome first = {0};
         for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
             expect_same(&first,
                         train(comm,
@@ -244,8 +244,8 @@ static void test_prefetch_and_persistence(void **state) {
     }
 }
 
-// Blocks that are gathered and reduced group by group: what is planned happens, and no bit changes, whatever
-// is recomputed (so gathered again), with and without prefetch, and with small buckets.
+// Blocks that are gathered and reduced group by group: the run is as planned and bitwise equal with every
+// recompute level (which gathers again), with and without prefetch, and with small buckets.
 static void test_blocks_by_group(void **state) {
     (void)state;
     static const struct {
@@ -270,7 +270,7 @@ static void test_blocks_by_group(void **state) {
     };
     for (int layers = 1; layers <= 3; layers += 2)
         for (int partition = 0; partition < N_PARTITIONS; partition++) {
-            struct outcome first = {0};
+            struct run_outcome first = {0};
             for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
                 expect_same(&first,
                             train(comm,
@@ -287,7 +287,7 @@ static void test_blocks_by_group(void **state) {
         }
 }
 
-// Every rule and type of state; int8's blocks lie within spans, whatever the partition.
+// Every optimizer and state dtype. Quantization blocks of int8 states never cross spans, in any partition.
 static void test_optimizers(void **state) {
     (void)state;
     static const char *const variants[] = {
@@ -295,7 +295,7 @@ static void test_optimizers(void **state) {
         "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8",
         "optimizer.type=adafactor"};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        struct outcome first = {0};
+        struct run_outcome first = {0};
         for (int stage = 0; stage <= 3; stage++)
             expect_same(&first,
                         train(comm,
@@ -308,13 +308,13 @@ static void test_optimizers(void **state) {
     }
 }
 
-// Gradients sent as bf16 or fp16: other bits than fp32, the same in every stage.
-static void test_narrow_gradients(void **state) {
+// Gradients reduced in bf16 or fp16: the bits differ from fp32, but are equal in every stage.
+static void test_communication_dtype(void **state) {
     (void)state;
     static const char *const variants[] = {"communication_data_type=bf16",
                                            "communication_data_type=fp16 fp16.loss_scaling=on"};
     for (int i = 0; i < 2; i++) {
-        struct outcome first = {0};
+        struct run_outcome first = {0};
         for (int stage = 0; stage <= 3; stage++)
             expect_same(&first,
                         train(comm,
@@ -326,7 +326,8 @@ static void test_narrow_gradients(void **state) {
     }
 }
 
-// fp16 from a scale at which gradients overflow: steps are skipped, then it trains, the same in every stage.
+// fp16, starting with a loss scale at which gradients overflow: some steps are skipped, then the loss falls,
+// bitwise equal in every stage.
 static void test_fp16(void **state) {
     (void)state;
     static const char *const variants[] = {
@@ -335,7 +336,7 @@ static void test_fp16(void **state) {
         "zero_optimization.stage=2 zero_optimization.reduce_bucket_size=1001",
         "zero_optimization.stage=3 zero_optimization.stage3_param_persistence_threshold=400",
     };
-    struct outcome first = {0};
+    struct run_outcome first = {0};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++)
         expect_same(&first,
                     train(comm,
@@ -349,13 +350,13 @@ static void test_fp16(void **state) {
     outcome_free(&first);
 }
 
-// A hundred and more tensors, each smaller than an alignment; and three units only, so that with whole layers
-// a fourth rank owns nothing.
+// Over a hundred tensors, most of them smaller than the alignment; and a model of three units, of which the
+// partition `layer` leaves nothing for a fourth rank.
 static void test_tiny_tensors_and_idle_ranks(void **state) {
     (void)state;
     for (int layers = 1; layers <= 9; layers += 8)
         for (int partition = 0; partition < N_PARTITIONS; partition++) {
-            struct outcome first = {0};
+            struct run_outcome first = {0};
             for (int stage = 0; stage <= 3; stage++)
                 expect_same(&first,
                             train(comm,
@@ -370,8 +371,9 @@ static void test_tiny_tensors_and_idle_ranks(void **state) {
         }
 }
 
-// One step of AdamW without memory, or of plain SGD, shows the gradient: N ranks must have that of one.
-static void test_the_update_shows_the_gradient(void **state) {
+// One step of plain SGD, or of AdamW with betas of 0, reveals the gradient: N ranks must have the same as
+// one.
+static void test_update_reveals_the_gradient(void **state) {
     (void)state;
     static const char *const optimizers[] = {
         "optimizer.type=sgd optimizer.momentum=0 optimizer.lr=1",
@@ -381,20 +383,20 @@ static void test_the_update_shows_the_gradient(void **state) {
         const char *format = "%s optimizer.weight_decay=0 train.gradient_clipping=0 scheduler.type=constant "
                              "train.max_steps=1 train.train_batch_size=12 train.micro_batch_size=1 "
                              "zero_optimization.stage=%d";
-        struct outcome alone = {0};
+        struct run_outcome alone = {0};
         if (comm->rank == 0) {
             struct comm *self;
             assert_int_equal(comm_open_self(&self), STATUS_OK);
             alone = train(self, format, optimizers[i], 0);
             assert_int_equal(comm_close(self, STATUS_OK), STATUS_OK);
         } else
-            n_runs++; // its folder
+            n_runs++; // folder numbers stay equal on all ranks
         for (int stage = 0; stage <= 3; stage++) {
-            struct outcome together = train(comm, format, optimizers[i], stage);
+            struct run_outcome together = train(comm, format, optimizers[i], stage);
             double worst = 0;
             for (size_t k = 0; k < together.n_weights; k++)
                 worst = fmax(worst, fabs((double)together.weights[k] - (double)alone.weights[k]));
-            // Weights below 1 and gradients below 1: a few roundings of twelve shares.
+            // Weights and gradients are below 1: a few roundings in the sum over twelve sequences.
             together_true(comm, comm->rank > 0 || (together.n_weights == alone.n_weights && worst < 2e-6));
             outcome_free(&together);
         }
@@ -402,17 +404,18 @@ static void test_the_update_shows_the_gradient(void **state) {
     }
 }
 
-// A scale so large that gradients overflow until it has been halved often enough: those steps change nothing,
-// and then the run is the one without scaling, to the bit, Adam's and the schedule's count of steps included.
+// A loss scale so large that gradients overflow until it has been halved often enough. Skipped steps change
+// nothing, not even the step count of Adam and the schedule: the run then has the same losses as one without
+// scaling.
 static void test_overflows_are_skipped_everywhere(void **state) {
     (void)state;
     const char *format = "train.max_steps=%d train.train_batch_size=12 train.gradient_accumulation_steps=1 "
                          "train.overfit_one_batch=true train.gradient_clipping=0 scheduler.type=constant "
                          "scheduler.warmup_steps=4 zero_optimization.stage=%d %s";
     const char *scaled = "fp16.loss_scaling=on fp16.initial_scale_power=140 fp16.loss_scale_window=100";
-    struct outcome plain = train(comm, format, 8, 0, ""), first = {0};
+    struct run_outcome plain = train(comm, format, 8, 0, ""), first = {0};
     for (int stage = 0; stage <= 3; stage++) {
-        struct outcome outcome = train(comm, format, 30, stage, scaled);
+        struct run_outcome outcome = train(comm, format, 30, stage, scaled);
         int skipped = 0;
         while (comm->rank == 0 && skipped + 1 < outcome.n_steps &&
                outcome.losses[skipped] == outcome.losses[skipped + 1])
@@ -444,8 +447,8 @@ static enum status make_inputs(void) {
     uint32_t random = 1;
     for (int i = 0; i < N; i++) {
         random = random * 1664525 + 1013904223;
-        shard[1024 + 2 * i] =
-            (char)((random >> 24) % 61 * ((random >> 16) % 4) / 3); // uneven: there is much to learn
+        shard[1024 + 2 * i] = (char)((random >> 24) % 61 * ((random >> 16) % 4) /
+                                     3); // a skewed distribution: there is much to learn
     }
     char path[300], json[1024];
     snprintf(json, sizeof json, config_json, temporary.folder);
@@ -460,10 +463,10 @@ int main(void) {
         cmocka_unit_test(test_prefetch_and_persistence),
         cmocka_unit_test(test_blocks_by_group),
         cmocka_unit_test(test_optimizers),
-        cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_communication_dtype),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_tiny_tensors_and_idle_ranks),
-        cmocka_unit_test(test_the_update_shows_the_gradient),
+        cmocka_unit_test(test_update_reveals_the_gradient),
         cmocka_unit_test(test_overflows_are_skipped_everywhere),
     };
     return together_main(&comm, &temporary, make_inputs, tests);

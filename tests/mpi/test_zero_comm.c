@@ -1,5 +1,5 @@
-// Collectives among 1 to 4 ranks, compared with plain loops: exact bits of sums in rank order, odd sizes,
-// ranks that own nothing, many collectives in flight, and failures that reach every rank.
+// Collectives among 1 to 4 ranks, compared with plain loops: bitwise equal sums, in rank order; odd sizes;
+// ranks that own nothing; many collectives in flight; failures that reach every rank.
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,8 @@ static float sum_of(size_t i, uint32_t call, enum dtype type) {
     return sum;
 }
 
-// Spans of uneven sizes. With `idle` the last rank owns none. Out offsets count per owner.
+// Spans of uneven sizes. idle: the last rank owns none. in_place: `out` offsets equal `in` offsets; otherwise
+// they count per owner.
 struct test_transfer {
     struct comm_span spans[N_SPANS];
     struct comm_transfer transfer;
@@ -110,7 +111,7 @@ static void reduce_once(size_t n, enum dtype type, bool idle, bool in_place, boo
     free(in);
 }
 
-// Numbers of doubles that give shards of every size, up to several chunks each.
+// From no doubles at all to several chunks per shard.
 static void test_all_reduce(void **state) {
     (void)state;
     static const size_t sizes[] = {0, 1, 2, 3, 5, 1000, 65536, N_ELEMENTS};
@@ -134,7 +135,7 @@ static void test_all_reduce(void **state) {
         uint64_t sent = comm->traffic.bytes[COMM_ALL_REDUCE] - before.bytes[COMM_ALL_REDUCE];
         together_true(comm, sent == comm_all_reduce_bytes(comm->rank, comm->world, n));
         double all = (double)sent;
-        together_ok(comm, comm_sum(comm, &all, 1)); // as many as a reduce-scatter and an all-gather send
+        together_ok(comm, comm_sum(comm, &all, 1)); // as much as a reduce-scatter and an all-gather together
         together_true(comm, all == 2.0 * (double)(n * sizeof(double)) * (comm->world - 1));
         together_true(comm, comm->traffic.calls[COMM_ALL_REDUCE] - before.calls[COMM_ALL_REDUCE] ==
                                 (comm->world > 1));
@@ -279,7 +280,7 @@ static void test_agreement(void **state) {
             status_clear();
             together_true(comm, right);
         }
-    // All ranks fail the same way: the message names none.
+    // If all ranks fail with the same message, it names no rank.
     enum status agreed = comm_agree(comm, FAIL(STATUS_INVALID, "the same everywhere"));
     bool right = agreed == STATUS_INVALID && strcmp(status_message(), "the same everywhere") == 0;
     status_clear();
@@ -292,8 +293,8 @@ static void test_machine(void **state) {
     together_true(comm, comm->local_world == comm->world && comm->local_rank == comm->rank);
 }
 
-// The last rank fails: with 3 ranks in a collective, because of its own device, otherwise before the
-// collective. It does not wait for that collective, so it learns of the failure only through the others.
+// The last rank fails. With 3 ranks it fails in a collective, because its device does, and does not wait for
+// that collective: it learns of the failure from the others. Otherwise it fails before the collective.
 static enum status fail_copy(struct stream *of, void *to, const void *from, size_t bytes) {
     (void)of, (void)to, (void)from, (void)bytes;
     return FAIL(STATUS_INVALID, "its data are gone");
@@ -311,8 +312,8 @@ static enum status give_up(const struct comm_transfer *transfer, const float *in
     return comm_agree(comm, STATUS_OK);
 }
 
-// The last test: a rank that fails in the middle of a collective ends it on all others, with its message;
-// also after an earlier failure that all agreed on and cleared.
+// The last test, because it ends the communicator: a rank that fails ends the collective on all others with
+// its message, even after an earlier failure that all ranks agreed on and cleared.
 static void test_abort(void **state) {
     (void)state;
     assert_int_equal(comm_agree(comm, FAIL(STATUS_INVALID, "a damaged checkpoint")), STATUS_INVALID);

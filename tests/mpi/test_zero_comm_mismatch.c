@@ -1,4 +1,4 @@
-// Ranks in different collectives: all end with one failure that names both, wherever they notice it. The
+// Ranks in different collectives: all fail with a message that names both, whichever rank notices first. The
 // number of ranks selects the kind of mismatch, because each one ends the communicator.
 #include <stdlib.h>
 #include <string.h>

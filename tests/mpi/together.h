@@ -38,13 +38,13 @@ static inline void together_check(struct comm *comm, bool good, const char *what
         together_check((comm), together_status_ == STATUS_OK, #call, __FILE__, __LINE__);                    \
     } while (0)
 
-// Rank 0 alone reports tests; the others' standard output goes nowhere, their errors stay.
+// Only rank 0 reports tests. The other ranks' standard output is discarded, their standard error is kept.
 static inline void together_quiet(const struct comm *comm) {
     if (comm->rank > 0 && !freopen("/dev/null", "w", stdout))
         print_error("rank %d: cannot redirect standard output\n", comm->rank);
 }
 
-// Runs the tests as the group "N ranks"; gives the number that failed.
+// Runs the tests as the group "N ranks". Returns the number that failed.
 static inline int together_run_group(const struct comm *comm, const struct CMUnitTest *tests, size_t n) {
     char name[64];
     together_quiet(comm);
@@ -52,8 +52,8 @@ static inline int together_run_group(const struct comm *comm, const struct CMUni
     return _cmocka_run_group_tests(name, tests, n, NULL, NULL);
 }
 
-// A whole program of such tests: opens the ranks' communicator, makes a folder that rank 0 removes at the
-// end, prepares (NULL: nothing) and runs the tests. Gives the exit code.
+// The main function of such tests: opens the communicator, creates a temporary folder, calls `prepare` on
+// rank 0 (NULL: nothing to prepare), runs the tests and removes the folder. Returns the exit code.
 #define together_main(comm, temporary, prepare, tests)                                                       \
     together_whole_main((comm), (temporary), (prepare), (tests), sizeof(tests) / sizeof *(tests))
 static inline enum status together_set_up(struct comm **comm, struct temporary *temporary,
@@ -80,9 +80,9 @@ static inline int together_whole_main(struct comm **comm, struct temporary *temp
     return failed + !removed;
 }
 
-// A whole program of tests of the collectives, which work with a device of one thread. Its first word is
-// "messages" (MPI carries what shared memory would otherwise) or "shared"; a second word has collectives run
-// inline, without overlap. Gives the exit code.
+// The main function of tests of collectives, on a device with one thread. The first argument is "messages"
+// (ranks of one machine use MPI instead of shared memory) or "shared". With a second argument, whatever it
+// is, collectives run inline, without overlap. Returns the exit code.
 #define together_collectives_main(argc, argv, comm, device, stream, tests)                                   \
     together_whole_collectives_main((argc), (argv), (comm), (device), (stream), (tests),                     \
                                     sizeof(tests) / sizeof *(tests))

@@ -270,5 +270,5 @@ int main(void) {
         cmocka_unit_test(test_bounds_hold),
         cmocka_unit_test(test_sums_need_no_order),
     };
-    return cmocka_run_group_tests_name("ref adafactor", tests, open_oracle, close_device);
+    return cmocka_run_group_tests_name("ref adafactor", tests, open_reference, close_device);
 }

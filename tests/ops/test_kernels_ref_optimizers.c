@@ -269,5 +269,5 @@ int main(void) {
         cmocka_unit_test(test_sgd),         cmocka_unit_test(test_lion),
         cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_16_bit_parameters),
     };
-    return cmocka_run_group_tests_name("ref optimizers", tests, open_oracle, close_device);
+    return cmocka_run_group_tests_name("ref optimizers", tests, open_reference, close_device);
 }

@@ -1,6 +1,5 @@
-// For tests that read damaged files: a file in memory, random numbers that repeat, the damage that any kind
-// of file may suffer, and the loop that tries many such files. Header only, like the rest of what tests
-// share.
+// For fuzz tests of file readers: a file in memory, reproducible random numbers, damage that suits any kind
+// of file, and the loop that tries many damaged files. Header only, like the rest of what tests share.
 #ifndef ZERO_TESTS_SUPPORT_DAMAGE_H
 #define ZERO_TESTS_SUPPORT_DAMAGE_H
 
@@ -30,7 +29,7 @@ static inline size_t damage_below(struct damage_random *random, size_t bound) {
     return (size_t)rng_below(random->seed, 1, random->n_drawn++, bound > 0 ? bound : 1);
 }
 
-// A character with a meaning in such files or, occasionally, any byte.
+// One of the characters that have a meaning in such files or, one time in four, any byte.
 static inline uint8_t damage_byte(struct damage_random *random, const char *meaningful, size_t n_meaningful) {
     return damage_below(random, 4) == 0 ? (uint8_t)damage_below(random, 256)
                                         : (uint8_t)meaningful[damage_below(random, n_meaningful)];

@@ -1,4 +1,4 @@
-// The device that all tests of a program work on: opened and closed around their group.
+// The device that all tests of a program use: opened before their group and closed after it.
 #ifndef ZERO_TESTS_SUPPORT_DEVICE_H
 #define ZERO_TESTS_SUPPORT_DEVICE_H
 
@@ -7,7 +7,7 @@
 static struct device *device;
 static struct stream stream;
 
-static inline int open_oracle(void **state) {
+static inline int open_reference(void **state) {
     (void)state;
     return ref_device_open(&device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
 }

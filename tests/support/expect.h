@@ -1,4 +1,4 @@
-// For tests of failures: a call must end with a certain status and a message that names certain facts.
+// For tests of failures: the status that a call must return, and the facts that its message must name.
 #ifndef ZERO_TESTS_SUPPORT_EXPECT_H
 #define ZERO_TESTS_SUPPORT_EXPECT_H
 

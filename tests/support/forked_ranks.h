@@ -1,7 +1,6 @@
-// Several ranks without MPI, for unit tests of what ranks do together: each is a process of its own (so that
-// each has its own record of failures), and they exchange through shared memory. Only control calls:
-// gather, broadcast and agree. A rank that waits for others that never come is ended by an alarm, and the
-// test fails.
+// Several ranks without MPI, for unit tests of what ranks do together. Each rank is a process, so that each
+// has its own record of failures; they communicate through shared memory. Only control collectives: gather,
+// broadcast and agree. If a rank waits in vain for the others, an alarm ends it and the test fails.
 #ifndef ZERO_TESTS_SUPPORT_FORKED_RANKS_H
 #define ZERO_TESTS_SUPPORT_FORKED_RANKS_H
 
@@ -16,9 +15,9 @@
 #include "tests/support/expect.h"
 #include "zero/comm/backend.h"
 
-#define FORKED_RANKS   32 // at most
-#define FORKED_SECONDS 60
-#define FORKED_BYTES   4096 // that a rank can gather
+#define FORKED_RANKS   32   // at most
+#define FORKED_SECONDS 60   // until the alarm
+#define FORKED_BYTES   4096 // most that a rank can contribute to a gather
 
 struct forked_result {
     enum status status;

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4), to compare with published figures. Whole messages only.
+// SHA-256 (FIPS 180-4), to compare with published digests. Whole messages only.
 #ifndef ZERO_TESTS_SUPPORT_SHA256_H
 #define ZERO_TESTS_SUPPORT_SHA256_H
 

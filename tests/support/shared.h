@@ -1,4 +1,5 @@
-// Files too large for the repository: in $ZERO_SHARED, or beside the repository. A test skips where absent.
+// Files too large for the repository: in $ZERO_SHARED, or beside the repository. A test is skipped where its
+// file is absent.
 #ifndef ZERO_TESTS_SUPPORT_SHARED_H
 #define ZERO_TESTS_SUPPORT_SHARED_H
 

@@ -29,7 +29,7 @@
             fail_msg("%s", status_message());                                                                \
     } while (0)
 
-#define WHOLE_MODEL_SEQUENCES 5 // of the generator
+#define WHOLE_MODEL_SEQUENCES 5 // that the generator decodes
 
 struct whole_model {
     struct params params;
@@ -40,26 +40,26 @@ struct whole_model {
     int param_region, master_region, grad_region, m_region,
         v_region; // master: the parameters themselves, unless they are bf16 or fp16
     void *memory[N_REGION_KINDS][N_REGION_PLACES];
-    struct arena pinned[N_REGION_KINDS]; // of memory in REGION_HOST, where the device has memory of its own
+    struct arena pinned[N_REGION_KINDS]; // host memory, if the device has memory of its own
     struct stream stream;
     struct gpt *gpt;
     struct generator *generator;
     struct unsharded unsharded;
-    struct unit_hooks hooks; // of `unsharded`
+    struct unit_hooks hooks; // those of `unsharded`
 };
 
 static inline void *whole_data(const struct whole_model *model, int region) {
     return region_data(&model->table, region);
 }
 
-// For a test's own hooks, which modify what the model's hooks return.
+// For a test's own hooks: calls the model's hook, whose result the test then modifies.
 static inline enum status whole_acquire(struct whole_model *model, struct stream *stream, int unit,
                                         enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
     return model->hooks.params_acquire(model->hooks.context, stream, unit, pass, next, view);
 }
 
-// Whether this compute type has separate fp32 master weights.
-static inline bool is_narrow(enum dtype type) {
+// Returns whether training in this compute dtype keeps separate fp32 master weights.
+static inline bool has_master_weights(enum dtype type) {
     return type == DTYPE_BF16 || type == DTYPE_F16;
 }
 
@@ -122,7 +122,8 @@ static inline void whole_memory_new(struct whole_model *model, enum region_kind 
         region_table_bind(&model->table, kind, place, *memory);
 }
 
-// Adds the regions, allocates and binds them. positions > 0: with a generator of that context length.
+// Adds the regions, allocates and binds them. positions > 0: also creates a generator with that context
+// length.
 static inline void whole_model_init(struct whole_model *model, const struct gpt_config *config,
                                     struct device *device, const struct gpt_options *options, int positions) {
     *model = (struct whole_model){.device = device, .options = *options};
@@ -135,7 +136,7 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     region_table_init(table);
     assert_ok(region_add(table, REGION_PARAMS, place, options->type, n, &model->param_region, "params"));
     model->master_region = model->param_region;
-    if (is_narrow(options->type))
+    if (has_master_weights(options->type))
         assert_ok(region_add(table, REGION_MASTER, place, DTYPE_F32, n, &model->master_region, "master"));
     assert_ok(region_add(table, REGION_GRADS, place, model->state, n, &model->grad_region, "grads"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->m_region, "m"));
@@ -172,10 +173,10 @@ static inline void whole_model_free(struct whole_model *model) {
     params_free(&model->params);
 }
 
-// Sets a unit's master weights to fp32 values, and its parameters to them in the compute type.
+// Sets a unit's master weights to `values`, and its parameters to the same in the compute dtype.
 static inline void whole_model_set_unit(struct whole_model *model, int unit, const float *values) {
     const struct param_unit *u = &model->params.units[unit];
-    enum dtype type = model->options.type, master = is_narrow(type) ? DTYPE_F32 : type;
+    enum dtype type = model->options.type, master = has_master_weights(type) ? DTYPE_F32 : type;
     double *converted = malloc(u->elements * sizeof *converted);
     assert_non_null(converted);
     const struct {
@@ -239,8 +240,8 @@ static inline void random_tokens(int32_t *tokens, int n, int vocab_size, uint32_
         tokens[i] = (int32_t)rng_below(7, stream, (uint64_t)i, (uint64_t)vocab_size);
 }
 
-// Perturbs the initial weights: norms of 1 and biases of 0 hide errors of gradients.
-static inline void whole_model_liven(struct whole_model *model) {
+// Adds noise to the initial weights, because norm weights of 1 and biases of 0 hide wrong gradients.
+static inline void whole_model_perturb(struct whole_model *model) {
     float *values = malloc(model->params.n_elements * sizeof *values);
     assert_non_null(values);
     for (int unit = 0; unit < model->params.n_units; unit++) {
@@ -260,7 +261,7 @@ struct step_result {
     size_t bytes;
 };
 
-// One training pass over fixed tokens, from poisoned buffers.
+// One forward and backward pass over fixed tokens, with buffers poisoned before.
 static inline struct step_result whole_model_step(struct whole_model *model, const struct unit_hooks *hooks) {
     int32_t tokens[64], targets[64];
     int n = model->options.B * model->options.T;
@@ -295,16 +296,17 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
     for (int i = 0; i < model->params.n_params; i++) {
         const struct param *param = &model->params.params[i];
         size_t at = param_position(&model->params, i);
-        bool narrow = is_narrow(model->options.type);
+        bool has_master = has_master_weights(model->options.type);
         struct optimizer_state state = {.master = (char *)whole_data(model, model->master_region) + at * size,
                                         .m = (char *)whole_data(model, model->m_region) + at * size,
                                         .v = (char *)whole_data(model, model->v_region) + at * size};
         struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
                                            .from = state,
                                            .to = state,
-                                           .param = narrow ? (char *)whole_data(model, model->param_region) +
-                                                                 at * dtype_size(model->options.type)
-                                                           : NULL,
+                                           .param = has_master
+                                                        ? (char *)whole_data(model, model->param_region) +
+                                                              at * dtype_size(model->options.type)
+                                                        : NULL,
                                            .grad = (char *)whole_data(model, model->grad_region) + at * size,
                                            .n = param->elements,
                                            .first = at,
@@ -321,7 +323,7 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
     assert_ok(model->device->synchronize(&model->stream));
 }
 
-// "ref", "cuda", or an instruction set of the CPU backend; skips the test where the machine lacks it.
+// "ref", "cuda", or an instruction set of the CPU backend; skips the test if this machine lacks it.
 static inline struct device *device_for_test(const char *name) {
     struct device *device = NULL;
     enum status status = strcmp(name, "ref") == 0    ? ref_device_open(&device)

@@ -47,7 +47,7 @@ static struct trace trace_with(struct device *device, const struct gpt_config *c
     struct whole_model model;
     struct trace trace;
     whole_model_init(&model, config, device, options, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     trace.first = whole_model_step(&model, &model.hooks);
     evaluate(&model, &trace.evaluated);
     trace.second = whole_model_step(&model, &model.hooks);
@@ -138,7 +138,7 @@ static int waits_of_a_pass(struct device *device, bool offload) {
     double sum;
     int32_t tokens[32] = {0};
     whole_model_init(&model, &deep_config, device, &options, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     wait_for = device->synchronize;
     device->synchronize = count_wait;
     n_waits = 0;

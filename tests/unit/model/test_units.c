@@ -104,7 +104,7 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
     whole_model_init(
         &model, &small_config, device,
         &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     lender_init(&lender, &model);
     struct unit_hooks hooks = {
         .context = &lender, .params_acquire = lend, .params_release = take_back, .grads_ready = take_grads};
@@ -218,7 +218,7 @@ static void check_lending_by_group(struct device *device, enum dtype type, enum 
     whole_model_init(
         &model, &small_config, device,
         &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     size_t size = dtype_size(model.state);
     struct group_lender lender = {.model = &model, .ready = calloc(model.params.n_elements, size)};
     assert_non_null(lender.ready);
@@ -278,7 +278,7 @@ static void test_gradients_with_beta_zero(void **state) {
         whole_model_init(&model, &small_config, device,
                          &(struct gpt_options){.type = (enum dtype)type, .B = 2, .T = 7, .training = true},
                          0);
-        whole_model_liven(&model);
+        whole_model_perturb(&model);
         struct unit_hooks hooks = {.context = &model,
                                    .params_acquire = lend_beta_zero,
                                    .params_release = model.hooks.params_release,
@@ -301,7 +301,7 @@ static void test_gradients_with_beta_zero(void **state) {
 static struct step_result step_with(struct device *device, const struct gpt_options *options) {
     struct whole_model model;
     whole_model_init(&model, &small_config, device, options, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     struct step_result result = whole_model_step(&model, &model.hooks);
     whole_model_free(&model);
     return result;
@@ -378,7 +378,7 @@ static void test_evaluation_agrees_with_training(void **state) {
         random_tokens(targets, 14, small_config.vocab_size, 2);
         whole_model_init(&model, &small_config, device,
                          &(struct gpt_options){.type = DTYPE_F32, .B = 2, .T = 7, .training = training}, 0);
-        whole_model_liven(&model);
+        whole_model_perturb(&model);
         assert_ok(
             gpt_evaluate(model.gpt, &model.stream, &model.hooks, tokens, targets, &sums[training], losses));
         double sum = 0;
@@ -479,7 +479,7 @@ static void test_gradient_by_finite_differences(void **state) {
     random_tokens(targets, 8, small_config.vocab_size, 2);
     whole_model_init(&model, &small_config, device,
                      &(struct gpt_options){.type = DTYPE_F64, .B = 2, .T = 4, .training = true}, 0);
-    whole_model_liven(&model);
+    whole_model_perturb(&model);
     whole_model_zero_grads(&model);
     double sum, worst = 0;
     assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 0.125f, &sum));

@@ -17,7 +17,7 @@
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 
-struct rig {
+struct fit_fixture {
     struct config config;
     struct params params;
     struct device *device;
@@ -25,50 +25,51 @@ struct rig {
 };
 
 // For a planned GPU or the CPU. options: further sections of the config.
-static void rig_init(struct rig *rig, bool gpu, int world, const char *options) {
+static void fixture_init(struct fit_fixture *fixture, bool gpu, int world, const char *options) {
     char json[1024];
     snprintf(json, sizeof json,
              "{\"model\": {\"n_layer\": 4, \"n_head\": 2, \"n_embd\": 256, \"vocab_size\": 1000, "
              "\"n_positions\": 128}, "
              "\"precision\": {\"compute\": \"bf16\"}%s%s}",
              *options ? ", " : "", options);
-    memset(rig, 0, sizeof *rig);
-    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
-    EXPECT_OK(config_resolve(&rig->config, world));
-    const struct gpt_config sizes = model_sizes(&rig->config);
-    EXPECT_OK(params_init(&rig->params, &sizes));
-    EXPECT_OK(gpu ? cuda_device_plan(&rig->device) : device_open("cpu", 2, 0, &rig->device));
-    rig->request = (struct fit_request){.plan = {.config = &rig->config,
-                                                 .params = &rig->params,
-                                                 .type = DTYPE_BF16,
-                                                 .device = rig->device,
-                                                 .world = world,
-                                                 .local_world = world},
-                                        .given = &rig->config,
-                                        .machine = {.device = UINT64_MAX, .host = UINT64_MAX}};
+    memset(fixture, 0, sizeof *fixture);
+    EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
+    EXPECT_OK(config_resolve(&fixture->config, world));
+    const struct gpt_config sizes = model_sizes(&fixture->config);
+    EXPECT_OK(params_init(&fixture->params, &sizes));
+    EXPECT_OK(gpu ? cuda_device_plan(&fixture->device) : device_open("cpu", 2, 0, &fixture->device));
+    fixture->request = (struct fit_request){.plan = {.config = &fixture->config,
+                                                     .params = &fixture->params,
+                                                     .type = DTYPE_BF16,
+                                                     .device = fixture->device,
+                                                     .world = world,
+                                                     .local_world = world},
+                                            .given = &fixture->config,
+                                            .machine = {.device = UINT64_MAX, .host = UINT64_MAX}};
 }
 
-static void rig_free(struct rig *rig) {
-    device_close(rig->device);
-    params_free(&rig->params);
-    config_free(&rig->config);
+static void fixture_free(struct fit_fixture *fixture) {
+    device_close(fixture->device);
+    params_free(&fixture->params);
+    config_free(&fixture->config);
 }
 
 // Memory of the rank that needs most, with the overrides parsed as on a command line.
-static void plan_with(const struct rig *rig, const char *overrides, size_t taken[N_REGION_PLACES]) {
+static void plan_with(const struct fit_fixture *fixture, const char *overrides,
+                      size_t taken[N_REGION_PLACES]) {
     struct config config;
     struct text json = {0};
     char words[512], path[] = "/tmp/zero-fit-XXXXXX", *list[32], *state = NULL;
-    int n = 0, world = rig->request.plan.world, file = mkstemp(path);
+    int n = 0, world = fixture->request.plan.world, file = mkstemp(path);
     assert_true(file >= 0);
-    config_print(&rig->config, &json);
+    config_print(&fixture->config, &json);
     EXPECT_OK(file_write_all(path, json.data, json.length));
     snprintf(words, sizeof words, "%s", overrides);
     for (char *word = strtok_r(words, " ", &state); word; word = strtok_r(NULL, " ", &state))
         list[n++] = word;
     EXPECT_OK(config_read(&config, path, n, list));
     EXPECT_OK(config_resolve(&config, world));
-    struct engine_options request = rig->request.plan;
+    struct engine_options request = fixture->request.plan;
     request.config = &config;
     memset(taken, 0, N_REGION_PLACES * sizeof *taken);
     for (request.rank = 0; request.rank < world; request.rank++) {
@@ -83,9 +84,9 @@ static void plan_with(const struct rig *rig, const char *overrides, size_t taken
     close(file);
 }
 
-static void expect_as_planned(const struct rig *rig, const struct fit_proposal *proposal) {
+static void expect_as_planned(const struct fit_fixture *fixture, const struct fit_proposal *proposal) {
     size_t taken[N_REGION_PLACES];
-    plan_with(rig, proposal->overrides, taken);
+    plan_with(fixture, proposal->overrides, taken);
     for (int place = 0; place < N_REGION_PLACES; place++)
         if (taken[place] != proposal->taken[place])
             fail_msg("\"%s\" takes %zu, but %zu was said", proposal->overrides, taken[place],
@@ -93,30 +94,31 @@ static void expect_as_planned(const struct rig *rig, const struct fit_proposal *
 }
 
 // Lowers the memory step by step to a byte below the last proposal, until nothing fits.
-static int walk_down(struct rig *rig, enum region_place place) {
-    uint64_t *limit = place == REGION_DEVICE ? &rig->request.machine.device : &rig->request.machine.host;
+static int walk_down(struct fit_fixture *fixture, enum region_place place) {
+    uint64_t *limit =
+        place == REGION_DEVICE ? &fixture->request.machine.device : &fixture->request.machine.host;
     double fastest_s = 0;
     for (int n = 0;; n++) {
         struct fit fit;
-        EXPECT_OK(fit_search(&rig->request, &fit));
+        EXPECT_OK(fit_search(&fixture->request, &fit));
         if (fit.n_proposals == 0)
             return n;
         const struct fit_proposal *first = &fit.proposals[0];
         uint64_t needed = first->taken[place];
         if (place == REGION_HOST)
-            needed *= (uint64_t)rig->request.plan.local_world;
+            needed *= (uint64_t)fixture->request.plan.local_world;
         assert_true(needed <= *limit);
         assert_true(first->step_s >= fastest_s); // less memory is never faster
         fastest_s = first->step_s;
         for (int i = 0; i < fit.n_proposals; i++) {
-            expect_as_planned(rig, &fit.proposals[i]);
+            expect_as_planned(fixture, &fit.proposals[i]);
             assert_true(i == 0 || (fit.proposals[i].taken[place] < fit.proposals[i - 1].taken[place] &&
                                    fit.proposals[i].step_s >= fit.proposals[i - 1].step_s));
         }
         *limit = needed; // exactly enough is enough
         char *overrides = strdup(first->overrides);
         fit_free(&fit);
-        EXPECT_OK(fit_search(&rig->request, &fit));
+        EXPECT_OK(fit_search(&fixture->request, &fit));
         assert_string_equal(fit.proposals[0].overrides, overrides);
         free(overrides);
         fit_free(&fit);
@@ -130,73 +132,73 @@ static void test_every_limit(void **state) {
     (void)state;
     for (int world = 1; world <= 3; world++)
         for (int gpu = 0; gpu <= 1; gpu++) {
-            struct rig rig;
-            rig_init(&rig, gpu, world, batch);
-            int n = walk_down(&rig, gpu ? REGION_DEVICE : REGION_HOST);
+            struct fit_fixture fixture;
+            fixture_init(&fixture, gpu, world, batch);
+            int n = walk_down(&fixture, gpu ? REGION_DEVICE : REGION_HOST);
             if (n < 4)
                 fail_msg("%d ranks, gpu %d: only %d proposals", world, gpu, n);
-            rig_free(&rig);
+            fixture_free(&fixture);
         }
 }
 
 // With samples, rank 0 needs most, except in stage 3.
 static void test_samples(void **state) {
     (void)state;
-    struct rig rig;
-    rig_init(
-        &rig, true, 2,
+    struct fit_fixture fixture;
+    fixture_init(
+        &fixture, true, 2,
         "\"data\": {\"tokenizer\": \"bytes\"}, \"train\": {\"micro_batch_size\": 2, \"sample_every\": 5}");
-    assert_true(walk_down(&rig, REGION_DEVICE) > 3);
-    rig_free(&rig);
+    assert_true(walk_down(&fixture, REGION_DEVICE) > 3);
+    fixture_free(&fixture);
 }
 
 // With unlimited memory nothing is offloaded, and a config that is already fastest is not changed.
 static void test_plenty(void **state) {
     (void)state;
-    struct rig rig;
+    struct fit_fixture fixture;
     struct fit fit;
-    rig_init(&rig, true, 2, batch);
-    EXPECT_OK(fit_search(&rig.request, &fit));
+    fixture_init(&fixture, true, 2, batch);
+    EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_string_equal(fit.proposals[0].overrides, "zero_optimization.stage=1"); // updates half as much
     assert_true(fit.proposals[0].same_bits);
     fit_free(&fit);
-    rig_free(&rig);
-    rig_init(
-        &rig, true, 1,
+    fixture_free(&fixture);
+    fixture_init(
+        &fixture, true, 1,
         "\"recompute\": \"block\", \"offload_activations\": \"cpu\", \"zero_optimization\": {\"stage\": 3, "
         "\"offload_optimizer\": {\"device\": \"cpu\", \"speculative\": true}, \"offload_param\": "
         "{\"device\": "
         "\"cpu\"}}");
-    EXPECT_OK(fit_search(&rig.request, &fit));
+    EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_string_equal(fit.proposals[0].overrides, "recompute=elementwise offload_activations=none "
                                                     "zero_optimization.offload_optimizer.device=none "
                                                     "zero_optimization.offload_optimizer.speculative=false "
                                                     "zero_optimization.offload_param.device=none");
     fit_free(&fit);
-    rig_free(&rig);
-    rig_init(&rig, false, 1, batch);
-    EXPECT_OK(fit_search(&rig.request, &fit));
+    fixture_free(&fixture);
+    fixture_init(&fixture, false, 1, batch);
+    EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_string_equal(fit.proposals[0].overrides, "");
     fit_free(&fit);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // The offload ratio is the smallest that fits.
 static void test_smallest_ratio(void **state) {
     (void)state;
-    struct rig rig;
+    struct fit_fixture fixture;
     struct fit fit;
     size_t taken[N_REGION_PLACES];
-    rig_init(&rig, true, 1, "\"train\": {\"micro_batch_size\": 1}");
+    fixture_init(&fixture, true, 1, "\"train\": {\"micro_batch_size\": 1}");
     for (int part = 1; part <= 16; part++) { // above, other settings are faster
         char words[200];
         snprintf(
             words, sizeof words,
             "zero_optimization.offload_optimizer.device=cpu zero_optimization.offload_optimizer.ratio=%.2f",
             part / 20.0);
-        plan_with(&rig, words, taken);
-        rig.request.machine.device = taken[REGION_DEVICE];
-        EXPECT_OK(fit_search(&rig.request, &fit));
+        plan_with(&fixture, words, taken);
+        fixture.request.machine.device = taken[REGION_DEVICE];
+        EXPECT_OK(fit_search(&fixture.request, &fit));
         const char *overrides = fit.proposals[0].overrides,
                    *ratio = strstr(overrides, "offload_optimizer.ratio=");
         bool alone = !strstr(overrides, "recompute") && !strstr(overrides, "stage=");
@@ -204,87 +206,87 @@ static void test_smallest_ratio(void **state) {
             fail_msg("expected ratio %g alone, and proposed is \"%s\"", part / 20.0, overrides);
         fit_free(&fit);
     }
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 static void test_host_memory_counts(void **state) {
     (void)state;
-    struct rig rig;
+    struct fit_fixture fixture;
     struct fit fit;
     size_t taken[N_REGION_PLACES];
-    rig_init(&rig, true, 2, "\"train\": {\"micro_batch_size\": 1}");
-    plan_with(&rig,
+    fixture_init(&fixture, true, 2, "\"train\": {\"micro_batch_size\": 1}");
+    plan_with(&fixture,
               "zero_optimization.stage=3 recompute=block zero_optimization.offload_optimizer.device=cpu",
               taken);
-    rig.request.machine =
+    fixture.request.machine =
         (struct fit_machine){.device = taken[REGION_DEVICE], .host = 2 * taken[REGION_HOST]};
-    EXPECT_OK(fit_search(&rig.request, &fit));
+    EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_true(fit.n_proposals > 0);
     fit_free(&fit);
-    rig.request.machine.host = 1 << 20;
-    EXPECT_OK(fit_search(&rig.request, &fit));
+    fixture.request.machine.host = 1 << 20;
+    EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_int_equal(fit.n_proposals, 0);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // If nothing fits: the largest preset that does.
 static void test_preset(void **state) {
     (void)state;
     struct config config;
-    struct rig rig;
+    struct fit_fixture fixture;
     const char *path;
     struct fit_proposal proposal;
-    rig_init(&rig, true, 1, "");
+    fixture_init(&fixture, true, 1, "");
     EXPECT_OK(config_read(&config, "configs/gpt3-2.7b.json", 0, NULL));
     EXPECT_OK(config_resolve(&config, 1));
     const struct gpt_config sizes = model_sizes(&config);
-    params_free(&rig.params);
-    EXPECT_OK(params_init(&rig.params, &sizes));
-    rig.request.plan.config = rig.request.given = &config;
-    rig.request.machine = (struct fit_machine){.device = (uint64_t)2 << 30, .host = (uint64_t)8 << 30};
-    EXPECT_OK(fit_preset(&rig.request, &path, &proposal));
+    params_free(&fixture.params);
+    EXPECT_OK(params_init(&fixture.params, &sizes));
+    fixture.request.plan.config = fixture.request.given = &config;
+    fixture.request.machine = (struct fit_machine){.device = (uint64_t)2 << 30, .host = (uint64_t)8 << 30};
+    EXPECT_OK(fit_preset(&fixture.request, &path, &proposal));
     assert_string_equal(path, "configs/gpt3-medium.json");
     assert_non_null(strstr(proposal.overrides, "train.train_batch_size=512")); // as many tokens
-    assert_true(proposal.taken[REGION_DEVICE] <= rig.request.machine.device);
+    assert_true(proposal.taken[REGION_DEVICE] <= fixture.request.machine.device);
     fit_proposal_free(&proposal);
-    rig.request.machine.device = (uint64_t)1 << 20;
-    EXPECT_OK(fit_preset(&rig.request, &path, &proposal));
+    fixture.request.machine.device = (uint64_t)1 << 20;
+    EXPECT_OK(fit_preset(&fixture.request, &path, &proposal));
     assert_null(path);
     config_free(&config);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // A narrower optimizer state is named only if nothing else fits.
 static void test_narrow_state(void **state) {
     (void)state;
-    struct rig rig;
+    struct fit_fixture fixture;
     const char *name;
     struct fit_proposal proposal;
-    rig_init(&rig, false, 1, "\"train\": {\"micro_batch_size\": 1}");
-    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    fixture_init(&fixture, false, 1, "\"train\": {\"micro_batch_size\": 1}");
+    EXPECT_OK(fit_narrow_state(&fixture.request, &name, &proposal));
     assert_string_equal(name, "bf16");
     fit_proposal_free(&proposal);
     size_t taken[N_REGION_PLACES];
-    plan_with(&rig, "optimizer.state_dtype=int8 recompute=block", taken);
-    rig.request.machine.host = taken[REGION_HOST];
-    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    plan_with(&fixture, "optimizer.state_dtype=int8 recompute=block", taken);
+    fixture.request.machine.host = taken[REGION_HOST];
+    EXPECT_OK(fit_narrow_state(&fixture.request, &name, &proposal));
     assert_string_equal(name, "int8");
     assert_non_null(strstr(proposal.overrides, "optimizer.state_dtype=int8"));
     fit_proposal_free(&proposal);
-    rig.request.machine.host = 1000;
-    EXPECT_OK(fit_narrow_state(&rig.request, &name, &proposal));
+    fixture.request.machine.host = 1000;
+    EXPECT_OK(fit_narrow_state(&fixture.request, &name, &proposal));
     assert_null(name);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // An error of the config itself is reported, whatever fits.
 static void test_bad_config(void **state) {
     (void)state;
-    struct rig rig;
+    struct fit_fixture fixture;
     struct fit fit;
-    rig_init(&rig, true, 2, "\"zero_optimization\": {\"reduce_bucket_size\": 1}");
-    EXPECT_FAILURE(STATUS_INVALID, fit_search(&rig.request, &fit), "reduce_bucket_size");
-    rig_free(&rig);
+    fixture_init(&fixture, true, 2, "\"zero_optimization\": {\"reduce_bucket_size\": 1}");
+    EXPECT_FAILURE(STATUS_INVALID, fit_search(&fixture.request, &fit), "reduce_bucket_size");
+    fixture_free(&fixture);
 }
 
 // The device of a planned GPU answers workspace sizes and refuses everything else.

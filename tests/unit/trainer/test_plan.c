@@ -21,37 +21,38 @@
     "\"data\": {\"tokenizer\": \"bytes\"}, "
 #define N_MICRO 3
 
-struct rig {
+struct plan_fixture {
     struct config config;
     struct params params;
     struct device *device;
 };
 
 // options: further sections of the config.
-static void rig_init(struct rig *rig, int world, const char *train, const char *zero) {
+static void fixture_init(struct plan_fixture *fixture, int world, const char *train, const char *zero) {
     char json[1024];
     snprintf(json, sizeof json,
              "{" ODD_MODEL "\"train\": {\"micro_batch_size\": 1, \"gradient_accumulation_steps\": %d%s}, "
              "\"zero_optimization\": {%s}}",
              N_MICRO, train, zero);
-    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
-    EXPECT_OK(config_resolve(&rig->config, world));
-    const struct gpt_config sizes = model_sizes(&rig->config);
-    EXPECT_OK(params_init(&rig->params, &sizes));
-    EXPECT_OK(device_open("cpu", 2, 0, &rig->device));
+    EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
+    EXPECT_OK(config_resolve(&fixture->config, world));
+    const struct gpt_config sizes = model_sizes(&fixture->config);
+    EXPECT_OK(params_init(&fixture->params, &sizes));
+    EXPECT_OK(device_open("cpu", 2, 0, &fixture->device));
 }
 
-static void rig_free(struct rig *rig) {
-    device_close(rig->device);
-    params_free(&rig->params);
-    config_free(&rig->config);
+static void fixture_free(struct plan_fixture *fixture) {
+    device_close(fixture->device);
+    params_free(&fixture->params);
+    config_free(&fixture->config);
 }
 
-static struct engine_options request_of(const struct rig *rig, enum dtype type, int rank, int world) {
-    return (struct engine_options){.config = &rig->config,
-                                   .params = &rig->params,
+static struct engine_options request_of(const struct plan_fixture *fixture, enum dtype type, int rank,
+                                        int world) {
+    return (struct engine_options){.config = &fixture->config,
+                                   .params = &fixture->params,
                                    .type = type,
-                                   .device = rig->device,
+                                   .device = fixture->device,
                                    .rank = rank,
                                    .world = world,
                                    .local_world = world};
@@ -60,19 +61,21 @@ static struct engine_options request_of(const struct rig *rig, enum dtype type, 
 // ---- memory
 
 // Elements of tensors that stay whole in stage 3, each padded as in a unit.
-static size_t persistent_elements(const struct rig *rig) {
-    size_t n = 0, threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
-    for (int i = 0; i < rig->params.n_params; i++)
-        if (rig->params.params[i].elements < threshold)
-            n += (rig->params.params[i].elements + 127) / 128 * 128;
+static size_t persistent_elements(const struct plan_fixture *fixture) {
+    size_t n = 0, threshold = (size_t)fixture->config.zero_optimization.stage3_param_persistence_threshold;
+    for (int i = 0; i < fixture->params.n_params; i++)
+        if (fixture->params.params[i].elements < threshold)
+            n += (fixture->params.params[i].elements + 127) / 128 * 128;
     return n;
 }
 
-static void check_states(const struct rig *rig, enum dtype type, size_t owned, const struct plan *plan) {
-    int stage = (int)rig->config.zero_optimization.stage;
-    bool every = rig->config.zero_optimization.reduce_every_micro_batch;
-    size_t P = rig->params.n_elements, size = dtype_size(type), total = 0;
-    assert_int_equal(plan->bytes[REGION_PARAMS], size * (stage < 3 ? P : owned + persistent_elements(rig)));
+static void check_states(const struct plan_fixture *fixture, enum dtype type, size_t owned,
+                         const struct plan *plan) {
+    int stage = (int)fixture->config.zero_optimization.stage;
+    bool every = fixture->config.zero_optimization.reduce_every_micro_batch;
+    size_t P = fixture->params.n_elements, size = dtype_size(type), total = 0;
+    assert_int_equal(plan->bytes[REGION_PARAMS],
+                     size * (stage < 3 ? P : owned + persistent_elements(fixture)));
     assert_int_equal(plan->bytes[REGION_GRADS],
                      4 * (stage < 2 ? P : 0) + 4 * (stage >= 2 || every ? owned : 0));
     assert_int_equal(plan->bytes[REGION_MASTER], type == DTYPE_F32 ? 0 : 4 * (stage == 0 ? P : owned));
@@ -82,17 +85,17 @@ static void check_states(const struct rig *rig, enum dtype type, size_t owned, c
     assert_int_equal(plan->total, total);
 }
 
-static void check_ranks(struct rig *rig, int world) {
+static void check_ranks(struct plan_fixture *fixture, int world) {
     struct partition partition;
-    EXPECT_OK(partition_init(&partition, &rig->params, stage_partition(&rig->config), world));
+    EXPECT_OK(partition_init(&partition, &fixture->params, stage_partition(&fixture->config), world));
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int rank = 0; rank < world; rank++)
             for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
                 struct plan plan;
-                struct engine_options request = request_of(rig, (enum dtype)type, rank, world);
-                rig->config.zero_optimization.stage = stage;
+                struct engine_options request = request_of(fixture, (enum dtype)type, rank, world);
+                fixture->config.zero_optimization.stage = stage;
                 EXPECT_OK(plan_make(&request, &plan));
-                check_states(rig, (enum dtype)type, partition.rank_elements[rank], &plan);
+                check_states(fixture, (enum dtype)type, partition.rank_elements[rank], &plan);
             }
     partition_free(&partition);
 }
@@ -107,12 +110,12 @@ static void test_states(void **state) {
     for (int world = 1; world <= 5; world++)
         for (size_t i = 0; i < N_PARTITIONS; i++)
             for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
-                struct rig rig;
+                struct plan_fixture fixture;
                 char zero[128];
                 snprintf(zero, sizeof zero, "\"partition\": \"%s\"%s", partitions[i], others[k]);
-                rig_init(&rig, world, "", zero);
-                check_ranks(&rig, world);
-                rig_free(&rig);
+                fixture_init(&fixture, world, "", zero);
+                check_ranks(&fixture, world);
+                fixture_free(&fixture);
             }
 }
 
@@ -120,11 +123,11 @@ static void test_states(void **state) {
 
 // Communication volume of all ranks together: P (N - 1) elements for each reduce-scatter or all-gather of all
 // P.
-static void sum_volume(struct rig *rig, enum dtype type, int world, struct comm_volume *sum) {
+static void sum_volume(struct plan_fixture *fixture, enum dtype type, int world, struct comm_volume *sum) {
     *sum = (struct comm_volume){0};
     for (int rank = 0; rank < world; rank++) {
         struct plan plan;
-        struct engine_options request = request_of(rig, type, rank, world);
+        struct engine_options request = request_of(fixture, type, rank, world);
         EXPECT_OK(plan_make(&request, &plan));
         for (int i = 0; i < N_COMM_OPERATIONS; i++) {
             sum->bytes[i] += plan.volume.bytes[i];
@@ -135,12 +138,12 @@ static void sum_volume(struct rig *rig, enum dtype type, int world, struct comm_
 
 // Elements that stage 3 gathers per micro-batch, once for each use of a tensor, and those gathered once per
 // step.
-static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persistent) {
-    size_t threshold = (size_t)rig->config.zero_optimization.stage3_param_persistence_threshold;
+static void count_gathers(const struct plan_fixture *fixture, size_t *fetched, size_t *persistent) {
+    size_t threshold = (size_t)fixture->config.zero_optimization.stage3_param_persistence_threshold;
     *fetched = *persistent = 0;
-    for (int i = 0; i < rig->params.n_params; i++) {
-        const struct param *param = &rig->params.params[i];
-        bool final = param->unit == rig->params.n_units - 1; // its forward and backward are one
+    for (int i = 0; i < fixture->params.n_params; i++) {
+        const struct param *param = &fixture->params.params[i];
+        bool final = param->unit == fixture->params.n_units - 1; // its forward and backward are one
         if (param->elements < threshold)
             *persistent += param->elements;
         else
@@ -148,13 +151,13 @@ static void count_gathers(const struct rig *rig, size_t *fetched, size_t *persis
     }
 }
 
-static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
+static void check_wire(struct plan_fixture *fixture, enum dtype type, int stage, int world) {
     struct comm_volume sum;
-    rig->config.zero_optimization.stage = stage;
-    sum_volume(rig, type, world, &sum);
-    size_t P = rig->params.n_elements, size = dtype_size(type), others = (size_t)world - 1;
+    fixture->config.zero_optimization.stage = stage;
+    sum_volume(fixture, type, world, &sum);
+    size_t P = fixture->params.n_elements, size = dtype_size(type), others = (size_t)world - 1;
     size_t micro = stage >= 2 ? N_MICRO : 1, fetched, persistent;
-    count_gathers(rig, &fetched, &persistent);
+    count_gathers(fixture, &fetched, &persistent);
     assert_int_equal(sum.bytes[COMM_REDUCE_SCATTER], micro * 4 * P * others);
     assert_int_equal(sum.bytes[COMM_ALL_GATHER], stage == 0 ? 4 * P * others
                                                  : stage <= 2
@@ -165,7 +168,7 @@ static void check_wire(struct rig *rig, enum dtype type, int stage, int world) {
     else if (stage < 2)
         assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], 1); // the bucket holds all
     else
-        assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], N_MICRO * rig->params.n_units);
+        assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], N_MICRO * fixture->params.n_units);
     assert_int_equal(sum.bytes[COMM_BROADCAST] + sum.bytes[COMM_CONTROL], 0);
     assert_int_equal(sum.bytes[COMM_ALL_REDUCE] + sum.calls[COMM_ALL_REDUCE], 0); // Adafactor's alone
 }
@@ -176,16 +179,16 @@ static void test_wire(void **state) {
     for (int world = 1; world <= 5; world++)
         for (size_t i = 0; i < N_PARTITIONS; i++)
             for (size_t k = 0; k < sizeof thresholds / sizeof *thresholds; k++) {
-                struct rig rig;
+                struct plan_fixture fixture;
                 char zero[128];
                 snprintf(zero, sizeof zero,
                          "\"partition\": \"%s\", \"stage3_param_persistence_threshold\": %d", partitions[i],
                          thresholds[k]);
-                rig_init(&rig, world, "", zero);
+                fixture_init(&fixture, world, "", zero);
                 for (int stage = 0; stage < N_STAGES; stage++)
                     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-                        check_wire(&rig, (enum dtype)type, stage, world);
-                rig_free(&rig);
+                        check_wire(&fixture, (enum dtype)type, stage, world);
+                fixture_free(&fixture);
             }
 }
 
@@ -195,16 +198,16 @@ static void test_adafactor(void **state) {
     (void)state;
     for (int world = 1; world <= 5; world++)
         for (int stage = 0; stage <= 3; stage++) {
-            struct rig rig;
+            struct plan_fixture fixture;
             struct comm_volume sum, adamw;
             uint64_t n = 0, others = (uint64_t)world - 1;
-            rig_init(&rig, world, "", "\"partition\": \"tensor\"");
-            rig.config.zero_optimization.stage = stage;
-            sum_volume(&rig, DTYPE_BF16, world, &adamw);
-            rig.config.optimizer.type = CONFIG_OPTIMIZER_ADAFACTOR;
-            sum_volume(&rig, DTYPE_BF16, world, &sum);
-            for (int i = 0; i < rig.params.n_params; i++) {
-                const struct param *param = &rig.params.params[i];
+            fixture_init(&fixture, world, "", "\"partition\": \"tensor\"");
+            fixture.config.zero_optimization.stage = stage;
+            sum_volume(&fixture, DTYPE_BF16, world, &adamw);
+            fixture.config.optimizer.type = CONFIG_OPTIMIZER_ADAFACTOR;
+            sum_volume(&fixture, DTYPE_BF16, world, &sum);
+            for (int i = 0; i < fixture.params.n_params; i++) {
+                const struct param *param = &fixture.params.params[i];
                 n += 4 + 2 * (uint64_t)(param->shape[0] + (param->n_dims > 1 ? param->shape[1] : 0));
             }
             bool shared = stage > 0 && world > 1;
@@ -212,37 +215,37 @@ static void test_adafactor(void **state) {
             assert_int_equal(sum.calls[COMM_ALL_REDUCE], shared ? 2 : 0);
             assert_int_equal(sum.bytes[COMM_REDUCE_SCATTER], adamw.bytes[COMM_REDUCE_SCATTER]);
             assert_int_equal(sum.bytes[COMM_ALL_GATHER], adamw.bytes[COMM_ALL_GATHER]);
-            rig_free(&rig);
+            fixture_free(&fixture);
         }
 }
 
 // With a communication dtype of bf16 or fp16, gradients take half the bytes.
 static void test_narrow_gradients(void **state) {
     (void)state;
-    struct rig rig;
+    struct plan_fixture fixture;
     struct comm_volume wide, narrow;
-    rig_init(&rig, 4, "", "");
-    sum_volume(&rig, DTYPE_F32, 4, &wide);
+    fixture_init(&fixture, 4, "", "");
+    sum_volume(&fixture, DTYPE_F32, 4, &wide);
     static const enum config_communication_dtype types[] = {CONFIG_COMMUNICATION_DTYPE_BF16,
                                                             CONFIG_COMMUNICATION_DTYPE_FP16};
     for (int i = 0; i < 2; i++) {
-        rig.config.top.communication_data_type = types[i];
-        sum_volume(&rig, DTYPE_F32, 4, &narrow);
+        fixture.config.top.communication_data_type = types[i];
+        sum_volume(&fixture, DTYPE_F32, 4, &narrow);
         assert_int_equal(wide.bytes[COMM_REDUCE_SCATTER], 2 * narrow.bytes[COMM_REDUCE_SCATTER]);
     }
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // ---- plan_stages
 
-static void check_stages(struct rig *rig, enum dtype type, int world) {
+static void check_stages(struct plan_fixture *fixture, enum dtype type, int world) {
     struct plan_stage stages[N_STAGES];
-    struct engine_options request = request_of(rig, type, 0, world);
+    struct engine_options request = request_of(fixture, type, 0, world);
     EXPECT_OK(plan_stages(&request, stages));
     for (int stage = 0; stage < N_STAGES; stage++) {
         size_t most = 0, least = SIZE_MAX;
         struct plan of_rank = {.total = 0};
-        rig->config.zero_optimization.stage = stage;
+        fixture->config.zero_optimization.stage = stage;
         for (request.rank = 0; request.rank < world; request.rank++) {
             struct plan plan;
             EXPECT_OK(plan_make(&request, &plan));
@@ -265,36 +268,36 @@ static void test_stages(void **state) {
     for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++)
         for (size_t i = 0; i < N_PARTITIONS; i++)
             for (size_t k = 0; k < 2; k++) {
-                struct rig rig;
+                struct plan_fixture fixture;
                 char zero[128];
                 snprintf(zero, sizeof zero, "\"partition\": \"%s\", \"stage\": 1", partitions[i]);
-                rig_init(&rig, worlds[w], trains[k], zero);
-                check_stages(&rig, (enum dtype)(w % N_COMPUTE_DTYPES), worlds[w]);
-                rig_free(&rig);
+                fixture_init(&fixture, worlds[w], trains[k], zero);
+                check_stages(&fixture, (enum dtype)(w % N_COMPUTE_DTYPES), worlds[w]);
+                fixture_free(&fixture);
             }
 }
 
 // A bucket so small that there would be too many calls is refused.
 static void test_tiny_buckets(void **state) {
     (void)state;
-    struct rig rig;
+    struct plan_fixture fixture;
     struct plan plan;
-    rig_init(&rig, 2, "", "\"reduce_bucket_size\": 1");
-    struct engine_options request = request_of(&rig, DTYPE_F32, 0, 2);
+    fixture_init(&fixture, 2, "", "\"reduce_bucket_size\": 1");
+    struct engine_options request = request_of(&fixture, DTYPE_F32, 0, 2);
     EXPECT_OK(plan_make(&request, &plan));
-    assert_int_equal(plan.volume.calls[COMM_REDUCE_SCATTER], rig.params.n_elements);
-    params_free(&rig.params);
+    assert_int_equal(plan.volume.calls[COMM_REDUCE_SCATTER], fixture.params.n_elements);
+    params_free(&fixture.params);
     const struct gpt_config larger = {
         .n_layer = 1, .n_head = 1, .n_embd = 512, .vocab_size = 100, .n_positions = 7};
-    EXPECT_OK(params_init(&rig.params, &larger));
+    EXPECT_OK(params_init(&fixture.params, &larger));
     EXPECT_FAILURE(STATUS_INVALID, plan_make(&request, &plan), "reduce_bucket_size", "1 elements");
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // Advice for a run that does not fit: the next stage if that is enough, a smaller model if nothing is.
-static void expect_advice(const struct rig *rig, int world, uint64_t available, const char *fact,
+static void expect_advice(const struct plan_fixture *fixture, int world, uint64_t available, const char *fact,
                           const char *other) {
-    struct engine_options request = request_of(rig, DTYPE_BF16, 0, world);
+    struct engine_options request = request_of(fixture, DTYPE_BF16, 0, world);
     struct text advice = {0};
     const struct fit_machine machine = {.host = available * (uint64_t)world};
     EXPECT_OK(fit_advise(&request, &machine, &advice));
@@ -306,19 +309,19 @@ static void expect_advice(const struct rig *rig, int world, uint64_t available, 
 
 static void test_advice(void **state) {
     (void)state;
-    struct rig rig;
+    struct plan_fixture fixture;
     struct plan plans[2];
-    rig_init(&rig, 4, "", "\"stage\": 0");
+    fixture_init(&fixture, 4, "", "\"stage\": 0");
     for (int stage = 0; stage < 2; stage++) {
-        struct engine_options request = request_of(&rig, DTYPE_BF16, 0, 4);
-        rig.config.zero_optimization.stage = stage;
+        struct engine_options request = request_of(&fixture, DTYPE_BF16, 0, 4);
+        fixture.config.zero_optimization.stage = stage;
         EXPECT_OK(plan_make(&request, &plans[stage]));
     }
-    rig.config.zero_optimization.stage = 0;
+    fixture.config.zero_optimization.stage = 0;
     assert_true(plans[1].total < plans[0].total);
-    expect_advice(&rig, 4, plans[1].taken[REGION_HOST], "it would fit", "zero_optimization.stage=1");
-    expect_advice(&rig, 4, 1000, "smaller", "train.seq_len");
-    rig_free(&rig);
+    expect_advice(&fixture, 4, plans[1].taken[REGION_HOST], "it would fit", "zero_optimization.stage=1");
+    expect_advice(&fixture, 4, 1000, "smaller", "train.seq_len");
+    fixture_free(&fixture);
 }
 
 static void test_paper(void **state) {

@@ -22,23 +22,23 @@ static const char config_json[] =
     "\"run\": {\"threads\": 1}, \"train\": {\"micro_batch_size\": 1, \"seq_len\": 2048}, "
     "\"zero_optimization\": {\"stage\": 3}}";
 
-struct rig {
+struct scale_fixture {
     struct config config;
     struct params params;
     struct device *device;
 };
 
-static void rig_init(struct rig *rig, int world) {
-    EXPECT_OK(config_parse(&rig->config, config_json, strlen(config_json), "json"));
-    EXPECT_OK(config_resolve(&rig->config, world));
-    EXPECT_OK(params_init(&rig->params, &(struct gpt_config){128, 160, 25600, 51200, 2048}));
-    EXPECT_OK(device_open("cpu", 1, 0, &rig->device));
+static void fixture_init(struct scale_fixture *fixture, int world) {
+    EXPECT_OK(config_parse(&fixture->config, config_json, strlen(config_json), "json"));
+    EXPECT_OK(config_resolve(&fixture->config, world));
+    EXPECT_OK(params_init(&fixture->params, &(struct gpt_config){128, 160, 25600, 51200, 2048}));
+    EXPECT_OK(device_open("cpu", 1, 0, &fixture->device));
 }
 
-static void rig_free(struct rig *rig) {
-    device_close(rig->device);
-    params_free(&rig->params);
-    config_free(&rig->config);
+static void fixture_free(struct scale_fixture *fixture) {
+    device_close(fixture->device);
+    params_free(&fixture->params);
+    config_free(&fixture->config);
 }
 
 // A list's calls hold so many elements of the unit, and each span is inside its owner's share of it.
@@ -140,13 +140,13 @@ static void check_units(const struct model_states *state, int rank, int world) {
     free(owned);
 }
 
-static void plan_states(struct rig *rig, int rank, int world) {
+static void plan_states(struct scale_fixture *fixture, int rank, int world) {
     struct model_states state;
     struct region_table table;
     region_table_init(&table);
     double began = clock_monotonic_s();
-    EXPECT_OK(model_states_init(&state, &rig->params, &rig->config, DTYPE_BF16, rank, world, NULL,
-                                rig->device, &table));
+    EXPECT_OK(model_states_init(&state, &fixture->params, &fixture->config, DTYPE_BF16, rank, world, NULL,
+                                fixture->device, &table));
     EXPECT_OK(parameters_build_buckets(&state.parameters));
     EXPECT_OK(gradients_build_buckets(&state.gradients));
     double seconds = clock_monotonic_s() - began;
@@ -154,7 +154,7 @@ static void plan_states(struct rig *rig, int rank, int world) {
     // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a
     // block, whatever the number of blocks: a span for each owner, and one more wherever a tensor or a
     // bucket ends. And the persistent tensors.
-    size_t n_cuts = (size_t)rig->params.n_params * 2 + 200;
+    size_t n_cuts = (size_t)fixture->params.n_params * 2 + 200;
     assert_true(lists.n_spans <= 2 * 3 * (size_t)world + n_cuts);
     assert_true(seconds < 30);
     print_message(
@@ -168,11 +168,11 @@ static void plan_states(struct rig *rig, int rank, int world) {
     region_table_free(&table);
 }
 
-static void plan_rank(struct rig *rig, int rank, int world) {
-    const struct engine_options request = {.config = &rig->config,
-                                           .params = &rig->params,
+static void plan_rank(struct scale_fixture *fixture, int rank, int world) {
+    const struct engine_options request = {.config = &fixture->config,
+                                           .params = &fixture->params,
                                            .type = DTYPE_BF16,
-                                           .device = rig->device,
+                                           .device = fixture->device,
                                            .rank = rank,
                                            .world = world,
                                            .local_world = 8};
@@ -190,13 +190,13 @@ static void plan_rank(struct rig *rig, int rank, int world) {
 static void test_a_trillion_parameters_on_thousands_of_ranks(void **state) {
     (void)state;
     for (int world = 1024; world <= 4096; world *= 4) {
-        struct rig rig;
-        rig_init(&rig, world);
+        struct scale_fixture fixture;
+        fixture_init(&fixture, world);
         for (int rank = 0; rank < world; rank += world - 1) {
-            plan_states(&rig, rank, world);
-            plan_rank(&rig, rank, world);
+            plan_states(&fixture, rank, world);
+            plan_rank(&fixture, rank, world);
         }
-        rig_free(&rig);
+        fixture_free(&fixture);
     }
 }
 

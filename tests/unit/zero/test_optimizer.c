@@ -22,7 +22,7 @@
 static const struct gpt_config sizes = {
     .n_layer = 2, .n_head = 1, .n_embd = 33, .vocab_size = 2100, .n_positions = 7};
 
-struct rig {
+struct optimizer_fixture {
     struct config config;
     struct params params;
     struct comm *comm;
@@ -32,38 +32,39 @@ struct rig {
     struct optimizer optimizer;
 };
 
-static void rig_init(struct rig *rig, const char *json, enum dtype type) {
-    *rig = (struct rig){0};
+static void fixture_init(struct optimizer_fixture *fixture, const char *json, enum dtype type) {
+    *fixture = (struct optimizer_fixture){0};
     struct device *device;
-    EXPECT_OK(config_parse(&rig->config, json, strlen(json), "test"));
-    EXPECT_OK(params_init(&rig->params, &sizes));
+    EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
+    EXPECT_OK(params_init(&fixture->params, &sizes));
     EXPECT_OK(device_open("cpu", 2, 0, &device));
-    EXPECT_OK(comm_open_self(&rig->comm));
-    EXPECT_OK(comm_attach(rig->comm, device, true));
-    rig->stream.device = device;
-    region_memory_init(&rig->memory, device);
-    struct region_table *table = &rig->memory.table;
-    EXPECT_OK(model_states_init(&rig->state, &rig->params, &rig->config, type, 0, 1, NULL, device, table));
-    optimizer_init(&rig->optimizer, &rig->config, &rig->state);
-    EXPECT_OK(region_memory_allocate(&rig->memory));
-    EXPECT_OK(model_states_bind(&rig->state, table, rig->comm, device));
+    EXPECT_OK(comm_open_self(&fixture->comm));
+    EXPECT_OK(comm_attach(fixture->comm, device, true));
+    fixture->stream.device = device;
+    region_memory_init(&fixture->memory, device);
+    struct region_table *table = &fixture->memory.table;
+    EXPECT_OK(model_states_init(&fixture->state, &fixture->params, &fixture->config, type, 0, 1, NULL, device,
+                                table));
+    optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state);
+    EXPECT_OK(region_memory_allocate(&fixture->memory));
+    EXPECT_OK(model_states_bind(&fixture->state, table, fixture->comm, device));
 }
 
 // One kind of state of the whole model, contiguous in stage 0. NULL: the optimizer has none.
-static const float *states_of(const struct rig *rig, enum checkpoint_kind kind) {
+static const float *states_of(const struct optimizer_fixture *fixture, enum checkpoint_kind kind) {
     const struct optimizer_state first =
-        model_states_optimizer_at(&rig->state, &rig->state.placement.spans[0], 0, 0);
+        model_states_optimizer_at(&fixture->state, &fixture->state.placement.spans[0], 0, 0);
     return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
 }
 
-static void rig_free(struct rig *rig) {
-    struct device *device = rig->stream.device;
-    model_states_free(&rig->state);
-    EXPECT_OK(comm_close(rig->comm, STATUS_OK));
-    region_memory_free(&rig->memory);
+static void fixture_free(struct optimizer_fixture *fixture) {
+    struct device *device = fixture->stream.device;
+    model_states_free(&fixture->state);
+    EXPECT_OK(comm_close(fixture->comm, STATUS_OK));
+    region_memory_free(&fixture->memory);
     device_close(device);
-    params_free(&rig->params);
-    config_free(&rig->config);
+    params_free(&fixture->params);
+    config_free(&fixture->config);
 }
 
 static enum status read_random(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
@@ -120,13 +121,13 @@ static const struct {
              {CONFIG_OPTIMIZER_SGD, expect_sgd},
              {CONFIG_OPTIMIZER_LION, expect_lion}};
 
-static void write_gradients(struct rig *rig, int64_t step, double *norm) {
+static void write_gradients(struct optimizer_fixture *fixture, int64_t step, double *norm) {
     double sum = 0;
-    float *grads = rig->state.gradients.whole;
-    EXPECT_OK(gradients_begin(&rig->state.gradients, &rig->stream, 0, 1));
-    for (int i = 0; i < rig->params.n_params; i++) {
-        const struct param *param = &rig->params.params[i];
-        size_t offset = rig->params.units[param->unit].offset + param->offset;
+    float *grads = fixture->state.gradients.whole;
+    EXPECT_OK(gradients_begin(&fixture->state.gradients, &fixture->stream, 0, 1));
+    for (int i = 0; i < fixture->params.n_params; i++) {
+        const struct param *param = &fixture->params.params[i];
+        size_t offset = fixture->params.units[param->unit].offset + param->offset;
         for (size_t k = 0; k < param->elements; k++) {
             double g = gradient(i, k, step);
             grads[offset + k] = (float)g;
@@ -136,11 +137,11 @@ static void write_gradients(struct rig *rig, int64_t step, double *norm) {
     *norm = sqrt(sum);
 }
 
-static struct expectation expected_weight(const struct rig *rig, int i, size_t k, double start,
-                                          const double *scales) {
-    const struct config *config = &rig->config;
+static struct expectation expected_weight(const struct optimizer_fixture *fixture, int i, size_t k,
+                                          double start, const double *scales) {
+    const struct config *config = &fixture->config;
     struct expectation e = {.w = start};
-    double decay = rig->params.params[i].n_dims >= 2 ? config->optimizer.weight_decay : 0;
+    double decay = fixture->params.params[i].n_dims >= 2 ? config->optimizer.weight_decay : 0;
     for (int64_t step = 1; step <= N_STEPS; step++) {
         double g = gradient(i, k, step) * scales[step - 1];
         for (size_t rule = 0; rule < sizeof rules / sizeof *rules; rule++)
@@ -156,14 +157,15 @@ static void assert_near(double got, double expected, double tolerance, const cha
         fail_msg("%s of tensor %d, element %zu: %.9g, expected %.9g", what, param, k, got, expected);
 }
 
-static void assert_tensor(const struct rig *rig, int i, const float *start, const double *scales) {
-    const struct param *param = &rig->params.params[i];
-    size_t offset = rig->params.units[param->unit].offset + param->offset;
-    const float *master = states_of(rig, CHECKPOINT_MASTER), *m = states_of(rig, CHECKPOINT_M),
-                *v = states_of(rig, CHECKPOINT_V);
+static void assert_tensor(const struct optimizer_fixture *fixture, int i, const float *start,
+                          const double *scales) {
+    const struct param *param = &fixture->params.params[i];
+    size_t offset = fixture->params.units[param->unit].offset + param->offset;
+    const float *master = states_of(fixture, CHECKPOINT_MASTER), *m = states_of(fixture, CHECKPOINT_M),
+                *v = states_of(fixture, CHECKPOINT_V);
     for (size_t k = 0; k < param->elements; k++) {
         size_t at = offset + k;
-        struct expectation e = expected_weight(rig, i, k, start[at], scales);
+        struct expectation e = expected_weight(fixture, i, k, start[at], scales);
         // A few fp32 roundings per step, of values and of updates of size RATE.
         double tolerance = N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.w) + RATE);
         assert_near(master[at], e.w, tolerance, "weight", i, k);
@@ -171,57 +173,57 @@ static void assert_tensor(const struct rig *rig, int i, const float *start, cons
             assert_near(m[at], e.m, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.m) + 0.1), "m", i, k);
         if (v)
             assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
-        if (rig->state.type == DTYPE_BF16)
-            assert_int_equal(((const uint16_t *)rig->state.parameters.stored)[at],
+        if (fixture->state.type == DTYPE_BF16)
+            assert_int_equal(((const uint16_t *)fixture->state.parameters.stored)[at],
                              bf16_from_float(master[at]));
-        if (rig->state.type == DTYPE_F16)
-            assert_int_equal(((const uint16_t *)rig->state.parameters.stored)[at],
+        if (fixture->state.type == DTYPE_F16)
+            assert_int_equal(((const uint16_t *)fixture->state.parameters.stored)[at],
                              f16_from_float(master[at]));
     }
 }
 
 // Padding is zero at the start and must be zero at the end.
-static void assert_padding_is_zero(const struct rig *rig) {
-    char *used = calloc(rig->params.n_elements, 1);
+static void assert_padding_is_zero(const struct optimizer_fixture *fixture) {
+    char *used = calloc(fixture->params.n_elements, 1);
     assert_non_null(used);
     size_t padding = 0;
-    for (int i = 0; i < rig->params.n_params; i++) {
-        const struct param *param = &rig->params.params[i];
-        memset(used + rig->params.units[param->unit].offset + param->offset, 1, param->elements);
+    for (int i = 0; i < fixture->params.n_params; i++) {
+        const struct param *param = &fixture->params.params[i];
+        memset(used + fixture->params.units[param->unit].offset + param->offset, 1, param->elements);
     }
-    for (size_t at = 0; at < rig->params.n_elements; at++)
-        for (int kind = 0; kind < rig->state.placement.n_kinds && !used[at]; kind++, padding++)
-            assert_true(states_of(rig, (enum checkpoint_kind)kind)[at] == 0);
+    for (size_t at = 0; at < fixture->params.n_elements; at++)
+        for (int kind = 0; kind < fixture->state.placement.n_kinds && !used[at]; kind++, padding++)
+            assert_true(states_of(fixture, (enum checkpoint_kind)kind)[at] == 0);
     assert_true(padding > 0);
     free(used);
 }
 
 static void check_steps(const char *json, enum dtype type, int n_kinds, bool clips) {
-    struct rig rig;
+    struct optimizer_fixture fixture;
     double scales[N_STEPS];
-    rig_init(&rig, json, type);
-    assert_int_equal(rig.state.placement.n_kinds, n_kinds);
-    EXPECT_OK(model_states_load(&rig.state, &rig.stream,
-                                &(struct checkpoint_source){&rig.params, read_random}, false));
-    size_t bytes = rig.params.n_elements * sizeof(float);
+    fixture_init(&fixture, json, type);
+    assert_int_equal(fixture.state.placement.n_kinds, n_kinds);
+    EXPECT_OK(model_states_load(&fixture.state, &fixture.stream,
+                                &(struct checkpoint_source){&fixture.params, read_random}, false));
+    size_t bytes = fixture.params.n_elements * sizeof(float);
     float *start = malloc(bytes);
     assert_non_null(start);
-    memcpy(start, states_of(&rig, CHECKPOINT_MASTER), bytes);
+    memcpy(start, states_of(&fixture, CHECKPOINT_MASTER), bytes);
     for (int64_t step = 1; step <= N_STEPS; step++) {
-        double norm, expected_norm, clip = rig.config.train.gradient_clipping;
-        write_gradients(&rig, step, &expected_norm);
-        EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+        double norm, expected_norm, clip = fixture.config.train.gradient_clipping;
+        write_gradients(&fixture, step, &expected_norm);
+        EXPECT_OK(optimizer_norm(&fixture.optimizer, &fixture.stream, &norm));
         assert_near(norm, expected_norm, 1e-12 * expected_norm, "norm", -1, 0);
         double factor = clip > 0 ? clip / (norm + 1e-6) : 1;
         scales[step - 1] = factor < 1 ? factor : 1;
         assert_int_equal(scales[step - 1] < 1, clips);
-        EXPECT_OK(optimizer_update(&rig.optimizer, &rig.stream, step, RATE, norm, 1));
+        EXPECT_OK(optimizer_update(&fixture.optimizer, &fixture.stream, step, RATE, norm, 1));
     }
-    for (int i = 0; i < rig.params.n_params; i++)
-        assert_tensor(&rig, i, start, scales);
-    assert_padding_is_zero(&rig);
+    for (int i = 0; i < fixture.params.n_params; i++)
+        assert_tensor(&fixture, i, start, scales);
+    assert_padding_is_zero(&fixture);
     free(start);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 static void test_adamw(void **unused) {
@@ -275,30 +277,30 @@ static void test_sgd_without_momentum(void **unused) {
 static void test_norm_of_nonfinite_gradients(void **unused) {
     (void)unused;
     const float bad[] = {NAN, INFINITY, -INFINITY};
-    struct rig rig;
-    rig_init(&rig, "{}", DTYPE_F32);
+    struct optimizer_fixture fixture;
+    fixture_init(&fixture, "{}", DTYPE_F32);
     for (int i = 0; i < 3; i++) {
         double norm;
-        write_gradients(&rig, 1, &norm);
-        (rig.state.gradients.whole)[rig.params.units[1].offset + 3] = bad[i];
-        EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+        write_gradients(&fixture, 1, &norm);
+        (fixture.state.gradients.whole)[fixture.params.units[1].offset + 3] = bad[i];
+        EXPECT_OK(optimizer_norm(&fixture.optimizer, &fixture.stream, &norm));
         assert_false(isfinite(norm));
     }
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 // Squares beyond the range of fp32 must not overflow the norm.
 static void test_a_norm_of_huge_gradients(void **unused) {
     (void)unused;
-    struct rig rig;
+    struct optimizer_fixture fixture;
     double norm;
-    rig_init(&rig, "{}", DTYPE_F32);
-    EXPECT_OK(gradients_begin(&rig.state.gradients, &rig.stream, 0, 1));
-    (rig.state.gradients.whole)[5] = 3e30f;
-    (rig.state.gradients.whole)[rig.params.units[1].offset] = 4e30f;
-    EXPECT_OK(optimizer_norm(&rig.optimizer, &rig.stream, &norm));
+    fixture_init(&fixture, "{}", DTYPE_F32);
+    EXPECT_OK(gradients_begin(&fixture.state.gradients, &fixture.stream, 0, 1));
+    (fixture.state.gradients.whole)[5] = 3e30f;
+    (fixture.state.gradients.whole)[fixture.params.units[1].offset] = 4e30f;
+    EXPECT_OK(optimizer_norm(&fixture.optimizer, &fixture.stream, &norm));
     assert_near(norm, 5e30, 5e30 * 1e-6, "norm", -1, 0);
-    rig_free(&rig);
+    fixture_free(&fixture);
 }
 
 int main(void) {
