@@ -1,4 +1,4 @@
-// One test of one operation on one device, for cmocka. The test programs of all backends are lists of these.
+// A cmocka test of one operation on one device. The test programs of the backends are lists of such tests.
 #ifndef ZERO_TESTS_OPS_OP_CASE_H
 #define ZERO_TESTS_OPS_OP_CASE_H
 
@@ -11,13 +11,14 @@ struct op_case {
     void (*check)(struct op_bench *bench);
 };
 
-// Opens the device, or skips the test where this machine lacks it.
+// Opens the device, or skips the test if this machine lacks it.
 struct device *op_device_or_skip(const char *name, int n_threads);
 
 // A cmocka test function; *state is the struct op_case.
 void op_case_run(void **state);
 
-// Expands CASE for each operation in kernels/ops.h, so that none can lack a check.
+// The entry of one operation in a list of tests. Used with OPERATIONS (kernels/ops.h), so that none can lack
+// a check.
 #define OP_CASE(device, n_threads, name)                                                                     \
     {device ": " #name, op_case_run, NULL, NULL,                                                             \
      &(struct op_case){device, n_threads, OP_##name, check_##name}},

@@ -1,5 +1,5 @@
-// See op_check.h. Tensors pass through images in host memory, so that devices with memory of their own can be
-// checked too.
+// See op_check.h. Tensors are copied to and from images in host memory, because a device may have memory of
+// its own.
 #include "tests/ops/op_check.h"
 
 #include <math.h>
@@ -14,11 +14,11 @@
 
 #include "base/rng.h"
 
-#define GUARD_BYTES     64
-#define POISON          0xff // NaN in every floating type
-#define PRINTED_A_CALL  3
-#define N_MOST_TENSORS  ((int)(sizeof((struct op_call *)0)->tensors / sizeof(struct op_tensor)))
-#define REQUIRE_OK(...) require_ok((__VA_ARGS__), __LINE__)
+#define GUARD_BYTES      64
+#define POISON           0xff // NaN in every floating type
+#define PRINTED_PER_CALL 3
+#define MAX_TENSORS      ((int)(sizeof((struct op_call *)0)->tensors / sizeof(struct op_tensor)))
+#define REQUIRE_OK(...)  require_ok((__VA_ARGS__), __LINE__)
 
 static void require_ok(enum status status, int line) {
     if (status != STATUS_OK)
@@ -82,7 +82,7 @@ double op_round(enum dtype type, double value) {
 
 struct op_tensor *op_add_tensor(struct op_call *call, const char *name, void *field, enum dtype type,
                                 enum op_role role, struct op_layout layout) {
-    assert_true(call->n_tensors < N_MOST_TENSORS);
+    assert_true(call->n_tensors < MAX_TENSORS);
     struct op_tensor *tensor = &call->tensors[call->n_tensors++];
     *tensor = (struct op_tensor){.name = name,
                                  .fields = {field},
@@ -195,7 +195,7 @@ static void delete_stream(struct stream *stream, size_t guard) {
 // Runs the reference in double. Results go to `truth`, or with absolute values to `magnitude`.
 static void run_reference(struct op_call *call, bool magnitudes) {
     struct device *device = call->bench->reference;
-    void *memory[N_MOST_TENSORS];
+    void *memory[MAX_TENSORS];
     enum dtype type = *call->type, out_type = call->out_type ? *call->out_type : type;
     for (int k = 0; k < call->n_tensors; k++) {
         struct op_tensor *tensor = &call->tensors[k];
@@ -259,7 +259,7 @@ static void wrong(struct op_call *call, int *n_printed, const char *format, ...)
 static void wrong(struct op_call *call, int *n_printed, const char *format, ...) {
     char text[256];
     call->bench->n_wrong++;
-    if ((*n_printed)++ >= PRINTED_A_CALL)
+    if ((*n_printed)++ >= PRINTED_PER_CALL)
         return;
     va_list list;
     va_start(list, format);
@@ -270,7 +270,7 @@ static void wrong(struct op_call *call, int *n_printed, const char *format, ...)
 }
 
 // A tensor on the device: its allocation, and its contents before and after the call.
-struct placed {
+struct placed_tensor {
     void *memory;
     size_t bytes, offset; // offset: of the tensor in the allocation
     char *before, *after, *first_after;
@@ -297,7 +297,7 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
             wrong(call, n_printed, "%s[%zu] is %.9g, expected exactly %.9g", tensor->name, i, got, rounded);
         return;
     }
-    // Where rounding overflows, infinity is correct and the largest number is wrong.
+    // Where rounding overflows, infinity is correct and the largest finite number is wrong.
     double limit = overflow_from(tensor->type);
     if (isinf(got) ? fabs(truth) + tensor->allowed[i] >= limit && !signbit(got) == !signbit(truth)
                    : fabs(truth) - tensor->allowed[i] > limit) {
@@ -306,7 +306,7 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
                   truth);
         return;
     }
-    // Rounding a value that is already off may increase the error by this factor.
+    // Rounding a value that already has an error may increase that error by this factor.
     double allowed =
         tensor->allowed[i] * (1 + dtype_epsilon(tensor->type)) + result_rounding(tensor->type, truth);
     if (!(error <= allowed))
@@ -316,8 +316,8 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
         call->bench->worst_ratio[*call->type] = error / allowed;
 }
 
-static void judge_tensor(struct op_call *call, const struct op_tensor *tensor, const struct placed *placed,
-                         int *n_printed) {
+static void judge_tensor(struct op_call *call, const struct op_tensor *tensor,
+                         const struct placed_tensor *placed, int *n_printed) {
     size_t size = dtype_size(tensor->type), end = placed->offset + tensor->span * size;
     for (size_t byte = 0; byte < placed->bytes; byte++) {
         bool within = byte >= placed->offset && byte < end;
@@ -340,11 +340,11 @@ static void judge_tensor(struct op_call *call, const struct op_tensor *tensor, c
 }
 
 // Checks op_tensor.rounds: both tensors are results of the same call.
-static void judge_rounding(struct op_call *call, int k, const struct placed *placed, int *n_printed) {
+static void judge_rounding(struct op_call *call, int k, const struct placed_tensor *placed, int *n_printed) {
     const struct op_tensor *tensor = &call->tensors[k], *from = tensor->rounds;
     for (size_t i = 0; i < tensor->span; i++) {
         double got = image_get(placed[k].after + placed[k].offset, tensor->type, i);
-        const struct placed *source = &placed[from - call->tensors];
+        const struct placed_tensor *source = &placed[from - call->tensors];
         double wanted = op_round(tensor->type, image_get(source->after + source->offset, from->type, i));
         if (got != wanted && !(isnan(got) && isnan(wanted)))
             wrong(call, n_printed, "%s[%zu] is %.9g, but %s rounds to %.9g", tensor->name, i, got, from->name,
@@ -353,7 +353,7 @@ static void judge_rounding(struct op_call *call, int k, const struct placed *pla
 }
 
 static void place(struct device *device, const struct op_tensor *tensor, size_t guard,
-                  struct placed *placed) {
+                  struct placed_tensor *placed) {
     size_t size = dtype_size(tensor->type);
     placed->offset = guard ? guard + size : 0; // aligned to the element only
     placed->bytes = placed->offset + tensor->span * size + guard;
@@ -367,7 +367,7 @@ static void place(struct device *device, const struct op_tensor *tensor, size_t 
     REQUIRE_OK(device->memory_new(device, placed->bytes, "tests", &placed->memory));
 }
 
-static void run_placed(struct op_call *call, struct placed *placed, size_t guard, int *n_printed) {
+static void run_placed(struct op_call *call, struct placed_tensor *placed, size_t guard, int *n_printed) {
     struct device *device = call->bench->device;
     struct stream stream;
     for (int k = 0; k < call->n_tensors; k++)
@@ -391,7 +391,7 @@ static void run_placed(struct op_call *call, struct placed *placed, size_t guard
 
 static void judge_with_guards(struct op_call *call, size_t guard) {
     struct device *device = call->bench->device;
-    struct placed placed[N_MOST_TENSORS];
+    struct placed_tensor placed[MAX_TENSORS];
     int n_printed = 0;
     for (int k = 0; k < call->n_tensors; k++)
         place(device, &call->tensors[k], guard, &placed[k]);
@@ -406,7 +406,7 @@ static void judge_with_guards(struct op_call *call, size_t guard) {
         run_placed(call, placed, guard, &n_printed);
     for (int k = 0; k < call->n_tensors; k++) {
         if (memcmp(placed[k].first_after, placed[k].after, placed[k].bytes) != 0)
-            wrong(call, &n_printed, "%s has other bits when called again", call->tensors[k].name);
+            wrong(call, &n_printed, "%s has different bits when called again", call->tensors[k].name);
         device->memory_delete(device, placed[k].memory, placed[k].bytes);
         free(placed[k].before), free(placed[k].after), free(placed[k].first_after);
     }

@@ -1,7 +1,7 @@
 // Compares operations of any device with the reference. A check describes one call (its argument struct and
 // the tensors behind its pointers), lets the reference compute it in double, and bounds the error of each
-// result; op_call_judge runs the call on the device. Devices are passed in: nothing here depends on a
-// backend. Uses kernels/ref only through its table of operations.
+// result; op_call_judge runs the call on the device. Devices, including the reference, are passed in and used
+// only through their table of operations, so nothing here depends on a backend.
 #ifndef ZERO_TESTS_OPS_OP_CHECK_H
 #define ZERO_TESTS_OPS_OP_CHECK_H
 
@@ -10,6 +10,7 @@
 
 #include "kernels/ops.h"
 
+// A test bench: a device, the reference, and what was found so far.
 struct op_bench {
     struct device *device;    // under test
     struct device *reference; // kernels/ref

@@ -1,5 +1,6 @@
-// Checks of Adafactor's operations against the reference in double, within bounds from roundings and units.
-// Also that the sums, which are exact, have the reference's bits however a tensor is split.
+// Checks of Adafactor's operations against the reference in double. The bounds follow from fp32 roundings and
+// from the units of kernels/exact_sum.h. The exact sums must also be bitwise equal to the reference's,
+// however a tensor is split into calls.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +37,7 @@ static int longest(const struct shape *shape) {
     return shape->rows > shape->columns ? shape->rows : shape->columns;
 }
 
-// The rounding to the coarse unit: what it may remove from one number, and leave to the fine unit.
+// Half a coarse unit: the most that rounding to it moves from one number to the fine sum.
 static double half_unit(double bound, double n) {
     return exact_units_of(bound, n).coarse * 0x1p-53;
 }
@@ -57,7 +58,8 @@ static struct op_tensor *sums_tensor(struct op_call *call, const char *name, dou
     return tensor;
 }
 
-// off: error of each sum before it is split; many: number of squares in it. Both upper bounds.
+// relative: bound of the relative error of each sum, before its numbers are rounded to units. many: the most
+// squares in one sum. half: half_unit.
 static void allow_sums(struct op_tensor *sums, double relative, double many, double half) {
     size_t n = sums->span / 2;
     for (size_t i = 0; i < n; i++) {
@@ -233,7 +235,7 @@ static void expect_same(struct op_bench *bench, const char *what, const struct s
     if (memcmp(got, wanted, n * sizeof *got) == 0)
         return;
     bench->n_wrong++;
-    print_error("%s, %s of (%d, %d) in spans of %zu differ in bits from the reference's\n",
+    print_error("%s, %s of (%d, %d) in spans of %zu differ in bits from the reference\n",
                 bench->device->description, what, shape->rows, shape->columns, length);
 }
 
@@ -244,7 +246,8 @@ static double sum_of_squares(const float *x, size_t n) {
     return sum;
 }
 
-// Whole tensors split as among ranks, and otherwise; more than one block and one thread.
+// Whole tensors, split at multiples of 128 as among ranks, and elsewhere. Large enough for several blocks and
+// threads.
 static const struct shape cut_shapes[] = {{.rows = 1, .columns = 300},
                                           {.rows = 33, .columns = 257},
                                           {.rows = 130, .columns = 160},
@@ -267,8 +270,8 @@ static void compare_sums(struct op_bench *bench, const struct shape *shape) {
                     2 * columns);
         arrays_free(&got);
     }
-    // Small rows are not lost: a row 10^-8 the size of another still has its sum, which no coarse unit can
-    // hold.
+    // Small rows are not lost: the squares of a row 10^-8 the size of another are below the coarse unit, but
+    // its sum is right.
     for (size_t row = 0; row < rows && rows > 1; row++) {
         double truth = 0, sum = wanted.row_sums[row] + wanted.row_sums[rows + row];
         for (size_t c = 0; c < columns; c++) {
@@ -318,15 +321,15 @@ void check_adafactor_sums(struct op_bench *bench) {
 
 // ---- the update
 
-struct direction {
+struct direction_tensors {
     struct op_tensor *grad, *row_scales, *column_scales;
 };
 
 // Ordinary scales, infinite ones (rows without gradients), and some beyond largest_scale.
-static struct direction describe_direction(struct op_call *call, struct adafactor_direction *args,
-                                           const struct shape *shape, enum dtype grad_type) {
-    struct direction d = {.grad = op_add_tensor(call, "grad", &args->grad, grad_type, OP_READ,
-                                                op_span(shape->end - shape->begin))};
+static struct direction_tensors describe_direction(struct op_call *call, struct adafactor_direction *args,
+                                                   const struct shape *shape, enum dtype grad_type) {
+    struct direction_tensors d = {.grad = op_add_tensor(call, "grad", &args->grad, grad_type, OP_READ,
+                                                        op_span(shape->end - shape->begin))};
     *args = (struct adafactor_direction){.largest_scale = 20.0f, .grad_scale = 0.37f, .grad_type = grad_type};
     d.column_scales = op_add_tensor(call, "column scales", &args->column_scales, DTYPE_F32, OP_READ,
                                     op_span((size_t)shape->columns));
@@ -343,7 +346,7 @@ static struct direction describe_direction(struct op_call *call, struct adafacto
 }
 
 // Returns the update and sets its error bound: four roundings, and tiny numbers enlarged by a scale.
-static double update_of(const struct adafactor_direction *args, const struct direction *d,
+static double update_of(const struct adafactor_direction *args, const struct direction_tensors *d,
                         const struct adafactor_span *span, size_t i, double *off) {
     size_t element = span->begin + i, columns = (size_t)span->columns;
     double scale = d->column_scales->given[element % columns];
@@ -361,7 +364,7 @@ static void norms_call(struct op_bench *bench, const struct shape *shape, enum d
     struct op_call call;
     op_call_begin(&call, bench, adafactor_norms, &args, "(%d, %d) [%zu, %zu) grad %s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type));
-    struct direction d = describe_direction(&call, &args.direction, shape, grad_type);
+    struct direction_tensors d = describe_direction(&call, &args.direction, shape, grad_type);
     struct op_tensor *master =
         op_add_tensor(&call, "master", &args.master, DTYPE_F32, OP_READ, d.grad->layout);
     struct op_tensor *sums = sums_tensor(&call, "sums", &args.sums, 4);
@@ -401,7 +404,7 @@ static void step_call(struct op_bench *bench, const struct shape *shape, enum dt
     op_call_begin(&call, bench, adafactor_step, &args, "(%d, %d) [%zu, %zu) grad %s%s", shape->rows,
                   shape->columns, shape->begin, shape->end, dtype_name(grad_type),
                   with_param ? " with param" : "");
-    struct direction d = describe_direction(&call, &args.direction, shape, grad_type);
+    struct direction_tensors d = describe_direction(&call, &args.direction, shape, grad_type);
     struct op_tensor *master =
         op_add_tensor(&call, "master", &args.master, DTYPE_F32, OP_UPDATE, d.grad->layout);
     struct op_tensor *param = NULL;

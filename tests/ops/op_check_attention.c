@@ -29,7 +29,7 @@ static const struct attention_shape {
     {1, 40, 40, 1, 64, 1, ALL},
     {1, 20, 24, 1, 128, 1, ALL},
     {2, 40, 40, 2, 5, 10, ALL},
-    // a GPU's heads, around the edges of its tiles, and the widest
+    // for GPUs: around the edges of tiles, and the widest heads
     {2, 65, 65, 2, 64, 2, ALL},
     {1, 128, 128, 1, 64, 1, NARROW},
     {1, 200, 200, 1, 64, 10, NARROW},
@@ -101,10 +101,11 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
 // A running maximum may be this much below the true one, so exp's argument may be that much larger.
 #define MAXIMUM_SLACK 8
 
-// The weight p_j = exp(s_j - maximum) / sum is relatively off by the score's error, the difference's rounding
-// (twice: a running maximum moves, and what was summed is rescaled), and the eight of two evaluations of exp.
-// Rescaling whenever the maximum moves costs six roundings each, at most once in sixteen keys: within S / 2.
-// The sums of p and of p v add S roundings each, and the division one. What multiplies v is p sum, in [0, 1].
+// Relative error of the weight p_j = exp(s_j - maximum) / sum: the score's error, the rounding of the
+// difference (twice, because earlier terms are rescaled when the running maximum rises), and eight roundings
+// of two evaluations of exp. Each rescaling costs six roundings, at most once in sixteen keys: within S / 2.
+// The sums of p and of p v add S roundings each, and the division one. v is multiplied by p sum, which is in
+// [0, 1].
 static void allow_query(const struct attention_forward_args *args, const struct op_tensor *const qkv[3],
                         struct op_tensor *out, struct op_tensor *lse, struct weight_rounding rounding,
                         const int at[3]) {
@@ -222,10 +223,10 @@ static void give_forward(const struct attention_backward_args *args, const struc
         op_give(t->lse, i, t->lse->truth[i]);
 }
 
-// One pair of query i and key j <= i, at their rows. p = exp(s - lse) is relatively off by the score's error,
-// lse's (two roundings, where exp is a power of 2), the difference's rounding and exp's four; ds = p (dp -
-// delta) by that and by the errors of its products over D. Each then goes into a sum of at most T products,
-// and is scaled.
+// Adds the errors of one pair of query i and key j <= i, at their rows. Relative error of p = exp(s - lse):
+// the score's error, that of lse (two roundings, if exp is computed as a power of 2), the rounding of the
+// difference, and four roundings of exp. ds = p (dp - delta) has that error and those of its products over D.
+// Each is a term of a sum of at most T products, which is scaled.
 static void allow_pair(const struct attention_backward_args *args, const struct backward_tensors *t,
                        struct weight_rounding rounding, size_t qi, size_t kj, size_t out_i, double lse) {
     int D = args->D;

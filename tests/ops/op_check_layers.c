@@ -10,20 +10,20 @@ static const struct embedding_shape {
     int B, T, C, V, position;
 } embedding_shapes[] = {
     {1, 1, 1, 1, 0},      {2, 3, 7, 5, 2},     {1, 7, 48, 3, 1},
-    {3, 5, 257, 100, 0},  {4, 48, 100, 11, 3}, // a token that is frequent
+    {3, 5, 257, 100, 0},  {4, 48, 100, 11, 3}, // one token is frequent
     {2, 5, 600, 7, 0},                         // several tiles of channels
-    {2, 700, 8, 2, 0},                         // a token a thousand times
+    {2, 700, 8, 2, 0},                         // one token occurs about a thousand times
     {1, 300, 4, 1000, 0},                      // more tokens than blocks of a small GPU
 };
 #define N_EMBEDDING_SHAPES (sizeof embedding_shapes / sizeof *embedding_shapes)
 
-// The first and the last row, and others with repetitions.
+// Class indices: the first and the last row, and others repeatedly.
 static void give_classes(struct op_tensor *tensor, int n_classes) {
     for (size_t i = 0; i < tensor->span; i++)
         op_give(tensor, i, (int)(i % 2 ? n_classes - 1 - (int)i * 3 % n_classes : (int)i * 7 % n_classes));
 }
 
-// Large embeddings: most of the sums are beyond fp16.
+// With large embeddings, most of the sums are beyond fp16's range.
 void check_embedding_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < 2 * N_EMBEDDING_SHAPES; i++) {
@@ -166,7 +166,7 @@ void check_layernorm_forward(struct op_bench *bench) {
     }
 }
 
-enum residual { NO_RESIDUAL, APART, IN_PLACE };
+enum residual { NO_RESIDUAL, SEPARATE, IN_PLACE };
 
 static void layernorm_backward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
                                     enum residual residual) {
@@ -175,7 +175,7 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
     struct op_call call;
     op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s", s->N, s->C, s->mean,
                   residual == NO_RESIDUAL ? ""
-                  : residual == APART     ? " with dresidual"
+                  : residual == SEPARATE  ? " with dresidual"
                                           : " dresidual in place");
     struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
@@ -190,7 +190,7 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
                                          residual == IN_PLACE ? OP_UPDATE : OP_WRITE, op_span(N * C));
     if (residual == IN_PLACE)
         op_alias(dx, &args.dresidual);
-    else if (residual == APART)
+    else if (residual == SEPARATE)
         op_add_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
     struct op_tensor *dweight =
         op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(C));
@@ -226,7 +226,7 @@ void check_layernorm_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
         layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], APART);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE);
         layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE);
     }
 }
@@ -266,8 +266,8 @@ void check_gelu_forward(struct op_bench *bench) {
 }
 
 // gelu'(x) = s + x 2 u' s (1 - s), s = 1 / (1 + exp(-2 u)). The argument 2 u has four roundings, which exp
-// multiplies by |2 u|; exp itself adds four, and eight more operations follow. Each term gets its relative
-// bound, s its absolute one.
+// multiplies by |2 u|; exp itself adds four, and eight more operations follow. The bound is relative for each
+// term, and absolute for s.
 double op_gelu_slope_off(double x) {
     double u = sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
     double du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
@@ -304,7 +304,7 @@ void check_gelu_backward(struct op_bench *bench) {
 static const struct cross_entropy_shape {
     int N, V, logits_gap, dlogits_gap;
     double deviation;
-    float scale; // as of a mean over so many tokens, or of a loss scale that is beyond fp16
+    float scale; // 1 / tokens, or a loss scale beyond fp16's range
 } cross_entropy_shapes[] = {
     {1, 1, 0, 0, 1, 1},
     {1, 3, 0, 0, 1, 1.0f / 37},
@@ -317,11 +317,12 @@ static const struct cross_entropy_shape {
 };
 #define N_CROSS_ENTROPY_SHAPES (sizeof cross_entropy_shapes / sizeof *cross_entropy_shapes)
 
-enum gradient { NO_GRADIENT, GRADIENT_APART, GRADIENT_IN_PLACE };
+enum gradient { NO_GRADIENT, GRADIENT_SEPARATE, GRADIENT_IN_PLACE };
 
-// p_v = exp(l_v - maximum) / sum. A term's relative error: the difference's rounding times what exp makes of
-// it, |l_v - maximum|, and exp's own four. The sum adds V roundings and the terms' errors weighted by p, so
-// that p_v is off by both. The logarithm turns the sum's relative error into an absolute one of the loss.
+// p_v = exp(l_v - maximum) / sum. Relative error of a term: the rounding of the difference, which exp
+// multiplies by |l_v - maximum|, and four roundings of exp. The sum adds V roundings and the errors of its
+// terms, weighted by p; p_v has both errors. The logarithm turns the relative error of the sum into an
+// absolute error of the loss.
 static void allow_cross_entropy(const struct cross_entropy_args *args, const struct op_tensor *logits,
                                 const struct op_tensor *targets, struct op_tensor *losses,
                                 struct op_tensor *dlogits, size_t n) {
@@ -356,9 +357,9 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
     struct op_call call;
     op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d%s", s->N, s->V,
                   args.logits_stride, args.dlogits_stride,
-                  gradient == NO_GRADIENT      ? " without dlogits"
-                  : gradient == GRADIENT_APART ? ""
-                                               : " in place");
+                  gradient == NO_GRADIENT         ? " without dlogits"
+                  : gradient == GRADIENT_SEPARATE ? ""
+                                                  : " in place");
     struct op_layout rows = op_rows(N, V, (size_t)args.logits_stride);
     struct op_tensor *logits = op_add_tensor(&call, "logits", &args.logits, DTYPE_F32,
                                              gradient == GRADIENT_IN_PLACE ? OP_UPDATE : OP_READ, rows);
@@ -371,7 +372,7 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
     if (gradient == GRADIENT_IN_PLACE) {
         dlogits = logits;
         op_alias(logits, &args.dlogits);
-    } else if (gradient == GRADIENT_APART) {
+    } else if (gradient == GRADIENT_SEPARATE) {
         dlogits = op_add_tensor(&call, "dlogits", &args.dlogits, type, OP_WRITE,
                                 op_rows(N, V, (size_t)args.dlogits_stride));
     }
@@ -385,7 +386,7 @@ void check_cross_entropy(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_CROSS_ENTROPY_SHAPES; i++) {
         cross_entropy_call(bench, type, &cross_entropy_shapes[i], NO_GRADIENT);
-        cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_APART);
+        cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_SEPARATE);
         if (type == DTYPE_F32)
             cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_IN_PLACE);
     }

@@ -18,8 +18,9 @@ static const struct layer_case {
 static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 at 1.4
 
 // Error of evaluating gelu(x) = x / (1 + exp(-2 u)) or 0.5 x (1 + tanh(u)) in fp32: u has four roundings,
-// which d tanh / d u * u <= 0.45 turns into two of the result's units, tanh or exp is good to four, and three
-// more operations follow; all relative to |x| / 2 at least, so 8 units of |x| hold either way.
+// which become two units of the result, because d tanh / d u * u <= 0.45. tanh or exp adds four units, and
+// three more operations follow. All are relative to |x| / 2 at least, so 8 units of |x| are a bound for both
+// forms.
 #define GELU_ROUNDINGS 8
 
 static const struct linear_extra {
@@ -94,7 +95,8 @@ void check_linear_forward(struct op_bench *bench) {
             forward_call(bench, type, &shapes[i], &extras[extra / 2], extra % 2);
 }
 
-// dx so far is the product's; it may be rounded to `type` before gelu' is applied to it.
+// On entry dx->truth and dx->allowed are those of the matrix product, which may be rounded to dx->type before
+// it is multiplied by gelu'.
 static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) {
     for (size_t i = 0; i < dx->span; i++) {
         double product = fabs(dx->truth[i]), off = dx->allowed[i];

@@ -122,19 +122,19 @@ static struct span span_downcast(const struct span *wide, enum dtype state_type,
 
 // ---- on the device
 
-// How a step is run.
+// A way to run a step, which must not change its bits.
 struct manner {
     bool in_place, guarded; // guarded: poison around each array, aligned to its element only
     size_t length;          // elements per call, a multiple of MOMENT_BLOCK; 0: all
 };
 
-struct placed {
+struct placed_span {
     char *memory[N_ARRAYS];
     size_t offset[N_ARRAYS], bytes[N_ARRAYS];
 };
 
 static void place(struct stream *stream, const struct span *span, const struct manner *manner,
-                  struct placed *placed) {
+                  struct placed_span *placed) {
     struct device *device = stream->device;
     for (int k = 0; k < N_ARRAYS; k++) {
         size_t bytes = array_bytes(span, k);
@@ -155,7 +155,7 @@ static void place(struct stream *stream, const struct span *span, const struct m
 }
 
 // Copies an array from the device and frees it.
-static void take(struct stream *stream, struct span *span, struct placed *placed) {
+static void take(struct stream *stream, struct span *span, struct placed_span *placed) {
     struct device *device = stream->device;
     for (int k = 0; k < N_ARRAYS; k++) {
         size_t bytes = array_bytes(span, k);
@@ -174,14 +174,14 @@ static void take(struct stream *stream, struct span *span, struct placed *placed
     }
 }
 
-static void *element(const struct span *span, const struct placed *placed, int k, size_t i) {
+static void *element(const struct span *span, const struct placed_span *placed, int k, size_t i) {
     if (placed->bytes[k] == 0)
         return NULL;
     return placed->memory[k] + placed->offset[k] +
            (k >= M_SCALES ? i / MOMENT_BLOCK : i) * dtype_size(array_type(span, k));
 }
 
-static struct optimizer_state state_at(const struct span *span, const struct placed *placed, size_t i) {
+static struct optimizer_state state_at(const struct span *span, const struct placed_span *placed, size_t i) {
     return (struct optimizer_state){.master = element(span, placed, MASTER, i),
                                     .m = element(span, placed, M, i),
                                     .v = element(span, placed, V, i),
@@ -193,7 +193,7 @@ static struct optimizer_state state_at(const struct span *span, const struct pla
 static struct span stepped(struct op_bench *bench, const struct span *span,
                            const struct op_optimizer_setting *setting, const struct manner *manner) {
     struct stream stream;
-    struct placed old, new;
+    struct placed_span old, new;
     struct span before = span_new(span, span->state_type), after = span_new(span, span->state_type);
     EXPECT_OK(stream_init(&stream, bench->device));
     place(&stream, span, manner, &old);
@@ -227,8 +227,8 @@ static struct span stepped(struct op_bench *bench, const struct span *span,
     return after;
 }
 
-// Compares bits, except those of a NaN where the contract leaves them open: everywhere but in codes, scales
-// and bf16 moments.
+// Compares bits. Any two NaN are equal in weights and in fp32 moments, where the contract does not define
+// their bits.
 static bool same_element(const struct span *a, const struct span *b, int k, size_t i) {
     size_t size = dtype_size(array_type(a, k));
     if (memcmp(a->arrays[k] + i * size, b->arrays[k] + i * size, size) == 0)
@@ -252,7 +252,7 @@ static void compare(const struct op_bench *bench, const struct span *got, const 
     for (int k = PARAM; k < N_ARRAYS; k++)
         for (size_t i = 0; i < array_bytes(got, k) / dtype_size(array_type(got, k)); i++)
             if (!same_element(got, wanted, k, i))
-                fail_msg("%s: %s, %s moments, %s parameters, %s gradients, n %zu: %s[%zu] has other bits "
+                fail_msg("%s: %s, %s moments, %s parameters, %s gradients, n %zu: %s[%zu] has different bits "
                          "than %s",
                          bench->device->description, got->optimizer->name, dtype_name(got->state_type),
                          dtype_name(got->type), dtype_name(got->grad_type), got->n, array_names[k], i, what);
@@ -270,10 +270,10 @@ static void check_span(struct op_bench *bench, const struct span *like, enum dty
     struct span wide_after = stepped(bench, &wide, setting, &plain);
     struct span wanted = span_downcast(&wide_after, state_type, setting->step);
     struct span got = stepped(bench, &span, setting, &plain);
-    compare(bench, &got, &wanted, "the fp32 step's, rounded");
+    compare(bench, &got, &wanted, "the fp32 step, rounded");
     for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
         struct span again = stepped(bench, &span, setting, &others[k]);
-        compare(bench, &again, &got, "the same step taken otherwise");
+        compare(bench, &again, &got, "the same step in place in one call");
         span_delete(&again);
     }
     span_delete(&span), span_delete(&wide), span_delete(&wide_after), span_delete(&wanted), span_delete(&got);

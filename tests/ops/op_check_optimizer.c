@@ -51,11 +51,11 @@ struct element {
     double weight_off, m_off, v_off, g_rounds; // g_rounds: roundings of the gradient, before the moments
 };
 
-// A moment is a weighted sum whose paths have at most four roundings after the gradient's (the difference,
-// the weight 1 - beta, the fused sum; g^2's). The direction mhat / (sqrt(vhat) + epsilon) is off by mhat's
-// error, by the denominator's, which follows from the range of v, and by eight roundings; the update adds
-// four more. Below the normal numbers a rounding is TINY / 2 at most, which the division by the denominator
-// enlarges where it comes before it.
+// A moment is a weighted sum with at most four roundings on any path, after those of the gradient: of the
+// difference, of 1 - beta, of the fused sum, and of g^2. The error of the direction mhat / (sqrt(vhat) +
+// epsilon) is that of mhat, that of the denominator, which follows from the range of v, and eight roundings.
+// The update adds four more. A rounding to a subnormal number is at most TINY / 2; the division enlarges it
+// if it comes later.
 static void allow_adam(const struct optimizer_step_args *args, const double correction[2],
                        struct element *e) {
     e->m_off = (4 + e->g_rounds) * OP_UNIT * (e->m + (1 - args->beta1) * e->g) + 4 * TINY;
@@ -183,7 +183,8 @@ static void give(const struct variant *variant, const struct optimizer_step_args
         op_give(t->v, i, i % 7 == 0 ? 0 : 0.1 * t->v->given[i] * t->v->given[i]);
 }
 
-// Parameters may be bf16 or fp16, of the compute type fp32, or the master weights themselves.
+// The parameters are in any compute dtype, fp32 included, or absent: then the master weights are the
+// parameters.
 static void step_call(struct op_bench *bench, size_t n, const struct variant *variant) {
     struct optimizer_step_args args = op_optimizer_args(variant->optimizer, variant->setting, n);
     args.type = variant->type;
@@ -241,8 +242,8 @@ void check_optimizer_step(struct op_bench *bench) {
 enum { LONG = 10000019, CHUNK = 65536 }; // a prime length, judged a chunk at a time
 enum { GRAD, WEIGHT, M, V, N_ARRAYS };
 
-// Fast, and of all sizes: a float of random sign, fraction, and an exponent of about 2^-40 to 2^2; every 16th
-// is zero, every 16th subnormal.
+// Numbers of all magnitudes, without the cost of rng_normal: random sign and fraction, and an exponent of
+// about 2^-40 to 2^2. One in 16 is zero, one in 16 subnormal.
 static float long_value(int array, size_t i) {
     uint32_t bits = moment_mix((uint32_t)i * N_ARRAYS + (uint32_t)array), kind = moment_mix(bits) % 16;
     uint32_t exponent = kind == 1 ? 0 : 87 + bits % 43;

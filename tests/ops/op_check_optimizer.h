@@ -24,7 +24,7 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
 
 // Moments in bf16 and int8; see op_check_moments.c.
 void op_check_small_moments(struct op_bench *bench);
-// Ten million elements in fp32, on a device of host memory.
+// Checks a step over ten million elements in fp32, on a device that works in host memory.
 void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer);
 // Checks that steps on two devices give the same bits, for all rules and types.
 void op_check_same_steps(struct op_bench *bench, struct op_bench *other);

@@ -58,8 +58,8 @@ void check_fill(struct op_bench *bench) {
     }
 }
 
-// For bf16 and for fp16: ties to even above and below, the last value before infinity and those after,
-// subnormal numbers; NaN.
+// For bf16 and fp16: ties that round up and down to even, the last value before infinity and those after it,
+// subnormal numbers. And NaN.
 static void give_cast_inputs(struct op_tensor *x) {
     static const double values[] = {
         0x1.01p0,    0x1.03p0,   0x1.0100020p0, 0x1.00fffep0, -0x1.01p0,   -0x1.03p0,       0x1.fffffep127,
@@ -107,7 +107,7 @@ void check_add(struct op_bench *bench) {
                 out = op_add_tensor(&call, "out", &args.out, DTYPE_F32, OP_WRITE, op_span(spans[i]));
             op_give_extremes(x);
             op_give_extremes(y);
-            out->exact = true; // the sum of two floats is exact in double or rounds the same way once more
+            out->exact = true; // rounding the sum of two floats first to double does not change the result
             op_call_reference(&call);
             op_call_judge(&call);
         }

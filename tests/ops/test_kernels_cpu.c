@@ -15,7 +15,7 @@
 #include "tests/ops/op_case.h"
 #include "tests/ops/op_check_optimizer.h"
 
-// The sum that must not depend on the number of threads (kernels/ops.h): ranks compare its bits.
+// sum_squares must not depend on the number of threads (kernels/ops.h), because ranks compare its bits.
 static void test_sum_squares_and_threads(void **state) {
     (void)state;
     enum { N = 5 * SUM_SQUARES_BLOCK + 4321, N_PARTIALS = 6 };
@@ -70,9 +70,9 @@ static void test_long_fills(void **state) {
     }
 }
 
-// Generation promises the same text for any batch size: in a skinny GEMM the bits of a row do not depend on
-// the others.
-static void check_rows_alone(struct device *devices[2], enum dtype type, bool gelu) {
+// Generation must give the same text for any batch size: in a skinny GEMM, the bits of a row do not depend on
+// the other rows.
+static void check_rows_are_independent(struct device *devices[2], enum dtype type, bool gelu) {
     enum { N = CPU_SKINNY_ROWS, IC = 75, OC = 300 };
     static float x[N * IC], weight[OC * IC], bias[OC], residual[N * OC], out[2][N * OC], workspace[N * IC];
     static float wide[OC * IC]; // the size of the largest
@@ -120,7 +120,7 @@ static void test_skinny_gemm_rows_are_independent(void **state) {
         assert_int_equal(cpu_device_open(instruction_sets[i], 1, &devices[1]), STATUS_OK);
         for (int type = 0; type < N_COMPUTE_DTYPES; type++)
             for (int gelu = 0; gelu < 2; gelu++)
-                check_rows_alone(devices, (enum dtype)type, gelu);
+                check_rows_are_independent(devices, (enum dtype)type, gelu);
         device_close(devices[0]);
         device_close(devices[1]);
     }
@@ -212,8 +212,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_skinny_gemm_rows_are_independent), cmocka_unit_test(test_long_fills),
     cmocka_unit_test(test_long_spans), cmocka_unit_test(test_small_moments_converge)};
 
-// With sanitizers the reference is run by every other device's tests, in double; its own take as long again.
-static bool leaves_the_reference_out(void) {
+// Under the address sanitizer, the reference's own tests would double the time. All other devices' tests run
+// the reference, too, in double.
+static bool skips_the_reference(void) {
 #if defined __SANITIZE_ADDRESS__
     return !getenv("ZERO_TESTS_FULL");
 #else
@@ -222,7 +223,7 @@ static bool leaves_the_reference_out(void) {
 }
 
 int main(void) {
-    if (leaves_the_reference_out())
+    if (skips_the_reference())
         cmocka_set_skip_filter("ref: *");
     return cmocka_run_group_tests_name("operations", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // Every operation of the CUDA backend against the reference, on the simulated GPU of tests/cudasim or on a
-// real one; skipped without either. Also what must have the same bits on the CPU, since a shard may live on
-// either: optimizer steps and sums of squares. And what the backend refuses.
+// real one; skipped without either. Optimizer steps and sums of squares must be bitwise equal to the CPU
+// backend, because a shard may be on either. Unsupported sizes are refused.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +17,8 @@
 
 #define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
 
-// Compares with a CPU backend that has FMA; portable C code promises no equal bits.
-static void test_updates_have_the_bits_of_the_cpu(void **state) {
+// Compares with a CPU backend that has FMA; without FMA the bits may differ.
+static void test_updates_are_bitwise_equal_to_the_cpu(void **state) {
     static const char *const instruction_sets[] = {"avx512", "avx2"};
     struct op_bench gpu = {.device = op_device_or_skip("cuda", 1)}, cpu = {0};
     int n_compared = 0;
@@ -68,7 +68,7 @@ static void adafactor_step(struct device *device, size_t begin, const struct ada
     stream_free(&stream);
 }
 
-static void test_adafactor_has_the_bits_of_the_cpu(void **state) {
+static void test_adafactor_is_bitwise_equal_to_the_cpu(void **state) {
     static struct adafactor_arrays arrays;
     static float on_gpu[37 * 64], on_cpu[37 * 64];
     struct device *gpu = op_device_or_skip("cuda", 1), *cpu = op_device_or_skip("avx2", 1);
@@ -108,7 +108,7 @@ static void sums_of_squares(struct device *device, const float *x, size_t n, dou
     stream_free(&stream);
 }
 
-static void test_sums_of_squares_have_the_bits_of_the_cpu(void **state) {
+static void test_sums_of_squares_are_bitwise_equal_to_the_cpu(void **state) {
     (void)state;
     enum { N = 2 * SUM_SQUARES_BLOCK + 4321, N_BLOCKS = 3 };
     static const char *const names[] = {"cuda", "portable"};
@@ -146,12 +146,12 @@ static void test_wide_heads_are_refused(void **state) {
 #define CASE_CUDA(name) OP_CASE("cuda", 1, name)
 
 static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
-                                              cmocka_unit_test(test_updates_have_the_bits_of_the_cpu),
-                                          cmocka_unit_test(test_adafactor_has_the_bits_of_the_cpu),
-                                          cmocka_unit_test(test_sums_of_squares_have_the_bits_of_the_cpu),
+                                              cmocka_unit_test(test_updates_are_bitwise_equal_to_the_cpu),
+                                          cmocka_unit_test(test_adafactor_is_bitwise_equal_to_the_cpu),
+                                          cmocka_unit_test(test_sums_of_squares_are_bitwise_equal_to_the_cpu),
                                           cmocka_unit_test(test_wide_heads_are_refused)};
 
-// One line for all tests when there is no GPU.
+// The only test, skipped, when there is no GPU.
 static void test_operations_on_a_gpu(void **state) {
     (void)state;
     struct device *device = op_device_or_skip("cuda", 1);

@@ -1,5 +1,5 @@
-// The whole of Adafactor, with the reference's operations and kernels/adafactor.h: compared with
-// torch.optim.Adafactor; bounds hold for any gradients; and the exact sums themselves.
+// Adafactor as a whole, from the reference's operations and kernels/adafactor.h, against
+// torch.optim.Adafactor. Its bounds must hold for any gradients, and its sums must not depend on their order.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,19 +19,19 @@
 
 // ---- a tensor and its steps
 
-enum { N_MOST = 1024 };
+enum { MAX_N = 1024 };
 
 // In double except for the second moments, which are fp32 wherever Adafactor runs.
-struct tensor {
+struct adafactor_tensor {
     int rows, columns;
     bool vector;
     double lr, clip_threshold, weight_decay;
-    double weights[N_MOST], grad[N_MOST];
-    float row_moments[N_MOST], column_moments[N_MOST], row_scales[N_MOST], column_scales[N_MOST];
-    double row_sums[2 * N_MOST], column_sums[2 * N_MOST], sums[4], update_bound;
+    double weights[MAX_N], grad[MAX_N];
+    float row_moments[MAX_N], column_moments[MAX_N], row_scales[MAX_N], column_scales[MAX_N];
+    double row_sums[2 * MAX_N], column_sums[2 * MAX_N], sums[4], update_bound;
 };
 
-static size_t elements_of(const struct tensor *t) {
+static size_t elements_of(const struct adafactor_tensor *t) {
     return (size_t)t->rows * (size_t)t->columns;
 }
 
@@ -40,7 +40,7 @@ static void upcast(double *out, const float *x, int n) {
         out[i] = (double)x[i];
 }
 
-static void sum_gradients(struct tensor *t) {
+static void sum_gradients(struct adafactor_tensor *t) {
     memset(t->row_sums, 0, sizeof t->row_sums);
     memset(t->column_sums, 0, sizeof t->column_sums);
     const struct adafactor_sums_args args = {.row_sums = t->vector ? NULL : t->row_sums,
@@ -54,8 +54,8 @@ static void sum_gradients(struct tensor *t) {
     EXPECT_OK(device->ops->adafactor_sums(&stream, &args));
 }
 
-static void step(struct tensor *t, int64_t k) {
-    double row_scales[N_MOST], column_scales[N_MOST];
+static void step(struct adafactor_tensor *t, int64_t k) {
+    double row_scales[MAX_N], column_scales[MAX_N];
     const struct adafactor_moments moments = {.rows = t->rows,
                                               .columns = t->columns,
                                               .row_moments = t->vector ? NULL : t->row_moments,
@@ -93,7 +93,7 @@ static void step(struct tensor *t, int64_t k) {
                                                                            .type = DTYPE_F64}));
 }
 
-// ---- PyTorch's figures
+// ---- results of PyTorch
 
 // Weights after four steps of torch.optim.Adafactor (2.15) in float64 with beta2_decay -0.8, eps (2^-23,
 // 1e-3) and the settings below. Initial weights are ((29 i) % 17 - 8) / 16, gradients ((37 i + 101 k) % 19 -
@@ -139,14 +139,14 @@ static const struct golden {
 };
 
 static void expect_golden(const struct golden *golden) {
-    struct tensor *t = calloc(1, sizeof *t);
+    struct adafactor_tensor *t = calloc(1, sizeof *t);
     assert_non_null(t);
-    *t = (struct tensor){.rows = golden->rows,
-                         .columns = golden->columns,
-                         .vector = golden->vector,
-                         .lr = golden->lr,
-                         .clip_threshold = golden->clip_threshold,
-                         .weight_decay = golden->weight_decay};
+    *t = (struct adafactor_tensor){.rows = golden->rows,
+                                   .columns = golden->columns,
+                                   .vector = golden->vector,
+                                   .lr = golden->lr,
+                                   .clip_threshold = golden->clip_threshold,
+                                   .weight_decay = golden->weight_decay};
     int n = (int)elements_of(t);
     for (int i = 0; i < n; i++)
         t->weights[i] = (i * 29 % 17 - 8) / 16.0;
@@ -172,7 +172,7 @@ static void test_pytorch(void **state) {
 // ---- bounds
 
 // Gradients of ordinary training, and pathological ones.
-static double wild_gradient(int kind, int64_t k, const struct tensor *t, int i) {
+static double wild_gradient(int kind, int64_t k, const struct adafactor_tensor *t, int i) {
     int row = i / t->columns, column = i % t->columns;
     double x = rng_normal(50, (uint32_t)(kind * 100 + k), (uint64_t)i);
     switch (kind) {
@@ -194,15 +194,15 @@ static double wild_gradient(int kind, int64_t k, const struct tensor *t, int i) 
 }
 
 static void expect_bounds(int kind, int rows, int columns) {
-    struct tensor *t = calloc(1, sizeof *t);
+    struct adafactor_tensor *t = calloc(1, sizeof *t);
     assert_non_null(t);
-    *t = (struct tensor){
+    *t = (struct adafactor_tensor){
         .rows = rows, .columns = columns, .vector = rows == 1, .lr = 1e-2, .clip_threshold = 1};
     int n = (int)elements_of(t);
     for (int i = 0; i < n; i++)
         t->weights[i] = 0.02 * rng_normal(51, 0, (uint64_t)i);
     for (int64_t k = 1; k <= 20; k++) {
-        double before[N_MOST];
+        double before[MAX_N];
         memcpy(before, t->weights, sizeof before);
         for (int i = 0; i < n; i++)
             t->grad[i] = (double)(float)wild_gradient(kind, k, t, i);
@@ -232,7 +232,7 @@ static void test_bounds_hold(void **state) {
 
 // ---- exact sums
 
-static void test_sums_need_no_order(void **state) {
+static void test_sums_do_not_depend_on_order(void **state) {
     enum { N = 4999 }; // a prime: every stride visits all
     (void)state;
     static double x[N];
@@ -268,7 +268,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pytorch),
         cmocka_unit_test(test_bounds_hold),
-        cmocka_unit_test(test_sums_need_no_order),
+        cmocka_unit_test(test_sums_do_not_depend_on_order),
     };
     return cmocka_run_group_tests_name("ref adafactor", tests, open_reference, close_device);
 }

@@ -1,6 +1,6 @@
-// Checks the oracle: every backward of kernels/ref against finite differences of its forward, in double; and
-// the contracts of the gradient operations (accumulation, optional outputs). The forwards are checked by
-// known values here and by the golden figures of tests/golden.
+// Checks the reference, against which all backends are checked: every backward operation against finite
+// differences of its forward, in double, and its contract (accumulation, optional outputs). Forward
+// operations are checked with known values here and with the golden figures of tests/golden.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +17,11 @@
 
 static struct device *device;
 static struct stream stream;
-static bool judged[N_OPERATIONS];
+static bool is_checked[N_OPERATIONS];
 
 #define RUN(name, ...)                                                                                       \
     do {                                                                                                     \
-        judged[OP_##name] = true;                                                                            \
+        is_checked[OP_##name] = true;                                                                        \
         EXPECT_OK(device->ops->name(&stream, &(struct name##_args){__VA_ARGS__}));                           \
     } while (0)
 
@@ -71,7 +71,7 @@ static double weighted_sum(const double *out, const double *weights, size_t n) {
 #define STEP      1e-3
 #define TOLERANCE 1e-8
 
-// dx (n) against the differences of loss(context) as the elements of x move.
+// Checks dx (n) against finite differences of loss(context) in each element of x.
 static void expect_gradient(const char *name, double *x, const double *dx, size_t n, double (*loss)(void *),
                             void *context) {
     double largest = 0;
@@ -88,7 +88,7 @@ static void expect_gradient(const char *name, double *x, const double *dx, size_
         x[i] = at;
         double slope = (8 * (values[2] - values[1]) - (values[3] - values[0])) / (12 * STEP);
         if (!(fabs(slope - dx[i]) <= TOLERANCE * largest))
-            fail_msg("%s[%zu] is %.12g, the differences give %.12g", name, i, dx[i], slope);
+            fail_msg("%s[%zu] is %.12g, finite differences give %.12g", name, i, dx[i], slope);
     }
 }
 
@@ -272,7 +272,7 @@ static void test_gelu(void **state) {
     RUN(gelu_backward, .dx = dx, .dout = c.dout, .x = c.x, .n = GN, .type = DTYPE_F64);
     expect_gradient("dx", c.x, dx, GN, gelu_loss, &c);
 
-    // In place, and figures made from the formulas in decimal arithmetic of 60 digits.
+    // In place, against values computed from the formulas in decimal arithmetic with 60 digits.
     static const double x[] = {-6, -3, -1, 0, 0.5, 1, 3};
     static const double wanted[] = {
         -8.43964670076229702e-11, -3.63739208177301905e-03, -1.58808009391723293e-01, 0,
@@ -390,14 +390,14 @@ static void test_cross_entropy(void **state) {
 
 // ---- every gradient operation is checked
 
-static void test_every_gradient_was_judged(void **state) {
+static void test_every_gradient_is_checked(void **state) {
     (void)state;
-#define EXPECT_JUDGED(name)                                                                                  \
-    if (!judged[OP_##name] && strstr(#name, "ward"))                                                         \
+#define EXPECT_CHECKED(name)                                                                                 \
+    if (!is_checked[OP_##name] && strstr(#name, "ward"))                                                     \
         fail_msg("no finite differences were computed for " #name);
-    OPERATIONS(EXPECT_JUDGED)
-#undef EXPECT_JUDGED
-    assert_true(judged[OP_cross_entropy]);
+    OPERATIONS(EXPECT_CHECKED)
+#undef EXPECT_CHECKED
+    assert_true(is_checked[OP_cross_entropy]);
 }
 
 int main(void) {
@@ -410,7 +410,7 @@ int main(void) {
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_with_a_cache),
         cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_every_gradient_was_judged),
+        cmocka_unit_test(test_every_gradient_is_checked),
     };
     return cmocka_run_group_tests_name("ref gradients", tests, open_device, close_device);
 }

@@ -1,5 +1,5 @@
-// Checks the oracle's optimizers and sums without it: moments in closed form over the whole history of
-// gradients, and sums of known value. Lengths 1 to 257, several steps, zeros and subnormal numbers.
+// Checks the reference's optimizers and sums: against moments in closed form over the whole history of
+// gradients, and against known sums. Lengths 1 to 257, several steps, zeros and subnormal numbers.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "tests/support/device.h"
 #include "tests/support/expect.h"
 
-enum { N_MOST = 257, N_STEPS = 5 };
+enum { MAX_N = 257, N_STEPS = 5 };
 
 // Element i of the gradient of step k (from 1).
 static double gradient(int k, int i) {
@@ -34,17 +34,17 @@ static double first_weight(int i) {
     return i % 5 == 2 ? 0 : rng_normal(4, 0, (uint64_t)i);
 }
 
-// magnitude: of the terms of the value, as they may cancel.
+// magnitude: the sum of |terms| of the value, because the terms may cancel.
 static void expect_close(const char *name, int step, int i, double got, double wanted, double magnitude) {
     if (!(fabs(got - wanted) <= 1e-14 * magnitude + 0x1p-1070))
         fail_msg("%s[%d] after step %d is %.17g, expected %.17g", name, i, step, got, wanted);
 }
 
-struct settings {
+struct optimizer_settings {
     double lr, beta1, beta2, epsilon, weight_decay, momentum;
     float grad_scale;
 };
-static const struct settings settings = {1e-2, 0.9, 0.97, 1e-6, 0.1, 0.8, 0.5f};
+static const struct optimizer_settings settings = {1e-2, 0.9, 0.97, 1e-6, 0.1, 0.8, 0.5f};
 
 static struct optimizer_step_args step_args(enum optimizer_rule rule, int step, int n) {
     return (struct optimizer_step_args){.rule = rule,
@@ -80,7 +80,7 @@ static struct history history_of(int step, int i) {
 }
 
 static void adamw_of_length(int n) {
-    double master[N_MOST], m[N_MOST] = {0}, v[N_MOST] = {0}, grad[N_MOST], param[N_MOST], wanted[N_MOST];
+    double master[MAX_N], m[MAX_N] = {0}, v[MAX_N] = {0}, grad[MAX_N], param[MAX_N], wanted[MAX_N];
     for (int i = 0; i < n; i++)
         master[i] = wanted[i] = first_weight(i);
     for (int step = 1; step <= N_STEPS; step++) {
@@ -107,12 +107,12 @@ static void adamw_of_length(int n) {
 
 static void test_adamw(void **state) {
     (void)state;
-    for (int n = 1; n <= N_MOST; n++)
+    for (int n = 1; n <= MAX_N; n++)
         adamw_of_length(n);
 }
 
 static void sgd_of_length(int n, bool with_momentum) {
-    double master[N_MOST], m[N_MOST], grad[N_MOST], wanted[N_MOST], velocity[N_MOST] = {0};
+    double master[MAX_N], m[MAX_N], grad[MAX_N], wanted[MAX_N], velocity[MAX_N] = {0};
     for (int i = 0; i < n; i++) {
         master[i] = wanted[i] = first_weight(i);
         m[i] = (double)NAN; // the first step must not read it
@@ -138,13 +138,13 @@ static void sgd_of_length(int n, bool with_momentum) {
 
 static void test_sgd(void **state) {
     (void)state;
-    for (int n = 1; n <= N_MOST; n++) {
+    for (int n = 1; n <= MAX_N; n++) {
         sgd_of_length(n, true);
         sgd_of_length(n, false);
     }
 }
 
-// Coupled weight decay: its gradient, and the moments as sums over the whole history.
+// Adam adds the weight decay to the gradient. Moments are sums over the whole history.
 static void test_adam(void **state) {
     (void)state;
     enum { N = 257 };
@@ -169,8 +169,8 @@ static void test_adam(void **state) {
                 second += (1 - settings.beta2) * pow(settings.beta2, step - k) * g * g;
                 magnitude += weight1 * fabs(g);
             }
-            // Division by epsilon turns the last bit of a subnormal gradient into many of the weight's and of
-            // its decay.
+            // Division by epsilon amplifies the last bit of a subnormal gradient into many bits of the
+            // weight, and so of its decay.
             expect_close("m", step, i, m[i], first, magnitude + 1e-300);
             expect_close("v", step, i, v[i], second, second);
             double mhat = first / (1 - pow(settings.beta1, step)),
@@ -181,7 +181,7 @@ static void test_adam(void **state) {
     }
 }
 
-// The paper's two lines: c = beta1 m + (1 - beta1) g; weight -= lr (sign(c) + decay weight).
+// The two lines of Lion's paper: c = beta1 m + (1 - beta1) g; weight -= lr (sign(c) + decay weight).
 static void test_lion(void **state) {
     (void)state;
     enum { N = 257 };
