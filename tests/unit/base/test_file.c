@@ -94,7 +94,7 @@ static void test_write(void **state) {
     EXPECT_OK(file_write_all(in_folder("a"), "old", 3));
     EXPECT_OK(file_writer_open(&writer, in_folder("a")));
     file_write(&writer, "new ", 4);
-    expect_content(in_folder("a"), "old"); // until the commit
+    expect_content(in_folder("a"), "old"); // unchanged until the commit
     file_write(&writer, "text", 4);
     assert_int_equal(writer.bytes, 8);
     EXPECT_OK(file_commit(&writer));
@@ -214,11 +214,11 @@ static void test_lock(void **state) {
             pause();
         _exit(0);
     }
-    bool said = read(ready[0], &byte, 1) == 1;
+    bool answered = read(ready[0], &byte, 1) == 1;
     enum status second = file_lock(in_folder("lock"), &descriptor);
-    kill(child, SIGKILL); // a dead holder holds nothing; and no child outlives a failing test
+    kill(child, SIGKILL); // its death releases the lock, and no child outlives a failing test
     waitpid(child, NULL, 0);
-    assert_true(said && byte == 'y');
+    assert_true(answered && byte == 'y');
     snprintf(holder, sizeof holder, "process %ld", (long)child);
     EXPECT_FAILURE(STATUS_INVALID, second, "/lock", holder, "in use");
     assert_int_equal(descriptor, -1);

@@ -18,7 +18,7 @@ static enum status parse_only(const char *text) {
     return status;
 }
 
-static void test_places(void **state) {
+static void test_error_positions(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, parse_only(""), "a.json is empty");
     EXPECT_FAILURE(STATUS_INVALID, parse_only(" \n\t\n"), "a.json is empty");
@@ -58,7 +58,7 @@ static void test_keys_given_twice(void **state) {
     EXPECT_OK(parse_only("{\"a\": 1, \"A\": 2, \"b\": {\"a\": 3}}"));
 }
 
-// A name that contains a zero byte would be taken for the part before that byte.
+// Zero bytes are refused, because C code would see only the part of a string before them.
 static void test_zero_bytes(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\":\n \"b\\u0000c\"}"), "a.json:2", "zero byte");
@@ -116,7 +116,7 @@ static void test_getters(void **state) {
     cJSON_Delete(tree);
 }
 
-static void test_strings_go_round(void **state) {
+static void test_strings_round_trip(void **state) {
     (void)state;
     char every[256];
     for (int i = 1; i < 256; i++)
@@ -171,10 +171,10 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),           cmocka_unit_test(test_length),
-        cmocka_unit_test(test_zero_bytes),       cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_keys_given_twice), cmocka_unit_test(test_getters),
-        cmocka_unit_test(test_strings_go_round), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_error_positions),    cmocka_unit_test(test_length),
+        cmocka_unit_test(test_zero_bytes),         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_keys_given_twice),   cmocka_unit_test(test_getters),
+        cmocka_unit_test(test_strings_round_trip), cmocka_unit_test(test_files),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-// Log messages and statuses: what is printed where, with and without a (pseudo-)terminal.
+// Log messages and statuses: what is printed where, on a (pseudo-)terminal and elsewhere.
 #include "tests/support/expect.h"
 
 #include <fcntl.h>

@@ -58,7 +58,7 @@ static void test_many_regions_do_not_overlap(void **state) {
     region_table_free(&table);
 }
 
-static void test_absurd_region(void **state) {
+static void test_regions_that_are_too_large(void **state) {
     (void)state;
     struct region_table table;
     int index;
@@ -119,7 +119,7 @@ static void write_text(const char *folder, const char *name, const char *text) {
     EXPECT_OK(file_write_all(path, text, strlen(text)));
 }
 
-// A simulated /proc and /sys/fs/cgroup: the machine's memory, then ever tighter group limits.
+// A simulated /proc and /sys/fs/cgroup: the memory of the machine, then ever tighter cgroup limits.
 static void test_available(void **state) {
     (void)state;
     char folder[256];
@@ -129,7 +129,7 @@ static void test_available(void **state) {
     assert_true(memory_available_in(folder, folder) == UINT64_MAX);
     write_text(folder, "meminfo", "MemTotal:       99999 kB\nMemFree: 5 kB\nMemAvailable:   50000 kB\n");
     assert_int_equal(memory_available_in(folder, folder), 50000 << 10);
-    write_text(folder, "memory/memory.limit_in_bytes", "9223372036854771712\n"); // version 1's "no limit"
+    write_text(folder, "memory/memory.limit_in_bytes", "9223372036854771712\n"); // cgroup v1: no limit
     write_text(folder, "memory/memory.usage_in_bytes", "4096\n");
     assert_int_equal(memory_available_in(folder, folder), 50000 << 10);
     write_text(folder, "memory/memory.limit_in_bytes", "41000000\n");
@@ -151,9 +151,12 @@ static void test_available(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regions),       cmocka_unit_test(test_many_regions_do_not_overlap),
-        cmocka_unit_test(test_absurd_region), cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_available),     cmocka_unit_test(test_arena_beyond_memory),
+        cmocka_unit_test(test_regions),
+        cmocka_unit_test(test_many_regions_do_not_overlap),
+        cmocka_unit_test(test_regions_that_are_too_large),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_available),
+        cmocka_unit_test(test_arena_beyond_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ static void assert_nodes(const char *machine, int n_slots, const int *expected) 
     numa_close(numa);
 }
 
-static void test_threads_are_dealt_out(void **state) {
+static void test_threads_are_distributed(void **state) {
     (void)state;
     assert_nodes("node:2 core:4 pu:1", 8, (const int[]){0, 0, 0, 0, 1, 1, 1, 1});
     assert_nodes("node:2 core:4 pu:1", 4, (const int[]){0, 0, 1, 1});
@@ -39,7 +39,7 @@ static void test_this_machine(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads_are_dealt_out),
+        cmocka_unit_test(test_threads_are_distributed),
         cmocka_unit_test(test_this_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

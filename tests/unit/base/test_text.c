@@ -94,7 +94,7 @@ static void test_numbers_as_written(void **state) {
     assert_string_equal(text_double(buffer, -INFINITY), "null");
 }
 
-static void test_for_people(void **state) {
+static void test_human_readable_numbers(void **state) {
     (void)state;
     char buffer[32];
     const size_t size = sizeof buffer;
@@ -122,7 +122,7 @@ static void test_nearest(void **state) {
     assert_string_equal(text_nearest("n_emb", names, 5), "n_embd");
     assert_string_equal(text_nearest("weigth_decay", names, 5), "weight_decay");
     assert_string_equal(text_nearest("lrs", names, 5), "lr");
-    assert_null(text_nearest("xy", names, 5)); // two letters off "lr", with nothing the same
+    assert_null(text_nearest("xy", names, 5)); // distance 2 from "lr", but no letter in common
     assert_null(text_nearest("completely_else", names, 5));
     assert_null(text_nearest("n_layer", names, 0));
     char longest[300];
@@ -171,7 +171,7 @@ static void test_fp16_values(void **state) {
     }
 }
 
-// fp16 rounds to nearest, ties to even: for any two neighbours (65536 in place of infinity), the tie and the
+// fp16 rounds to nearest, ties to even: for any two neighbors (65536 in place of infinity), the tie and the
 // values next to it, with both signs.
 static void test_fp16_rounding(void **state) {
     (void)state;
@@ -203,17 +203,21 @@ static void test_types_by_name(void **state) {
         assert_string_equal(dtype_name(type), names[i]);
     }
     enum dtype untouched = DTYPE_U8;
-    assert_false(dtype_from_name("fp64", &untouched)); // no compute type
+    assert_false(dtype_from_name("fp64", &untouched)); // not a compute dtype
     assert_false(dtype_from_name("", &untouched));
     assert_int_equal(untouched, DTYPE_U8);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_growing),       cmocka_unit_test(test_numbers_read_back),
-        cmocka_unit_test(test_for_people),    cmocka_unit_test(test_numbers_as_written),
-        cmocka_unit_test(test_nearest),       cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_fp16_values),   cmocka_unit_test(test_fp16_rounding),
+        cmocka_unit_test(test_growing),
+        cmocka_unit_test(test_numbers_read_back),
+        cmocka_unit_test(test_human_readable_numbers),
+        cmocka_unit_test(test_numbers_as_written),
+        cmocka_unit_test(test_nearest),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_fp16_values),
+        cmocka_unit_test(test_fp16_rounding),
         cmocka_unit_test(test_types_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,8 +38,8 @@ static void write_texts(const char *const *texts, int n) {
         EXPECT_OK(file_write_all(paths[i], texts[i], strlen(texts[i])));
 }
 
-// Splits the texts and compares the training part of each.
-static void expect_cuts(const char *const *texts, int n, double held_out, const size_t *wanted) {
+// Splits the texts and compares how many bytes of each are for training.
+static void expect_split_at(const char *const *texts, int n, double held_out, const size_t *wanted) {
     const char *const names[] = {paths[0], paths[1], paths[2]};
     struct corpus corpus;
     size_t total = 0, total_train = 0;
@@ -58,30 +58,30 @@ static void expect_cuts(const char *const *texts, int n, double held_out, const 
     corpus_free(&corpus);
 }
 
-static void test_where_the_tail_begins(void **state) {
+static void test_where_the_validation_split_begins(void **state) {
     (void)state;
     // Ten lines of ten bytes: the cut moves to the end of its line.
     const char *lines[] = {"line 0...\nline 1...\nline 2...\nline 3...\nline 4...\n"
                            "line 5...\nline 6...\nline 7...\nline 8...\nline 9...\n"};
-    expect_cuts(lines, 1, 0, (const size_t[]){100});
-    expect_cuts(lines, 1, 0.25, (const size_t[]){80});
-    expect_cuts(lines, 1, 0.48, (const size_t[]){60});
-    expect_cuts(lines, 1, 0.05, (const size_t[]){95}); // in the last line: after a character
+    expect_split_at(lines, 1, 0, (const size_t[]){100});
+    expect_split_at(lines, 1, 0.25, (const size_t[]){80});
+    expect_split_at(lines, 1, 0.48, (const size_t[]){60});
+    expect_split_at(lines, 1, 0.05, (const size_t[]){95}); // in the last line: after a character
     // Without line ends the cut moves to the end of a character. Ten characters of three bytes.
     const char *one_line[] = {"\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"
                               "\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5\xe6\x97\xa5"};
-    expect_cuts(one_line, 1, 0.1, (const size_t[]){27});
-    expect_cuts(one_line, 1, 0.15, (const size_t[]){27}); // 25.5 bytes: 25 is in the ninth
-    expect_cuts(one_line, 1, 0.2, (const size_t[]){24});
+    expect_split_at(one_line, 1, 0.1, (const size_t[]){27});
+    expect_split_at(one_line, 1, 0.15, (const size_t[]){27}); // 25.5 bytes: 25 is in the ninth
+    expect_split_at(one_line, 1, 0.2, (const size_t[]){24});
     // Several texts: what precedes the cut is for training, the rest is held out.
     const char *texts[] = {"one\ntwo\nthree\nfour\n", "five\nsix\nseven\n", "eight\nnine\nten\n"}; // 19 15 15
-    expect_cuts(texts, 3, 0, (const size_t[]){19, 15, 15});
-    expect_cuts(texts, 3, 0.1, (const size_t[]){19, 15, 10 + 1}); // 44.1: within "nine"
-    expect_cuts(texts, 3, 0.4, (const size_t[]){19, 10, 0});      // 29.4: the last line of the second
-    expect_cuts(texts, 3, 0.9, (const size_t[]){8, 0, 0});        // 4.9: within "two"
+    expect_split_at(texts, 3, 0, (const size_t[]){19, 15, 15});
+    expect_split_at(texts, 3, 0.1, (const size_t[]){19, 15, 10 + 1}); // 44.1: within "nine"
+    expect_split_at(texts, 3, 0.4, (const size_t[]){19, 10, 0});      // 29.4: the last line of the second
+    expect_split_at(texts, 3, 0.9, (const size_t[]){8, 0, 0});        // 4.9: within "two"
 }
 
-static void test_texts_that_cannot_be_read(void **state) {
+static void test_unreadable_texts(void **state) {
     (void)state;
     const char *const names[] = {paths[0], temporary.folder};
     struct corpus corpus;
@@ -173,7 +173,7 @@ static void test_shards(void **state) {
     assert_false(out_exists("train-00001.bin"));
 }
 
-// Neither extra shards nor the tail of an earlier run remain.
+// Shards of an earlier run are removed, if there are fewer now or no validation split.
 static void test_shards_of_an_earlier_run(void **state) {
     (void)state;
     write_texts((const char *[]){"0123\n5678\nabcd\nfghi\n"}, 1);
@@ -190,7 +190,7 @@ static void test_more_ids_than_a_shard_can_hold(void **state) {
     (void)state;
     struct text merges = {0};
     text_add(&merges, "#version: 0.2\n");
-    for (int i = 0; i < 65280; i++) // each of three letters, of 64
+    for (int i = 0; i < 65280; i++) // three letters of 64 each
         text_add(&merges, "%c%c %c\n", '0' + i / 4096, '0' + i / 64 % 64, '0' + i % 64);
     EXPECT_OK(text_status(&merges));
     EXPECT_OK(file_write_all(tokenizer_file, merges.data, merges.length));
@@ -208,7 +208,7 @@ static void test_more_ids_than_a_shard_can_hold(void **state) {
     text_free(&merges);
 }
 
-static void test_what_is_missing(void **state) {
+static void test_missing_arguments(void **state) {
     (void)state;
     write_texts((const char *[]){"", "x"}, 2);
     EXPECT_FAILURE(STATUS_INVALID, tokenize(0, "bytes", "0", "100"), "TEXT");
@@ -225,8 +225,8 @@ static void test_what_is_missing(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, command_tokenizer.run(2, no_out), "--out");
 }
 
-// Trained with --split, the tokenizer sees the same training part as ./train tokenize writes.
-static void test_tokenizer_of_the_training_part(void **state) {
+// With --split, the tokenizer is trained on the same training split that ./train tokenize writes.
+static void test_tokenizer_is_trained_on_the_training_split(void **state) {
     (void)state;
     write_texts((const char *[]){"aa aa aa aa\naa aa aa aa\nzqzqzqzqzqzqzqzqzqzqzq\n"}, 1);
     char *args[] = {(char[]){"train"}, paths[0],      (char[]){"--split=0.5"}, (char[]){"--vocab-size=258"},
@@ -246,13 +246,13 @@ static void test_tokenizer_of_the_training_part(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_where_the_tail_begins),
-        cmocka_unit_test(test_texts_that_cannot_be_read),
+        cmocka_unit_test(test_where_the_validation_split_begins),
+        cmocka_unit_test(test_unreadable_texts),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_shards_of_an_earlier_run),
         cmocka_unit_test(test_more_ids_than_a_shard_can_hold),
-        cmocka_unit_test(test_what_is_missing),
-        cmocka_unit_test(test_tokenizer_of_the_training_part),
+        cmocka_unit_test(test_missing_arguments),
+        cmocka_unit_test(test_tokenizer_is_trained_on_the_training_split),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -96,7 +96,7 @@ static void test_options_page(void **state) {
     text_free(&page);
 }
 
-// The table of options itself: defaults within bounds, unique names, and sets of choices without holes.
+// The table of options itself: defaults within bounds, unique names, and complete sets of choices.
 static void test_schema(void **state) {
     (void)state;
     struct config config;
@@ -110,7 +110,7 @@ static void test_schema(void **state) {
         assert_true(options[i].resume != RAISE || options[i].type == OPTION_INTEGER);
         if (options[i].type != OPTION_CHOICE)
             continue;
-        // Every word of the set reads and prints as itself, and the set has no hole.
+        // Every choice can be read, and is printed unchanged.
         for (int k = 0; k < options[i].n_choices; k++) {
             char override[128], *words[] = {override}, expected[64];
             struct text printed = {0};
@@ -161,10 +161,10 @@ static double parameter_count(const struct config *c) {
            (double)c->model.n_layer * (12 * C * C + 13 * C) + 2 * C;
 }
 
-// Sizes: Radford et al. 2019 as llm.c reproduces it (its scripts/run_gpt2_*.sh: rate, tokens per step,
-// steps, warm-up) and Brown et al. 2020, Table 2.1 (rate, batch; 300B tokens, warm-up of 375M). The paper's
-// heads of XL (24) and width of 13B (5140) do not divide; these are the nearest that do, with its 128
-// channels per head.
+// Sizes: Radford et al. 2019 as llm.c reproduces it (its scripts/run_gpt2_*.sh: rate, tokens per step, steps,
+// warm-up) and Brown et al. 2020, Table 2.1 (rate, batch; 300B tokens, warm-up of 375M). The paper's number
+// of heads of XL (24) does not divide its width, nor do 128 channels per head divide the width of 13B (5140):
+// the presets have the nearest sizes that do, with the paper's 128 channels per head.
 static void test_presets(void **state) {
     (void)state;
     static const struct {
@@ -209,8 +209,8 @@ static void test_presets(void **state) {
     }
 }
 
-// The embedded presets are the files.
-static void test_presets_inside(void **state) {
+// The presets embedded in ./train equal the files.
+static void test_embedded_presets(void **state) {
     (void)state;
     struct file_list list = {0};
     EXPECT_OK(file_glob(&list, "configs/gpt*.json"));
@@ -245,10 +245,10 @@ static void test_every_preset_resolves(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),     cmocka_unit_test(test_round_trip_to_the_bit),
-        cmocka_unit_test(test_options_page),   cmocka_unit_test(test_schema),
-        cmocka_unit_test(test_overrides),      cmocka_unit_test(test_presets),
-        cmocka_unit_test(test_presets_inside), cmocka_unit_test(test_every_preset_resolves),
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_round_trip_to_the_bit),
+        cmocka_unit_test(test_options_page),     cmocka_unit_test(test_schema),
+        cmocka_unit_test(test_overrides),        cmocka_unit_test(test_presets),
+        cmocka_unit_test(test_embedded_presets), cmocka_unit_test(test_every_preset_resolves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

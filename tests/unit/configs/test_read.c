@@ -168,7 +168,7 @@ static void test_subsections(void **state) {
 }
 
 // DeepSpeed's option names: the message names the equivalent.
-static void test_words_of_deepspeed(void **state) {
+static void test_option_names_of_deepspeed(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
                    parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
@@ -287,7 +287,7 @@ int main(void) {
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_subsections),
-        cmocka_unit_test(test_words_of_deepspeed),
+        cmocka_unit_test(test_option_names_of_deepspeed),
         cmocka_unit_test(test_wrong_section),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_bounds_and_choices),

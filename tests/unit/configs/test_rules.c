@@ -18,7 +18,7 @@ static enum status resolve(const char *json, int world) {
 }
 
 // Every combination of micro-batch, accumulation and ranks; 0 leaves an option unset.
-static void test_any_two_give_the_third(void **state) {
+static void test_any_two_batch_options_give_the_third(void **state) {
     (void)state;
     for (int micro = 1; micro <= 6; micro++)
         for (int accumulation = 1; accumulation <= 5; accumulation++)
@@ -42,7 +42,7 @@ static void test_any_two_give_the_third(void **state) {
                 }
 }
 
-static void test_one_or_none_given(void **state) {
+static void test_one_or_no_batch_option(void **state) {
     (void)state;
     static const struct {
         const char *json;
@@ -67,7 +67,7 @@ static void test_one_or_none_given(void **state) {
     }
 }
 
-static void test_batch_refusals(void **state) {
+static void test_batch_sizes_that_contradict(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
                    resolve("{\"train\": {\"micro_batch_size\": 3, \"gradient_accumulation_steps\": 5, "
@@ -120,7 +120,7 @@ static void test_other_rules(void **state) {
     EXPECT_OK(resolve("{\"offload_activations\": \"cpu\", \"recompute\": \"block\"}", 1));
 }
 
-// Messages in the words of DeepSpeed's documentation.
+// Messages use the wording of DeepSpeed's documentation.
 static void test_offload_rules(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
@@ -248,9 +248,9 @@ static void test_resuming(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_any_two_give_the_third),
-        cmocka_unit_test(test_one_or_none_given),
-        cmocka_unit_test(test_batch_refusals),
+        cmocka_unit_test(test_any_two_batch_options_give_the_third),
+        cmocka_unit_test(test_one_or_no_batch_option),
+        cmocka_unit_test(test_batch_sizes_that_contradict),
         cmocka_unit_test(test_sequence_and_heads),
         cmocka_unit_test(test_other_rules),
         cmocka_unit_test(test_offload_rules),

@@ -1,11 +1,10 @@
-// Fuzzes shards and tokenizer files, with the same sequence of damages on every run. Each file must either
-// open and then work to its last token, or give STATUS_INVALID with its path. Most useful under the
-// sanitizers.
+// Fuzzes shards and tokenizer files, with the same damage on every run. Each file must either open and be
+// usable to its last token, or give STATUS_INVALID and its path. Most useful under the sanitizers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include <stdbool.h>

@@ -48,7 +48,8 @@ static struct identity identity_of_one(size_t n, size_t at, uint16_t token) {
     return identity_of(1, (const char *const[]){"one.bin"});
 }
 
-// In a small shard every token counts; in a large one the first, the last, and samples between them.
+// The identity of a small shard depends on every token; that of a large one on the first, the last, and
+// samples between them.
 static void test_what_is_sampled(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 5, 2048, 2049, 16384, 16385, 100000};

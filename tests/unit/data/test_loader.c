@@ -91,8 +91,8 @@ static void test_counts(void **state) {
     loader_delete(NULL);
 }
 
-// Without shuffle: file order by name, sequence i at token i * T, then from the start again. Batches of 5 out
-// of 12 sequences cross epochs.
+// Without shuffling: files in order of their names, sequence i at token i * T, and again from the start.
+// Batches of 5 out of 12 sequences cross epochs.
 static void test_file_order(void **state) {
     (void)state;
     struct loader *loader = group_loader(5, 5, false, 1);
@@ -116,7 +116,7 @@ static void read_in_order(uint64_t seed, int *rows) {
     loader_delete(loader);
 }
 
-static void test_same_rows_however_asked(void **state) {
+static void test_rows_do_not_depend_on_requests(void **state) {
     (void)state;
     int rows[STEPS * BATCH], firsts[BATCH];
     read_in_order(3, rows);
@@ -149,7 +149,7 @@ static void test_same_rows_however_asked(void **state) {
 }
 
 // Two loaders at the same time (training and validation) do not affect each other.
-static void test_two_at_once(void **state) {
+static void test_two_loaders(void **state) {
     (void)state;
     int rows[2][STEPS * BATCH], firsts[BATCH];
     read_in_order(3, rows[0]);
@@ -249,8 +249,9 @@ static void test_token_beyond_the_vocabulary(void **state) {
     loader_delete(loader);
 }
 
-// A failure recorded elsewhere is neither hidden by one of the thread nor cleared by an out-of-order request.
-static void test_other_failures_stay_the_first(void **state) {
+// A failure recorded elsewhere is not replaced by one of the loader's thread, nor cleared by an out-of-order
+// request.
+static void test_earlier_failures_are_kept(void **state) {
     (void)state;
     const int32_t *tokens, *targets;
     struct loader *loader;
@@ -282,7 +283,7 @@ static void test_less_than_one_batch(void **state) {
                    "0 sequences");
 }
 
-static void test_missing_and_bad_shards(void **state) {
+static void test_missing_and_invalid_shards(void **state) {
     (void)state;
     struct loader *loader;
     char path[300];
@@ -297,7 +298,7 @@ static void test_missing_and_bad_shards(void **state) {
     EXPECT_OK(file_remove_tree(path));
 }
 
-// Deleting a loader at once, while its thread reads, and afterwards: the thread ends, and nothing leaks.
+// A loader may be deleted right away, while its thread reads, or later: the thread ends, and nothing leaks.
 static void test_deleting_while_reading(void **state) {
     (void)state;
     for (int i = 0; i < 300; i++) {
@@ -382,7 +383,7 @@ static void test_more_shards_than_open_files(void **state) {
 
 // Truncating a shard in use fails the batch that needs it, even if that batch is prefetched, and no other
 // batch.
-static void test_a_shard_that_is_cut(void **state) {
+static void test_truncated_shard(void **state) {
     (void)state;
     char path[300];
     write_shard("cut.bin", 4 * T + 1, 0);
@@ -403,19 +404,19 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_file_order),
-        cmocka_unit_test(test_same_rows_however_asked),
-        cmocka_unit_test(test_two_at_once),
+        cmocka_unit_test(test_rows_do_not_depend_on_requests),
+        cmocka_unit_test(test_two_loaders),
         cmocka_unit_test(test_every_epoch_is_a_permutation),
         cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_one_sequence_exactly),
         cmocka_unit_test(test_token_beyond_the_vocabulary),
-        cmocka_unit_test(test_other_failures_stay_the_first),
+        cmocka_unit_test(test_earlier_failures_are_kept),
         cmocka_unit_test(test_less_than_one_batch),
-        cmocka_unit_test(test_missing_and_bad_shards),
+        cmocka_unit_test(test_missing_and_invalid_shards),
         cmocka_unit_test(test_deleting_while_reading),
         cmocka_unit_test(test_more_tokens_than_31_bits),
         cmocka_unit_test(test_more_shards_than_open_files),
-        cmocka_unit_test(test_a_shard_that_is_cut),
+        cmocka_unit_test(test_truncated_shard),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

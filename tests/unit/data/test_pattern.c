@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include <stdbool.h>
@@ -65,7 +65,7 @@ static const struct character {
     {"\xcc\x81", 'O'},         // combining accent (Mn)
     {"\xe2\x80\x99", 'O'},     // typographic apostrophe
     {"\xf0\x9f\x98\x80", 'O'}, // emoji
-    {"\xc3", 'O'},             // bytes that start no character
+    {"\xc3", 'O'},             // bytes that are not UTF-8
     {"\xff", 'O'},
     {"\xed\xa0\x80", 'O'}, // a surrogate: three bytes, none of them UTF-8
 };
@@ -172,7 +172,7 @@ static void test_random_texts(void **state) {
 }
 
 // A character truncated by the end of the text counts as single bytes.
-static void test_cut_characters(void **state) {
+static void test_truncated_characters(void **state) {
     (void)state;
     char *cut = malloc(3);
     assert_non_null(cut);
@@ -193,7 +193,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_short_text),
         cmocka_unit_test(test_random_texts),
-        cmocka_unit_test(test_cut_characters),
+        cmocka_unit_test(test_truncated_characters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ static void check_bijection(uint64_t seed, uint64_t epoch, size_t n) {
     free(seen);
 }
 
-static void test_one_to_one(void **state) {
+static void test_bijection(void **state) {
     (void)state;
     for (size_t n = 1; n <= 300; n++)
         check_bijection(n, n % 7, n);
@@ -69,8 +69,9 @@ static void test_seeds_and_epochs_differ(void **state) {
     }
 }
 
-// Over many epochs, every position takes every value equally often, and neighbours do not stay neighbours.
-static void test_no_favourites(void **state) {
+// Over many epochs, all values are equally frequent at every position, and all differences between neighbors,
+// too.
+static void test_values_are_equally_frequent(void **state) {
     (void)state;
     enum { EPOCHS = 4000 };
     const size_t sizes[] = {5, 10, 16, 17};
@@ -101,10 +102,10 @@ static void test_no_favourites(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_to_one),
+        cmocka_unit_test(test_bijection),
         cmocka_unit_test(test_large),
         cmocka_unit_test(test_seeds_and_epochs_differ),
-        cmocka_unit_test(test_no_favourites),
+        cmocka_unit_test(test_values_are_equally_frequent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

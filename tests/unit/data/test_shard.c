@@ -40,7 +40,7 @@ static enum status open_and_close(void) {
     return status;
 }
 
-static void test_what_is_written(void **state) {
+static void test_written_bytes(void **state) {
     (void)state;
     const uint16_t first[3] = {1, 515, 65535}, second[2] = {0, 50256};
     struct shard_writer writer;
@@ -117,7 +117,7 @@ static void test_unwritable_folder(void **state) {
     shard_writer_discard(&writer);
 }
 
-static void test_what_is_no_shard(void **state) {
+static void test_files_that_are_not_shards(void **state) {
     (void)state;
     EXPECT_OK(file_remove_tree(path));
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "No such file");
@@ -137,7 +137,7 @@ static void test_what_is_no_shard(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "version 2", "expected 1");
 }
 
-static void test_other_sizes_than_the_header_says(void **state) {
+static void test_sizes_that_contradict_the_header(void **state) {
     (void)state;
     const struct {
         int32_t count;
@@ -156,7 +156,7 @@ static void test_other_sizes_than_the_header_says(void **state) {
 }
 
 // Truncating a shard in use gives a read error, whether its file was open or released.
-static void test_a_file_that_becomes_shorter(void **state) {
+static void test_truncated_shard(void **state) {
     (void)state;
     uint16_t read[4];
     struct shard shard;
@@ -182,13 +182,13 @@ static void test_a_file_that_becomes_shorter(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_written),
+        cmocka_unit_test(test_written_bytes),
         cmocka_unit_test(test_discarded_writers_leave_nothing),
         cmocka_unit_test(test_more_tokens_than_the_header_can_count),
         cmocka_unit_test(test_unwritable_folder),
-        cmocka_unit_test(test_what_is_no_shard),
-        cmocka_unit_test(test_other_sizes_than_the_header_says),
-        cmocka_unit_test(test_a_file_that_becomes_shorter),
+        cmocka_unit_test(test_files_that_are_not_shards),
+        cmocka_unit_test(test_sizes_that_contradict_the_header),
+        cmocka_unit_test(test_truncated_shard),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -444,7 +444,7 @@ static void test_bad_merges(void **state) {
     EXPECT_OK(load_text("#version: 0.2\n"));
     static const char *const malformed[] = {
         "a\n",      "a \n",   " b\n",         "a b c\n", "a \xe6\x97\xa5\n",
-        "a \xff\n", "a\tb\n", "a \xc5\x84\n", // beyond 323
+        "a \xff\n", "a\tb\n", "a \xc5\x84\n", // code point 324, beyond GPT-2's alphabet
     };
     for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++) {
         char text[64];
@@ -460,7 +460,7 @@ static void test_bad_merges(void **state) {
     free(wide);
 }
 
-static void test_what_is_no_tokenizer(void **state) {
+static void test_files_that_are_not_tokenizers(void **state) {
     (void)state;
     struct tokenizer *loaded;
     char absent[400];
@@ -498,7 +498,7 @@ int main(void) {
         cmocka_unit_test(test_bad_tiktoken_files),
         cmocka_unit_test(test_tokens_given_twice),
         cmocka_unit_test(test_bad_merges),
-        cmocka_unit_test(test_what_is_no_tokenizer),
+        cmocka_unit_test(test_files_that_are_not_tokenizers),
         cmocka_unit_test(test_long_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

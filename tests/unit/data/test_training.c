@@ -9,16 +9,16 @@
 #include "data/tokenizer_internal.h"
 #include "tests/support/temporary.h"
 
-enum { MOST_TOKENS = 700, MOST_BYTES = 6000, LONGEST_TOKEN = 512 };
+enum { MAX_TOKENS = 700, MAX_BYTES = 6000, LONGEST_TOKEN = 512 };
 
-// A vocabulary, trained by the slow definition.
-struct slow {
-    char bytes[MOST_TOKENS][LONGEST_TOKEN];
-    size_t lengths[MOST_TOKENS];
+// A tokenizer that follows the plain definition.
+struct slow_tokenizer {
+    char bytes[MAX_TOKENS][LONGEST_TOKEN];
+    size_t lengths[MAX_TOKENS];
     int n;
 };
 
-static int slow_find(const struct slow *slow, const char *bytes, size_t n) {
+static int slow_find(const struct slow_tokenizer *slow, const char *bytes, size_t n) {
     for (int id = 0; id < slow->n; id++)
         if (slow->lengths[id] == n && memcmp(slow->bytes[id], bytes, n) == 0)
             return id;
@@ -39,8 +39,8 @@ static int split_text(const char *text, size_t n_bytes, int *ids) {
 
 // Trains until there are n_tokens tokens or no pair is left. A pair whose bytes are already a token becomes
 // that token, because tokens are identified by their bytes.
-static void slow_train(struct slow *slow, const char *text, size_t n_bytes, int n_tokens) {
-    static int ids[2 * MOST_BYTES], counts[MOST_TOKENS][MOST_TOKENS];
+static void slow_train(struct slow_tokenizer *slow, const char *text, size_t n_bytes, int n_tokens) {
+    static int ids[2 * MAX_BYTES], counts[MAX_TOKENS][MAX_TOKENS];
     int n = split_text(text, n_bytes, ids);
     slow->n = 256;
     for (int b = 0; b < 256; b++) {
@@ -83,10 +83,10 @@ static void slow_train(struct slow *slow, const char *text, size_t n_bytes, int 
     }
 }
 
-static size_t slow_encode(const struct slow *slow, const char *text, size_t n_bytes, int32_t *out) {
+static size_t slow_encode(const struct slow_tokenizer *slow, const char *text, size_t n_bytes, int32_t *out) {
     size_t n_out = 0;
     for (size_t at = 0, length; at < n_bytes; at += length) {
-        size_t ends[MOST_BYTES], n = 0;
+        size_t ends[MAX_BYTES], n = 0;
         length = tokenizer_next_pretoken(text + at, n_bytes - at);
         for (size_t i = 0; i < length; i++)
             ends[n++] = i + 1;
@@ -113,7 +113,7 @@ static size_t slow_encode(const struct slow *slow, const char *text, size_t n_by
     return n_out;
 }
 
-static void check_same_tokens(const struct slow *slow, const struct tokenizer *tokenizer) {
+static void check_same_tokens(const struct slow_tokenizer *slow, const struct tokenizer *tokenizer) {
     assert_int_equal(tokenizer_n_ids(tokenizer), slow->n + 1);
     for (int id = 0; id < slow->n; id++) {
         size_t n;
@@ -124,9 +124,9 @@ static void check_same_tokens(const struct slow *slow, const struct tokenizer *t
     }
 }
 
-static void check_same_ids(const struct slow *slow, const struct tokenizer *tokenizer, const char *text,
-                           size_t n_bytes) {
-    static int32_t expected[MOST_BYTES];
+static void check_same_ids(const struct slow_tokenizer *slow, const struct tokenizer *tokenizer,
+                           const char *text, size_t n_bytes) {
+    static int32_t expected[MAX_BYTES];
     struct token_list list = {0};
     size_t n = slow_encode(slow, text, n_bytes, expected);
     EXPECT_OK(tokenizer_encode(tokenizer, text, n_bytes, &list));
@@ -138,11 +138,11 @@ static void check_same_ids(const struct slow *slow, const struct tokenizer *toke
 // Trains both on the text, compares, and encodes it and then `other` with both.
 static void check_text(const char *text, size_t n_bytes, int vocab_size, const char *other,
                        size_t n_other_bytes) {
-    static struct slow slow;
+    static struct slow_tokenizer slow;
     struct tokenizer *tokenizer = NULL;
     slow_train(&slow, text, n_bytes, vocab_size - 1);
     enum status status = tokenizer_train(text, n_bytes, vocab_size, &tokenizer);
-    if (slow.n < vocab_size - 1) { // too little text: the message has the number that would work
+    if (slow.n < vocab_size - 1) { // too little text: the message names the largest size that works
         char possible[32];
         snprintf(possible, sizeof possible, "only %d token ids", slow.n + 1);
         assert_null(tokenizer);

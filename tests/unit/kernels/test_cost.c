@@ -12,34 +12,34 @@
 
 static char any; // target of non-NULL pointers
 #define P (&any)
-#define EXPECT_WORK(expected_flops, expected_bytes, name, ...)                                               \
+#define EXPECT_COST(expected_flops, expected_bytes, name, ...)                                               \
     do {                                                                                                     \
-        const struct operation_cost work_ =                                                                  \
+        const struct operation_cost cost_ =                                                                  \
             cost_of_operation(OP_##name, &(const struct name##_args){__VA_ARGS__});                          \
-        assert_true(work_.flops == (expected_flops));                                                        \
-        assert_true(work_.bytes == (expected_bytes));                                                        \
+        assert_true(cost_.flops == (expected_flops));                                                        \
+        assert_true(cost_.bytes == (expected_bytes));                                                        \
     } while (0)
 
 static void test_linear_layers(void **state) {
     (void)state;
     enum { N = 5, IC = 7, OC = 11 };
-    EXPECT_WORK(2 * N * IC * OC, 2 * (N * IC + IC * OC + N * OC), linear_forward, .out = P, .x = P,
+    EXPECT_COST(2 * N * IC * OC, 2 * (N * IC + IC * OC + N * OC), linear_forward, .out = P, .x = P,
                 .weight = P, .bias = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_BF16,
                 .out_type = DTYPE_BF16);
-    EXPECT_WORK(2 * N * IC * OC, 2 * (N * IC + IC * OC) + 4 * N * OC, linear_forward, .out = P, .x = P,
+    EXPECT_COST(2 * N * IC * OC, 2 * (N * IC + IC * OC) + 4 * N * OC, linear_forward, .out = P, .x = P,
                 .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_BF16, .out_type = DTYPE_F32);
-    EXPECT_WORK(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
+    EXPECT_COST(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
                 .weight = P, .pre_gelu = P, .gelu = true, .N = N, .IC = IC, .OC = OC);
-    EXPECT_WORK(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
+    EXPECT_COST(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
                 .weight = P, .residual = P, .N = N, .IC = IC, .OC = OC);
-    EXPECT_WORK(4 * N * IC * OC, 2 * (N * OC + 2 * N * IC + IC * OC) + 8 * IC * OC, linear_backward, .dx = P,
+    EXPECT_COST(4 * N * IC * OC, 2 * (N * OC + 2 * N * IC + IC * OC) + 8 * IC * OC, linear_backward, .dx = P,
                 .dweight = P, .dbias = P, .dout = P, .x = P, .weight = P, .N = N, .IC = IC, .OC = OC,
                 .type = DTYPE_BF16);
-    EXPECT_WORK(2 * N * IC * OC, 2 * (N * OC + N * IC + IC * OC), linear_backward, .dx = P, .dout = P,
+    EXPECT_COST(2 * N * IC * OC, 2 * (N * OC + N * IC + IC * OC), linear_backward, .dx = P, .dout = P,
                 .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_F16);
-    EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + 2 * IC * OC), linear_backward, .dweight = P,
+    EXPECT_COST(2 * N * IC * OC, 4 * (N * OC + N * IC + 2 * IC * OC), linear_backward, .dweight = P,
                 .dout = P, .x = P, .N = N, .IC = IC, .OC = OC);
-    EXPECT_WORK(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
+    EXPECT_COST(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
                 .x = P, .N = N, .IC = IC, .OC = OC, .beta_zero = true);
     const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
     const struct linear_shape shape = operation_linear_shape(OP_linear_backward, &args);
@@ -57,30 +57,30 @@ static void test_attention(void **state) {
             pairs += j <= S - T + i;
             square += j < T && j <= i;
         }
-    EXPECT_WORK(2 * 2 * B * H * D * pairs, 2 * B * H * D * (2 * T + 2 * S), attention_forward, .B = B, .T = T,
+    EXPECT_COST(2 * 2 * B * H * D * pairs, 2 * B * H * D * (2 * T + 2 * S), attention_forward, .B = B, .T = T,
                 .S = S, .H = H, .D = D, .type = DTYPE_BF16);
-    EXPECT_WORK(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
+    EXPECT_COST(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
                 .D = D);
 }
 
-static void test_what_only_moves(void **state) {
+static void test_memory_bound_operations(void **state) {
     (void)state;
     const struct optimizer_state both = {.master = P, .m = P, .v = P}, one = {.master = P, .m = P};
-    EXPECT_WORK(0, 2 * 60 * 2, layernorm_forward, .N = 6, .C = 10, .type = DTYPE_BF16);
-    EXPECT_WORK(0, 4 * 60 * 4, layernorm_backward, .dresidual = P, .N = 6, .C = 10);
-    EXPECT_WORK(0, 3 * 60 * 4, layernorm_backward, .N = 6, .C = 10);
-    EXPECT_WORK(0, 30 * (4 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16);
-    EXPECT_WORK(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
-    EXPECT_WORK(0, 100 * 28, optimizer_step, .from = both, .n = 100);
-    EXPECT_WORK(0, 100 * 30, optimizer_step, .from = both, .param = P, .n = 100, .type = DTYPE_BF16);
-    EXPECT_WORK(0, 100 * 12, optimizer_step, .from = {.master = P}, .n = 100);
-    EXPECT_WORK(0, 100 * 16, optimizer_step, .from = one, .n = 100, .state_type = DTYPE_BF16);
-    EXPECT_WORK(0, 128 * 12 + 4 * (128 + 4), optimizer_step, .from = both, .n = 128, .state_type = DTYPE_I8);
-    EXPECT_WORK(0, 100 * 6, cast, .n = 100, .type = DTYPE_F32, .out_type = DTYPE_BF16);
-    EXPECT_WORK(0, 100 * 10, add, .n = 100, .type = DTYPE_BF16);
+    EXPECT_COST(0, 2 * 60 * 2, layernorm_forward, .N = 6, .C = 10, .type = DTYPE_BF16);
+    EXPECT_COST(0, 4 * 60 * 4, layernorm_backward, .dresidual = P, .N = 6, .C = 10);
+    EXPECT_COST(0, 3 * 60 * 4, layernorm_backward, .N = 6, .C = 10);
+    EXPECT_COST(0, 30 * (4 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16);
+    EXPECT_COST(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
+    EXPECT_COST(0, 100 * 28, optimizer_step, .from = both, .n = 100);
+    EXPECT_COST(0, 100 * 30, optimizer_step, .from = both, .param = P, .n = 100, .type = DTYPE_BF16);
+    EXPECT_COST(0, 100 * 12, optimizer_step, .from = {.master = P}, .n = 100);
+    EXPECT_COST(0, 100 * 16, optimizer_step, .from = one, .n = 100, .state_type = DTYPE_BF16);
+    EXPECT_COST(0, 128 * 12 + 4 * (128 + 4), optimizer_step, .from = both, .n = 128, .state_type = DTYPE_I8);
+    EXPECT_COST(0, 100 * 6, cast, .n = 100, .type = DTYPE_F32, .out_type = DTYPE_BF16);
+    EXPECT_COST(0, 100 * 10, add, .n = 100, .type = DTYPE_BF16);
 }
 
-static void test_the_slower_limit_counts(void **state) {
+static void test_the_slower_limit_decides(void **state) {
     (void)state;
     const struct device_peak limits = {.flops_per_s = 100, .bytes_per_s = 10};
     enum cost_limit which;
@@ -107,8 +107,8 @@ static void test_bandwidth_is_measured(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_layers),         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_what_only_moves),       cmocka_unit_test(test_the_slower_limit_counts),
+        cmocka_unit_test(test_linear_layers),           cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_memory_bound_operations), cmocka_unit_test(test_the_slower_limit_decides),
         cmocka_unit_test(test_bandwidth_is_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 // Linear layers on the CPU that are larger than a tile of kernels/cpu/matmul.c in each dimension, in every
-// type and with both ways of multiplying bf16. The numbers are small integers with exact sums, so an element
-// of a wrong tile, or a sum of too many or too few terms, changes the result.
+// dtype and with both methods of multiplying bf16. The numbers are small integers, so that sums are exact: an
+// element from the wrong tile, or a missing or extra term, changes the result.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,20 +18,20 @@
 
 // ---- tensors of small integers
 
-struct tensor {
+struct integer_tensor {
     void *data;
     size_t n;
     enum dtype type;
 };
 
-static float get(const struct tensor *tensor, size_t i) {
+static float get(const struct integer_tensor *tensor, size_t i) {
     if (tensor->type == DTYPE_F32)
         return ((const float *)tensor->data)[i];
     uint16_t bits = ((const uint16_t *)tensor->data)[i];
     return tensor->type == DTYPE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
 }
 
-static void put(struct tensor *tensor, size_t i, float value) {
+static void put(struct integer_tensor *tensor, size_t i, float value) {
     if (tensor->type == DTYPE_F32)
         ((float *)tensor->data)[i] = value;
     else
@@ -40,8 +40,8 @@ static void put(struct tensor *tensor, size_t i, float value) {
 }
 
 // -1, 0 and 1 in a sequence without a short period; `seed` distinguishes tensors.
-static struct tensor tensor_new(enum dtype type, size_t n, uint32_t seed) {
-    struct tensor tensor = {malloc(n * dtype_size(type)), n, type};
+static struct integer_tensor tensor_new(enum dtype type, size_t n, uint32_t seed) {
+    struct integer_tensor tensor = {malloc(n * dtype_size(type)), n, type};
     assert_non_null(tensor.data);
     uint32_t x = seed * 2654435761u + 1;
     for (size_t i = 0; i < n; i++) {
@@ -53,13 +53,13 @@ static struct tensor tensor_new(enum dtype type, size_t n, uint32_t seed) {
 
 // ---- calls
 
-struct linear {
+struct linear_size {
     int N, IC, OC;
     enum dtype type;
 };
 
 // More than one tile in rows, columns and terms; more rows than skinny_gemm.c handles.
-static const struct linear shapes[] = {{1030, 40, 70, 0}, {40, 24, 6200, 0}, {37, 9000, 70, 0}};
+static const struct linear_size shapes[] = {{1030, 40, 70, 0}, {40, 24, 6200, 0}, {37, 9000, 70, 0}};
 static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static void take_workspace(enum operation operation, const void *args) {
@@ -73,7 +73,8 @@ static void give_workspace(void) {
     stream.workspace = NULL;
 }
 
-static void expect_element(const char *what, const struct linear *s, size_t i, float found, float expected) {
+static void expect_element(const char *what, const struct linear_size *s, size_t i, float found,
+                           float expected) {
     if (found != expected)
         fail_msg("%s, N %d IC %d OC %d %s: element %zu is %g, expected %g", what, s->N, s->IC, s->OC,
                  dtype_name(s->type), i, (double)found, (double)expected);
@@ -86,19 +87,19 @@ static float rounded(enum dtype type, float value) {
 }
 
 // sum over k of a[i_a + k step_a] b[i_b + k step_b]
-static float dot(const struct tensor *a, size_t i_a, size_t step_a, const struct tensor *b, size_t i_b,
-                 size_t step_b, int n) {
+static float dot(const struct integer_tensor *a, size_t i_a, size_t step_a, const struct integer_tensor *b,
+                 size_t i_b, size_t step_b, int n) {
     float sum = 0;
     for (int k = 0; k < n; k++)
         sum += get(a, i_a + (size_t)k * step_a) * get(b, i_b + (size_t)k * step_b);
     return sum;
 }
 
-static void check_forward(const struct linear *s, bool residual) {
+static void check_forward(const struct linear_size *s, bool residual) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
-    struct tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
-    struct tensor bias = tensor_new(s->type, OC, 3), out = tensor_new(s->type, N * OC, 4);
-    struct tensor added = tensor_new(s->type, N * OC, 5);
+    struct integer_tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
+    struct integer_tensor bias = tensor_new(s->type, OC, 3), out = tensor_new(s->type, N * OC, 4);
+    struct integer_tensor added = tensor_new(s->type, N * OC, 5);
     struct linear_forward_args args = {.out = out.data,
                                        .x = x.data,
                                        .weight = weight.data,
@@ -121,13 +122,13 @@ static void check_forward(const struct linear *s, bool residual) {
     free(x.data), free(weight.data), free(bias.data), free(out.data), free(added.data);
 }
 
-// GELU and its gradient are compared with their own operations, element by element: the test is about
+// GELU and its gradient are compared with the operations that compute them alone, because this test is about
 // addresses.
-static void check_gelu(const struct linear *s) {
+static void check_gelu(const struct linear_size *s) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
-    struct tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
-    struct tensor pre = tensor_new(s->type, N * OC, 3), out = tensor_new(s->type, N * OC, 4);
-    struct tensor expected = tensor_new(s->type, N * OC, 5);
+    struct integer_tensor x = tensor_new(s->type, N * IC, 1), weight = tensor_new(s->type, OC * IC, 2);
+    struct integer_tensor pre = tensor_new(s->type, N * OC, 3), out = tensor_new(s->type, N * OC, 4);
+    struct integer_tensor expected = tensor_new(s->type, N * OC, 5);
     struct linear_forward_args args = {.out = out.data,
                                        .pre_gelu = pre.data,
                                        .x = x.data,
@@ -154,11 +155,11 @@ static void check_gelu(const struct linear *s) {
 }
 
 // dx of a layer of OC inputs and IC outputs, so that `s` is (rows, terms, columns) again.
-static void check_dx(const struct linear *s, bool gelu) {
+static void check_dx(const struct linear_size *s, bool gelu) {
     size_t N = (size_t)s->N, K = (size_t)s->IC, n = (size_t)s->OC;
-    struct tensor dout = tensor_new(s->type, N * K, 1), weight = tensor_new(s->type, K * n, 2);
-    struct tensor dx = tensor_new(s->type, N * n, 3), pre = tensor_new(s->type, N * n, 4);
-    struct tensor expected = tensor_new(s->type, N * n, 5);
+    struct integer_tensor dout = tensor_new(s->type, N * K, 1), weight = tensor_new(s->type, K * n, 2);
+    struct integer_tensor dx = tensor_new(s->type, N * n, 3), pre = tensor_new(s->type, N * n, 4);
+    struct integer_tensor expected = tensor_new(s->type, N * n, 5);
     struct linear_backward_args args = {.dx = dx.data,
                                         .dout = dout.data,
                                         .weight = weight.data,
@@ -183,10 +184,11 @@ static void check_dx(const struct linear *s, bool gelu) {
     free(dout.data), free(weight.data), free(dx.data), free(pre.data), free(expected.data);
 }
 
-static void check_dweight(const struct linear *s, bool beta_zero) {
+static void check_dweight(const struct linear_size *s, bool beta_zero) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
-    struct tensor dout = tensor_new(s->type, N * OC, 1), x = tensor_new(s->type, N * IC, 2);
-    struct tensor dweight = tensor_new(DTYPE_F32, OC * IC, 3), before = tensor_new(DTYPE_F32, OC * IC, 3);
+    struct integer_tensor dout = tensor_new(s->type, N * OC, 1), x = tensor_new(s->type, N * IC, 2);
+    struct integer_tensor dweight = tensor_new(DTYPE_F32, OC * IC, 3),
+                          before = tensor_new(DTYPE_F32, OC * IC, 3);
     struct linear_backward_args args = {.dweight = dweight.data,
                                         .dout = dout.data,
                                         .x = x.data,
@@ -209,7 +211,7 @@ static void check_dweight(const struct linear *s, bool beta_zero) {
 
 static void check_all(enum dtype type) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        struct linear s = shapes[i];
+        struct linear_size s = shapes[i];
         s.type = type;
         check_forward(&s, false);
         check_forward(&s, true);
@@ -220,19 +222,19 @@ static void check_all(enum dtype type) {
         }
     }
     for (int beta_zero = 0; beta_zero < 2; beta_zero++) {
-        check_dweight(&(struct linear){2100, 12, 3200, type}, beta_zero);
-        check_dweight(&(struct linear){30, 3200, 24, type}, beta_zero);
+        check_dweight(&(struct linear_size){2100, 12, 3200, type}, beta_zero);
+        check_dweight(&(struct linear_size){30, 3200, 24, type}, beta_zero);
     }
 }
 
-static void test_blocks(void **state) {
+static void test_all_tiles(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         check_all(types[i]);
 }
 
-// Sets fast_bf16_products to the opposite of this processor's.
-static void test_blocks_of_bf16_otherwise(void **state) {
+// Inverts fast_bf16_products, which otherwise depends on this processor.
+static void test_all_tiles_by_the_other_bf16_method(void **state) {
     (void)state;
     struct cpu_device *cpu = (struct cpu_device *)device;
     cpu->fast_bf16_products = !cpu->fast_bf16_products;
@@ -240,8 +242,9 @@ static void test_blocks_of_bf16_otherwise(void **state) {
     cpu->fast_bf16_products = !cpu->fast_bf16_products;
 }
 
-// More threads than processors, and than grains of columns: division by rows too, with some threads idle.
-static void test_parts_of_threads(void **state) {
+// More threads than processors, and than there are groups of columns: threads also divide the rows, and some
+// are idle.
+static void test_numbers_of_threads(void **state) {
     (void)state;
     static const int counts[] = {1, 3, 12};
     struct device *before = device;
@@ -249,10 +252,10 @@ static void test_parts_of_threads(void **state) {
         EXPECT_OK(cpu_device_open(NULL, counts[i], &device));
         stream.device = device;
         for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
-            check_dx(&(struct linear){1030, 40, 40, types[k]}, false);
-            check_forward(&(struct linear){1030, 40, 24, types[k]}, true);
-            check_forward(&(struct linear){40, 24, 1000, types[k]}, false);
-            check_dweight(&(struct linear){60, 900, 40, types[k]}, false);
+            check_dx(&(struct linear_size){1030, 40, 40, types[k]}, false);
+            check_forward(&(struct linear_size){1030, 40, 24, types[k]}, true);
+            check_forward(&(struct linear_size){40, 24, 1000, types[k]}, false);
+            check_dweight(&(struct linear_size){60, 900, 40, types[k]}, false);
         }
         device->close(device);
     }
@@ -262,9 +265,9 @@ static void test_parts_of_threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_parts_of_threads),
-        cmocka_unit_test(test_blocks_of_bf16_otherwise),
+        cmocka_unit_test(test_all_tiles),
+        cmocka_unit_test(test_numbers_of_threads),
+        cmocka_unit_test(test_all_tiles_by_the_other_bf16_method),
     };
-    return cmocka_run_group_tests_name("linear layers larger than a block", tests, open_cpu, close_device);
+    return cmocka_run_group_tests_name("linear layers larger than a tile", tests, open_cpu, close_device);
 }

@@ -43,8 +43,8 @@ static void test_codes_are_upper_bits_of_floats(void **state) {
                     -moment_decode((uint8_t)code, FIRST_MOMENT, 3));
 }
 
-// Blocks that contain the top code, as after a step, with every other code in turn.
-static void reread(enum moment moment, float scale) {
+// Decodes and encodes blocks that contain the top code, as after a step, and all other codes.
+static void expect_codes_round_trip(enum moment moment, float scale) {
     uint8_t codes[3 * MOMENT_BLOCK - 5], again[sizeof codes];
     float values[sizeof codes], block_scales[3] = {scale, scale, scale}, scales_again[3];
     size_t n = sizeof codes;
@@ -59,17 +59,17 @@ static void reread(enum moment moment, float scale) {
     assert_memory_equal(scales_again, block_scales, sizeof block_scales);
 }
 
-static void test_to_nearest_undoes_reading(void **state) {
+static void test_rounding_to_nearest_inverts_decoding(void **state) {
     (void)state;
     for (enum moment moment = FIRST_MOMENT; moment <= SECOND_MOMENT; moment++) {
         for (size_t k = 0; k < N_SCALES; k++)
-            reread(moment, scales[k]);
+            expect_codes_round_trip(moment, scales[k]);
         for (uint64_t k = 0; k < 20000; k++) { // any scale
             uint32_t words[4];
             rng_block(61, (uint32_t)moment, k, words);
             float scale = moment_float(words[0] & 0x7fffffffu);
             if (scale >= MOMENT_LEAST_SCALE && isfinite(scale))
-                reread(moment, scale);
+                expect_codes_round_trip(moment, scale);
         }
     }
     for (uint32_t bits = 0; bits < 65536; bits++) { // all of bf16 but the bits of NaN
@@ -102,7 +102,7 @@ static void test_tiny_blocks(void **state) {
     assert_true(scale == 0 && codes[0] == 0 && codes[1] == 0);
 }
 
-static void test_what_is_not_finite(void **state) {
+static void test_nonfinite_moments(void **state) {
     (void)state;
     static const float odd[] = {INFINITY, -INFINITY, NAN};
     for (int k = 0; k < 3; k++) {
@@ -119,9 +119,9 @@ static void test_what_is_not_finite(void **state) {
     }
 }
 
-// With any noise, a normal number equal to a code's value keeps that code, also when roundings moved it
-// slightly, and the largest of a block gets the top code.
-static void test_any_noise_keeps_a_codes_value(void **state) {
+// With any noise, a normal number that equals the value of a code, or differs only by roundings, gets that
+// code; the largest number of a block gets the top code.
+static void test_any_noise_keeps_the_value_of_a_code(void **state) {
     (void)state;
     static const uint32_t noises[] = {8, (1u << MOMENT_CODE_SHIFT) - 8, 0x12348, MOMENT_NEAREST};
     for (enum moment moment = FIRST_MOMENT; moment <= SECOND_MOMENT; moment++)
@@ -150,8 +150,7 @@ static void test_below_the_first_code(void **state) {
     }
 }
 
-// The mean over many elements and steps is the value, also for a moment that changes by a thousandth per
-// step.
+// The mean over many elements and steps equals the value.
 static void mean_is_kept(enum dtype type, enum moment moment, float value) {
     enum { N = 1 << 16, STEPS = 4 };
     static float values[N], read[N], block_scales[N / MOMENT_BLOCK];
@@ -174,7 +173,7 @@ static void mean_is_kept(enum dtype type, enum moment moment, float value) {
                  moment, (double)value, sum / (N * STEPS), sqrt(squares / (N * STEPS)));
 }
 
-static void test_rounding_at_random_keeps_the_mean(void **state) {
+static void test_stochastic_rounding_keeps_the_mean(void **state) {
     (void)state;
     for (int k = 0; k < 40; k++) {
         float value = (float)exp(-10 * rng_uniform(63, 1, (uint64_t)k));
@@ -198,7 +197,7 @@ static double noise_at(enum dtype type, int moment, int64_t step, uint64_t eleme
 static void noise_is_random(enum dtype type) {
     enum { N = 1 << 16, N_OTHERS = 8 };
     static const uint64_t distances[] = {1, 2, 16, MOMENT_BLOCK, 768};
-    double mean[2] = {0}, together[2][N_OTHERS] = {{0}};
+    double mean[2] = {0}, products[2][N_OTHERS] = {{0}};
     for (uint64_t i = 0; i < N; i++)
         for (int moment = 0; moment < 2; moment++) {
             double here = noise_at(type, moment, 1000, i), others[N_OTHERS];
@@ -209,17 +208,17 @@ static void noise_is_random(enum dtype type) {
             others[7] = noise_at(type, 1 - moment, 1000, i);
             mean[moment] += here;
             for (int k = 0; k < N_OTHERS; k++)
-                together[moment][k] += here * others[k];
+                products[moment][k] += here * others[k];
         }
     for (int moment = 0; moment < 2; moment++) {
         assert_true(fabs(mean[moment]) < 5 * sqrt(N / 12.0));
         // Pairs of codes share their hash, so that their products count twice.
         for (int k = 0; k < N_OTHERS; k++)
-            assert_true(fabs(together[moment][k]) < 5 * sqrt(2 * N) / 12);
+            assert_true(fabs(products[moment][k]) < 5 * sqrt(2 * N) / 12);
     }
 }
 
-static void test_noise(void **state) {
+static void test_noise_is_random(void **state) {
     (void)state;
     noise_is_random(DTYPE_BF16);
     noise_is_random(DTYPE_I8);
@@ -228,13 +227,13 @@ static void test_noise(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codes_are_upper_bits_of_floats),
-        cmocka_unit_test(test_to_nearest_undoes_reading),
+        cmocka_unit_test(test_rounding_to_nearest_inverts_decoding),
         cmocka_unit_test(test_tiny_blocks),
-        cmocka_unit_test(test_what_is_not_finite),
-        cmocka_unit_test(test_any_noise_keeps_a_codes_value),
+        cmocka_unit_test(test_nonfinite_moments),
+        cmocka_unit_test(test_any_noise_keeps_the_value_of_a_code),
         cmocka_unit_test(test_below_the_first_code),
-        cmocka_unit_test(test_rounding_at_random_keeps_the_mean),
-        cmocka_unit_test(test_noise),
+        cmocka_unit_test(test_stochastic_rounding_keeps_the_mean),
+        cmocka_unit_test(test_noise_is_random),
     };
     return cmocka_run_group_tests_name("moments", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-// kernels/profile.h: own times add up to the step, also on several threads; rows; the bounded timeline; and a
+// kernels/profile.h: spans' own times add up to the step; rows and tracks; the limits on events and rows; a
 // device is unchanged after unwatching.
 #include <math.h>
 #include <pthread.h>
@@ -95,7 +95,7 @@ static void test_own_times(void **state) {
     free(memory);
 }
 
-static void test_rows_tell_phases_shapes_and_operations_apart(void **state) {
+static void test_rows_by_phase_shape_and_operation(void **state) {
     (void)state;
     void *memory;
     struct device *device;
@@ -148,7 +148,7 @@ static void *on_a_thread(void *argument) {
     return NULL;
 }
 
-static void test_threads_and_room(void **state) {
+static void test_threads_and_the_limit_on_events(void **state) {
     (void)state;
     void *memory;
     pthread_t thread;
@@ -174,8 +174,8 @@ static void test_threads_and_room(void **state) {
     free(memory);
 }
 
-// All rows are used: the last one collects further spans.
-static void test_more_rows_than_there_are(void **state) {
+// If all rows are used, the last one collects further spans.
+static void test_the_limit_on_rows(void **state) {
     (void)state;
     void *memory;
     struct stream stream = {0};
@@ -197,7 +197,7 @@ static void test_more_rows_than_there_are(void **state) {
 static void test_without_a_profile(void **state) {
     (void)state;
     void *memory;
-    struct profile *other = new_profile(100, &memory); // of the same thread: it sees nothing of them
+    struct profile *other = new_profile(100, &memory); // must ignore calls with NULL on its thread
     profile_begin(other, PROFILE_SPAN, "span");
     profile_begin(NULL, PROFILE_SPAN, "span");
     profile_end(NULL, (struct operation_cost){0});
@@ -215,9 +215,9 @@ static void test_without_a_profile(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_own_times),
-        cmocka_unit_test(test_rows_tell_phases_shapes_and_operations_apart),
-        cmocka_unit_test(test_threads_and_room),
-        cmocka_unit_test(test_more_rows_than_there_are),
+        cmocka_unit_test(test_rows_by_phase_shape_and_operation),
+        cmocka_unit_test(test_threads_and_the_limit_on_events),
+        cmocka_unit_test(test_the_limit_on_rows),
         cmocka_unit_test(test_without_a_profile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,5 @@
-// Activation offloading and recomputation on a GPU: they change no bit, in whatever order its streams run,
-// and save the memory that they should. Runs on the simulated GPU of tests/cudasim or on a real one, else is
-// skipped.
+// Activation offload and recomputation on a GPU change no bit, in whatever order its streams run, and save
+// the expected memory. Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
 #include "tests/support/whole_model.h"
 
 // tests/cudasim: from now on delays and reorders the work of streams, as CUDA permits. NULL on a real GPU.
@@ -93,7 +92,7 @@ static void check_offload(struct device *device, int n_layer, enum dtype type) {
     trace_free(&moved);
 }
 
-// Small models too: with one block nothing is moved, with two only the output of the embeddings.
+// Small models, too: with one block nothing is offloaded, with two only the output of the embeddings.
 static void test_offload_changes_no_bit(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
@@ -104,7 +103,7 @@ static void test_offload_changes_no_bit(void **state) {
     device_close(device);
 }
 
-// A missing event shows as different bits for some seed: removing any one in model/activations.c fails here.
+// If an event is missing in model/activations.c, the bits differ for some seed.
 static void test_offload_waits_for_what_it_needs(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
@@ -123,7 +122,7 @@ static void test_offload_waits_for_what_it_needs(void **state) {
     device_close(device);
 }
 
-// How many times a pass made the host wait for the device.
+// Counts how often the host waits for the device in a pass.
 static int n_waits;
 static enum status (*wait_for)(struct stream *stream);
 
@@ -185,7 +184,7 @@ static void test_offload_keeps_two_checkpoints_on_the_device(void **state) {
     device_close(device);
 }
 
-// Without a GPU: one skipped test instead of all.
+// The only test, skipped, when there is no GPU.
 static void test_models_on_a_gpu(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");

@@ -1,11 +1,11 @@
-// Damaged weight files, by the hundreds: bytes changed, pieces cut out, doubled and cut off, in the
-// same order on every run. Each must open or be STATUS_INVALID; what opens must be readable to its last byte.
-// Worth most under the sanitizers.
+// Fuzzes weight files, with the same damage on every run: bytes changed, removed, repeated and truncated.
+// Each file must either open and be readable to its last byte, or give STATUS_INVALID. Most useful under the
+// sanitizers.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include "model/huggingface.h"
@@ -24,7 +24,7 @@ static size_t random_below(size_t bound) {
     return damage_below(&random_numbers, bound);
 }
 
-// Characters that mean something in a header are tried more often than others.
+// Prefers characters that have a meaning in a header.
 static uint8_t random_byte(void) {
     static const char meaningful[] = "{}[]\":,0123456789-.eE \\utfnFB";
     return damage_byte(&random_numbers, meaningful, sizeof meaningful - 1);
@@ -50,8 +50,9 @@ static void damage(struct bytes *bytes, size_t first, size_t last) {
     }
 }
 
-// The header's length, made to agree with the file's change of size, so that the damage lies deeper.
-static void mend_length(struct bytes *bytes, const struct bytes *original) {
+// Adjusts the stated length of the header to the file's new size, so that the reader does not stop there but
+// gets to the damage.
+static void repair_header_length(struct bytes *bytes, const struct bytes *original) {
     uint64_t length;
     if (bytes->n < sizeof length)
         return;
@@ -91,7 +92,7 @@ static void make_weights(struct bytes *out) {
     params_free(&params);
 }
 
-// Opens the file; what opens is read to the last value. Whether it opened.
+// Opens the file and, if that succeeds, reads it to the last value. Returns whether it opened.
 static bool try_safetensors(const struct bytes *bytes) {
     struct safetensors file;
     damage_write(weights_path, bytes);
@@ -117,13 +118,13 @@ static bool try_safetensors(const struct bytes *bytes) {
     return true;
 }
 
-// With the sizes that the damaged config gives, as a caller would.
+// Reads the config, then opens the weights with the sizes that it gives. Returns whether both succeeded.
 static bool try_folder(void) {
     struct gpt_config config;
     struct params params = {0};
     struct huggingface_weights weights;
     enum status status = huggingface_read_config(temporary.folder, &config);
-    // Tables of a million tensors are no bug, but would be all that there is time for.
+    // A table of a million tensors is valid, but would take all of the time.
     if (status == STATUS_OK && config.n_layer > 100)
         return false;
     if (status == STATUS_OK)
@@ -154,7 +155,7 @@ static void make_damaged_weights(int i, struct bytes *bytes) {
     for (size_t n = 1 + random_below(3); n > 0 && bytes->n > 0; n--)
         damage(bytes, 0, bytes->n);
     if (random_below(2))
-        mend_length(bytes, &weights);
+        repair_header_length(bytes, &weights);
 }
 
 static void test_damaged_weights(void **state) {
@@ -173,7 +174,7 @@ static void make_damaged_folder(int i, struct bytes *bytes) {
     *bytes = is_config ? config_file : weights;
     damage(bytes, is_config ? 0 : 8, bytes->n);
     if (!is_config)
-        mend_length(bytes, &weights);
+        repair_header_length(bytes, &weights);
 }
 
 static bool try_damaged_folder(const struct bytes *bytes) {

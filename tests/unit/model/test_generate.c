@@ -55,7 +55,7 @@ static double append_error(struct whole_model *model, const int32_t *tokens, con
     float logits[VOCAB_SIZE];
     double error = 0;
     const int sequence = 2;
-    whole_model_poison(model); // the old cache too
+    whole_model_poison(model); // also the cache
     generator_reset(model->generator, sequence);
     assert_int_equal(generator_length(model->generator, sequence), 0);
     for (int length = 0, i = 0; length < N_POSITIONS; i++) {
@@ -72,7 +72,7 @@ static double append_error(struct whole_model *model, const int32_t *tokens, con
     return error;
 }
 
-static void test_cache_gives_the_logits_of_a_whole_pass(void **state) {
+static void test_cache_gives_the_logits_of_a_full_pass(void **state) {
     static const int ones[] = {1}, chunks[] = {3, 5, 65, 1, 2, 7}, whole[] = {N_POSITIONS},
                      prompt[] = {64, 1};
     static const struct {
@@ -164,7 +164,7 @@ static int likeliest_of(const float *logits) {
 }
 
 // The tokens sampled on the device agree with its logits.
-static void test_draws_are_of_the_context(void **state) {
+static void test_samples_follow_the_logits(void **state) {
     struct device *device = device_for_test(*state);
     struct whole_model model;
     model_init(&model, device, DTYPE_F32);
@@ -191,7 +191,7 @@ static void test_draws_are_of_the_context(void **state) {
 
 // Greedy generation takes the most likely token by the logits of a full pass, except for near ties, which the
 // two evaluations may resolve differently.
-static void test_greedy_is_the_likeliest_of_whole_passes(void **state) {
+static void test_greedy_generation_agrees_with_full_passes(void **state) {
     enum { N_PROMPT = 9 };
     struct device *device = device_for_test(*state);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
@@ -275,7 +275,7 @@ static void check_batch(struct device *device, enum dtype type) {
     whole_model_free(&model);
 }
 
-static void test_batch_gives_the_logits_of_each_alone(void **state) {
+static void test_batches_give_the_logits_of_each_sequence_alone(void **state) {
     struct device *device = device_for_test(*state);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         check_batch(device, (enum dtype)type);
@@ -330,8 +330,8 @@ static void make_logits(float *logits, int n) {
         logits[i] = (float)(2 * rng_normal(21, 1, (uint64_t)i));
 }
 
-// The probabilities by definition: sort by repeated search, keep top_k, renormalize, keep the fewest that
-// reach top_p, renormalize.
+// The probabilities by definition: keep the top_k largest logits, renormalize, keep the fewest tokens whose
+// probabilities add up to top_p, renormalize.
 static void expected_probabilities(const struct sampling *sampling, const float *logits, int n, double *out) {
     bool *kept = calloc((size_t)n, sizeof *kept);
     double *weights = malloc((size_t)n * sizeof *weights), total = 0, largest = -INFINITY, reached = 0;
@@ -414,7 +414,7 @@ static void test_frequencies_follow_the_definition(void **state) {
         check_frequencies(&cases[i]);
 }
 
-static void test_temperature_zero_is_the_likeliest(void **state) {
+static void test_temperature_zero_is_greedy(void **state) {
     (void)state;
     float logits[VOCAB_SIZE];
     make_logits(logits, VOCAB_SIZE);
@@ -425,12 +425,12 @@ static void test_temperature_zero_is_the_likeliest(void **state) {
         assert_int_equal(draw(&(struct sampling){0, 0, 1, counter}, logits, VOCAB_SIZE, counter), best);
         assert_int_equal(draw(&(struct sampling){0, 7, 0.5, counter}, logits, VOCAB_SIZE, counter), best);
     }
-    logits[best] = logits[(best + 1) % VOCAB_SIZE] = 50; // of equals the first
+    logits[best] = logits[(best + 1) % VOCAB_SIZE] = 50; // of two equal logits, the first
     int first = best < (best + 1) % VOCAB_SIZE ? best : (best + 1) % VOCAB_SIZE;
     assert_int_equal(draw(&(struct sampling){0, 0, 1, 0}, logits, VOCAB_SIZE, 0), first);
 }
 
-static void test_draws_are_pure(void **state) {
+static void test_samples_depend_on_seed_and_counter_only(void **state) {
     (void)state;
     float logits[VOCAB_SIZE];
     make_logits(logits, VOCAB_SIZE);
@@ -465,21 +465,21 @@ static void test_extreme_logits(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ON("avx512", test_cache_gives_the_logits_of_a_whole_pass),
-        ON("avx2", test_cache_gives_the_logits_of_a_whole_pass),
-        ON("portable", test_cache_gives_the_logits_of_a_whole_pass),
-        ON("ref", test_cache_gives_the_logits_of_a_whole_pass),
+        ON("avx512", test_cache_gives_the_logits_of_a_full_pass),
+        ON("avx2", test_cache_gives_the_logits_of_a_full_pass),
+        ON("portable", test_cache_gives_the_logits_of_a_full_pass),
+        ON("ref", test_cache_gives_the_logits_of_a_full_pass),
         ON("portable", test_reset_forgets),
         ON("portable", test_context_is_bounded),
-        ON("portable", test_draws_are_of_the_context),
-        ON("avx512", test_greedy_is_the_likeliest_of_whole_passes),
-        ON("portable", test_greedy_is_the_likeliest_of_whole_passes),
-        ON("avx512", test_batch_gives_the_logits_of_each_alone),
-        ON("avx2", test_batch_gives_the_logits_of_each_alone),
-        ON("portable", test_batch_gives_the_logits_of_each_alone),
+        ON("portable", test_samples_follow_the_logits),
+        ON("avx512", test_greedy_generation_agrees_with_full_passes),
+        ON("portable", test_greedy_generation_agrees_with_full_passes),
+        ON("avx512", test_batches_give_the_logits_of_each_sequence_alone),
+        ON("avx2", test_batches_give_the_logits_of_each_sequence_alone),
+        ON("portable", test_batches_give_the_logits_of_each_sequence_alone),
         cmocka_unit_test(test_frequencies_follow_the_definition),
-        cmocka_unit_test(test_temperature_zero_is_the_likeliest),
-        cmocka_unit_test(test_draws_are_pure),
+        cmocka_unit_test(test_temperature_zero_is_greedy),
+        cmocka_unit_test(test_samples_depend_on_seed_and_counter_only),
         cmocka_unit_test(test_extreme_logits),
     };
     return cmocka_run_group_tests(tests, open_device, close_device);

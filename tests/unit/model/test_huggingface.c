@@ -1,10 +1,10 @@
-// Hugging Face GPT-2 folders: every value is read to its place, in each type and with both naming schemes,
-// and messages about bad folders name what is wrong.
+// Hugging Face GPT-2 folders: every value is read into its place, in each dtype and with both naming schemes.
+// Messages about invalid folders name what is wrong.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include "base/dtype.h"
@@ -21,15 +21,15 @@ static const struct gpt_config small_config = {
 // ---- making folders
 
 // A tensor to be written. Its values depend on its name and the element.
-struct entry {
+struct tensor_entry {
     char name[64], dtype[8];
     int n_dims;
     int64_t shape[2]; // as in the file
     int seed;
 };
 
-struct entries {
-    struct entry list[64];
+struct tensor_entries {
+    struct tensor_entry list[64];
     int n;
 };
 
@@ -59,11 +59,11 @@ static void add_value(struct text *data, const char *dtype, int value) {
         text_add_bytes(data, &half, sizeof half);
 }
 
-static void write_weights(const struct entries *entries) {
+static void write_weights(const struct tensor_entries *entries) {
     struct text header = {0}, data = {0}, whole = {0};
     text_add(&header, "{");
     for (int i = 0; i < entries->n; i++) {
-        const struct entry *entry = &entries->list[i];
+        const struct tensor_entry *entry = &entries->list[i];
         int64_t columns = entry->n_dims == 2 ? entry->shape[1] : 1;
         size_t begin = data.length;
         for (int64_t e = 0; e < entry->shape[0] * columns; e++)
@@ -86,17 +86,17 @@ static void write_weights(const struct entries *entries) {
     text_free(&whole);
 }
 
-static struct entry *add_entry(struct entries *entries, const char *name, const char *dtype, int n_dims,
-                               int64_t rows, int64_t columns) {
-    struct entry *entry = &entries->list[entries->n];
-    *entry = (struct entry){.n_dims = n_dims, .shape = {rows, columns}, .seed = entries->n++};
+static struct tensor_entry *add_entry(struct tensor_entries *entries, const char *name, const char *dtype,
+                                      int n_dims, int64_t rows, int64_t columns) {
+    struct tensor_entry *entry = &entries->list[entries->n];
+    *entry = (struct tensor_entry){.n_dims = n_dims, .shape = {rows, columns}, .seed = entries->n++};
     snprintf(entry->name, sizeof entry->name, "%s", name);
     snprintf(entry->dtype, sizeof entry->dtype, "%s", dtype);
     return entry;
 }
 
 // GPT-2's shapes, written out instead of taken from the table under test.
-static void make_entries(struct entries *entries, const char *prefix, const char *dtype) {
+static void make_entries(struct tensor_entries *entries, const char *prefix, const char *dtype) {
     static const struct {
         const char *name;
         int n_dims, rows, columns;
@@ -106,7 +106,7 @@ static void make_entries(struct entries *entries, const char *prefix, const char
         {"ln_2.weight", 1, 4, 0},       {"ln_2.bias", 1, 4, 0},          {"mlp.c_fc.weight", 2, 4, 16},
         {"mlp.c_fc.bias", 1, 16, 0},    {"mlp.c_proj.weight", 2, 16, 4}, {"mlp.c_proj.bias", 1, 4, 0}};
     char name[64];
-    *entries = (struct entries){0};
+    *entries = (struct tensor_entries){0};
     snprintf(name, sizeof name, "%sln_f.bias", prefix); // in another order than the table's
     add_entry(entries, name, dtype, 1, 4, 0);
     for (int layer = 0; layer < 2; layer++)
@@ -122,7 +122,7 @@ static void make_entries(struct entries *entries, const char *prefix, const char
     add_entry(entries, name, dtype, 2, 5, 4);
 }
 
-static struct entry *find_entry(struct entries *entries, const char *name) {
+static struct tensor_entry *find_entry(struct tensor_entries *entries, const char *name) {
     for (int i = 0; i < entries->n; i++)
         if (strcmp(entries->list[i].name, name) == 0)
             return &entries->list[i];
@@ -132,7 +132,7 @@ static struct entry *find_entry(struct entries *entries, const char *name) {
 
 // ---- weights
 
-static void check_values(const struct entries *entries, const char *prefix) {
+static void check_values(const struct tensor_entries *entries, const char *prefix) {
     struct params params;
     struct huggingface_weights weights;
     assert_int_equal(params_init(&params, &small_config), STATUS_OK);
@@ -149,7 +149,7 @@ static void check_values(const struct entries *entries, const char *prefix) {
             const struct param *param = &params.params[i];
             char name[64];
             snprintf(name, sizeof name, "%s%s", prefix, param->name);
-            const struct entry *entry = find_entry((struct entries *)(uintptr_t)entries, name);
+            const struct tensor_entry *entry = find_entry((struct tensor_entries *)(uintptr_t)entries, name);
             // Conv1D weights, and only they, are transposed: (in, out) in the file, (out, in) here.
             bool conv = entry->n_dims == 2 && strstr(name, ".c_");
             float *of_param = values + param->offset;
@@ -163,7 +163,7 @@ static void check_values(const struct entries *entries, const char *prefix) {
                 of_param[e] = 0;
             }
         }
-        for (size_t e = 0; e < u->elements; e++) // what is left is padding
+        for (size_t e = 0; e < u->elements; e++) // the rest is padding
             assert_true(values[e] == 0);
     }
     assert_int_equal(n_seen, 28);
@@ -172,12 +172,12 @@ static void check_values(const struct entries *entries, const char *prefix) {
     params_free(&params);
 }
 
-static void test_every_value_arrives(void **state) {
+static void test_every_value_is_read(void **state) {
     (void)state;
     static const char *const types[] = {"F32", "F16", "BF16"}, *const prefixes[] = {"", "transformer."};
     for (size_t t = 0; t < 3; t++)
         for (size_t p = 0; p < 2; p++) {
-            struct entries entries;
+            struct tensor_entries entries;
             make_entries(&entries, prefixes[p], types[t]);
             write_weights(&entries);
             check_values(&entries, prefixes[p]);
@@ -185,9 +185,9 @@ static void test_every_value_arrives(void **state) {
 }
 
 // A span may begin and end at any element.
-static void test_parts_of_a_unit(void **state) {
+static void test_spans_of_a_unit(void **state) {
     (void)state;
-    struct entries entries;
+    struct tensor_entries entries;
     struct params params;
     struct huggingface_weights weights;
     make_entries(&entries, "", "F32");
@@ -211,9 +211,9 @@ static void test_parts_of_a_unit(void **state) {
     params_free(&params);
 }
 
-static void test_what_is_ignored(void **state) {
+static void test_ignored_tensors(void **state) {
     (void)state;
-    struct entries entries;
+    struct tensor_entries entries;
     make_entries(&entries, "transformer.", "F32");
     add_entry(&entries, "transformer.h.0.attn.bias", "F64", 2, 3, 3);
     add_entry(&entries, "transformer.h.1.attn.masked_bias", "F32", 1, 1, 0);
@@ -223,7 +223,7 @@ static void test_what_is_ignored(void **state) {
     check_values(&entries, "transformer.");
 }
 
-static void assert_weights_refused(const struct entries *entries, const char *expected) {
+static void assert_weights_refused(const struct tensor_entries *entries, const char *expected) {
     struct params params;
     struct huggingface_weights weights;
     write_weights(entries);
@@ -231,15 +231,15 @@ static void assert_weights_refused(const struct entries *entries, const char *ex
     assert_int_equal(huggingface_open(&weights, temporary.folder, &params), STATUS_INVALID);
     assert_null(weights.tensor_of_param);
     if (!strstr(status_message(), weights_path) || !strstr(status_message(), expected))
-        fail_msg("\"%s\" does not say \"%s\", or where", status_message(), expected);
+        fail_msg("\"%s\" lacks \"%s\" or the path", status_message(), expected);
     status_clear();
     params_free(&params);
 }
 
 static void test_wrong_tensors_are_named(void **state) {
     (void)state;
-    struct entries entries;
-    struct entry *entry;
+    struct tensor_entries entries;
+    struct tensor_entry *entry;
     make_entries(&entries, "", "F32");
     *find_entry(&entries, "h.1.ln_2.bias") = entries.list[--entries.n]; // wte takes its place
     assert_weights_refused(&entries, "\"h.1.ln_2.bias\" is missing");
@@ -276,7 +276,7 @@ static void test_wrong_tensors_are_named(void **state) {
     assert_weights_refused(&entries, "untied");
 
     make_entries(&entries, "", "F32");
-    entries.n = 3; // one missing after the other: the first few are named, the rest counted
+    entries.n = 3; // of many missing tensors, the first few are named and the rest counted
     assert_weights_refused(&entries, "and 20 more");
 }
 
@@ -361,7 +361,7 @@ static void test_bad_configs_name_the_key(void **state) {
         if (read_config(cases[i].text, &config) != STATUS_INVALID)
             fail_msg("not refused: %s", cases[i].text);
         if (!strstr(status_message(), config_path) || !strstr(status_message(), cases[i].expected))
-            fail_msg("\"%s\" does not say \"%s\", or where", status_message(), cases[i].expected);
+            fail_msg("\"%s\" lacks \"%s\" or the path", status_message(), cases[i].expected);
         status_clear();
     }
 }
@@ -397,8 +397,8 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value_arrives), cmocka_unit_test(test_parts_of_a_unit),
-        cmocka_unit_test(test_what_is_ignored),     cmocka_unit_test(test_wrong_tensors_are_named),
+        cmocka_unit_test(test_every_value_is_read), cmocka_unit_test(test_spans_of_a_unit),
+        cmocka_unit_test(test_ignored_tensors),     cmocka_unit_test(test_wrong_tensors_are_named),
         cmocka_unit_test(test_good_configs),        cmocka_unit_test(test_bad_configs_name_the_key),
         cmocka_unit_test(test_absent_folders),
     };

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include "model/params.h"
@@ -92,25 +92,25 @@ static void test_names(void **state) {
 }
 
 // Any division of a unit into spans gives the same values: any rank can initialize any shard.
-static void test_initial_values_do_not_depend_on_the_cut(void **state) {
+static void test_initial_values_do_not_depend_on_the_partition(void **state) {
     (void)state;
     struct params params;
     assert_int_equal(params_init(&params, &tiny), STATUS_OK);
     for (int unit = 0; unit < params.n_units; unit++) {
         size_t n = params.units[unit].elements;
-        float *whole = malloc(n * sizeof *whole), *pieces = malloc(n * sizeof *pieces);
-        assert_true(whole && pieces);
+        float *whole = malloc(n * sizeof *whole), *by_span = malloc(n * sizeof *by_span);
+        assert_true(whole && by_span);
         params_init_span(&params, 5, unit, 0, n, whole);
-        memset(pieces, 0xff, n * sizeof *pieces);
+        memset(by_span, 0xff, n * sizeof *by_span);
         for (size_t begin = 0, end; begin < n; begin = end) {
             end = begin + 1 + begin % 977 < n ? begin + 1 + begin % 977 : n;
-            params_init_span(&params, 5, unit, begin, end, pieces + begin);
+            params_init_span(&params, 5, unit, begin, end, by_span + begin);
         }
-        assert_memory_equal(whole, pieces, n * sizeof *whole);
-        params_init_span(&params, 6, unit, 0, n, pieces);
-        assert_true((memcmp(whole, pieces, n * sizeof *whole) == 0) == (unit == params.n_units - 1));
+        assert_memory_equal(whole, by_span, n * sizeof *whole);
+        params_init_span(&params, 6, unit, 0, n, by_span);
+        assert_true((memcmp(whole, by_span, n * sizeof *whole) == 0) == (unit == params.n_units - 1));
         free(whole);
-        free(pieces);
+        free(by_span);
     }
     params_free(&params);
 }
@@ -164,7 +164,7 @@ static void test_sizes_that_overflow_are_refused(void **state) {
         struct params params;
         assert_int_equal(params_init(&params, &cases[i].config), STATUS_INVALID);
         if (!strstr(status_message(), cases[i].expected))
-            fail_msg("\"%s\" does not say \"%s\"", status_message(), cases[i].expected);
+            fail_msg("\"%s\" lacks \"%s\"", status_message(), cases[i].expected);
         assert_null(params.params);
         status_clear();
     }
@@ -184,7 +184,7 @@ int main(void) {
         cmocka_unit_test(test_known_counts),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_names),
-        cmocka_unit_test(test_initial_values_do_not_depend_on_the_cut),
+        cmocka_unit_test(test_initial_values_do_not_depend_on_the_partition),
         cmocka_unit_test(test_initial_distribution),
         cmocka_unit_test(test_sizes_that_overflow_are_refused),
         cmocka_unit_test(test_flops),

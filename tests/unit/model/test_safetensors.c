@@ -5,7 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-// cmocka wants those above before it.
+// cmocka needs the headers above.
 #include <cmocka.h>
 
 #include "base/json.h"
@@ -15,7 +15,8 @@
 static struct temporary temporary;
 static char path[300];
 
-// Writes a file with this header (its length in front unless `length` is given) and n_data bytes 0, 1, 2, ...
+// Writes a file with this header and n_data bytes 0, 1, 2, ... length: what the length field states; < 0: the
+// true length of the header.
 static void write_file(const char *header, int64_t length, size_t n_data) {
     size_t n = strlen(header);
     uint64_t stated = length < 0 ? n : (uint64_t)length;
@@ -36,7 +37,7 @@ static void assert_refused(const char *expected) {
     if (!strstr(status_message(), path))
         fail_msg("\"%s\" does not name the file", status_message());
     if (!strstr(status_message(), expected))
-        fail_msg("\"%s\" does not say \"%s\"", status_message(), expected);
+        fail_msg("\"%s\" lacks \"%s\"", status_message(), expected);
     status_clear();
 }
 
@@ -133,7 +134,7 @@ static void test_values_of_each_type(void **state) {
     assert_true(isnan(safetensor_value(&tensor, 0)));
 }
 
-static void test_reads_what_others_wrote(void **state) {
+static void test_reads_a_file_of_pytorch(void **state) {
     (void)state;
     struct safetensors file;
     if (safetensors_open(&file, "tests/golden/gpt2-tiny/expected.safetensors") != STATUS_OK)
@@ -184,7 +185,7 @@ static void test_written_files_read_back(void **state) {
         for (size_t e = 0; e < tensor->elements; e++)
             assert_true(safetensor_value(tensor, e) == written_value(i, e));
     }
-    // The format requires: the header is padded with spaces so that the data is aligned to 8 bytes.
+    // The format requires that spaces pad the header, so that the data is aligned to 8 bytes.
     uint64_t length;
     memcpy(&length, file.map.data, 8);
     assert_int_equal(length % 8, 0);
@@ -224,7 +225,7 @@ static void test_failed_writes_leave_nothing(void **state) {
 
 // ---- bad files
 
-static void test_bad_beginnings(void **state) {
+static void test_bad_headers(void **state) {
     (void)state;
     assert_int_equal(file_write_all(path, "", 0), STATUS_OK);
     assert_refused("too short");
@@ -296,7 +297,8 @@ static void test_bad_entries(void **state) {
         {ENTRY("\"F32\"", "[[4]]", "[0,16]"), "dimension 0"},
         {ENTRY("\"F32\"", "[4294967296,4294967296]", "[0,16]"), "overflows"},
         {ENTRY("\"F32\"", "[2147483648,2147483649,4]", "[0,16]"), "overflows"},
-        {ENTRY("\"F32\"", "[2147483648,2147483650]", "[0,16]"), "overflows"}, // 2^62 + 2^32: only as bytes
+        // 2^62 + 2^32 elements, whose bytes overflow.
+        {ENTRY("\"F32\"", "[2147483648,2147483650]", "[0,16]"), "overflows"},
         {ENTRY("\"F32\"", "[1,1,1,1,1,1,1,1,4]", "[0,16]"), "more than 8 dimensions"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4]}}", "data_offsets"},
         {ENTRY("\"F32\"", "[4]", "[0]"), "data_offsets"},
@@ -330,13 +332,13 @@ static void test_bad_entries(void **state) {
         if (strncmp(cases[i].header, "{\"t\":", 5) == 0)
             named = named && strstr(status_message(), "\"t\"");
         if (!named || !strstr(status_message(), cases[i].expected))
-            fail_msg("%s: \"%s\" does not say \"%s\", or where", cases[i].header, status_message(),
+            fail_msg("%s: \"%s\" lacks \"%s\" or the names", cases[i].header, status_message(),
                      cases[i].expected);
         status_clear();
     }
 }
 
-static void test_tensors_that_do_not_fit_together(void **state) {
+static void test_overlaps_gaps_and_duplicates(void **state) {
     (void)state;
 #define TENSOR(name, shape, offsets)                                                                         \
     "\"" name "\":{\"dtype\":\"U8\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
@@ -390,13 +392,13 @@ int main(void) {
         cmocka_unit_test(test_reads_a_plain_file),
         cmocka_unit_test(test_reads_empty_and_scalar_tensors),
         cmocka_unit_test(test_values_of_each_type),
-        cmocka_unit_test(test_reads_what_others_wrote),
+        cmocka_unit_test(test_reads_a_file_of_pytorch),
         cmocka_unit_test(test_written_files_read_back),
         cmocka_unit_test(test_failed_writes_leave_nothing),
-        cmocka_unit_test(test_bad_beginnings),
+        cmocka_unit_test(test_bad_headers),
         cmocka_unit_test(test_deep_nesting),
         cmocka_unit_test(test_bad_entries),
-        cmocka_unit_test(test_tensors_that_do_not_fit_together),
+        cmocka_unit_test(test_overlaps_gaps_and_duplicates),
         cmocka_unit_test(test_long_names),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -5,14 +5,15 @@
 
 #include <stdio.h>
 
-#define MOST_HELD 2
+#define MAX_HELD 2
 
 static const struct gpt_config small_config = {
     .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
 
-// ---- lending units
+// ---- hooks that lend units
 
-// Lends a unit's parameters as a copy that is filled with NaN on release, and checks the order of calls.
+// Hooks that lend each unit's parameters as a copy, fill it with NaN on release, and check the order of
+// calls.
 struct lender {
     struct whole_model *model;
     int n_units;
@@ -37,7 +38,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     assert_in_range(unit, 0, lender->n_units - 1);
     struct loan *loan = &lender->loans[unit];
     assert_false(loan->held);
-    assert_true(lender->n_held++ < MOST_HELD);
+    assert_true(lender->n_held++ < MAX_HELD);
     assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
     if (pass == GPT_BACKWARD_GRADS) {
         assert_int_equal(lender->next, -1);
@@ -131,14 +132,14 @@ static void test_units_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
-// ---- lending groups
+// ---- hooks that lend groups
 
-// Lends one group of a block at a time; the rest of the block is NaN.
+// Hooks that lend a copy of one group of a block at a time; the rest of the block is NaN.
 struct group_lender {
     struct whole_model *model;
     void *loans[8][N_BLOCK_GROUPS]; // NULL: not lent
     int uses[8][N_BLOCK_GROUPS], n_lent;
-    void *ready; // gradients as they were when they were said to be complete, as all units
+    void *ready; // (n_elements) the gradients of each group as they were when it was released
     struct gpt_next next;
 };
 
@@ -177,7 +178,7 @@ static enum status lend_group(void *context, struct stream *stream, int unit, en
     }
     expect_announced(lender, unit, group, next);
     assert_null(lender->loans[unit][group]);
-    assert_true(lender->n_lent++ < MOST_HELD);
+    assert_true(lender->n_lent++ < MAX_HELD);
     lender->uses[unit][group]++;
     size_t size = dtype_size(lender->model->options.type);
     struct param_span span = params_group(params, unit, group);
@@ -296,7 +297,7 @@ static void test_gradients_with_beta_zero(void **state) {
     device_close(device);
 }
 
-// ---- the same result in several ways
+// ---- results that must agree
 
 static struct step_result step_with(struct device *device, const struct gpt_options *options) {
     struct whole_model model;
@@ -339,8 +340,8 @@ static size_t planned_activations(struct device *device, const struct gpt_option
 
 // The activations kept for N = B T positions: C elements of the residual stream before each block and after
 // the last, and of the final norm; in each block 4 C of attention, 5 C of the MLP, 2 C of norms and 4 C of
-// GELU; and the statistics.
-static void test_recompute_keeps_what_it_says(void **state) {
+// GELU; and, in fp32, mean, rstd and lse.
+static void test_activation_memory_of_recompute_levels(void **state) {
     struct device *device = device_for_test(*state);
     size_t N = 3 * 9, C = (size_t)small_config.n_embd, H = (size_t)small_config.n_head,
            L = (size_t)small_config.n_layer;
@@ -396,8 +397,8 @@ static void test_evaluation_agrees_with_training(void **state) {
     device_close(device);
 }
 
-// On a device whose memory is the host's, there is nothing to move.
-static void test_offload_on_the_host_is_the_same(void **state) {
+// If the device works in host memory, there is nothing to offload.
+static void test_offload_does_nothing_on_the_cpu(void **state) {
     struct device *device = device_for_test(*state);
     struct gpt_options options = {
         .type = DTYPE_F32, .B = 3, .T = 9, .recompute = RECOMPUTE_BLOCK, .training = true};
@@ -457,9 +458,9 @@ static double moved_loss(struct whole_model *model, size_t element, double by, c
     return sum / (model->options.B * model->options.T);
 }
 
-// Fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h, in error by h^4 f5 / 30 and by rounding of f of
-// about 1e-15 / h: together below 1e-10 for a loss of a few units whose derivatives are of order 100 and
-// less. The float arguments (epsilon, scale) mean the same on both sides.
+// Fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h, with an error of h^4 f5 / 30, and about 1e-15 /
+// h from rounding f. Together they are below 1e-10 for a loss of a few units whose derivatives are at most of
+// order 100. The fp32 arguments (epsilon, scale) are the same on both sides.
 static double difference(struct whole_model *model, size_t element, const int32_t *tokens,
                          const int32_t *targets) {
     const double h = DIFFERENCE_STEP;
@@ -474,7 +475,7 @@ static void test_gradient_by_finite_differences(void **state) {
     (void)state;
     struct device *device = device_for_test("ref");
     struct whole_model model;
-    int32_t tokens[8], targets[8]; // 8: so that the mean's scale is exact in fp32
+    int32_t tokens[8], targets[8]; // 8, so that 1 / 8 is exact in fp32
     random_tokens(tokens, 8, small_config.vocab_size, 1);
     random_tokens(targets, 8, small_config.vocab_size, 2);
     whole_model_init(&model, &small_config, device,
@@ -487,18 +488,18 @@ static void test_gradient_by_finite_differences(void **state) {
     int n_checked = 0;
     for (int i = 0; i < model.params.n_params; i++) {
         const struct param *param = &model.params.params[i];
-        size_t stride = param->elements / 24 + 1; // coprime to nothing in particular: rows and columns vary
+        size_t stride = param->elements / 24 + 1; // so that rows and columns vary
         for (size_t e = 0; e < param->elements; e += stride, n_checked++) {
             size_t element = param_position(&model.params, i) + e;
             double expected = difference(&model, element, tokens, targets);
             double error = fabs(grads[element] - expected) / (1 + fabs(expected));
             worst = worse(worst, error);
             if (!(error < 1e-9))
-                fail_msg("%s[%zu]: gradient %.12g, by differences %.12g", param->name, e, grads[element],
-                         expected);
+                fail_msg("%s[%zu]: gradient %.12g, finite differences give %.12g", param->name, e,
+                         grads[element], expected);
         }
     }
-    print_message("%d gradients of the whole model in double: within %.2g of differences\n", n_checked,
+    print_message("%d gradients of the whole model in double: within %.2g of finite differences\n", n_checked,
                   worst);
     whole_model_free(&model);
     device_close(device);
@@ -515,10 +516,10 @@ int main(void) {
         ON_ALL(test_groups_are_used_only_while_held),
         ON_ALL(test_gradients_with_beta_zero),
         ON_ALL(test_recompute_changes_no_bit),
-        ON("portable", test_recompute_keeps_what_it_says),
+        ON("portable", test_activation_memory_of_recompute_levels),
         ON_ALL(test_evaluation_agrees_with_training),
         ON("portable", test_bad_options_are_refused),
-        ON("portable", test_offload_on_the_host_is_the_same),
+        ON("portable", test_offload_does_nothing_on_the_cpu),
         cmocka_unit_test(test_gradient_by_finite_differences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-// Proposals fit to the byte, faster settings do not fit, and a proposal's overrides give the config that was
-// planned.
+// Each proposal of fit_search needs exactly the memory that it states, and its overrides give the config that
+// was planned. With less memory, no proposal is faster.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -89,7 +89,7 @@ static void expect_as_planned(const struct fit_fixture *fixture, const struct fi
     plan_with(fixture, proposal->overrides, taken);
     for (int place = 0; place < N_REGION_PLACES; place++)
         if (taken[place] != proposal->taken[place])
-            fail_msg("\"%s\" takes %zu, but %zu was said", proposal->overrides, taken[place],
+            fail_msg("\"%s\" takes %zu bytes, but the proposal states %zu", proposal->overrides, taken[place],
                      proposal->taken[place]);
 }
 
@@ -115,7 +115,7 @@ static int walk_down(struct fit_fixture *fixture, enum region_place place) {
             assert_true(i == 0 || (fit.proposals[i].taken[place] < fit.proposals[i - 1].taken[place] &&
                                    fit.proposals[i].step_s >= fit.proposals[i - 1].step_s));
         }
-        *limit = needed; // exactly enough is enough
+        *limit = needed; // exactly this much must suffice
         char *overrides = strdup(first->overrides);
         fit_free(&fit);
         EXPECT_OK(fit_search(&fixture->request, &fit));
@@ -128,7 +128,7 @@ static int walk_down(struct fit_fixture *fixture, enum region_place place) {
 
 static const char batch[] = "\"train\": {\"micro_batch_size\": 4, \"gradient_accumulation_steps\": 2}";
 
-static void test_every_limit(void **state) {
+static void test_shrinking_memory(void **state) {
     (void)state;
     for (int world = 1; world <= 3; world++)
         for (int gpu = 0; gpu <= 1; gpu++) {
@@ -153,13 +153,14 @@ static void test_samples(void **state) {
 }
 
 // With unlimited memory nothing is offloaded, and a config that is already fastest is not changed.
-static void test_plenty(void **state) {
+static void test_unlimited_memory(void **state) {
     (void)state;
     struct fit_fixture fixture;
     struct fit fit;
     fixture_init(&fixture, true, 2, batch);
     EXPECT_OK(fit_search(&fixture.request, &fit));
-    assert_string_equal(fit.proposals[0].overrides, "zero_optimization.stage=1"); // updates half as much
+    // Each rank updates half of the weights.
+    assert_string_equal(fit.proposals[0].overrides, "zero_optimization.stage=1");
     assert_true(fit.proposals[0].same_bits);
     fit_free(&fit);
     fixture_free(&fixture);
@@ -190,20 +191,21 @@ static void test_smallest_ratio(void **state) {
     struct fit fit;
     size_t taken[N_REGION_PLACES];
     fixture_init(&fixture, true, 1, "\"train\": {\"micro_batch_size\": 1}");
-    for (int part = 1; part <= 16; part++) { // above, other settings are faster
+    // With larger ratios, other settings are faster.
+    for (int twentieths = 1; twentieths <= 16; twentieths++) {
         char words[200];
         snprintf(
             words, sizeof words,
             "zero_optimization.offload_optimizer.device=cpu zero_optimization.offload_optimizer.ratio=%.2f",
-            part / 20.0);
+            twentieths / 20.0);
         plan_with(&fixture, words, taken);
         fixture.request.machine.device = taken[REGION_DEVICE];
         EXPECT_OK(fit_search(&fixture.request, &fit));
         const char *overrides = fit.proposals[0].overrides,
                    *ratio = strstr(overrides, "offload_optimizer.ratio=");
         bool alone = !strstr(overrides, "recompute") && !strstr(overrides, "stage=");
-        if (!alone || !ratio || atof(strchr(ratio, '=') + 1) != part / 20.0)
-            fail_msg("expected ratio %g alone, and proposed is \"%s\"", part / 20.0, overrides);
+        if (!alone || !ratio || atof(strchr(ratio, '=') + 1) != twentieths / 20.0)
+            fail_msg("expected only a ratio of %g, the proposal is \"%s\"", twentieths / 20.0, overrides);
         fit_free(&fit);
     }
     fixture_free(&fixture);
@@ -229,7 +231,7 @@ static void test_host_memory_counts(void **state) {
     fixture_free(&fixture);
 }
 
-// If nothing fits: the largest preset that does.
+// If nothing fits, fit_preset names the largest preset that does.
 static void test_preset(void **state) {
     (void)state;
     struct config config;
@@ -256,7 +258,7 @@ static void test_preset(void **state) {
     fixture_free(&fixture);
 }
 
-// A narrower optimizer state is named only if nothing else fits.
+// A smaller dtype of optimizer states is proposed only if nothing else fits.
 static void test_narrow_state(void **state) {
     (void)state;
     struct fit_fixture fixture;
@@ -312,14 +314,10 @@ static void test_planned_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_limit),
-        cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_plenty),
-        cmocka_unit_test(test_smallest_ratio),
-        cmocka_unit_test(test_host_memory_counts),
-        cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_narrow_state),
-        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_shrinking_memory),   cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_unlimited_memory),   cmocka_unit_test(test_smallest_ratio),
+        cmocka_unit_test(test_host_memory_counts), cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_narrow_state),       cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_planned_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

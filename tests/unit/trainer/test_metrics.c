@@ -1,4 +1,4 @@
-// metrics.jsonl: figures are read back to the bit, and after a resume there is one line per step.
+// metrics.jsonl: numbers read back bit for bit, and after a resume there is one line per step.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -138,7 +138,7 @@ static void test_every_line_is_flushed(void **unused) {
 }
 
 // A run resumed after N steps keeps the evaluation after N steps, and not the loss of step N.
-static void test_resuming_cuts_what_will_be_written_again(void **unused) {
+static void test_resuming_removes_steps_that_will_be_repeated(void **unused) {
     (void)unused;
     begin();
     write_steps(0, 3);
@@ -161,7 +161,7 @@ static void append(const char *text) {
     assert_int_equal(fclose(file), 0);
 }
 
-static void test_a_torn_line_is_cut(void **unused) {
+static void test_an_incomplete_line_is_removed(void **unused) {
     (void)unused;
     begin();
     write_steps(0, 2);
@@ -173,7 +173,7 @@ static void test_a_torn_line_is_cut(void **unused) {
     assert_steps("0,1,2,3,4");
 }
 
-static void test_a_place_that_cannot_be_written(void **unused) {
+static void test_a_missing_folder(void **unused) {
     (void)unused;
     char blocked[512];
     struct metrics metrics;
@@ -182,7 +182,7 @@ static void test_a_place_that_cannot_be_written(void **unused) {
     metrics_close(&metrics);
 }
 
-// A full disk is an error of the first line that does not fit.
+// On a full disk, the first line that does not fit fails.
 static void test_a_full_disk(void **unused) {
     (void)unused;
     struct metrics metrics = {.path = strdup("/dev/full"), .stream = fopen("/dev/full", "a")};
@@ -210,9 +210,9 @@ int main(void) {
         cmocka_unit_test(test_floats_read_back_to_the_bit),
         cmocka_unit_test(test_no_tokenizer_gives_null),
         cmocka_unit_test(test_every_line_is_flushed),
-        cmocka_unit_test(test_resuming_cuts_what_will_be_written_again),
-        cmocka_unit_test(test_a_torn_line_is_cut),
-        cmocka_unit_test(test_a_place_that_cannot_be_written),
+        cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
+        cmocka_unit_test(test_an_incomplete_line_is_removed),
+        cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

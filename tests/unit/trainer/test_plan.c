@@ -1,5 +1,5 @@
-// Plans against formulas written out by hand, on a model whose units divide by no number of ranks; and the
-// ranks that plan_stages picks against all ranks.
+// Plans against formulas written by hand, on a model whose units do not divide evenly among ranks. The rank
+// that plan_stages picks is compared with all ranks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ struct plan_fixture {
     struct device *device;
 };
 
-// options: further sections of the config.
+// train, zero: further options of the sections train and zero_optimization.
 static void fixture_init(struct plan_fixture *fixture, int world, const char *train, const char *zero) {
     char json[1024];
     snprintf(json, sizeof json,
@@ -151,7 +151,7 @@ static void count_gathers(const struct plan_fixture *fixture, size_t *fetched, s
     }
 }
 
-static void check_wire(struct plan_fixture *fixture, enum dtype type, int stage, int world) {
+static void check_volume(struct plan_fixture *fixture, enum dtype type, int stage, int world) {
     struct comm_volume sum;
     fixture->config.zero_optimization.stage = stage;
     sum_volume(fixture, type, world, &sum);
@@ -170,10 +170,10 @@ static void check_wire(struct plan_fixture *fixture, enum dtype type, int stage,
     else
         assert_int_equal(sum.calls[COMM_REDUCE_SCATTER], N_MICRO * fixture->params.n_units);
     assert_int_equal(sum.bytes[COMM_BROADCAST] + sum.bytes[COMM_CONTROL], 0);
-    assert_int_equal(sum.bytes[COMM_ALL_REDUCE] + sum.calls[COMM_ALL_REDUCE], 0); // Adafactor's alone
+    assert_int_equal(sum.bytes[COMM_ALL_REDUCE] + sum.calls[COMM_ALL_REDUCE], 0); // only in Adafactor
 }
 
-static void test_wire(void **state) {
+static void test_communication_volume(void **state) {
     (void)state;
     static const int thresholds[] = {0, 1000, 100000000};
     for (int world = 1; world <= 5; world++)
@@ -187,7 +187,7 @@ static void test_wire(void **state) {
                 fixture_init(&fixture, world, "", zero);
                 for (int stage = 0; stage < N_STAGES; stage++)
                     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-                        check_wire(&fixture, (enum dtype)type, stage, world);
+                        check_volume(&fixture, (enum dtype)type, stage, world);
                 fixture_free(&fixture);
             }
 }
@@ -220,7 +220,7 @@ static void test_adafactor(void **state) {
 }
 
 // With a communication dtype of bf16 or fp16, gradients take half the bytes.
-static void test_narrow_gradients(void **state) {
+static void test_communication_dtype(void **state) {
     (void)state;
     struct plan_fixture fixture;
     struct comm_volume wide, narrow;
@@ -302,7 +302,7 @@ static void expect_advice(const struct plan_fixture *fixture, int world, uint64_
     const struct fit_machine machine = {.host = available * (uint64_t)world};
     EXPECT_OK(fit_advise(&request, &machine, &advice));
     if (!strstr(advice.data, fact) || !strstr(advice.data, other))
-        fail_msg("%llu bytes: advised is \"%s\", expected %s and %s", (unsigned long long)available,
+        fail_msg("%llu bytes: the advice is \"%s\", expected %s and %s", (unsigned long long)available,
                  advice.data, fact, other);
     text_free(&advice);
 }
@@ -336,8 +336,8 @@ static void test_paper(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states),    cmocka_unit_test(test_wire),
-        cmocka_unit_test(test_adafactor), cmocka_unit_test(test_narrow_gradients),
+        cmocka_unit_test(test_states),    cmocka_unit_test(test_communication_volume),
+        cmocka_unit_test(test_adafactor), cmocka_unit_test(test_communication_dtype),
         cmocka_unit_test(test_stages),    cmocka_unit_test(test_tiny_buckets),
         cmocka_unit_test(test_advice),    cmocka_unit_test(test_paper),
     };

@@ -1,5 +1,5 @@
-// Planning a run of a trillion parameters on thousands of ranks: the layout of the first and the last rank,
-// its time and memory, and that the planned memory fits GPUs of 80 GB.
+// Plans a run of a trillion parameters on thousands of ranks. For the first and the last rank: bucket lists
+// are right, planning takes little time and memory, and the plan fits GPUs of 80 GB.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,25 +41,27 @@ static void fixture_free(struct scale_fixture *fixture) {
     config_free(&fixture->config);
 }
 
-// A list's calls hold so many elements of the unit, and each span is inside its owner's share of it.
+// The calls of a bucket list hold `elements` elements of the unit in total, and each span lies inside its
+// owner's shard of the unit. to_shard: spans are sent to shards (reduce-scatter), otherwise from them
+// (all-gather).
 static void check_calls(const struct model_states *state, const struct buckets *calls, int unit,
-                        size_t elements, bool to_share) {
+                        size_t elements, bool to_shard) {
     const struct partition *partition = &state->partition;
-    size_t shares[4096] = {0}, sum = 0;
+    size_t shards[4096] = {0}, sum = 0;
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
-        shares[partition->spans[i].owner] += partition->spans[i].end - partition->spans[i].begin;
+        shards[partition->spans[i].owner] += partition->spans[i].end - partition->spans[i].begin;
     for (int c = 0; c < calls->n_calls; c++)
         for (int i = 0; i < calls->calls[c].n_spans; i++) {
             const struct comm_span *span = &calls->calls[c].spans[i];
-            size_t in_share = to_share ? span->out : span->in;
-            assert_true(in_share + span->elements <= shares[span->owner]);
+            size_t in_shard = to_shard ? span->out : span->in;
+            assert_true(in_shard + span->elements <= shards[span->owner]);
             sum += span->elements;
         }
     assert_int_equal(sum, elements);
 }
 
-struct lists {
-    size_t n_spans, n_unshared; // of all lists, and were none shared
+struct list_sizes {
+    size_t n_spans, n_unshared; // in all bucket lists; and if no unit shared the list of another
 };
 
 static size_t spans_of(const struct buckets *calls) {
@@ -69,11 +71,11 @@ static size_t spans_of(const struct buckets *calls) {
     return n;
 }
 
-static struct lists check_lists(const struct model_states *state) {
+static struct list_sizes check_lists(const struct model_states *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
-    struct lists lists = {spans_of(&parameters->update_buckets), spans_of(&parameters->update_buckets)};
+    struct list_sizes lists = {spans_of(&parameters->update_buckets), spans_of(&parameters->update_buckets)};
     for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
         size_t elements = 0;
@@ -94,7 +96,8 @@ static struct lists check_lists(const struct model_states *state) {
     return lists;
 }
 
-// Walks a list as a collective does, without messages: one cursor per owner. Every element must come once.
+// Iterates over a bucket list as a collective does, with a cursor per owner, but sends nothing. Every element
+// must occur once.
 static size_t walk_list(const struct buckets *calls, int world, int *first, size_t *owned) {
     size_t sum = 0;
     for (int c = 0; c < calls->n_calls; c++) {
@@ -150,16 +153,16 @@ static void plan_states(struct scale_fixture *fixture, int rank, int world) {
     EXPECT_OK(parameters_build_buckets(&state.parameters));
     EXPECT_OK(gradients_build_buckets(&state.gradients));
     double seconds = clock_monotonic_s() - began;
-    struct lists lists = check_lists(&state);
-    // Of gathers and of reductions one list each of the embeddings, of the norm and of the four groups of a
-    // block, whatever the number of blocks: a span for each owner, and one more wherever a tensor or a
-    // bucket ends. And the persistent tensors.
+    struct list_sizes lists = check_lists(&state);
+    // All blocks share their lists. So there is one list of gathers and one of reductions for the embeddings,
+    // for the final norm and for each of a block's four groups, and one of the persistent tensors. A list has
+    // a span per owner, and one more wherever a tensor or a bucket ends.
     size_t n_cuts = (size_t)fixture->params.n_params * 2 + 200;
     assert_true(lists.n_spans <= 2 * 3 * (size_t)world + n_cuts);
     assert_true(seconds < 30);
     print_message(
-        "rank %d of %d: laid out in %.3f s, %zu spans in %.1f MiB (%.1f MiB were none shared), %d spans "
-        "in %.1f MiB\n",
+        "rank %d of %d: bucket lists built in %.3f s, %zu spans in %.1f MiB (%.1f MiB if none were shared), "
+        "%d spans in %.1f MiB\n",
         rank, world, seconds, lists.n_spans, (double)(lists.n_spans * sizeof(struct comm_span)) / 0x1p20,
         (double)(lists.n_unshared * sizeof(struct comm_span)) / 0x1p20, state.partition.n_spans,
         (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);

@@ -1,4 +1,4 @@
-// Schedules against values worked out by hand.
+// Schedules against values computed by hand.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -12,9 +12,9 @@
 
 #include "trainer/signals.h"
 
-#define SAW_THE_REQUEST 3
+#define STOP_REQUESTED 3
 
-// The wait status of a process that receives these signals one after the other.
+// The exit code of a process that receives these signals one after the other (second 0: only the first).
 static int exit_code_after(int first, int second) {
     pid_t child = fork();
     assert_true(child >= 0);
@@ -30,8 +30,8 @@ static int exit_code_after(int first, int second) {
             _exit(2);
         if (second)
             kill(getpid(), second);
-        usleep(second ? 500000 : 0); // for what the second one does
-        _exit(SAW_THE_REQUEST);
+        usleep(second ? 500000 : 0); // time for the second signal to act
+        _exit(STOP_REQUESTED);
     }
     int result;
     assert_int_equal(waitpid(child, &result, 0), child);
@@ -39,11 +39,11 @@ static int exit_code_after(int first, int second) {
     return WEXITSTATUS(result);
 }
 
-static void test_the_first_signal_asks_to_stop(void **unused) {
+static void test_the_first_signal_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGINT, 0), SAW_THE_REQUEST);
-    assert_int_equal(exit_code_after(SIGTERM, 0), SAW_THE_REQUEST);
-    assert_int_equal(exit_code_after(SIGHUP, 0), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGINT, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, 0), STOP_REQUESTED);
 }
 
 static void test_the_second_signal_ends_the_process(void **unused) {
@@ -53,14 +53,14 @@ static void test_the_second_signal_ends_the_process(void **unused) {
     assert_int_equal(exit_code_after(SIGTERM, SIGINT), 128 + SIGINT);
 }
 
-static void test_a_hangup_only_asks(void **unused) {
+static void test_a_hangup_only_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGTERM, SIGHUP), SAW_THE_REQUEST);
-    assert_int_equal(exit_code_after(SIGHUP, SIGTERM), SAW_THE_REQUEST);
+    assert_int_equal(exit_code_after(SIGTERM, SIGHUP), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, SIGTERM), STOP_REQUESTED);
 }
 
-// The caller of signals_catch and the threads that it starts are never interrupted.
-static void test_the_caller_blocks_them(void **unused) {
+// The caller of signals_catch and the threads that it starts are never interrupted by signals.
+static void test_signals_are_blocked_in_the_caller(void **unused) {
     (void)unused;
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     pid_t child = fork();
@@ -84,10 +84,10 @@ static void test_the_caller_blocks_them(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_first_signal_asks_to_stop),
+        cmocka_unit_test(test_the_first_signal_requests_a_stop),
         cmocka_unit_test(test_the_second_signal_ends_the_process),
-        cmocka_unit_test(test_a_hangup_only_asks),
-        cmocka_unit_test(test_the_caller_blocks_them),
+        cmocka_unit_test(test_a_hangup_only_requests_a_stop),
+        cmocka_unit_test(test_signals_are_blocked_in_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-// Whole runs in one process: PyTorch's golden curve, resuming to the bit, and failures. tests/cli runs the
-// same through the command line; here the sanitizers see every path.
+// Whole runs in one process: PyTorch's golden curve, resuming to the bit, and failures. tests/cli tests the
+// same through the command line; here everything runs under the sanitizers.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,24 +18,24 @@
 #include "trainer/trainer.h"
 #include "zero/checkpoint/checkpoint.h"
 
-#define GOLDEN      "tests/golden/gpt2-tiny"
-#define MOST_STEPS  32
-#define MOST_LENGTH 512
+#define GOLDEN     "tests/golden/gpt2-tiny"
+#define MAX_STEPS  32
+#define MAX_LENGTH 512
 
 static struct temporary temporary;
 
 // ---- running
 
-#define MOST_OVERRIDES 16
+#define MAX_OVERRIDES 16
 
 static enum status train_by(const char *config_name, const char *run, va_list list) {
-    char path[MOST_LENGTH], folder[MOST_LENGTH];
-    char *overrides[MOST_OVERRIDES] = {folder};
+    char path[MAX_LENGTH], folder[MAX_LENGTH];
+    char *overrides[MAX_OVERRIDES] = {folder};
     int n = 1;
     temporary_path(&temporary, config_name, path, sizeof path);
     snprintf(folder, sizeof folder, "run.dir=%s/%s", temporary.folder, run);
     for (char *override; (override = va_arg(list, char *));) {
-        assert_true(n < MOST_OVERRIDES);
+        assert_true(n < MAX_OVERRIDES);
         overrides[n++] = override;
     }
     struct config config;
@@ -69,13 +69,13 @@ static enum status train_unsized(const char *run, ...) {
 
 struct curve {
     int n;
-    double loss[MOST_STEPS], norm[MOST_STEPS], lr[MOST_STEPS];
+    double loss[MAX_STEPS], norm[MAX_STEPS], lr[MAX_STEPS];
 };
 
 // The steps of a run's metrics, which must be 0, 1, 2 ...
 static struct curve read_curve(const char *run) {
     struct curve curve = {0};
-    char path[MOST_LENGTH], *text, *rest;
+    char path[MAX_LENGTH], *text, *rest;
     size_t bytes;
     snprintf(path, sizeof path, "%s/%s/metrics.jsonl", temporary.folder, run);
     EXPECT_OK(file_read(path, 1 << 20, &text, &bytes));
@@ -84,7 +84,7 @@ static struct curve read_curve(const char *run) {
         double step;
         EXPECT_OK(json_parse(line, strlen(line), path, &object));
         if (cJSON_GetObjectItemCaseSensitive(object, "loss")) {
-            assert_true(curve.n < MOST_STEPS);
+            assert_true(curve.n < MAX_STEPS);
             EXPECT_OK(json_get_number(object, "step", path, &step));
             assert_true(step == curve.n);
             EXPECT_OK(json_get_number(object, "loss", path, &curve.loss[curve.n]));
@@ -107,7 +107,7 @@ static void assert_same_curve(const struct curve *a, const struct curve *b) {
 }
 
 static struct checkpoint *open_run(const char *run) {
-    char path[MOST_LENGTH];
+    char path[MAX_LENGTH];
     struct checkpoint *checkpoint;
     snprintf(path, sizeof path, "%s/%s", temporary.folder, run);
     EXPECT_OK(checkpoint_open_path(NULL, path, &checkpoint));
@@ -142,7 +142,7 @@ static void assert_same_state(const char *first, const char *second) {
 
 // Losses and norms of a golden run, from metrics.jsonl.
 static void assert_golden(const char *run, const char *folder) {
-    char path[MOST_LENGTH];
+    char path[MAX_LENGTH];
     cJSON *expected;
     const cJSON *steps, *entry;
     struct curve got = read_curve(run);
@@ -184,14 +184,14 @@ static void test_golden_curve_of_accumulated_micro_batches(void **unused) {
     assert_golden("golden-accum", GOLDEN "-accum");
 }
 
-static void test_two_runs_and_one_in_pieces_are_one_run(void **unused) {
+static void test_repeated_and_resumed_runs_are_equal(void **unused) {
     (void)unused;
     static char *const computes[] = {"precision.compute=fp32", "precision.compute=bf16",
                                      "precision.compute=fp16"};
     for (int i = 0; i < N_COMPUTE_DTYPES; i++) {
         char runs[3][32];
         for (int k = 0; k < 3; k++)
-            snprintf(runs[k], sizeof runs[k], "%s-%d", k == 0 ? "a" : k == 1 ? "b" : "pieces", i);
+            snprintf(runs[k], sizeof runs[k], "%s-%d", k == 0 ? "a" : k == 1 ? "b" : "resumed", i);
         EXPECT_OK(train(runs[0], computes[i], "train.max_steps=7", NULL));
         EXPECT_OK(train(runs[1], computes[i], "train.max_steps=7", NULL));
         EXPECT_OK(train(runs[2], computes[i], "train.max_steps=1", NULL));
@@ -209,9 +209,9 @@ static void test_two_runs_and_one_in_pieces_are_one_run(void **unused) {
 }
 
 // checkpoint.resume names an earlier checkpoint: the run continues from there and ends with the same bits.
-static void test_going_back_to_an_earlier_checkpoint(void **unused) {
+static void test_resuming_from_an_earlier_checkpoint(void **unused) {
     (void)unused;
-    char resume[MOST_LENGTH];
+    char resume[MAX_LENGTH];
     EXPECT_OK(train("straight", "train.max_steps=6", NULL));
     EXPECT_OK(train("back", "train.max_steps=6", "checkpoint.every=2", NULL));
     snprintf(resume, sizeof resume, "checkpoint.resume=%s/back/checkpoints/step-00000002", temporary.folder);
@@ -250,8 +250,7 @@ static void test_no_steps_keep_the_initial_weights(void **unused) {
     checkpoint_close(checkpoint);
 }
 
-// A learning rate at which the run diverges: it ends with a message, and the last good checkpoint is
-// untouched.
+// If a run diverges, it ends with a message, and the last good checkpoint is kept.
 static void test_divergence_keeps_the_last_checkpoint(void **unused) {
     (void)unused;
     EXPECT_FAILURE(STATUS_FAILED,
@@ -305,20 +304,21 @@ static void test_vocabulary_comes_from_the_tokenizer(void **unused) {
                    "61");
 }
 
-static void test_one_batch_is_learnt_by_heart(void **unused) {
+static void test_overfitting_one_batch(void **unused) {
     (void)unused;
     EXPECT_OK(
-        train("heart", "train.overfit_one_batch=true", "train.max_steps=30", "optimizer.lr=0.01", NULL));
-    struct curve curve = read_curve("heart");
-    assert_true(fabs(curve.loss[0] - log(61)) < 0.1 * log(61)); // knows nothing yet
+        train("overfit", "train.overfit_one_batch=true", "train.max_steps=30", "optimizer.lr=0.01", NULL));
+    struct curve curve = read_curve("overfit");
+    // The untrained model predicts all 61 tokens alike.
+    assert_true(fabs(curve.loss[0] - log(61)) < 0.1 * log(61));
     assert_true(curve.loss[29] < 0.7 * curve.loss[0]);
 }
 
 // ---- the folder of the tests
 
-// Names a compute type, because "auto" measures, and on a busy machine not always the same.
+// Sets the compute dtype, because "auto" depends on measurements, which vary on a busy machine.
 static void write_config(const char *name, const char *sizes) {
-    char path[MOST_LENGTH], text[1024];
+    char path[MAX_LENGTH], text[1024];
     int length = snprintf(
         text, sizeof text,
         "{%s\"device\": \"cpu\", \"precision\": {\"compute\": \"fp32\"}, \"run\": {\"threads\": 2}, "
@@ -332,7 +332,7 @@ static void write_config(const char *name, const char *sizes) {
 
 static int make_folder(void **unused) {
     (void)unused;
-    char path[MOST_LENGTH];
+    char path[MAX_LENGTH];
     struct shard_writer writer;
     if (!temporary_init(&temporary))
         return -1;
@@ -360,15 +360,15 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden_curve),
         cmocka_unit_test(test_golden_curve_of_accumulated_micro_batches),
-        cmocka_unit_test(test_two_runs_and_one_in_pieces_are_one_run),
-        cmocka_unit_test(test_going_back_to_an_earlier_checkpoint),
+        cmocka_unit_test(test_repeated_and_resumed_runs_are_equal),
+        cmocka_unit_test(test_resuming_from_an_earlier_checkpoint),
         cmocka_unit_test(test_a_complete_run_is_left_alone),
         cmocka_unit_test(test_no_steps_keep_the_initial_weights),
         cmocka_unit_test(test_divergence_keeps_the_last_checkpoint),
         cmocka_unit_test(test_what_a_resumed_run_may_not_change),
         cmocka_unit_test(test_sizes_come_from_the_weights),
         cmocka_unit_test(test_vocabulary_comes_from_the_tokenizer),
-        cmocka_unit_test(test_one_batch_is_learnt_by_heart),
+        cmocka_unit_test(test_overfitting_one_batch),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,5 +1,5 @@
-// TensorBoard event files against their published format: checksums by the vectors of RFC 3720, records by a
-// reader of this test.
+// TensorBoard event files against their published format: checksums are compared with the vectors of RFC
+// 3720, and records are read by a reader written here.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "tests/support/temporary.h"
 #include "trainer/tensorboard.h"
 
-#define MOST_EVENTS 8
+#define MAX_EVENTS 8
 
 static struct temporary temporary;
 
@@ -138,7 +138,7 @@ static int read_events(const char *path, struct board_event *events) {
     int n = 0;
     EXPECT_OK(file_read(path, 1 << 20, &data, &bytes));
     for (const uint8_t *at = (const uint8_t *)data, *end = at + bytes; at < end; n++) {
-        assert_true(end - at >= 16 && n < MOST_EVENTS);
+        assert_true(end - at >= 16 && n < MAX_EVENTS);
         uint64_t length = little_endian(at, 8);
         assert_true(length <= (uint64_t)(end - at) - 16);
         assert_int_equal(little_endian(at + 8, 4), tensorboard_masked_crc32c(at, 8));
@@ -153,7 +153,7 @@ static int read_events(const char *path, struct board_event *events) {
 static void test_events_read_back(void **unused) {
     (void)unused;
     struct tensorboard board;
-    struct board_event events[MOST_EVENTS];
+    struct board_event events[MAX_EVENTS];
     EXPECT_OK(tensorboard_open(&board, temporary.folder));
     const char *name = strrchr(board.path, '/');
     assert_true(name && strncmp(name, "/events.out.tfevents.", 21) == 0);
@@ -174,7 +174,7 @@ static void test_events_read_back(void **unused) {
     tensorboard_close(&board);
 }
 
-static void test_a_folder_that_is_not_there(void **unused) {
+static void test_a_missing_folder(void **unused) {
     (void)unused;
     struct tensorboard board;
     char absent[512];
@@ -197,7 +197,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_events_read_back),
-        cmocka_unit_test(test_a_folder_that_is_not_there),
+        cmocka_unit_test(test_a_missing_folder),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

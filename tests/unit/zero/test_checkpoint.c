@@ -111,7 +111,7 @@ static void test_reading_returns_what_was_written(void **state) {
 }
 
 // Adafactor's second moments: one per row and column of each tensor, or per element of a vector.
-static void test_factors(void **state) {
+static void test_adafactor_second_moments(void **state) {
     (void)state;
     const struct checkpoint_contents contents = {.comm = comm,
                                                  .partition = &partition,
@@ -173,13 +173,13 @@ static void flip(char *data, size_t *bytes, size_t at) {
     data[at % *bytes] ^= (char)(1 << at % 8);
 }
 
-static void cut(char *data, size_t *bytes, size_t at) {
+static void truncate_at(char *data, size_t *bytes, size_t at) {
     (void)data;
     *bytes = at % *bytes;
 }
 
 static void lengthen(char *data, size_t *bytes, size_t at) {
-    data[*bytes] = (char)at; // file_read allocates one byte more
+    data[*bytes] = (char)at; // file_read allocates a byte beyond the content
     ++*bytes;
 }
 
@@ -191,7 +191,7 @@ static void test_all_damage_is_found(void **state) {
         for (size_t at = 0; at < 400; at++) {
             expect_found(names[i], flip, at * 1009);
             if (at % 8 == 0)
-                expect_found(names[i], cut, at * 1013);
+                expect_found(names[i], truncate_at, at * 1013);
         }
         expect_found(names[i], lengthen, ' ');
         char path[600];
@@ -230,7 +230,7 @@ static void test_an_unreadable_checkpoint_is_an_error(void **state) {
         file_of(2, names[i], path, sizeof path);
         snprintf(other, sizeof other, "%s.good", path);
         EXPECT_OK(file_rename(path, other));
-        assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root gets, too
+        assert_int_equal(symlink(path, path), 0); // ELOOP, an error even for root
         EXPECT_FAILURE(STATUS_FAILED, checkpoint_open_newest(NULL, folder, &checkpoint), names[i],
                        "symbolic links");
         EXPECT_FAILURE(STATUS_FAILED, open_step(2), names[i], "symbolic links");
@@ -243,7 +243,7 @@ static void test_an_unreadable_checkpoint_is_an_error(void **state) {
         EXPECT_OK(file_rename(other, path));
         assert_int_equal(newest(), 2);
     }
-    // No descriptor is left: nothing is known about any checkpoint.
+    // Without free file descriptors, no checkpoint can be verified.
     struct rlimit before, limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     limit = (struct rlimit){3, before.rlim_max};
@@ -298,8 +298,8 @@ static void test_reading_shows_progress(void **state) {
     checkpoint_close(checkpoint);
 }
 
-// Only names in the writer's format are checkpoints: others are never chosen and never removed.
-static void test_names_of_other_lengths(void **state) {
+// Only folders with names in the writer's format are checkpoints. Others are never opened and never removed.
+static void test_names_of_other_formats(void **state) {
     static const char *const names[] = {"step-000000000006", "step-6", "step-0000006", "step-00000006x",
                                         "step-0000000000000000006"};
     char from[600], to[600];
@@ -413,13 +413,13 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_reading_returns_what_was_written, set_up),
-        cmocka_unit_test_setup(test_factors, set_up),
+        cmocka_unit_test_setup(test_adafactor_second_moments, set_up),
         cmocka_unit_test_setup(test_all_damage_is_found, set_up),
         cmocka_unit_test_setup(test_a_damaged_checkpoint_is_skipped, set_up),
         cmocka_unit_test_setup(test_an_unreadable_checkpoint_is_an_error, set_up),
         cmocka_unit_test_setup(test_a_file_replaced_while_in_use, set_up),
         cmocka_unit_test_setup(test_reading_shows_progress, set_up),
-        cmocka_unit_test_setup(test_names_of_other_lengths, set_up),
+        cmocka_unit_test_setup(test_names_of_other_formats, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
         cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
         cmocka_unit_test_setup(test_another_model, set_up),

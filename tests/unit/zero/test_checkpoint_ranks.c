@@ -28,8 +28,8 @@ static struct comm *alone;
 static struct forked_result results[RANKS];
 static char shared_folder[512], other_folder[512];
 
-// What each rank does: which folder it sees, what it writes.
-struct task {
+// What the ranks do: the folder that each of them uses, and the values that they write.
+struct rank_task {
     const char *folders[RANKS];
     int64_t step;
     float values;
@@ -41,7 +41,7 @@ struct task {
 
 static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                                float *out) {
-    const struct task *task = context;
+    const struct rank_task *task = context;
     for (size_t i = begin; i < end; i++)
         out[i - begin] = task->values + (float)i;
     if (task->bad != 0 && kind == task->bad_kind && unit == 1 && end > begin)
@@ -50,8 +50,8 @@ static enum status read_values(void *context, enum checkpoint_kind kind, int uni
 }
 
 static enum status write_with(struct comm *comm, const struct partition *by, const char *folder,
-                              struct task *task) {
-    struct task own = *task;
+                              struct rank_task *task) {
+    struct rank_task own = *task;
     if (comm->rank != task->bad_rank)
         own.bad = 0;
     const struct checkpoint_contents contents = {.comm = comm,
@@ -67,7 +67,7 @@ static enum status write_with(struct comm *comm, const struct partition *by, con
 }
 
 static enum status write_here(struct comm *comm, void *context, int64_t *value) {
-    struct task *task = context;
+    struct rank_task *task = context;
     *value = task->step;
     return write_with(comm, &partition, task->folders[comm->rank], task);
 }
@@ -79,27 +79,27 @@ static enum status step_of(struct checkpoint *checkpoint, int64_t *value) {
 }
 
 static enum status open_newest(struct comm *comm, void *context, int64_t *value) {
-    struct task *task = context;
+    struct rank_task *task = context;
     struct checkpoint *checkpoint;
     TRY(checkpoint_open_newest(comm, task->folders[comm->rank], &checkpoint));
     return step_of(checkpoint, value);
 }
 
 static enum status open_path(struct comm *comm, void *context, int64_t *value) {
-    struct task *task = context;
+    struct rank_task *task = context;
     struct checkpoint *checkpoint;
     TRY(checkpoint_open_path(comm, task->folders[comm->rank], &checkpoint));
     return step_of(checkpoint, value);
 }
 
 static enum status require_none(struct comm *comm, void *context, int64_t *value) {
-    struct task *task = context;
+    struct rank_task *task = context;
     *value = 0;
     return checkpoint_require_none(comm, task->folders[comm->rank]);
 }
 
 static void write_alone(const char *folder, int64_t step, float values) {
-    struct task task = {.step = step, .values = values, .bad_rank = -1};
+    struct rank_task task = {.step = step, .values = values, .bad_rank = -1};
     struct partition whole;
     EXPECT_OK(partition_init(&whole, &params, PARTITION_EVEN, 1));
     EXPECT_OK(write_with(alone, &whole, folder, &task));
@@ -107,8 +107,8 @@ static void write_alone(const char *folder, int64_t step, float values) {
 }
 
 // All ranks see the shared folder, except `rank` (-1: none), which sees the other one.
-static struct task task_of(int rank) {
-    struct task task = {.step = 9, .bad_rank = -1};
+static struct rank_task task_of(int rank) {
+    struct rank_task task = {.step = 9, .bad_rank = -1};
     for (int i = 0; i < RANKS; i++)
         task.folders[i] = i == rank ? other_folder : shared_folder;
     return task;
@@ -146,7 +146,7 @@ static int set_up(void **state) {
 
 static void test_the_same_folder(void **state) {
     (void)state;
-    struct task task = task_of(-1);
+    struct rank_task task = task_of(-1);
     forked_ranks(RANKS, open_newest, &task, results);
     expect_step(-1);
     forked_ranks(RANKS, require_none, &task, results);
@@ -164,7 +164,7 @@ static void test_the_same_folder(void **state) {
 // A damaged file of any rank, whichever rank verifies it, makes all ranks use the checkpoint before.
 static void test_damage_makes_all_use_the_checkpoint_before(void **state) {
     (void)state;
-    struct task task = task_of(-1);
+    struct rank_task task = task_of(-1);
     for (task.step = 1; task.step <= 4; task.step++)
         forked_ranks(RANKS, write_here, &task, results);
     for (int n = 0; n < RANKS; n++) {
@@ -184,13 +184,13 @@ static void test_damage_makes_all_use_the_checkpoint_before(void **state) {
 // A file that one rank cannot read is not damage: resuming from an older step would set the newest aside.
 static void test_a_file_unreadable_on_one_rank_ends_all(void **state) {
     (void)state;
-    struct task task = task_of(-1);
+    struct rank_task task = task_of(-1);
     for (task.step = 1; task.step <= 2; task.step++)
         forked_ranks(RANKS, write_here, &task, results);
     char path[700];
     snprintf(path, sizeof path, "%s/step-00000002/rank-00001.bin", shared_folder);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(symlink(path, path), 0); // ELOOP: an error that root gets, too
+    assert_int_equal(symlink(path, path), 0); // ELOOP, an error even for root
     forked_ranks(RANKS, open_newest, &task, results);
     expect_failure(STATUS_FAILED, FACTS("rank 1: ", "step-00000002/rank-00001.bin", "symbolic links"));
 }
@@ -198,7 +198,7 @@ static void test_a_file_unreadable_on_one_rank_ends_all(void **state) {
 static void test_other_folders(void **state) {
     (void)state;
     for (int rank = 0; rank < RANKS; rank++) {
-        struct task task = task_of(rank);
+        struct rank_task task = task_of(rank);
         char prefix[32];
         snprintf(prefix, sizeof prefix, "rank %d: ", rank == 0 ? 1 : rank);
         set_up(NULL);
@@ -249,11 +249,11 @@ static void expect_only_step_6(void) {
     checkpoint_close(checkpoint);
 }
 
-// The other folder holds what a killed writer left behind, so the rank that sees it writes there without
-// error.
+// The other folder has the temporary folder of a killed writer, so the rank that uses it writes there without
+// an error.
 static void test_a_file_written_to_another_folder(void **state) {
     (void)state;
-    struct task task = task_of(2);
+    struct rank_task task = task_of(2);
     write_alone(shared_folder, 6, 1);
     forked_ranks(RANKS, write_here, &task, results);
     expect_failure(STATUS_FAILED, FACTS("rank 2: ", ".tmp-step-00000009", "does not exist on this rank"));
@@ -287,7 +287,7 @@ static void test_values_that_are_not_finite(void **state) {
         {FLT_MAX, DTYPE_F32, CHECKPOINT_MASTER, "", NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct task task = task_of(-1);
+        struct rank_task task = task_of(-1);
         EXPECT_OK(file_remove_tree(shared_folder));
         write_alone(shared_folder, 6, 1);
         task.bad = cases[i].value;

@@ -1,5 +1,5 @@
 // Manifests: parsing returns what was printed, for regular and for other partitions; forged members are
-// refused by name; thousands of ranks cost little space and time.
+// refused by name; thousands of ranks need little space and time.
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -130,7 +130,7 @@ static void test_every_partition(void **state) {
             }
 }
 
-// A partition that partition_init does not give: its spans are listed.
+// The manifest lists the spans of a partition that partition_init does not produce.
 static void test_a_listed_partition(void **state) {
     (void)state;
     for (int has_factors = 0; has_factors < 2; has_factors++) {
@@ -271,20 +271,20 @@ static bool try_sealed(const struct bytes *bytes) {
     return status == STATUS_OK;
 }
 
-// Damage behind a correct seal: refused or harmless, but never read out of bounds.
+// Damage under a correct seal is refused or harmless, but never causes an access out of bounds.
 static void test_sealed_damage(void **state) {
     (void)state;
     damage_try_all(
         &(struct damage_trials){.what = "manifests", .n = 2000, .make = make_damaged, .try = try_sealed});
 }
 
-// Processor seconds of this process, whatever else runs.
+// CPU time of this process, which other processes do not affect.
 static double cpu_s(void) {
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-// The costs of a large run, without the run: what rank 0 prints, what every rank parses, and how long a
-// lookup takes. With listed spans, 4,096 ranks would need 331 MB, more than the parser accepts.
+// The costs of a large run, without running it: the manifest that rank 0 prints, parsing it on every rank,
+// and lookups. With listed spans, 4,096 ranks would need 331 MB, more than the parser accepts.
 static void check_large(int world, const struct params *large) {
     struct sample sample;
     struct checkpoint *checkpoint;
@@ -324,7 +324,7 @@ static void test_thousands_of_ranks(void **state) {
     params_free(&large);
 }
 
-static int make(void **state) {
+static int set_up_model(void **state) {
     (void)state;
     static const char json[] =
         "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
@@ -335,7 +335,7 @@ static int make(void **state) {
     return params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK ? 0 : -1;
 }
 
-static int unmake(void **state) {
+static int free_model(void **state) {
     (void)state;
     config_free(&config);
     params_free(&params);
@@ -348,5 +348,5 @@ int main(void) {
         cmocka_unit_test(test_forged_members),  cmocka_unit_test(test_forged_spans),
         cmocka_unit_test(test_sealed_damage),   cmocka_unit_test(test_thousands_of_ranks),
     };
-    return cmocka_run_group_tests(tests, make, unmake);
+    return cmocka_run_group_tests(tests, set_up_model, free_model);
 }

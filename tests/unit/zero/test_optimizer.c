@@ -239,14 +239,14 @@ static void test_adamw_clipped(void **unused) {
                 DTYPE_F32, 3, true);
 }
 
-static void test_adamw_narrow(void **unused) {
+static void test_adamw_with_16_bit_parameters(void **unused) {
     (void)unused;
     check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_BF16, 3, false);
     check_steps("{\"train\": {\"gradient_clipping\": 1e9}}", DTYPE_F16, 3, false);
 }
 
-// epsilon is large, because gradient + decay may cancel almost to zero. Divided by its own size, the result
-// would be rounding noise.
+// epsilon is large, because gradient + decay may cancel almost to zero. Divided by its own magnitude, the
+// result would be rounding noise.
 static void test_adam(void **unused) {
     (void)unused;
     check_steps("{\"optimizer\": {\"type\": \"adam\", \"weight_decay\": 0.3, \"eps\": 0.01}, \"train\": "
@@ -307,7 +307,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_clipped),
-        cmocka_unit_test(test_adamw_narrow),
+        cmocka_unit_test(test_adamw_with_16_bit_parameters),
         cmocka_unit_test(test_adam),
         cmocka_unit_test(test_lion),
         cmocka_unit_test(test_sgd_with_momentum),

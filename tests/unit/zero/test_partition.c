@@ -1,4 +1,5 @@
-// Partitions and buckets are pure functions: checked on thousands of model shapes and numbers of ranks.
+// Partitions and buckets are pure functions: checked on thousands of combinations of model sizes and numbers
+// of ranks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +77,7 @@ static void check_kind(const struct params *params, const struct partition *part
         size_t padded = (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
         largest = padded > largest ? padded : largest;
     }
-    assert_true(most <= all / world + largest); // largest first, to the least loaded
+    assert_true(most <= all / world + largest); // greedy: the largest first, to the least loaded rank
 }
 
 static void test_partitions(void **state) {
@@ -166,7 +167,7 @@ static void check_buckets(const struct params *params, enum partition_kind kind,
                 assert_true(span->out ==
                             partition.spans[i].shard_offset + element - partition.spans[i].begin);
     }
-    // last_unit is the unit of a call's last elements, and units fall.
+    // last_unit is the unit of a call's last elements; units are added in descending order.
     for (int c = 1; c < buckets.n_calls; c++)
         assert_true(buckets.last_unit[c] <= buckets.last_unit[c - 1]);
     assert_int_equal(buckets.last_unit[buckets.n_calls - 1], 0);
