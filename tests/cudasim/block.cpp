@@ -79,8 +79,8 @@ unsigned random_bit(block_runner &r, uint32_t bits) {
     return unsigned(__builtin_ctz(bits));
 }
 
-// Picks a ready thread, first from the running one's warp: its lanes then meet soon, with their stacks in
-// cache.
+// Picks a ready thread, first from the warp of the running one: its lanes then reach their collectives soon,
+// with their stacks in cache. Returns -1 if none is ready.
 int take_ready(block_runner &r) {
     if (!r.ready_warps)
         return -1;
@@ -114,12 +114,12 @@ void leave_kernel(block_runner &r) {
             kernel_finding("divergent warp",
                            text("leaves the kernel, but %s with mask %08x waits for its lane %u: %s",
                                 wait.what, wait.mask, lane, who_waits(r).c_str()));
-            give_up_block();
+            abort_block();
         }
     }
     if (r.n_at_barrier) {
         kernel_finding("divergent barrier", "leaves the kernel while " + who_waits(r));
-        give_up_block();
+        abort_block();
     }
     w.live &= ~(1u << lane);
     r.n_exited++;
@@ -127,14 +127,14 @@ void leave_kernel(block_runner &r) {
 
 fiber *take_fiber(block_runner &r);
 
-// Switches to a ready thread; to the end of the block when all threads have left; or aborts the block when
-// none can continue.
+// Switches to a ready thread. Returns to run_block when all threads have left the kernel. Aborts the block
+// when none can continue.
 void run_another(block_runner &r, fiber *self) {
     int next = take_ready(r);
     if (next < 0) {
         if (r.n_exited < r.n_threads) {
             kernel_finding("deadlock", who_waits(r));
-            give_up_block();
+            abort_block();
         }
         fiber_switch(self, &r.main);
         return;
@@ -242,11 +242,11 @@ void run_block(grid_launch &launch, uint3 block) {
     run_another(r, &r.main);
     r.in_kernel = false;
     race_end(r);
-    if (!r.given_up_on)
+    if (!r.aborted_on)
         return;
     // Aborted: drop the unfinished threads.
     launch.failed = true;
-    fiber_restart(r.given_up_on);
+    fiber_restart(r.aborted_on);
     for (unsigned i = 0; i < r.n_threads; i++) {
         fiber *on = r.threads[i].on;
         if (!on)
@@ -255,7 +255,7 @@ void run_block(grid_launch &launch, uint3 block) {
         on->next_free = r.free_fibers;
         r.free_fibers = on;
     }
-    r.given_up_on = nullptr;
+    r.aborted_on = nullptr;
 }
 
 void wait_until_ready() {
@@ -270,9 +270,9 @@ void make_ready(block_runner &r, unsigned warp, uint32_t lanes) {
     r.ready_warps |= 1u << warp;
 }
 
-void give_up_block() {
+void abort_block() {
     block_runner &r = runner();
-    r.given_up_on = r.current;
+    r.aborted_on = r.current;
     fiber_switch(r.current, &r.main);
     abort();
 }
@@ -281,17 +281,16 @@ void block_barrier(const char *file, int line) {
     block_runner &r = runner();
     unsigned warp = r.running / threads_per_warp, lane = r.running % threads_per_warp;
     if (r.n_exited) {
-        kernel_finding(
-            "divergent barrier",
-            text("waits at %s:%d, where %u threads of the block did not come before they left the kernel",
-                 file, line, r.n_exited));
-        give_up_block();
+        kernel_finding("divergent barrier",
+                       text("waits at %s:%d, but %u threads of the block left the kernel before this barrier",
+                            file, line, r.n_exited));
+        abort_block();
     }
     if (r.n_at_barrier &&
         (line != r.barrier_line || (file != r.barrier_file && strcmp(file, r.barrier_file)))) {
         kernel_finding("divergent barrier",
                        text("waits at %s:%d while %s", file, line, who_waits(r).c_str()));
-        give_up_block();
+        abort_block();
     }
     r.barrier_file = file;
     r.barrier_line = line;
@@ -313,7 +312,7 @@ void block_barrier(const char *file, int line) {
     }
 }
 
-// ---- for instructions
+// ---- for instructions (cudasim.h)
 
 unsigned lane() {
     return runner().running % threads_per_warp;

@@ -60,8 +60,8 @@ struct thread_state {
     void (*slot_end)(void *);
 };
 
-// Everything that a thread of the operating system needs to run blocks. It outlives that thread; the next new
-// thread takes it over.
+// Everything that a thread of the operating system needs to run blocks. It outlives that thread and is reused
+// by a later one.
 struct block_runner {
     const grid_launch *launch = nullptr;
     uint3 block = {};
@@ -79,8 +79,8 @@ struct block_runner {
     fiber *crash_reporter = nullptr;   // crash.cpp
     struct race_state *race = nullptr; // race.cpp
     fiber *current = nullptr;          // the running thread's
-    fiber *given_up_on = nullptr;      // the one that aborted the block
-    fiber *crashed_on = nullptr;       // the one whose thread faulted
+    fiber *aborted_on = nullptr;       // the one that aborted the block
+    fiber *crashed_on = nullptr;       // the one that caused a page fault
     fiber *free_fibers = nullptr;
     char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
     thread_memory fixed = {}; // contains static shared memory
@@ -102,7 +102,7 @@ void make_ready(block_runner &r, unsigned warp, uint32_t lanes);
 
 // Aborts the block: its threads do not continue, and their stacks are not unwound. So call it as a statement
 // of its own, with no live object that has a destructor.
-[[noreturn]] void give_up_block();
+[[noreturn]] void abort_block();
 // All waiting threads, for messages: "threads 0-31 wait at ...".
 std::string who_waits(const block_runner &r);
 

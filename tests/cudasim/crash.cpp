@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t stack_bytes = 128 * 1024;
 
-// The fiber that reports a kernel's fault, because the thread's own stack may have overflowed. It restarts
-// for each fault.
+// A page fault in a kernel. A fiber of its own reports it, because the stack of the faulting thread may have
+// overflowed; that fiber is restarted for each fault.
 struct crash_state {
     void *signal_stack = nullptr;
     const char *address = nullptr;
@@ -70,11 +70,11 @@ void report_crash() {
     {
         const fiber &on = *runner().crashed_on;
         std::string what = size_t(crash.address + 4096 - on.stack) < 2 * 4096
-                               ? text("the thread's stack of %zu KiB has run out", on.stack_bytes / 1024)
+                               ? text("the thread overflowed its stack of %zu KiB", on.stack_bytes / 1024)
                                : text("accesses %p: ", crash.address) + describe_address(crash.address);
         kernel_finding_at("out of bounds", what, crash.frames, crash.n_frames);
     }
-    give_up_block();
+    abort_block();
 }
 
 void caught(int signal, siginfo_t *info, void *context) {
@@ -95,12 +95,13 @@ void caught(int signal, siginfo_t *info, void *context) {
     }
     const allocation *a = find_allocation(address);
     if (a)
-        fprintf(stderr, "cudasim: host: accesses %p, which only the device may: %s\n", info->si_addr,
+        fprintf(stderr, "cudasim: host: accesses %p, which only the device may access: %s\n", info->si_addr,
                 describe_address(address).c_str());
     sigaction(signal, &before[signal == SIGBUS], nullptr);
 }
 
-// Installs the handler. `before` keeps one that other code installed meanwhile; `caught` passes to it.
+// Installs `caught` as the handler. `before` keeps the one that other code installed since; `caught` restores
+// it for faults that are not a kernel's.
 void install() {
     struct sigaction now;
     if (sigaction(SIGSEGV, nullptr, &now) || now.sa_sigaction == caught)
@@ -112,7 +113,7 @@ void install() {
     sigaction(SIGBUS, &action, &before[1]);
 }
 
-void give_stack() {
+void install_signal_stack() {
     void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -127,12 +128,12 @@ void give_stack() {
 } // namespace
 
 void catch_crashes() {
-    // The address sanitizer reports more than this could, and does not continue.
+    // The address sanitizer has a handler of its own, which reports more than this one.
     if (__asan_poison_memory_region)
         return;
     install();
     if (!crash.signal_stack)
-        give_stack();
+        install_signal_stack();
     block_runner &r = runner();
     if (!r.crash_reporter)
         r.crash_reporter = fiber_new(report_crash);
@@ -161,7 +162,7 @@ void __asan_on_error(void) {
 
 void __ubsan_on_report(void) {
     if (running_block())
-        fprintf(stderr, "cudasim: %s: the undefined behaviour sanitizer found what stands above\n",
+        fprintf(stderr, "cudasim: %s: the undefined behavior sanitizer reported the error above\n",
                 kernel_place().c_str());
 }
 

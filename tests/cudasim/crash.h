@@ -1,5 +1,5 @@
-// Page faults. In a kernel a page fault becomes a finding; on the host it is reported, and the process dies
-// of it as usual.
+// Page faults. In a kernel, a page fault becomes a finding. On the host it is reported, and then ends the
+// process as usual.
 #ifndef CUDASIM_CRASH_H
 #define CUDASIM_CRASH_H
 

@@ -74,7 +74,7 @@ bool exists(const char *call, const char *what, const void *object) {
     if (lt().objects.count(object))
         return true;
     lock.unlock();
-    report(call, text("the %s does not exist (never made, or destroyed)", what));
+    report(call, text("the %s does not exist (never created, or destroyed)", what));
     return false;
 }
 
@@ -87,7 +87,7 @@ template <class T> cublasStatus_t destroy(const char *call, const char *what, T 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-void tell_leaks() {
+void report_leaks() {
     std::unique_lock<std::mutex> lock(lt().mutex);
     size_t n = lt().objects.size();
     lock.unlock();
@@ -97,7 +97,7 @@ void tell_leaks() {
 
 // Constructed after finding.cpp's handler, so it runs before the findings are reported.
 __attribute__((constructor(102))) void register_leaks() {
-    atexit(tell_leaks);
+    atexit(report_leaks);
 }
 
 template <class T> cublasStatus_t assign(const char *call, T *to, const void *value, size_t bytes) {
@@ -112,7 +112,7 @@ template <class T> cublasStatus_t assign(const char *call, T *to, const void *va
 
 struct answer {
     cublasStatus_t status;
-    std::string fault; // "" for a valid request that is merely unsupported
+    std::string fault; // the text of a finding; "": none, since the caller may try another request
 };
 
 const answer fine = {CUBLAS_STATUS_SUCCESS, ""}, unsupported = {CUBLAS_STATUS_NOT_SUPPORTED, ""};
@@ -152,7 +152,7 @@ answer examine_layouts(const cublasLtMatmulDescOpaque_t &desc, const layouts &l,
     if ((s->transposes_b ? l.b->columns : l.b->rows) != s->k)
         return wrong("op(A)'s columns and op(B)'s rows differ in number");
     if (l.c->rows != s->m || l.c->columns != s->n)
-        return wrong("C has not the shape of D");
+        return wrong("C and D differ in shape");
     s->a_stride = l.a->stride;
     s->b_stride = l.b->stride;
     s->c_stride = l.c->stride;
@@ -219,9 +219,10 @@ bool exist(const char *call, cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
 
 struct algorithm {
     uint64_t number, shape; // shape: a hash
-    uint32_t alignments[4]; // that its accesses need
+    uint32_t alignments[4]; // required of A, B, C, D
 };
-static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits what it is told in");
+static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t),
+              "an algorithm must fit into cublasLtMatmulAlgo_t");
 
 uint64_t hash(const matmul_shape &s) {
     uint64_t value = 0xcbf29ce484222325u;
@@ -368,8 +369,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return refuse(call, CUBLAS_STATUS_INVALID_VALUE, text("the attribute %d is not simulated", attribute));
 }
 
-// Like the real heuristic, it knows the alignment of the epilogue's operands only from the pointers in the
-// description, and ignores it.
+// Like the real heuristic, it ignores the alignment of bias and aux, which only the pointers in the
+// description would show.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -381,7 +382,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!exist(call, handle, description, l) || !exists(call, "preference", preference))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (n_wanted < 1)
-        return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "no result is asked for");
+        return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "at least one result must be requested");
     matmul_shape s;
     answer examined = examine(*description, l, &s);
     if (!examined.fault.empty())

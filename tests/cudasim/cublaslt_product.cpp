@@ -71,13 +71,14 @@ template <class F> void with_element(int64_t type, F f) {
 // ---- operands as float, packed in panels of eight rows of A or four columns of B, with all their k terms
 
 constexpr int64_t a_panel = 8, b_panel = 4;
-constexpr int64_t worth_threads = 1 << 15; // multiplications
+constexpr int64_t worth_threads = 1 << 15; // multiplications from which several threads pay off
 
 int64_t panels(int64_t n, int64_t width) {
     return (n + width - 1) / width;
 }
 
-// terms_apart, lines_apart: strides of the matrix along the sum, and across.
+// Packs `lines` rows of A (or columns of B) of `terms` elements into panels of `width` lines.
+//   lines_apart, terms_apart   strides of x between lines, and along a line
 template <class T>
 std::vector<float> pack(const T *x, int64_t lines, int64_t terms, int64_t lines_apart, int64_t terms_apart,
                         int64_t width) {
@@ -96,7 +97,7 @@ std::vector<float> pack(const T *x, int64_t lines, int64_t terms, int64_t lines_
 
 using vector = float __attribute__((vector_size(a_panel * sizeof(float))));
 
-// One row of D's tile for each column of a panel of B.
+// Sums of eight rows and four columns of D: a vector of rows for each column.
 struct tile {
     vector column[b_panel];
 };
@@ -199,7 +200,7 @@ void multiply_as(const matmul_shape &s, const matmul_operands &o, int algorithm,
             for (int64_t j = across * b_panel; j < (across + 1) * b_panel && j < s.n; j++)
                 for (int64_t i = down * a_panel; i < (down + 1) * a_panel && i < s.m; i++) {
                     float sum = sums.column[j % b_panel][i % a_panel];
-                    if (partial) // as if the partial sums of a split met there
+                    if (partial) // where a GPU's split-k would store its partial sums
                         partial[j * s.m + i] = sum;
                     store<D>(s, o, i, j, sum);
                 }

@@ -15,7 +15,7 @@ namespace cudasim {
 
 namespace {
 
-// Few, so that kernels whose grid follows the number of multiprocessors have to loop.
+// Few, so that kernels that size their grid by the number of multiprocessors have to loop.
 constexpr int n_multiprocessors = 4;
 
 unsigned environment_seed(const char *name) {
@@ -28,7 +28,7 @@ std::atomic<unsigned> &order() {
     return seed;
 }
 
-// Read anew each time, because tests change the environment.
+// Reads the variable on each call, because tests change it.
 cudaError_t absence() {
     const char *value = getenv("CUDASIM_NO_DEVICE");
     if (!value || !*value || !strcmp(value, "0"))

@@ -175,7 +175,7 @@ fiber *fiber_new(void (*run)()) {
         void *memory = mmap(nullptr, stride * stacks_per_mapping, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (memory == MAP_FAILED) {
-            fprintf(stderr, "cudasim: no memory for the stacks of threads\n");
+            fprintf(stderr, "cudasim: out of memory for the stacks of a kernel's threads\n");
             exit(1);
         }
         mapping = static_cast<char *>(memory);
@@ -198,9 +198,9 @@ void fiber_restart(fiber *at) {
         __asan_unpoison_memory_region(at->stack, at->stack_bytes);
     // Start at different cache lines of a page; otherwise all stacks share a few sets of the first-level
     // cache.
-    size_t colour = (reinterpret_cast<uintptr_t>(at->stack) / page_bytes * 5 % 16) * 192;
+    size_t color = (reinterpret_cast<uintptr_t>(at->stack) / page_bytes * 5 % 16) * 192;
     at->fake_stack = nullptr;
-    at->context = first_context(at, at->stack + at->stack_bytes - colour, enter);
+    at->context = first_context(at, at->stack + at->stack_bytes - color, enter);
 }
 
 void fiber_switch(fiber *from, fiber *to) {

@@ -21,7 +21,7 @@ namespace {
 // Never destroyed, because findings are reported until the end of the process.
 struct record {
     std::mutex mutex;
-    std::set<std::string> told;
+    std::set<std::string> reported;
     std::string last;
     int n = 0;
 };
@@ -55,10 +55,10 @@ namespace {
 bool is_new(const std::string &key) {
     record &all = findings();
     std::lock_guard<std::mutex> guard(all.mutex);
-    return all.told.insert(key).second;
+    return all.reported.insert(key).second;
 }
 
-void tell(const std::string &line) {
+void add_finding(const std::string &line) {
     record &all = findings();
     std::lock_guard<std::mutex> guard(all.mutex);
     all.n++;
@@ -71,7 +71,7 @@ void tell(const std::string &line) {
 void report(const std::string &where, const std::string &what) {
     std::string line = where + ": " + what;
     if (is_new(line))
-        tell(line);
+        add_finding(line);
 }
 
 void kernel_finding(const char *kind, const std::string &what) {
@@ -88,7 +88,7 @@ void kernel_finding_at(const char *kind, const std::string &what, void *const *f
         return;
     std::string place = source_line(frames, n);
     if (place.empty() || is_new(place_key + " " + place))
-        tell(kernel_place() + ": " + kind + ": " + what + (place.empty() ? "" : " (" + place + ")"));
+        add_finding(kernel_place() + ": " + kind + ": " + what + (place.empty() ? "" : " (" + place + ")"));
 }
 
 std::string kernel_place() {
@@ -135,7 +135,7 @@ void fault(const char *format, ...) {
     va_start(arguments, format);
     kernel_finding("instruction", text_list(format, arguments));
     va_end(arguments);
-    give_up_block();
+    abort_block();
 }
 
 namespace {
@@ -160,9 +160,9 @@ std::string ranges(const uint32_t *bits) {
 } // namespace
 
 std::string who_waits(const block_runner &r) {
-    std::string told;
+    std::string list;
     if (r.n_at_barrier)
-        told = "threads " + ranges(r.at_barrier) + text(" wait at %s:%d", r.barrier_file, r.barrier_line);
+        list = "threads " + ranges(r.at_barrier) + text(" wait at %s:%d", r.barrier_file, r.barrier_line);
     // Group the lanes of all warps that wait in the same instruction with the same mask.
     uint32_t done[max_warps] = {};
     for (unsigned i = 0; i < r.n_threads; i++) {
@@ -178,16 +178,16 @@ std::string who_waits(const block_runner &r) {
                 done[j / 32] |= 1u << j % 32;
             }
         }
-        told += (told.empty() ? "threads " : "; threads ") + ranges(same) +
+        list += (list.empty() ? "threads " : "; threads ") + ranges(same) +
                 text(" wait in %s with mask %08x", wait.what, wait.mask);
     }
-    return told.empty() ? "no thread waits" : told;
+    return list.empty() ? "no thread waits" : list;
 }
 
 namespace {
 
 // Runs when the process ends: reports leaks, and fails the process if there was a finding.
-void tell_at_exit() {
+void report_at_exit() {
     cudasim_check_memory();
     report_leaked_memory();
     report_leaked_streams();
@@ -201,7 +201,7 @@ void tell_at_exit() {
 
 // Registered first, so that it runs after the program's own exit handlers, which may free their memory.
 __attribute__((constructor(101))) void register_exit() {
-    atexit(tell_at_exit);
+    atexit(report_at_exit);
 }
 
 } // namespace
@@ -225,7 +225,7 @@ void cudasim_reset(void) {
     record &all = findings();
     std::lock_guard<std::mutex> guard(all.mutex);
     all.n = 0;
-    all.told.clear();
+    all.reported.clear();
     all.last.clear();
     sticky = cudaSuccess;
     last_error = cudaSuccess;

@@ -16,7 +16,7 @@ std::string text_list(const char *format, va_list arguments);
 void report(const std::string &where, const std::string &what);
 // Reports a finding about the running thread of a kernel, with its place in the source: once for each kernel,
 // kind and place, however many threads have it. The launch fails. A caller that cannot continue then calls
-// give_up_block().
+// abort_block().
 void kernel_finding(const char *kind, const std::string &what);
 // The same with explicit return addresses, innermost first, where they are not those of the caller.
 void kernel_finding_at(const char *kind, const std::string &what, void *const *frames, int n);

@@ -16,7 +16,7 @@ extern "C" {
 
 #include "cudasim.h"
 
-// A stream that is destroyed after its work is done.
+// A stream. The destructor waits for its work and destroys it.
 struct test_stream {
     cudaStream_t at = nullptr;
     test_stream() {

@@ -35,7 +35,7 @@ struct memory_table {
     allocation **by_page = nullptr;
     size_t cursor = 0; // pages
     size_t device_bytes = 0, n = 0;
-    std::deque<allocation> all;          // also those freed, for messages
+    std::deque<allocation> all;          // freed ones too, for messages
     std::map<size_t, allocation *> live; // by first page
     std::vector<allocation> registered;
     bool is_protected = false;
@@ -50,7 +50,7 @@ memory_table &table() {
 void *reserve(size_t bytes, int protection) {
     void *memory = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
-        fprintf(stderr, "cudasim: cannot reserve %zu bytes of addresses\n", bytes);
+        fprintf(stderr, "cudasim: cannot reserve %zu bytes of address space\n", bytes);
         exit(1);
     }
     return memory;
@@ -97,15 +97,15 @@ void set_access(const memory_table &t, int access) {
             mprotect(entry.second->pages, entry.second->pages_bytes, access);
 }
 
-// Holds the table's lock for its lifetime.
-struct opened {
+// Makes device memory accessible for its lifetime. The caller holds the table's lock.
+struct device_access {
     memory_table &t;
 
-    explicit opened(memory_table &t_) : t(t_) {
+    explicit device_access(memory_table &t_) : t(t_) {
         if (t.is_protected && t.n_open++ == 0)
             set_access(t, PROT_READ | PROT_WRITE);
     }
-    ~opened() {
+    ~device_access() {
         if (t.is_protected && --t.n_open == 0)
             set_access(t, PROT_NONE);
     }
@@ -167,13 +167,13 @@ CUDASIM_UNCHECKED bool find_damage(const allocation &a, ptrdiff_t *out) {
     return false;
 }
 
-const char *maker(const allocation &a) {
+const char *allocator_of(const allocation &a) {
     static const char *const names[] = {"cudaMalloc", "cudaHostAlloc", "cudaHostRegister"};
     return names[a.kind];
 }
 
 std::string name_of(const allocation &a) {
-    return text("allocation %zu (%s, %zu bytes)", a.number, maker(a), a.bytes);
+    return text("allocation %zu (%s, %zu bytes)", a.number, allocator_of(a), a.bytes);
 }
 
 void check_red_zones(const char *call, const allocation &a) {
@@ -199,7 +199,7 @@ cudaError_t release(const char *call, void *pointer, memory_kind kind) {
     if (!a->live)
         return refuse(call, cudaErrorInvalidValue, name_of(*a) + " is freed twice");
     {
-        opened all(t);
+        device_access open(t);
         check_red_zones(call, *a);
     }
     a->live = false;
@@ -305,7 +305,7 @@ extern "C" {
 void cudasim_check_memory(void) {
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
-    opened all(t);
+    device_access open(t);
     for (auto &entry : t.live)
         check_red_zones("red zones", *entry.second);
 }

@@ -28,8 +28,8 @@ const allocation *find_allocation(const void *address);
 bool memory_is_live(const void *address, size_t bytes);
 // What is at an address, for messages: "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)".
 std::string describe_address(const void *address);
-// Bracket everything that may access device memory. With the environment variable CUDASIM_PROTECT it is
-// inaccessible otherwise, and the process dies when the host reads or writes it.
+// Call these around everything that may access device memory. With the environment variable CUDASIM_PROTECT
+// it is inaccessible otherwise, and the process dies when the host reads or writes it.
 void open_device_memory();
 void close_device_memory();
 void report_leaked_memory();

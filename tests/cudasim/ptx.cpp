@@ -95,8 +95,8 @@ void check_alignment(const char *what, const char *side, const void *address) {
         cudasim::fault("%s: the %s %p is not aligned to 16 bytes", what, side, address);
 }
 
-// Each lane's read of the row it names counts as its own, before it waits for the others: only writes ordered
-// before this lane's arrival may be read through its address.
+// The row at a lane's address counts as read by that lane, when it arrives: a write that is ordered only
+// before other lanes is a race.
 template <bool transposed>
 void ldmatrix(const char *what, uint32_t (&r)[4], const void *row, const void *place) {
     check_alignment(what, "row's address", row);
@@ -118,7 +118,7 @@ struct copies_under_way {
     std::vector<size_t> group_ends;
 };
 
-// Empty lists, kept with their memory for the next thread.
+// Empty lists, kept for later threads to avoid allocating memory again.
 std::vector<copies_under_way *> &spare_lists() {
     static thread_local struct lists {
         std::vector<copies_under_way *> spare;
@@ -131,7 +131,7 @@ std::vector<copies_under_way *> &spare_lists() {
 }
 
 // A thread may leave the kernel with copies in flight; no thread can use their bytes any more.
-void give_back(void *slot) {
+void release_list(void *slot) {
     copies_under_way *list = static_cast<copies_under_way *>(slot);
     list->copies.clear();
     list->group_ends.clear();
@@ -139,7 +139,7 @@ void give_back(void *slot) {
 }
 
 copies_under_way &copies_of_thread() {
-    void *&slot = cudasim::thread_slot(give_back);
+    void *&slot = cudasim::thread_slot(release_list);
     if (slot == nullptr) {
         std::vector<copies_under_way *> &spare = spare_lists();
         if (spare.empty()) {

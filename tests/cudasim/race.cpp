@@ -85,8 +85,8 @@ const char *verb(access_kind kind) {
 void report_shared(const race_state &s, const char *address, access_kind kind, shadow_verdict verdict,
                    const accesses &other) {
     std::string name = name_of_shared(s, address);
-    if (verdict == SHADOW_UNINITIALISED) {
-        kernel_finding("uninitialised shared memory",
+    if (verdict == SHADOW_UNINITIALIZED) {
+        kernel_finding("uninitialized shared memory",
                        text("%s %s, which no thread of the block wrote", verb(kind), name.c_str()));
         return;
     }
@@ -114,7 +114,7 @@ void access_shared(race_state &s, shadow_word *words, const char *begin, size_t 
         report_shared(s, begin + at, kind, verdict, other);
 }
 
-// Callers then abort the block in a separate statement, because give_up_block runs no destructors.
+// Callers then abort the block in a separate statement, because abort_block runs no destructors.
 void out_of_bounds(const void *address, size_t n, access_kind kind, const std::string &what) {
     kernel_finding("out of bounds", text("%s %zu bytes at %p: ", verb(kind), n, address) + what);
 }
@@ -123,12 +123,12 @@ void access_static(race_state &s, const char *address, size_t n, access_kind kin
     size_t offset = size_t(address - s.fixed.begin);
     const thread_variable *variable = s.variables ? s.variables[offset] : nullptr;
     if (variable && !variable->local)
-        return; // threadIdx and the like, or a guard variable of GCC for arrays of classes
+        return; // not __shared__: threadIdx etc., or the guard variable of GCC for an array of classes
     if (variable && offset + n > variable->offset + variable->bytes) {
         out_of_bounds(address, n, kind,
                       text("past the end of the shared variable %s (%zu bytes)",
                            variable_name(*variable).c_str(), variable->bytes));
-        give_up_block();
+        abort_block();
     }
     access_shared(s, s.fixed_shadow, s.fixed.begin, offset, n, kind, pc);
 }
@@ -139,7 +139,7 @@ void check_dynamic(const block_runner &r, const char *address, size_t n, access_
         out_of_bounds(
             address, n, kind,
             text("byte %zu of dynamic shared memory, of which the launch requested %zu", offset, bytes));
-        give_up_block();
+        abort_block();
     }
 }
 
@@ -155,13 +155,13 @@ void access_other(race_state &s, const char *address, size_t n, access_kind kind
     if (in_program(address) || memory_is_live(address, n))
         return;
     out_of_bounds(address, n, kind, describe_address(address));
-    give_up_block();
+    abort_block();
 }
 
 void access_from_host(const void *address, access_kind kind) {
     const allocation *a = find_allocation(address);
     if (a && a->kind == MEMORY_DEVICE)
-        report("host", text("%s memory of the device: %s", verb(kind), describe_address(address).c_str()));
+        report("host", text("%s device memory: %s", verb(kind), describe_address(address).c_str()));
 }
 
 inline void access(const void *at, size_t n, access_kind kind, const void *pc) {
@@ -183,7 +183,7 @@ void misaligned(const void *address, size_t n, access_kind kind) {
     if (!running)
         return;
     kernel_finding("misaligned address", text("%s %zu bytes at %p", verb(kind), n, address));
-    give_up_block();
+    abort_block();
 }
 
 inline void check_alignment(const void *address, size_t n, access_kind kind) {
@@ -236,7 +236,7 @@ void declared(const void *at, size_t n, access_kind kind, bool shared, const voi
     bool is_dynamic = size_t(address - r.shared) < shared_limit;
     if (shared != (is_dynamic || size_t(address - r.fixed.begin) < r.fixed.bytes)) {
         out_of_bounds(address, n, kind, shared ? "not shared memory" : "shared memory, not global memory");
-        give_up_block();
+        abort_block();
     }
     if (sees_accesses)
         return access(address, n, kind, place);
@@ -244,7 +244,7 @@ void declared(const void *at, size_t n, access_kind kind, bool shared, const voi
         check_dynamic(r, address, n, kind);
     if (!shared && !memory_is_live(address, n) && !in_program(address)) {
         out_of_bounds(address, n, kind, describe_address(address));
-        give_up_block();
+        abort_block();
     }
 }
 

@@ -74,7 +74,7 @@ inline shadow_verdict shadow::access_record(shadow_record &record, unsigned thre
     bool reads = atomic || kind == ACCESS_READ;
     shadow_verdict verdict = SHADOW_FINE;
     if (reads && record.written.epoch < first_epoch) {
-        verdict = SHADOW_UNINITIALISED;
+        verdict = SHADOW_UNINITIALIZED;
     } else if (record.written.under_way && record.written.epoch >= first_epoch && kind != ACCESS_WRITE_ENDS) {
         verdict = SHADOW_UNDER_WAY;
         *other = record.written;

@@ -49,7 +49,7 @@ enum access_kind {
 
 enum shadow_verdict {
     SHADOW_FINE,
-    SHADOW_UNINITIALISED,
+    SHADOW_UNINITIALIZED,
     SHADOW_UNDER_WAY,
     SHADOW_AFTER_WRITE,
     SHADOW_AFTER_READ

@@ -67,8 +67,8 @@ struct scheduler {
         start(value ? unsigned(strtoul(value, nullptr, 0)) : 0);
     }
     void start(unsigned new_seed) {
-        // Some seeds delay work that nothing waits for by a lot. Otherwise a copy that usually finishes
-        // during many kernels, though nothing guarantees it, would never be late.
+        // Some seeds delay work that nothing waits for by much more than others. Otherwise a copy without a
+        // wait, behind which many kernels run, would always finish in time.
         static const unsigned latenesses[] = {32, 2, 8};
         seed = new_seed;
         lateness = latenesses[seed % 3];
@@ -88,7 +88,7 @@ scheduler &streams() {
 }
 
 // CUDASIM_FAIL: the number of the task that fails, counted from 1.
-bool fails_on_purpose() {
+bool is_failing_task() {
     static const char *value = getenv("CUDASIM_FAIL");
     static const uint64_t chosen = value ? strtoull(value, nullptr, 0) : 0;
     static std::atomic<uint64_t> n{0};
@@ -99,7 +99,7 @@ void run_task(const task &w) {
     // After a fault the remaining tasks are dropped, but their events must still happen.
     if (w.run && sticky_error() == cudaSuccess) {
         open_device_memory();
-        cudaError_t error = fails_on_purpose() ? cudaErrorIllegalAddress : cudaError_t(w.run());
+        cudaError_t error = is_failing_task() ? cudaErrorIllegalAddress : cudaError_t(w.run());
         close_device_memory();
         if (error != cudaSuccess)
             set_sticky_error(error);
@@ -168,7 +168,7 @@ void finish_mark(const std::shared_ptr<mark> &m) {
     }
 }
 
-void give(cudaStream_t stream, task w) {
+void submit(cudaStream_t stream, task w) {
     scheduler &s = streams();
     if (work_is_delayed()) {
         std::lock_guard<std::mutex> guard(s.mutex);
@@ -186,7 +186,7 @@ cudaError_t check_event(const char *call, cudaEvent_t event) {
         return cudaSuccess;
     lock.unlock();
     return refuse(call, cudaErrorInvalidResourceHandle,
-                  "the event does not exist (never made, or destroyed)");
+                  "the event does not exist (never created, or destroyed)");
 }
 
 std::shared_ptr<mark> last_mark(cudaEvent_t event) {
@@ -205,20 +205,20 @@ cudaError_t check_stream(const char *call, cudaStream_t stream) {
         return remember(device_error());
     if (!stream)
         return refuse(call, cudaErrorInvalidResourceHandle,
-                      "on the default stream, which waits for all others: pass another stream");
+                      "uses the default stream, which synchronizes with all others; pass another stream");
     scheduler &s = streams();
     std::unique_lock<std::mutex> lock(s.mutex);
     if (s.streams.count(stream))
         return cudaSuccess;
     lock.unlock();
     return refuse(call, cudaErrorInvalidResourceHandle,
-                  "the stream does not exist (never made, or destroyed)");
+                  "the stream does not exist (never created, or destroyed)");
 }
 
 int enqueue(CUstream_st *stream, const char *what, std::function<int()> run) {
     cudaError_t error = check_stream(what, stream);
     if (error == cudaSuccess)
-        give(stream, {what, std::move(run), nullptr, nullptr});
+        submit(stream, {what, std::move(run), nullptr, nullptr});
     return error;
 }
 
@@ -226,7 +226,7 @@ cudaError_t finish_stream(cudaStream_t stream) {
     if (work_is_delayed()) {
         auto end = std::make_shared<mark>();
         end->stream = stream;
-        give(stream, {"end", nullptr, nullptr, end});
+        submit(stream, {"end", nullptr, nullptr, end});
         finish_mark(end);
     } else {
         std::lock_guard<std::mutex> order(stream->order);
@@ -235,7 +235,7 @@ cudaError_t finish_stream(cudaStream_t stream) {
 }
 
 void report_leaked_streams() {
-    if (work_is_delayed()) // work that nothing waited for now accesses memory that was freed
+    if (work_is_delayed()) // pending work runs now, so that its use of freed memory is found
         finish_all();
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
@@ -260,8 +260,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     if (device_error() != cudaSuccess)
         return remember(device_error());
     if (flags != cudaStreamNonBlocking)
-        return refuse("cudaStreamCreate", cudaErrorInvalidValue,
-                      "a stream that waits for the default stream: use cudaStreamNonBlocking");
+        return refuse(
+            "cudaStreamCreate", cudaErrorInvalidValue,
+            "creates a stream that synchronizes with the default stream; use cudaStreamNonBlocking");
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
     *stream = new CUstream_st;
@@ -275,7 +276,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     if (!s.streams.erase(stream)) {
         lock.unlock();
         return refuse("cudaStreamDestroy", cudaErrorInvalidResourceHandle,
-                      "the stream does not exist (never made, or destroyed)");
+                      "the stream does not exist (never created, or destroyed)");
     }
     s.destroyed.insert(stream);
     return remember(device_error());
@@ -323,7 +324,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return error;
     std::shared_ptr<mark> after = last_mark(event);
     if (after)
-        give(stream, {"cudaStreamWaitEvent", nullptr, after, nullptr});
+        submit(stream, {"cudaStreamWaitEvent", nullptr, after, nullptr});
     return cudaSuccess;
 }
 
@@ -353,7 +354,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         std::lock_guard<std::mutex> guard(streams().mutex);
         event->last = made;
     }
-    give(stream, {"cudaEventRecord", nullptr, nullptr, made});
+    submit(stream, {"cudaEventRecord", nullptr, nullptr, made});
     return cudaSuccess;
 }
 

@@ -30,13 +30,13 @@ int read_image(dl_phdr_info *info, size_t, void *out) {
     image &program = *static_cast<image *>(out);
     program.bias = info->dlpi_addr;
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) &part = info->dlpi_phdr[i];
-        if (part.p_type == PT_TLS)
-            program.thread_bytes = part.p_memsz;
-        if (part.p_type != PT_LOAD)
+        const ElfW(Phdr) &segment = info->dlpi_phdr[i];
+        if (segment.p_type == PT_TLS)
+            program.thread_bytes = segment.p_memsz;
+        if (segment.p_type != PT_LOAD)
             continue;
-        program.begin = std::min(program.begin, program.bias + part.p_vaddr);
-        program.end = std::max(program.end, program.bias + part.p_vaddr + part.p_memsz);
+        program.begin = std::min(program.begin, program.bias + segment.p_vaddr);
+        program.end = std::max(program.end, program.bias + segment.p_vaddr + segment.p_memsz);
     }
     return 1; // the program comes first; skip the libraries
 }
@@ -137,8 +137,9 @@ bool is_simulator(const std::string &place) {
 std::string ask_addr2line(void *const *return_addresses, int n) {
     char command[2048];
     int length = snprintf(command, sizeof command, "addr2line -i -e /proc/%d/exe", int(getpid()));
+    // One less than a return address is in the call; the instruction after it may be on another line.
     for (int i = 0; i < n && length < int(sizeof command) - 64; i++)
-        if (in_program(return_addresses[i])) // of the call before it, which may be on another line
+        if (in_program(return_addresses[i]))
             length += snprintf(command + length, sizeof command - size_t(length), " 0x%lx",
                                (unsigned long)(uintptr_t(return_addresses[i]) - program().bias - 1));
     snprintf(command + length, sizeof command - size_t(length), " 2>/dev/null");
@@ -198,7 +199,7 @@ std::vector<thread_variable> thread_variables_of(const void *function) {
     const char *mangled = mangled_name(function);
     if (!mangled || strncmp(mangled, "_Z", 2))
         return found;
-    // A function's local static: _ZZ, the function without its own _Z, E, the variable.
+    // The mangled name of a local static: _ZZ, that of the function without _Z, E, the variable.
     std::string prefix = std::string("_ZZ") + (mangled + 2) + "E";
     for (auto &entry : symbols().variables)
         if (entry.second.name.compare(0, prefix.size(), prefix) == 0)

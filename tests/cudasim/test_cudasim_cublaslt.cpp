@@ -122,7 +122,7 @@ struct matrix {
     }
 };
 
-// ---- a product: all arguments of its call, valid, for tests to break
+// ---- a product: valid arguments of a call, which tests change
 
 struct problem {
     int64_t m = 24, n = 20, k = 40, gap = 0;
@@ -216,7 +216,7 @@ struct product {
         prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(workspace_bytes));
         prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, p.reductions);
     }
-    cublasStatus_t ask() {
+    cublasStatus_t find_algorithms() {
         return cublasLtMatmulAlgoGetHeuristic(handle, description, a_layout, b_layout, c_layout, d_layout,
                                               preference, CUDASIM_ALGORITHMS, results, &n_results);
     }
@@ -249,7 +249,7 @@ void expect_result(const problem &p) {
     product x(p);
     std::vector<double> a = x.a.read(), b = x.b.read(), c = p.in_place ? x.d.read() : x.c.read();
     std::vector<double> d_before = x.d.read(), bias = x.bias.read(), aux = x.aux.read();
-    require(x.ask());
+    require(x.find_algorithms());
     assert_true(x.n_results > 0);
     require(x.run(&x.results[0].algo));
     std::vector<double> d = x.d.read(), bias_after = x.bias.read(), aux_after = x.aux.read();
@@ -337,14 +337,14 @@ void test_algorithms(void **) {
     problem p;
     p.k = 300;
     product x(p);
-    require(x.ask());
+    require(x.find_algorithms());
     assert_int_equal(x.n_results, CUDASIM_ALGORITHMS);
     std::vector<double> results[CUDASIM_ALGORITHMS];
     for (int i = 0; i < CUDASIM_ALGORITHMS; i++) {
         assert_int_equal(x.results[i].algo.data[0], i);
         require(x.run(&x.results[i].algo));
         results[i] = x.d.read();
-        require(x.run(&x.results[i].algo)); // and again
+        require(x.run(&x.results[i].algo)); // a second run gives the same bits
         assert_true(results[i] == x.d.read());
     }
     assert_true(results[CUDASIM_IN_ORDER] == results[CUDASIM_IN_BLOCKS]);
@@ -353,42 +353,42 @@ void test_algorithms(void **) {
     assert_false(results[CUDASIM_INTERLEAVED] == results[CUDASIM_SPLIT]);
 
     x.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE));
-    require(x.ask());
+    require(x.find_algorithms());
     assert_int_equal(x.n_results, CUDASIM_SPLIT);
     x.prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_MASK));
     x.prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(p.m * p.n * 4 - 1));
-    require(x.ask());
+    require(x.find_algorithms());
     assert_int_equal(x.n_results, CUDASIM_SPLIT);
 }
 
-// A valid request that is not supported gives no finding.
+// Requests without a result are not findings: the caller may try another one.
 template <class Change> void expect_refusal(const problem &p, cublasStatus_t status, Change change) {
     product x(p);
     change(x);
-    assert_int_equal(x.ask(), status);
+    assert_int_equal(x.find_algorithms(), status);
     assert_int_equal(x.n_results, 0);
     assert_int_equal(cudasim_findings(), 0);
 }
 
 void test_refusals(void **) {
-    auto as_it_is = [](product &) {};
+    auto unchanged = [](product &) {};
     problem p;
     p.type = CUDA_R_16BF;
-    p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; // from 16 bits to fp32
-    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, as_it_is);
+    p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS; // not from 16-bit types to fp32
+    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, unchanged);
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;
     expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED,
                    [](product &x) { x.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, int32_t(CUDA_R_16BF)); });
     p.type = CUDA_R_32F;
     p.d_type = CUDA_R_16F;
-    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, as_it_is);
+    expect_refusal(p, CUBLAS_STATUS_NOT_SUPPORTED, unchanged);
     p.d_type = CUDA_R_32F;
     p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
     for (int64_t stride : {p.m + 4, p.m - 8}) // not a multiple of 8; too small
         expect_refusal(p, CUBLAS_STATUS_INVALID_VALUE,
                        [=](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride); });
     p.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    expect_refusal(p, CUBLAS_STATUS_SUCCESS, [](product &x) { // floats at any even address
+    expect_refusal(p, CUBLAS_STATUS_SUCCESS, [](product &x) { // fp32 needs 4 bytes of alignment
         x.prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t(2));
     });
 }
@@ -402,10 +402,10 @@ void expect_finding(const char *text) {
     cudasim_reset();
 }
 
-// A valid product, which `change` breaks after the heuristic call.
+// Runs a product whose valid arguments `change` breaks after the heuristic call.
 template <class Change> void expect_fault(const problem &p, const char *text, Change change) {
     product x(p);
-    require(x.ask());
+    require(x.find_algorithms());
     change(x);
     assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_INVALID_VALUE);
     expect_finding(text);
@@ -447,9 +447,9 @@ void test_promised_alignment(void **) {
     for (int attribute = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
          attribute <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; attribute++)
         x.prefer(static_cast<cublasLtMatmulPreferenceAttributes_t>(attribute), uint32_t(2));
-    require(x.ask());
+    require(x.find_algorithms());
     x.b_at = moved(x.b_at, 2);
-    assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_SUCCESS); // and reads past B's end
+    assert_int_equal(x.run(&x.results[0].algo), CUBLAS_STATUS_SUCCESS); // reads past the end of B
     expect_finding("cublasLtMatmul, B: ");
 }
 
@@ -457,8 +457,8 @@ void test_algorithm_and_workspace(void **) {
     problem p, other;
     other.n++;
     product x(p), y(other);
-    require(x.ask());
-    require(y.ask());
+    require(x.find_algorithms());
+    require(y.find_algorithms());
     assert_int_equal(x.run(nullptr), CUBLAS_STATUS_INVALID_VALUE);
     expect_finding("NULL");
     assert_int_equal(x.run(&y.results[0].algo), CUBLAS_STATUS_INVALID_VALUE);
@@ -471,10 +471,10 @@ void test_algorithm_and_workspace(void **) {
     expect_finding("does not offer");
 }
 
-template <class Change> void expect_wrong_question(const char *text, Change change) {
+template <class Change> void expect_invalid_request(const char *text, Change change) {
     product x{problem()};
     change(x);
-    assert_int_equal(x.ask(), CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(x.find_algorithms(), CUBLAS_STATUS_INVALID_VALUE);
     expect_finding(text);
 }
 
@@ -483,17 +483,17 @@ void replace(cublasLtMatrixLayout_t *layout, uint64_t rows, uint64_t columns, in
     require(cublasLtMatrixLayoutCreate(layout, CUDA_R_32F, rows, columns, stride));
 }
 
-void test_layouts_that_contradict(void **) {
-    expect_wrong_question("op(A)'s columns and op(B)'s rows differ",
-                          [](product &x) { replace(&x.a_layout, 24, 41, 24); });
-    expect_wrong_question("op(A) and D differ in their numbers of rows",
-                          [](product &x) { replace(&x.a_layout, 25, 40, 25); });
-    expect_wrong_question("op(B) and D differ in their numbers of columns",
-                          [](product &x) { replace(&x.b_layout, 40, 21, 40); });
-    expect_wrong_question("C has not the shape", [](product &x) { replace(&x.c_layout, 24, 21, 24); });
-    expect_wrong_question("leading dimension", [](product &x) { replace(&x.d_layout, 24, 20, 23); });
-    expect_wrong_question("is not simulated",
-                          [](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t(2)); });
+void test_inconsistent_layouts(void **) {
+    expect_invalid_request("op(A)'s columns and op(B)'s rows differ",
+                           [](product &x) { replace(&x.a_layout, 24, 41, 24); });
+    expect_invalid_request("op(A) and D differ in their numbers of rows",
+                           [](product &x) { replace(&x.a_layout, 25, 40, 25); });
+    expect_invalid_request("op(B) and D differ in their numbers of columns",
+                           [](product &x) { replace(&x.b_layout, 40, 21, 40); });
+    expect_invalid_request("C and D differ in shape", [](product &x) { replace(&x.c_layout, 24, 21, 24); });
+    expect_invalid_request("leading dimension", [](product &x) { replace(&x.d_layout, 24, 20, 23); });
+    expect_invalid_request("is not simulated",
+                           [](product &x) { x.set(CUBLASLT_MATMUL_DESC_EPILOGUE, uint32_t(2)); });
     problem p;
     product x(p);
     int64_t wide = CUBLAS_OP_T; // the attribute is an int32_t
@@ -508,14 +508,14 @@ void test_memory(void **) {
         cudasim_reorder(seed);
         {
             product x(p);
-            require(x.ask());
+            require(x.find_algorithms());
             x.a_at = moved(x.a_at, 16); // so that its end is outside
             (void)x.run(&x.results[0].algo);
             (void)cudaStreamSynchronize(stream);
             expect_finding("cublasLtMatmul, A: ");
         }
         product x(p);
-        require(x.ask());
+        require(x.find_algorithms());
         if (seed)
             require(x.run(&x.results[0].algo));
         require(cudaFree(x.b.memory));
@@ -536,7 +536,7 @@ void test_stream_order(void **) {
         expect_result(p);
         product x(p);
         std::vector<float> zeros(size_t(x.a.stride * x.a.columns)), d(size_t(p.m * p.n), 1.0f);
-        require(x.ask());
+        require(x.find_algorithms());
         require(cudaMemcpyAsync(x.a.memory, zeros.data(), x.a.bytes(), cudaMemcpyHostToDevice, stream));
         require(x.run(&x.results[0].algo));
         require(cudaMemcpyAsync(d.data(), x.d.memory, x.d.bytes(), cudaMemcpyDeviceToHost, stream));
@@ -556,7 +556,7 @@ void test_objects(void **) {
     assert_int_equal(cublasLtMatrixLayoutDestroy(gone), CUBLAS_STATUS_INVALID_VALUE);
     expect_finding("the layout does not exist");
     std::swap(x.c_layout, gone);
-    assert_int_equal(x.ask(), CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(x.find_algorithms(), CUBLAS_STATUS_INVALID_VALUE);
     expect_finding("the layout of C does not exist");
     std::swap(x.c_layout, gone);
 
@@ -572,12 +572,12 @@ void test_objects(void **) {
     }
     close(ends[1]);
     FILE *output = fdopen(ends[0], "r");
-    std::string told(1 << 16, '\0');
-    told.resize(fread(&told[0], 1, told.size(), output));
+    std::string printed(1 << 16, '\0');
+    printed.resize(fread(&printed[0], 1, printed.size(), output));
     fclose(output);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 0);
-    assert_true(told.find("7 objects of cuBLASLt were never destroyed") != std::string::npos);
+    assert_true(printed.find("7 objects of cuBLASLt were never destroyed") != std::string::npos);
 }
 
 } // namespace
@@ -591,7 +591,7 @@ int main() {
         cmocka_unit_test(test_pointers),
         cmocka_unit_test(test_promised_alignment),
         cmocka_unit_test(test_algorithm_and_workspace),
-        cmocka_unit_test(test_layouts_that_contradict),
+        cmocka_unit_test(test_inconsistent_layouts),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_stream_order),
         cmocka_unit_test(test_objects),

@@ -70,7 +70,7 @@ void limit_of_memory(void **) {
     assert_int_equal(cudaMalloc(&none, 600 << 10), cudaErrorMemoryAllocation);
     assert_null(none);
     assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
-    assert_int_equal(cudaGetLastError(), cudaSuccess); // the previous call cleared it
+    assert_int_equal(cudaGetLastError(), cudaSuccess); // cleared by the call before
     assert_int_equal(cudaMalloc(&second, 424 << 10), cudaSuccess);
     assert_int_equal(cudaMemGetInfo(&available, &total), cudaSuccess);
     assert_int_equal(available, 0);
@@ -96,7 +96,7 @@ void memory_is_poisoned_and_aligned(void **) {
     assert_int_equal(cudaFree(nullptr), cudaSuccess);
 }
 
-void pointers_are_known(void **) {
+void pointer_attributes(void **) {
     device_array<int> device(4);
     int host[4];
     void *pinned;
@@ -119,7 +119,7 @@ void pointers_are_known(void **) {
     (void)cudaGetLastError();
 }
 
-void addresses_are_not_used_again_soon(void **) {
+void addresses_are_not_reused_soon(void **) {
     void *freed[64], *next;
     for (void *&memory : freed) {
         assert_int_equal(cudaMalloc(&memory, 100000), cudaSuccess);
@@ -129,14 +129,14 @@ void addresses_are_not_used_again_soon(void **) {
     for (void *memory : freed)
         assert_ptr_not_equal(memory, next);
     assert_int_equal(cudaFree(next), cudaSuccess);
-    // Addresses do not run out.
+    // Host memory can be registered any number of times.
     for (int i = 0; i < 300; i++) {
         assert_int_equal(cudaHostRegister(freed, 8, 0), cudaSuccess);
         assert_int_equal(cudaHostUnregister(freed), cudaSuccess);
     }
 }
 
-void what_the_device_says_of_itself(void **) {
+void properties_and_attributes_of_the_device(void **) {
     int count, value;
     cudaDeviceProp properties;
     assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
@@ -158,7 +158,7 @@ void what_the_device_says_of_itself(void **) {
     (void)cudaGetLastError();
 }
 
-void a_machine_without_a_device(void **) {
+void machine_without_a_device(void **) {
     int count = -1, version = -1;
     void *memory;
     cudaStream_t stream;
@@ -185,10 +185,10 @@ int main() {
         cmocka_unit_test(limits_of_shared_memory),
         cmocka_unit_test(limit_of_memory),
         cmocka_unit_test(memory_is_poisoned_and_aligned),
-        cmocka_unit_test(pointers_are_known),
-        cmocka_unit_test(addresses_are_not_used_again_soon),
-        cmocka_unit_test(what_the_device_says_of_itself),
-        cmocka_unit_test(a_machine_without_a_device),
+        cmocka_unit_test(pointer_attributes),
+        cmocka_unit_test(addresses_are_not_reused_soon),
+        cmocka_unit_test(properties_and_attributes_of_the_device),
+        cmocka_unit_test(machine_without_a_device),
     };
     return cmocka_run_group_tests_name("the simulated device", tests, nullptr, nullptr);
 }

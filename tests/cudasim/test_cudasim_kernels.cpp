@@ -117,7 +117,6 @@ __global__ void shuffle_all(shuffled *out, int operand, int width, unsigned mask
         return;
     mine.index = __shfl_sync(mask, value, operand, width);
     mine.up = __shfl_up_sync(mask, value, unsigned(operand), width);
-
     mine.across = __shfl_xor_sync(mask, value, operand, width);
     mine.wide = __shfl_xor_sync(mask, value / 8.0, operand, width);
     mine.narrow = __shfl_sync(mask, (unsigned short)value, operand, width);
@@ -131,7 +130,6 @@ int source_of(const char *kind, int lane, int operand, int width) {
         return first + operand % width;
     case 'u':
         return lane - operand < first ? lane : lane - operand;
-
     default:
         return (lane ^ operand) >= first + width ? lane : lane ^ operand;
     }
@@ -160,7 +158,6 @@ void shuffles_read_the_right_lane(void **) {
                     }
                     if (expect(i, "up", &value))
                         assert_int_equal(got[i].up, value);
-
                     if (expect(i, "xor", &value)) {
                         assert_int_equal(got[i].across, value);
                         assert_true(got[i].wide == value / 8.0);
@@ -179,9 +176,7 @@ __global__ void vote_all(votes *out, unsigned mask) {
         return;
     votes &mine = out[i];
     mine.ballot = __ballot_sync(mask, lane % 3 == 0);
-
     mine.match = __match_any_sync(mask, lane / 4);
-
     mine.most = __reduce_max_sync(mask, unsigned(lane));
 }
 
@@ -197,15 +192,13 @@ void votes_are_counted(void **) {
             if (!(mask >> lane & 1))
                 continue;
             assert_int_equal(got[i].ballot, 0x49249249u & mask);
-
             assert_int_equal(got[i].match, (15u << lane / 4 * 4) & mask);
-
             assert_int_equal(got[i].most, most);
         }
     }
 }
 
-// Two halves of a warp that diverge, each with its own mask, and meet again.
+// The two halves of a warp diverge, each with its own mask, and reconverge.
 __global__ void halves(int *out) {
     int lane = int(threadIdx.x), sum = lane;
     if (lane < 16) {
@@ -220,7 +213,7 @@ __global__ void halves(int *out) {
     out[lane] = __shfl_xor_sync(ALL, sum, 16);
 }
 
-void halves_of_a_warp_go_their_ways(void **) {
+void halves_of_a_warp_diverge_and_reconverge(void **) {
     test_stream stream;
     device_array<int> out(32);
     launch(stream, halves, 1, 32, out.at);
@@ -241,25 +234,20 @@ struct totals {
 __global__ void count(totals *t) {
     int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     atomicAdd(&t->sum, i);
-
     atomicMax(&t->most, i);
-
     atomicAdd(&t->real, 0.5f);
     atomicAdd(&t->twice, 0.25);
     atomicAdd(&t->wide, 1ull << 33);
 }
 
-void atomics_lose_nothing(void **) {
+void atomics_lose_no_update(void **) {
     test_stream stream;
     device_array<totals> device(stream, {totals()});
     const int n = 64 * 96;
     launch(stream, count, 64, 96, device.at);
     totals got = device.read(stream)[0];
-
     assert_int_equal(got.sum, n * (n - 1) / 2);
-
     assert_int_equal(got.most, n - 1);
-
     assert_true(got.real == n * 0.5f);
     assert_true(got.twice == n * 0.25);
     assert_true(got.wide == (unsigned long long)n << 33);
@@ -292,14 +280,14 @@ void dynamic_shared_memory_up_to_the_limit(void **) {
     }
 }
 
-// ---- any order
+// ---- permuted threads and blocks
 
-// Appends in an order that the seed decides.
+// Appends each thread's number: the list shows the order, which the seed determines.
 __global__ void append(int *list, int *n) {
     list[atomicAdd(n, 1)] = int(blockIdx.x * blockDim.x + threadIdx.x);
 }
 
-void orders_differ_and_results_do_not(void **) {
+void results_do_not_depend_on_the_order(void **) {
     test_stream stream;
     std::vector<int> in_order, other;
     for (unsigned seed = 0; seed < 6; seed++) {
@@ -314,23 +302,21 @@ void orders_differ_and_results_do_not(void **) {
         for (int i = 0; i < 256; i++)
             assert_int_equal(got[size_t(i)], i);
         barriers_order_shared_memory(nullptr);
-
         votes_are_counted(nullptr);
-        halves_of_a_warp_go_their_ways(nullptr);
+        halves_of_a_warp_diverge_and_reconverge(nullptr);
     }
     cudasim_order(0);
 }
 
 // ---- arithmetic
 
-void arithmetic_is_the_devices(void **) {
+void arithmetic_follows_the_manual(void **) {
     assert_int_equal(__popc(0xf0f0u), 8);
     assert_int_equal(__ffs(8), 4);
     assert_int_equal(__ffs(0), 0);
     assert_int_equal(__float_as_uint(1.0f), 0x3f800000);
     assert_int_equal(min(3, 2), 2);
     assert_true(__fmaf_rn(1.0f + 0x1p-23f, 1.0f + 0x1p-23f, -1.0f - 0x1p-22f) == 0x1p-46f);
-
     assert_int_equal(sizeof(float4), 16);
     assert_int_equal(alignof(float4), 16);
     assert_int_equal(alignof(float2), 8);
@@ -340,8 +326,8 @@ void arithmetic_is_the_devices(void **) {
 
 // ---- approximations
 
-// ex2.approx.ftz.f32's table of special values, and its largest error.
-void exp2_is_as_good_as_the_manual_says(void **) {
+// The special values and the maximum error that the PTX manual documents for ex2.approx.ftz.f32.
+void exp2_approximate_is_as_accurate_as_documented(void **) {
     assert_true(exp2_approximate(-INFINITY) == 0 && exp2_approximate(INFINITY) == INFINITY);
     assert_true(exp2_approximate(0x1p-130f) == 1 && exp2_approximate(-0.0f) == 1);
     assert_true(exp2_approximate(-126) == 0x1p-126f && exp2_approximate(-126.5f) == 0);
@@ -359,15 +345,15 @@ int main() {
         cmocka_unit_test(every_thread_runs_once),
         cmocka_unit_test(arguments_are_copied_at_launch),
 
-        cmocka_unit_test(exp2_is_as_good_as_the_manual_says),
+        cmocka_unit_test(exp2_approximate_is_as_accurate_as_documented),
         cmocka_unit_test(barriers_order_shared_memory),
         cmocka_unit_test(shuffles_read_the_right_lane),
         cmocka_unit_test(votes_are_counted),
-        cmocka_unit_test(halves_of_a_warp_go_their_ways),
-        cmocka_unit_test(atomics_lose_nothing),
+        cmocka_unit_test(halves_of_a_warp_diverge_and_reconverge),
+        cmocka_unit_test(atomics_lose_no_update),
         cmocka_unit_test(dynamic_shared_memory_up_to_the_limit),
-        cmocka_unit_test(orders_differ_and_results_do_not),
-        cmocka_unit_test(arithmetic_is_the_devices),
+        cmocka_unit_test(results_do_not_depend_on_the_order),
+        cmocka_unit_test(arithmetic_follows_the_manual),
     };
     return cmocka_run_group_tests_name("kernels in the simulator", tests, nullptr, nullptr);
 }

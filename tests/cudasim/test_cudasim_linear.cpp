@@ -110,7 +110,7 @@ class runs {
   public:
     explicit runs(int epilogue_of_interest)
         : epilogue(epilogue_of_interest), before(count()), all(count_all()) {}
-    // The number of products since its construction, with this epilogue and with any.
+    // Checks the number of products since the construction, with this epilogue and with any.
     void expect(int with_it, int with_any) const {
         assert_int_equal(count() - before, with_it);
         assert_int_equal(count_all() - all, with_any);
@@ -188,19 +188,19 @@ void test_backward_fusions(void **) {
         backward(args);
         bias_gradients.expect(1, 2);
         gelu_gradients.expect(type != DTYPE_F32, 2);
-        args.dx = args.dweight = nullptr; // then dbias is summed without a product
+        args.dx = args.dweight = nullptr; // dbias alone is summed without a product
         runs none(CUBLASLT_EPILOGUE_BGRADB);
         backward(args);
         none.expect(0, 0);
     }
 }
 
-// Enough rows that they are processed in several steps, the last one shorter. The bits are those of the
-// fusion.
-void test_parts(void **) {
+// Without fusion (here because the bias is misaligned) and with many rows, some rows are processed at a time,
+// the last time fewer. The bits are those of the fused epilogue.
+void test_rows_at_a_time(void **) {
     constexpr int rows = 1100, inputs = 8, outputs = 1024;
     for (enum dtype type : {DTYPE_BF16, DTYPE_F16}) {
-        tensor fused(type, size_t(rows) * outputs, 1), parts(type, size_t(rows) * outputs, 2);
+        tensor fused(type, size_t(rows) * outputs, 1), unfused(type, size_t(rows) * outputs, 2);
         tensor x(type, size_t(rows) * inputs, 3), weight(type, size_t(outputs) * inputs, 4);
         tensor bias(type, outputs, 5), moved_bias(type, outputs, 5, 1);
         struct linear_forward_args args = {};
@@ -215,12 +215,12 @@ void test_parts(void **) {
         runs once(CUBLASLT_EPILOGUE_BIAS);
         forward(args);
         once.expect(1, 1);
-        args.out = parts.at();
+        args.out = unfused.at();
         args.bias = moved_bias.at();
         runs twice(CUBLASLT_EPILOGUE_DEFAULT);
         forward(args);
         twice.expect(2, 2);
-        assert_true(fused.read() == parts.read());
+        assert_true(fused.read() == unfused.read());
     }
 }
 
@@ -303,10 +303,8 @@ void test_no_memory_for_measuring(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward_fusions),
-        cmocka_unit_test(test_backward_fusions),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_forward_fusions),         cmocka_unit_test(test_backward_fusions),
+        cmocka_unit_test(test_rows_at_a_time),          cmocka_unit_test(test_measuring),
         cmocka_unit_test(test_no_memory_for_measuring),
     };
     return cmocka_run_group_tests_name("linear layers on a simulated GPU", tests, open_gpu, close_gpu);

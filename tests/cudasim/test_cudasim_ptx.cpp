@@ -77,11 +77,11 @@ cudaError_t run(void (*kernel)(Parameters...), unsigned blocks, unsigned threads
     return error == cudaSuccess ? cudaStreamSynchronize(stream) : error;
 }
 
-// The kernel has a fault, and the finding contains these words.
+// Checks that there was a finding and that the last one contains these words.
 void assert_found(const char *words) {
     assert_int_not_equal(cudasim_findings(), 0);
     if (std::strstr(cudasim_last_finding(), words) == nullptr)
-        fail_msg("the finding does not say \"%s\": %s", words, cudasim_last_finding());
+        fail_msg("expected a finding with \"%s\", got: %s", words, cudasim_last_finding());
     cudasim_reset();
 }
 
@@ -274,7 +274,7 @@ void test_ldmatrix(void **) {
     }
 }
 
-// As kernels use it: A and B by rows in shared memory (and B by columns), d = A B.
+// d = A B, as kernels use it: A in shared memory by rows, B by rows or by columns.
 template <class T, bool b_by_columns> __global__ void multiply_shared(const T *a, const T *b, float *d) {
     alignas(16) __shared__ T shared_a[16][16];
     alignas(16) __shared__ T shared_b[b_by_columns ? 8 : 16][b_by_columns ? 16 : 8];
@@ -292,7 +292,7 @@ template <class T, bool b_by_columns> __global__ void multiply_shared(const T *a
     mma_b of_b;
     mma_c of_c = {};
     ldmatrix_x4(of_a.x, &shared_a[lane % 16][lane / 16 * 8]);
-    uint32_t twice[4]; // B, and B again
+    uint32_t twice[4]; // ldmatrix.x4 loads four matrices: the two of B twice
     if (b_by_columns)
         ldmatrix_x4(twice, &shared_b[lane % 8][lane / 8 % 2 * 8]);
     else

@@ -60,8 +60,7 @@ void copy(cudaStream_t stream, void *to, const void *from) {
     assert_int_equal(cudaMemcpyAsync(to, from, N * sizeof(int), cudaMemcpyDefault, stream), cudaSuccess);
 }
 
-// The number of seeds for which the program gives the intended result. All of its work is done when it
-// returns.
+// The number of seeds for which the program gives the right result. Waits for all of its work.
 unsigned n_right(const std::function<bool()> &program) {
     unsigned right = 0;
     for (unsigned seed = 1; seed <= SEEDS; seed++) {
@@ -124,7 +123,7 @@ void an_event_orders_two_streams(void **) {
 }
 
 // Another stream reuses memory that the first may still read.
-bool use_again(bool with_event) {
+bool reuse_memory(bool with_event) {
     test_stream reader, writer;
     device_array<int> x(N);
     pinned_array out(0);
@@ -141,13 +140,13 @@ bool use_again(bool with_event) {
     return out.all(0);
 }
 
-void memory_is_used_again_after_an_event(void **) {
-    assert_always([] { return use_again(true); });
-    assert_sometimes_wrong([] { return use_again(false); });
+void memory_is_reused_after_an_event(void **) {
+    assert_always([] { return reuse_memory(true); });
+    assert_sometimes_wrong([] { return reuse_memory(false); });
 }
 
 // A wait refers to the recording of the event when the wait was issued, not to a later one.
-void a_wait_is_for_the_recording_before_it(void **) {
+void a_wait_refers_to_the_latest_recording(void **) {
     auto program = [](bool record_first) {
         test_stream first, second;
         device_array<int> x(N);
@@ -170,7 +169,7 @@ void a_wait_is_for_the_recording_before_it(void **) {
     assert_sometimes_wrong([=] { return program(false); });
 }
 
-void events_carry_over_three_streams(void **) {
+void events_order_three_streams(void **) {
     assert_always([] {
         test_stream streams[3];
         device_array<int> x(N), y(N);
@@ -193,7 +192,7 @@ void events_carry_over_three_streams(void **) {
 // ---- the host and its memory
 
 // The host reads or overwrites pinned memory, which is correct only after a synchronization.
-void pinned_memory_is_read_and_written_late(void **) {
+void copies_of_pinned_memory_are_asynchronous(void **) {
     auto download = [](bool wait) {
         test_stream stream;
         device_array<int> x(N);
@@ -241,7 +240,7 @@ void registered_memory_is_pinned(void **) {
                      0);
 }
 
-void pageable_memory_needs_no_waiting(void **) {
+void copies_of_pageable_memory_need_no_wait(void **) {
     assert_always([] {
         test_stream stream;
         device_array<int> x(N);
@@ -253,7 +252,7 @@ void pageable_memory_needs_no_waiting(void **) {
     });
 }
 
-void events_are_synchronised_with(void **) {
+void event_synchronize_waits_for_the_event(void **) {
     assert_always([] {
         test_stream stream;
         device_array<int> x(N);
@@ -270,7 +269,7 @@ void events_are_synchronised_with(void **) {
     });
 }
 
-void asking_makes_progress(void **) {
+void queries_make_progress(void **) {
     assert_always([] {
         test_stream stream, other;
         device_array<int> x(N), y(N);
@@ -281,14 +280,14 @@ void asking_makes_progress(void **) {
         launch(stream, fill, 1, N, x.at, 6);
         copy(stream, out.at, x);
         cudaEventRecord(done.at, stream);
-        int asked = 0;
+        int n_queries = 0;
         while (cudaEventQuery(done.at) == cudaErrorNotReady)
-            if (++asked > 1000)
+            if (++n_queries > 1000)
                 return false;
         if (!out.all(6))
             return false;
         while (cudaStreamQuery(other) == cudaErrorNotReady)
-            if (++asked > 2000)
+            if (++n_queries > 2000)
                 return false;
         return true;
     });
@@ -346,7 +345,7 @@ void elapsed_time_is_measured(void **) {
 // ---- several threads of the host
 
 // Each host thread has its own streams; an event passes from each thread to the next.
-void threads_issue_work_at_once(void **) {
+void host_threads_issue_work_concurrently(void **) {
     for (unsigned seed = 0; seed <= 10; seed++) {
         cudasim_reorder(seed);
         {
@@ -392,18 +391,18 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(one_stream_keeps_its_order),
         cmocka_unit_test(an_event_orders_two_streams),
-        cmocka_unit_test(memory_is_used_again_after_an_event),
-        cmocka_unit_test(a_wait_is_for_the_recording_before_it),
-        cmocka_unit_test(events_carry_over_three_streams),
-        cmocka_unit_test(pinned_memory_is_read_and_written_late),
+        cmocka_unit_test(memory_is_reused_after_an_event),
+        cmocka_unit_test(a_wait_refers_to_the_latest_recording),
+        cmocka_unit_test(events_order_three_streams),
+        cmocka_unit_test(copies_of_pinned_memory_are_asynchronous),
         cmocka_unit_test(registered_memory_is_pinned),
-        cmocka_unit_test(pageable_memory_needs_no_waiting),
-        cmocka_unit_test(events_are_synchronised_with),
-        cmocka_unit_test(asking_makes_progress),
+        cmocka_unit_test(copies_of_pageable_memory_need_no_wait),
+        cmocka_unit_test(event_synchronize_waits_for_the_event),
+        cmocka_unit_test(queries_make_progress),
         cmocka_unit_test(a_destroyed_stream_finishes_its_work),
         cmocka_unit_test(rows_are_copied_with_their_pitches),
         cmocka_unit_test(elapsed_time_is_measured),
-        cmocka_unit_test(threads_issue_work_at_once),
+        cmocka_unit_test(host_threads_issue_work_concurrently),
     };
     return cmocka_run_group_tests_name("streams in the simulator", tests, nullptr, nullptr);
 }

@@ -19,15 +19,15 @@ bool all_agree(block_runner &r, const warp_state &w, const lane_wait &mine) {
     for (uint32_t lanes = mine.mask; lanes; lanes &= lanes - 1) {
         const lane_wait &other = w.waits[__builtin_ctz(lanes)];
         if (other.mask != mine.mask)
-            return false; // it meets other lanes first, and may arrive here later
+            return false; // it waits for other lanes first and may arrive here later
         if (other.what != mine.what && strcmp(other.what, mine.what)) {
             kernel_finding("divergent warp",
                            text("%s meets %s: %s", mine.what, other.what, who_waits(r).c_str()));
-            give_up_block();
+            abort_block();
         }
         if (other.apply != mine.apply || other.context != mine.context) {
             kernel_finding("divergent warp", text("the lanes of %s differ in its parameters", mine.what));
-            give_up_block();
+            abort_block();
         }
     }
     return true;
@@ -37,13 +37,13 @@ void check_mask(const warp_state &w, unsigned mask, const char *what, unsigned l
     if (!(mask >> lane & 1)) {
         kernel_finding("divergent warp",
                        text("%s with mask %08x, which leaves out the calling lane %u", what, mask, lane));
-        give_up_block();
+        abort_block();
     }
     if (mask & ~w.live) {
         kernel_finding("divergent warp",
                        text("%s with mask %08x, of which lanes %08x do not exist or have left the kernel",
                             what, mask, mask & ~w.live));
-        give_up_block();
+        abort_block();
     }
 }
 
@@ -97,7 +97,6 @@ void apply_shuffle(void *const records[32], unsigned mask, void *context) {
         case SHUFFLE_UP:
             source = lane - (mine->operand & 31) >= first ? lane - (mine->operand & 31) : lane;
             break;
-
         case SHUFFLE_XOR:
             source = (lane ^ (mine->operand & 31)) <= last ? lane ^ (mine->operand & 31) : lane;
             break;
@@ -118,7 +117,6 @@ void apply_vote(void *const records[32], unsigned mask, void *) {
         int lane = __builtin_ctz(lanes);
         ballot |= unsigned(static_cast<vote_record *>(records[lane])->predicate) << lane;
     }
-
     for (uint32_t lanes = mask; lanes; lanes &= lanes - 1)
         static_cast<vote_record *>(records[__builtin_ctz(lanes)])->result = ballot;
 }
@@ -159,7 +157,7 @@ uint64_t shuffle(shuffle_kind kind, unsigned mask, uint64_t bits, int operand, i
     if (width < 1 || width > 32 || (width & (width - 1))) {
         kernel_finding("instruction",
                        text("%s with width %d, which must be a power of two up to 32", names[kind], width));
-        give_up_block();
+        abort_block();
     }
     shuffle_record record = {bits, 0, operand, width};
     warp_collective(mask, names[kind], &record, apply_shuffle, reinterpret_cast<void *>(intptr_t(kind)));

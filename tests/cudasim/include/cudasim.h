@@ -21,7 +21,7 @@ void cudasim_check_memory(void);
 void cudasim_reorder(unsigned seed);
 // Permutes threads within a block and blocks within a grid by this seed (0: by number), like CUDASIM_ORDER.
 void cudasim_order(unsigned seed);
-// Whether the kernels' memory accesses are checked (VARIANT=cudasim-race).
+// Whether every memory access of kernels is checked (VARIANT=cudasim-race).
 int cudasim_sees_accesses(void);
 
 #ifdef __cplusplus

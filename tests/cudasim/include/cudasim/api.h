@@ -1,4 +1,4 @@
-// The host's calls: devices, memory, streams, events and launches. Names, values and meanings are CUDA's. It
+// The runtime API: devices, memory, streams, events and launches, with CUDA's names, values and meanings. It
 // has only what the project uses.
 #ifndef CUDASIM_API_H
 #define CUDASIM_API_H
