@@ -17,8 +17,8 @@ SANITIZERS = False
 GPU = False
 FULL = bool(os.environ.get('ZERO_TESTS_FULL'))  # longer settings, in tests that have them
 GOLDEN = ROOT / 'tests' / 'golden'
-# Relative, of losses: fp16 and bf16 may be off by the same number of their epsilons.
-NARROW_TOLERANCES = {'bf16': 1e-2, 'fp16': 1e-2 * 2**-10 / 2**-7}
+# Relative tolerances of losses: the same number of epsilons for both types.
+LOW_PRECISION_TOLERANCES = {'bf16': 1e-2, 'fp16': 1e-2 * 2**-10 / 2**-7}
 
 
 def shared(name):
@@ -41,8 +41,8 @@ def pseudo_random_tokens(n, vocabulary, seed=1):
     return tokens
 
 
-def take_signals():
-    """For child processes: restores signals that are ignored when a shell starts the tests in the background or under nohup."""
+def restore_signals():
+    """A preexec_fn: restores signals that are ignored when a shell starts the tests in the background or under nohup."""
     for number in signal.SIGINT, signal.SIGHUP:
         signal.signal(number, signal.SIG_DFL)
 
@@ -57,7 +57,7 @@ def golden_expected(name):
 
 
 def golden_arguments(name, ranks=1, steps=None):
-    """Options that repeat a golden run, or its first steps, on this many ranks. Callers add run.dir and others."""
+    """Options that repeat a golden run, or its first steps, on this many ranks. Callers add run.dir and their own options."""
     expected = golden_expected(name)
     return (f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
             f'train.seq_len={expected["seq"]}', f'train.train_batch_size={expected["batch"] * expected["accum"]}',
@@ -154,7 +154,7 @@ class CommandCase(unittest.TestCase):
         return self.tiny_config(**sections)
 
     def metrics(self, run='run'):
-        """The training steps of metrics.jsonl, as written (text of loss and norm) and parsed."""
+        """The training steps of metrics.jsonl, parsed."""
         lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
         return [entry for entry in map(json.loads, lines) if 'loss' in entry]
 
@@ -164,7 +164,7 @@ class CommandCase(unittest.TestCase):
             if path.exists() and path.read_text().count('"loss"') >= n:
                 return
             time.sleep(0.05)
-        self.fail('no steps seen')
+        self.fail(f'{path} did not reach {n} steps within a minute')
 
     def curve(self, run='run'):
         return [(m['step'], m['loss'], m['grad_norm']) for m in self.metrics(run)]
@@ -191,6 +191,6 @@ class CommandCase(unittest.TestCase):
         return (self.checkpoints(run)[-1] / 'rank-00000.bin').read_bytes()
 
     def final_state(self, run='run'):
-        """Digests of the newest checkpoint's data files (of bytes, unittest would print the difference for minutes)."""
+        """Digests of the newest checkpoint's data files. (unittest takes minutes to print the difference of the bytes.)"""
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest()
                 for p in sorted(self.checkpoints(run)[-1].glob('rank-*.bin'))}

@@ -46,7 +46,7 @@ class BenchCpu(CommandCase):
             self.assertLessEqual(one['most_stolen'], 1.01)
             self.assertGreater(ours['peak_bytes'], 1 << 20)
         first = results['cases'][0]
-        # Parameters as ./train counts them, with as many positions as the sequence has tokens.
+        # The benchmark counts parameters as ./train does. Its models have as many positions as a sequence has tokens.
         config = self.tiny_config(model={'n_positions': 16}, train={'seq_len': 16})
         plan = json.loads(self.run_train('plan', config, '--ranks', 1, '--json').out)
         self.assertEqual(first['parameters'], plan['parameters'])
@@ -54,7 +54,7 @@ class BenchCpu(CommandCase):
         self.assertIn('## 1-2-16-61, 1 x 8, bf16', out)
         self.assertIn('not compared with PyTorch: no --python was given', out)
 
-    def test_pytorch_takes_turns(self):
+    def test_comparison_with_pytorch(self):
         python = self.python_that('''print(json.dumps({'version': '9'}), flush=True)
 for line in sys.stdin:
     print(json.dumps({'seconds': [100, 300, 200] if sizes['compiled'] else [1000], 'peak_bytes': 1 << 40}), flush=True)
@@ -68,7 +68,7 @@ for line in sys.stdin:
         self.assertTrue(one['interleaved'])
         self.assertIn('- PyTorch 9\n', out)
 
-    def test_a_python_that_cannot(self):
+    def test_a_python_without_torch(self):
         python = self.python_that("print(json.dumps({'missing': 'no torch here'}), flush=True)\nsys.stdin.read()\n")
         out = self.bench('--cases', TINY, '--types', 'fp32', '--rounds', 1, '--python', python, '--peers', 'eager').stdout
         self.assertIn('- not compared with 2-2-32-61, 2 x 16, fp32: PyTorch eager: no torch here\n', out)
@@ -85,7 +85,7 @@ for line in sys.stdin:
         self.assertIn('GiB of memory', growth['larger models, fp32'][1]['skipped'])
         self.assertIn('## more threads, fp32', out)
 
-    def test_help_and_bad_words(self):
+    def test_help_and_bad_arguments(self):
         process = subprocess.run([ROOT / 'scripts' / 'bench_cpu.sh', '--help'], capture_output=True, text=True)
         self.assertEqual(process.returncode, 0)
         for option in '--cases', '--types', '--rounds', '--threads', '--python', '--growth', '--output':

@@ -64,7 +64,7 @@ for line in sys.stdin:
         out = self.bench('--sizes', '1000', '--rounds', 1, '--python', python).stdout
         self.assertIn('- not compared with PyTorch: no torch here\n- not compared with DeepSpeed: needs PyTorch\n', out)
 
-    def test_the_program_names_its_cases(self):
+    def test_an_unknown_case_lists_the_cases(self):
         run = subprocess.run([harness.TRAIN, 'bench', '--optimizer', '100'], input='adamw\nadamwx\n', text=True,
                              capture_output=True)
         self.assertEqual((run.returncode, len(run.stdout.splitlines())), (2, 2))
@@ -76,7 +76,7 @@ for line in sys.stdin:
         for option in '--sizes', '--rounds', '--threads', '--python', '--huge-pages', '--output':
             self.assertIn(option, process.stdout)
 
-    def test_what_does_not_fit_is_skipped_and_bad_words_are_refused(self):
+    def test_sizes_that_do_not_fit_and_bad_arguments(self):
         self.assertIn('skipped', self.bench('--sizes', '20K,4000G', '--rounds', 1).stdout)
         for words in ('--sizes', '0'), ('--sizes', 'many'), ('--rounds', '0'), ('--python', '/no/such/python'):
             self.bench(*words, code=2)

@@ -54,7 +54,7 @@ class BenchZero(CommandCase):
             self.assertEqual(cell['same_bits_as'], 0)
             self.assertGreater(cell['tokens_per_s'], 0)
             self.assertGreater(cell['peak_bytes'], cell['total_bytes'] // 2)
-        # P parameters in stage 0: 2 bytes each, and 4 of gradient, 4 of fp32 weight, 8 of moments.
+        # Stage 0, bytes per parameter: 2 of bf16 parameter, 4 of gradient, 4 of master weight, 8 of moments.
         for cell in cells[0], cells[2]:
             self.assertEqual(cell['states_formula_bytes'], 18 * results['parameters'])
         self.assertEqual(cells[3]['states_formula_bytes'], 9 * results['parameters'])
@@ -80,7 +80,7 @@ class BenchZero(CommandCase):
         for rect in svg.iter(SVG + 'rect'):
             self.assertTrue(0 <= float(rect.get('y', 0)) <= height and float(rect.get('height')) >= 0)
 
-    def test_several_micro_batches_a_step(self):
+    def test_several_micro_batches_per_step(self):
         """Stages that add gradients in the same order are compared; with reduce_every_micro_batch, all stages are."""
         config = self.config(micro_batch_size=1)
         self.bench('--config', config, '--ranks', '2', '--rounds', '1')
@@ -101,7 +101,7 @@ class BenchZero(CommandCase):
         self.assertEqual([c['same_bits'] for c in self.results()['cells']], [True, False])
         self.assertIn(' NO |', process.stdout)
 
-    def test_what_cannot_be_measured_is_refused(self):
+    def test_bad_arguments(self):
         config = self.config()
         for arguments, word in (
             (['--ranks', '3'], 'train.train_batch_size'),

@@ -14,8 +14,8 @@ from harness import CommandCase
 GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) files?: ok$'
 
 
-def numbers(checkpoint):
-    """The bytes of each (unit, kind), located by the manifest alone, as another program would do it."""
+def state_by_unit(checkpoint):
+    """The bytes of each (unit, kind), read as another program would: by what the manifest says."""
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
     assert manifest['partition'] == 'even' and 'partition_xxh3' in manifest
     kinds, world, alignment = manifest['state'], manifest['world'], manifest['alignment']
@@ -75,7 +75,7 @@ class Verify(CheckpointCase):
                 self.assertEqual(re.search(GOOD, line).group(2, 3, 4), ('3', 'even', '4'), line)
         self.assertEqual(list(self.verified(checkpoints[1])), names[1:2])
 
-    def test_each_damage_to_each_file_is_told_and_the_others_are_verified(self):
+    def test_damage_to_any_file_is_reported_and_other_checkpoints_are_verified(self):
         first, middle, last = self.three_ranks()
         files = sorted(path.name for path in middle.iterdir())
         self.assertEqual(files, ['manifest.json', 'rank-00000.bin', 'rank-00001.bin', 'rank-00002.bin',
@@ -113,8 +113,8 @@ class Verify(CheckpointCase):
 
 
 class Consolidate(CheckpointCase):
-    def test_the_numbers_and_the_words_stay(self):
-        """The embeddings exceed the chunk that is read at once, and each rank wrote a span of them."""
+    def test_state_and_tokenizer_are_preserved(self):
+        """The embeddings are larger than a chunk, the unit of I/O, and each rank wrote a span of them."""
         source = self.three_ranks('train.max_steps=2', model={'vocab_size': 40000},
                                   precision={'compute': 'bf16'})[-1]
         before = {path.name: path.read_bytes() for path in source.iterdir()}
@@ -124,8 +124,8 @@ class Consolidate(CheckpointCase):
         target = self.folder / 'one' / source.name
         self.assertEqual(sorted(path.name for path in target.iterdir()),
                          ['manifest.json', 'rank-00000.bin', 'tokenizer.tiktoken'])
-        self.assertGreater(max(len(values) for values in numbers(source).values()), 4 << 20)
-        self.assertEqual(numbers(target), numbers(source))
+        self.assertGreater(max(len(values) for values in state_by_unit(source).values()), 4 << 20)
+        self.assertEqual(state_by_unit(target), state_by_unit(source))
         have, want = (json.loads((path / 'manifest.json').read_text()) for path in (target, source))
         self.assertEqual((want['world'], have['world'], have['partition']), (3, 1, 'even'))
         for key in want.keys() - {'world', 'partition_xxh3', 'ranks', 'manifest_xxh3'}:
@@ -133,7 +133,7 @@ class Consolidate(CheckpointCase):
         self.assertEqual([file['name'] for file in have['files']], ['tokenizer.tiktoken'])
         self.assertEqual((target / 'tokenizer.tiktoken').read_bytes(), before['tokenizer.tiktoken'])
 
-    def test_what_one_rank_wrote_stays_the_same_bytes(self):
+    def test_a_checkpoint_of_one_rank_is_copied_unchanged(self):
         for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}, {'type': 'adafactor'}:
             with self.subTest(optimizer):
                 self.run_train(self.tiny_config(optimizer=optimizer, train={'max_steps': 2}))
@@ -144,7 +144,7 @@ class Consolidate(CheckpointCase):
                     self.assertEqual((target / name).read_bytes(), (source / name).read_bytes())
                 shutil.rmtree(self.folder / 'run')
 
-    def test_any_partition_becomes_the_same_file(self):
+    def test_every_partition_gives_the_same_file(self):
         found = set()
         for partition in 'even', 'layer', 'tensor':
             self.three_ranks('train.max_steps=2', f'zero_optimization.partition={partition}')
@@ -154,7 +154,7 @@ class Consolidate(CheckpointCase):
             shutil.rmtree(self.folder / 'run')
         self.assertEqual(len(found), 1)
 
-    def test_it_is_used_as_the_original_is(self):
+    def test_a_consolidated_checkpoint_replaces_the_original(self):
         source = self.three_ranks('train.max_steps=4')[-1]
         self.run_train('checkpoint', 'consolidate', source)
         folder = self.folder / 'run' / 'consolidated'
@@ -174,13 +174,14 @@ class Consolidate(CheckpointCase):
                 self.assertEqual(self.curve(f'consolidated-{ranks}'), self.curve(f'original-{ranks}'))
                 self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
 
-    def test_factors_of_adafactor(self):
-        """They are written once, although every rank has them; resumed runs find them in any rank's file."""
+    def test_second_moments_of_adafactor(self):
+        """The row and column second moments are written once, although every rank has them. A resumed run finds them in any
+        rank's file."""
         source = self.three_ranks('train.max_steps=4', optimizer={'type': 'adafactor', 'lr': 0.01})[-1]
         self.run_train('checkpoint', 'consolidate', source)
         target = self.folder / 'run' / 'consolidated' / source.name
-        self.assertEqual(numbers(target), numbers(source))
-        self.assertEqual({kind for _, kind in numbers(source)}, {'master', 'factors'})
+        self.assertEqual(state_by_unit(target), state_by_unit(source))
+        self.assertEqual({kind for _, kind in state_by_unit(source)}, {'master', 'factors'})
         for ranks, stage in (1, 0), (2, 2):
             with self.subTest(ranks=ranks):
                 for name, path in ('original', source), ('consolidated', target):
@@ -204,7 +205,7 @@ class Consolidate(CheckpointCase):
         process = self.run_train('checkpoint', 'consolidate', self.folder / 'run')
         self.assertIn('rank-00001.bin', process.error)
         target = self.folder / 'run' / 'consolidated' / before.name
-        self.assertEqual(numbers(target), numbers(before))
+        self.assertEqual(state_by_unit(target), state_by_unit(before))
         self.assertEqual([path.name for path in target.parent.iterdir()], [before.name])
 
     def test_full_disk(self):
@@ -221,7 +222,7 @@ class Consolidate(CheckpointCase):
 
 class ManyRanks(CheckpointCase):
     def test_more_ranks_than_descriptors(self):
-        """24 ranks wrote it; the reader may open 24 descriptors in all, some of which it needs for other files."""
+        """24 ranks wrote the checkpoint. Its reader may open 24 descriptors, and needs some of them for other files."""
         config = self.ranks_config(train={'train_batch_size': 24, 'max_steps': 2}, checkpoint={'every': 2, 'keep': 0},
                                    model={'vocab_size': 257}, data={'tokenizer': 'bytes'})
         self.run_ranks(24, config)
@@ -248,7 +249,7 @@ class Unreadable(CheckpointCase):
         self.run_train(self.config)
         self.newest = self.checkpoints()[-1]
 
-    def test_the_newest(self):
+    def test_the_newest_checkpoint(self):
         names = [path.name for path in self.checkpoints()]
         for name in 'rank-00000.bin', 'manifest.json':
             with self.subTest(name):
@@ -269,7 +270,7 @@ class Unreadable(CheckpointCase):
                 self.assertEqual(sorted(path.name for path in self.newest.parent.iterdir()), names)
         self.assertIn('resuming after step 6', self.run_train(self.config, 'train.max_steps=8').error)
 
-    def test_all_of_them(self):
+    def test_the_checkpoints_folder(self):
         folder = self.newest.parent
         folder.rename(self.folder / 'good')
         folder.symlink_to(folder)
@@ -291,7 +292,7 @@ class Unreadable(CheckpointCase):
 
 class NotFinite(CheckpointCase):
     def test_weights_that_fp16_cannot_hold(self):
-        """Infinite as fp16, though finite as master weights: every later step would be skipped."""
+        """The master weights are finite, but infinite in fp16, so every later step would be skipped."""
         config = self.tiny_config(precision={'compute': 'fp16'}, train={'gradient_clipping': 0, 'max_steps': 30},
                                   scheduler={'type': 'constant', 'warmup_steps': 0}, fp16={'loss_scale': 1},
                                   optimizer={'lr': 1e6}, checkpoint={'every': 2, 'keep': 1})
@@ -301,7 +302,7 @@ class NotFinite(CheckpointCase):
 
 
 class Arguments(CheckpointCase):
-    def test_what_to_do(self):
+    def test_bad_arguments(self):
         self.refuses('checkpoint', says=['verify', 'consolidate'])
         self.refuses('checkpoint', 'verfy', 'run', says=['"verfy"', 'did you mean verify'])
         self.refuses('checkpoint', 'consolidates', 'run', says=['did you mean consolidate'])
@@ -341,7 +342,7 @@ class Arguments(CheckpointCase):
         shutil.copytree(source, alone)
         self.refuses('checkpoint', 'consolidate', alone, says=['alone', '--output'])
         self.run_train('checkpoint', 'consolidate', 'alone', '--output', 'again')
-        self.assertEqual(numbers(self.folder / 'again' / source.name), numbers(alone))
+        self.assertEqual(state_by_unit(self.folder / 'again' / source.name), state_by_unit(alone))
         self.assertEqual({path.name: path.read_bytes() for path in source.iterdir()}, before)
 
 

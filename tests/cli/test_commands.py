@@ -39,7 +39,7 @@ class Help(CommandCase):
         self.assertIn('written by ' + version, self.run_train('inspect', 'run').out)
 
     def test_a_build_without_a_repository(self):
-        """A source tarball unpacked inside another repository, whose commit is not the program's."""
+        """A source tarball, unpacked inside another repository, must not report that repository's commit."""
         source = self.folder / 'outer' / 'zero.c'
         shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns('.git', 'build', 'runs', 'train'))
         if shutil.which('git'):
@@ -56,10 +56,10 @@ class Help(CommandCase):
 
 
 class Options(CommandCase):
-    def test_the_options_page_is_what_the_schema_says(self):
+    def test_options_md_is_up_to_date(self):
         self.assertEqual(self.run_train('options').out, (ROOT / 'configs' / 'OPTIONS.md').read_text())
 
-    def test_check_prints_a_config_that_checks(self):
+    def test_check_prints_a_valid_config(self):
         out = self.run_train('check', self.tiny_config(), 'train.seed=7').out
         config = json.loads(out)
         self.assertEqual(config['train']['seed'], 7)
@@ -91,7 +91,7 @@ class Text(CommandCase):
         back = self.run_train('tokenizer', 'decode', '--tokenizer', 'bytes', text=' '.join(ids)).out
         self.assertEqual(back, self.sentence)
 
-    def test_training_encoding_and_sharding_a_text(self):
+    def test_train_a_tokenizer_encode_and_tokenize(self):
         text = self.folder / 'a text.txt'
         text.write_text(self.sentence * 200)
         self.run_train('tokenizer', 'train', text, '--vocab-size', 300, '--out', 'bpe.tiktoken')
@@ -111,7 +111,7 @@ class Text(CommandCase):
         out = self.run_train('inspect', next((self.folder / 'shards').glob('train*.bin'))).out
         self.assertIn(str(meta['train']['tokens']), out.replace(',', ''))
 
-    def test_tokenizer_that_is_none(self):
+    def test_invalid_tokenizer_file(self):
         (self.folder / 'bad.tiktoken').write_text('IQ== 0\nnot base64\n')
         self.refuses('tokenizer', 'encode', '--tokenizer', 'bad.tiktoken', text='x', says=['bad.tiktoken', '2'])
 
@@ -179,9 +179,8 @@ class TrainedModel(CommandCase):
         self.assertAlmostEqual(report['bits_per_byte'], report['loss'] / math.log(2), places=4)
         if not harness.SANITIZERS:
             self.assertLess(report['loss'], 0.5)
-        for path, word in ((run, 'checkpoint'), (checkpoint, 'step'), (self.config, '')):
-            if word:
-                self.assertIn(word, self.run_train('inspect', path).out.lower())
+        for path, word in ((run, 'checkpoint'), (checkpoint, 'step')):
+            self.assertIn(word, self.run_train('inspect', path).out.lower())
         self.refuses('eval', run, '--data', 'absent.bin', says=['absent.bin'])
         self.refuses('generate', self.folder / 'nowhere', says=['nowhere'])
 
@@ -197,7 +196,7 @@ class Inspect(CommandCase):
         self.refuses('inspect', 'noise', says=['noise'])
 
 
-@unittest.skipIf(harness.SANITIZERS, 'speed means nothing there')
+@unittest.skipIf(harness.SANITIZERS, 'sanitizers distort speed')
 class Bench(CommandCase):
     def test_bench_measures_positive_rates(self):
         report = json.loads(self.run_train('bench', '--quick', '--json').out)

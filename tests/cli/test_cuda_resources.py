@@ -18,7 +18,7 @@ ptxas info    : Used 26 registers, used 1 barriers, 512 bytes smem
 """
 
 
-@unittest.skipIf(harness.SANITIZERS, 'runs none of the program')
+@unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
 class Resources(CommandCase):
     def build(self, log, version='13.0, V13.0.88'):
         folder = self.folder / 'build' / 'kernels' / 'cuda'
@@ -33,7 +33,7 @@ class Resources(CommandCase):
         self.assertEqual(process.stderr, '')
         return process.returncode, process.stdout
 
-    def test_a_record_is_kept_and_compared(self):
+    def test_figures_are_written_and_compared(self):
         self.build(LOG)
         self.assertEqual(self.check('--update'), (0, ''))
         self.assertIn('| `add_kernel<half, 4>` | 512 | 24 | 26 |', (self.folder / 'RESOURCES.md').read_text())
@@ -61,7 +61,7 @@ class Resources(CommandCase):
         self.assertIn('lacks sm_90', out)
         self.assertEqual((self.folder / 'RESOURCES.md').read_text(), record)
 
-    def test_a_spill_fails_whatever_the_record(self):
+    def test_a_spill_always_fails(self):
         self.build(LOG.replace('0 bytes spill stores', '8 bytes spill stores', 1))
         code, out = self.check('--update')
         self.assertEqual(code, 1)
@@ -76,7 +76,7 @@ class Resources(CommandCase):
         self.assertEqual(code, 0)
         self.assertIn('skip: ', out)
 
-    def test_a_build_without_nvcc_says_so(self):
+    def test_a_build_without_nvcc_is_skipped(self):
         code, out = self.check()
         self.assertEqual(code, 0)
         self.assertIn('skip: ', out)

@@ -1,4 +1,5 @@
-"""A run and its data: a change between stop and resume is refused by name, or accepted, reported and recorded."""
+"""Training data that changes before a run is resumed: it is refused, naming the shard, or with
+checkpoint.accept_new_data accepted, reported and recorded."""
 import json
 import shutil
 import unittest
@@ -33,7 +34,7 @@ class ChangedData(DataCase):
                                                         'Restore data.train', *says])
         self.assertEqual((self.curve(), self.final_state()), before)
 
-    def test_changes_are_refused_by_name(self):
+    def test_changed_shards_are_refused_and_named(self):
         self.shards(b=1, c=2, d=3)
         config = self.config()
         self.run_train(config)
@@ -51,7 +52,7 @@ class ChangedData(DataCase):
         self.shard('c.bin', 2), self.shard('d.bin', 3)
         self.run_train(config, 'train.max_steps=9')
 
-    def test_paths_that_moved_are_no_change(self):
+    def test_moved_files_are_the_same_data(self):
         self.shards(a=1, b=2)
         config = self.config()
         self.run_train(config, 'train.max_steps=9', 'run.dir=whole')
@@ -64,8 +65,8 @@ class ChangedData(DataCase):
         self.assertEqual(self.curve(), self.curve('whole'))
         self.assertEqual(self.final_state(), self.final_state('whole'))
 
-    def test_accepted_data_begins_a_new_order_that_is_recorded(self):
-        """However often the run is resumed afterwards, with the flag or without it, the bits are the same."""
+    def test_accepted_data_starts_a_new_recorded_order(self):
+        """The bits do not depend on how often the run is resumed afterwards, or on the flag then."""
         self.shards(a=1, b=2)
         config = self.config(train={'max_steps': 6})
         self.run_train(config)
@@ -87,7 +88,7 @@ class ChangedData(DataCase):
         self.run_train(config, 'run.dir=fresh', 'train.max_steps=12')
         self.assertNotEqual(self.curve('fresh')[6:], self.curve()[6:])
 
-    def test_files_in_their_order_begin_anew(self):
+    def test_unshuffled_data_restarts_at_its_first_token(self):
         self.shards(a=1)
         config = self.config(data={'shuffle': False}, train={'max_steps': 2, 'micro_batch_size': 1})
         self.run_train(config)
@@ -106,7 +107,7 @@ class ChangedData(DataCase):
         self.assertIn('data.val has changed', self.run_train(config, 'train.max_steps=7').error)
         self.assertNotIn('data.val has changed', self.run_train(config, 'train.max_steps=8').error)
 
-    def test_a_change_among_thousands(self):
+    def test_a_change_among_thousands_of_shards(self):
         names = [f's{n:04d}' for n in range(1500)]
         for name in names:
             self.shard(f'{name}.bin', 1, n=70)

@@ -1,10 +1,10 @@
-"""README, CONTRIBUTING and docs/: every command runs, every option, flag, file, function and link exists.
+"""README, CONTRIBUTING and docs/: every command runs; every option, flag, file, function and link exists.
 
-Commands are the lines of ```sh blocks. They run as they are written, in a folder of their own where
-  ./train    gives a training run a tiny model and few steps, unless the command names these options itself, and
-             `bench` a tiny config; with device=cuda the command is checked (./train check), not run
+Commands are the lines of ```sh blocks. They run unchanged, in a temporary folder in which two programs are wrapped:
+  ./train    adds options for a tiny model and few steps, unless the command sets them; with device=cuda, the
+             config is only checked (./train check); `bench` gets a tiny config
   mpirun     starts at most two ranks, on this machine
-Scripts have tests of their own: here their names and flags are checked, and `make` shows what it would do.
+Of scripts, which have tests of their own, only names and flags are checked. `make` runs with -n.
 """
 import json
 import os
@@ -88,8 +88,8 @@ def expand_braces(text):
 
 
 def inline_code(page):
-    """(line number, code) of `code` outside blocks; of tables, all columns but the first, which is the other
-    program's in the pages for those who come from one."""
+    """(line number, code) of `code` outside blocks. Leaves out the first column of tables in from-*.md, which names the
+    options of another program."""
     text = re.sub(r'^```.*?^```$', lambda m: '\n' * m.group(0).count('\n'), page.read_text(),
                   flags=re.MULTILINE | re.DOTALL)
     for number, line in enumerate(text.splitlines(), 1):
@@ -132,10 +132,10 @@ class Workspace:
 
 
 class Commands(CommandCase):
-    """README's commands run first: other pages go on from the run that they leave."""
+    """README's commands run first, because other pages use the run that they create."""
 
     def outcome(self, command):
-        """None where the command does what it should, else what went wrong."""
+        """What went wrong, or None."""
         words = shlex.split(command, comments=True)
         while words and re.fullmatch(r'[A-Z_]+=\S*', words[0]):
             words.pop(0)
@@ -152,19 +152,19 @@ class Commands(CommandCase):
         process = self.workspace.run(command)
         if process.returncode:
             return process.stdout
-        if words[1] == 'generate':  # the prompt comes first
+        if words[1] == 'generate':  # its output starts with the prompt
             prompt = words[words.index('--prompt') + 1]
-            return None if process.stdout.startswith(prompt) else f'wrote {process.stdout!r}'
+            return None if process.stdout.startswith(prompt) else f'printed {process.stdout!r}'
         return None
 
     @staticmethod
     def check_script(words):
         script = ROOT / words[0]
         if not os.access(script, os.X_OK):
-            return f'{words[0]} is not a program'
+            return f'{words[0]} is not executable'
         texts = script.read_text() + ''.join(p.read_text() for p in script.parent.glob(f'{script.stem}*.py'))
         missing = [word for word in words[1:] if word.startswith('--') and word not in texts]
-        return f'{words[0]} knows no {missing}' if missing else None
+        return f'{words[0]} has no option {missing}' if missing else None
 
     @staticmethod
     def check_test_names(words):
@@ -261,7 +261,7 @@ class Pages(CommandCase):
                     checked += 1
         self.assertGreater(checked, 50)
 
-    def test_links_lead_somewhere(self):
+    def test_links_resolve(self):
         checked = 0
         for page in [*PAGES, *(ROOT / 'benchmarks').glob('*.md'), ROOT / 'CHANGELOG.md']:
             for target in re.findall(r'\]\(([^)#]+)\)', page.read_text()):
@@ -270,13 +270,13 @@ class Pages(CommandCase):
                     checked += 1
         self.assertGreater(checked, 20)
 
-    def test_a_run_is_drawn(self):
+    def test_plot_run(self):
         self.run_train(self.tiny_config(data={'val': str(self.folder / 'tokens.bin')}, train={'eval_every': 2}))
         process = subprocess.run([ROOT / 'scripts' / 'plot_run.py', 'run'], cwd=self.folder, text=True, capture_output=True)
         self.assertEqual(process.returncode, 0, process.stderr)
         drawn = [element.tag.split('}')[1] for element in ElementTree.fromstring(process.stdout).iter()]
         self.assertEqual(drawn.count('polyline'), 2)
-        self.assertEqual(drawn.count('circle'), 3 + 1)  # after steps 2, 4 and 6, and the legend's
+        self.assertEqual(drawn.count('circle'), 3 + 1)  # evaluations after steps 2, 4 and 6; one in the legend
         absent = subprocess.run([ROOT / 'scripts' / 'plot_run.py', 'absent'], cwd=self.folder, text=True, capture_output=True)
         self.assertEqual(absent.returncode, 1)
         self.assertIn('absent', absent.stderr)

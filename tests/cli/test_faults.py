@@ -8,11 +8,11 @@ import signal
 import time
 import unittest
 
-from harness import CommandCase, pseudo_random_tokens, take_signals, write_shard
+from harness import CommandCase, pseudo_random_tokens, restore_signals, write_shard
 
 
 class Folders(CommandCase):
-    """/proc serves as the read-only folder: the tests may run as root, who can write everywhere else."""
+    """/proc is the read-only folder, because root, who may run the tests, can write everywhere else."""
 
     def refuses_at_start(self, config, *arguments, says):
         self.refuses(config, *arguments, says=says)
@@ -57,9 +57,9 @@ class Folders(CommandCase):
 
 
 class Signals(CommandCase):
-    def test_a_hangup_saves_unless_it_is_ignored(self):
+    def test_sighup_saves_unless_it_is_ignored(self):
         config = self.tiny_config(train={'max_steps': 1000000})
-        process = self.start(config, preexec_fn=take_signals)
+        process = self.start(config, preexec_fn=restore_signals)
         self.wait_for_steps(2)
         process.send_signal(signal.SIGHUP)
         _, error = process.communicate(timeout=60)
@@ -75,10 +75,9 @@ class Signals(CommandCase):
         _, error = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, error)
 
-
     def test_threads_that_compute_are_not_interrupted(self):
         """A signal frame on the stack of oneDNN's GEMM corrupts it, so only one thread may receive signals."""
-        process = self.start(self.tiny_config(train={'max_steps': 1000000}), preexec_fn=take_signals)
+        process = self.start(self.tiny_config(train={'max_steps': 1000000}), preexec_fn=restore_signals)
         self.wait_for_steps(2)
         wanted = sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
         masks = {}
@@ -111,14 +110,14 @@ class LaterFailures(CommandCase):
         sections['train'] = {'max_steps': 1000000, **sections.get('train', {})}
         return self.tiny_config(**sections)
 
-    def test_a_shard_that_is_cut(self):
+    def test_a_shard_that_is_truncated(self):
         config = self.long_run()
         process = self.start(config)
         self.wait_for_steps(2)
         os.truncate(self.folder / 'tokens.bin', 1024)
         self.ends_saved(process, 'tokens.bin was truncated while in use')
 
-    def test_evaluation_data_that_is_cut(self):
+    def test_evaluation_data_that_is_truncated(self):
         write_shard(self.folder / 'val.bin', pseudo_random_tokens(4000, 61, seed=2))
         process = self.start(self.long_run(train={'eval_every': 7}, data={'val': str(self.folder / 'val.bin')}))
         self.wait_for_steps(2)
@@ -129,7 +128,7 @@ class LaterFailures(CommandCase):
         process = self.start(self.long_run(model={'vocab_size': 257}, data={'tokenizer': 'bytes'},
                                            train={'sample_every': 9, 'sample_tokens': 2}))
         self.wait_for_steps(10)
-        process.send_signal(signal.SIGSTOP)  # not between the two
+        process.send_signal(signal.SIGSTOP)  # no sample may be written between the next two lines
         shutil.rmtree(self.folder / 'run' / 'samples')
         (self.folder / 'run' / 'samples').symlink_to('/proc')
         process.send_signal(signal.SIGCONT)
@@ -147,12 +146,12 @@ class LaterFailures(CommandCase):
         _, error = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 1, error)
         self.assertIn('metrics.jsonl: File too large', error)
-        lines = (self.folder / 'run' / 'metrics.jsonl').read_text().count('\n')  # the next one is torn
+        lines = (self.folder / 'run' / 'metrics.jsonl').read_text().count('\n')  # the line after them is incomplete
         self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
 
 
 class DeadRuns(CommandCase):
-    def test_a_run_that_only_skips_steps_ends_and_prunes_nothing(self):
+    def test_a_run_that_only_skips_steps_ends_and_keeps_its_checkpoints(self):
         """The loss scale exceeds fp32, so every step overflows; a resumed run continues the count of skipped steps."""
         config = self.tiny_config(fp16={'loss_scaling': 'on', 'loss_scale': 1e300}, checkpoint={'every': 10, 'keep': 2},
                                   train={'max_steps': 300})
@@ -166,7 +165,7 @@ class DeadRuns(CommandCase):
 
 
 class Tokenizing(CommandCase):
-    def test_a_full_disk_leaves_the_shards_that_were_there(self):
+    def test_a_full_disk_keeps_the_existing_shards(self):
         """A limit on file sizes simulates a full disk: train-00000.bin fits, val-00000.bin does not."""
         def tokenize(words, code=0, **options):
             text = self.folder / 'text.txt'
@@ -192,7 +191,7 @@ class Tokenizing(CommandCase):
 
 class Size(CommandCase):
     def test_a_config_of_many_paths(self):
-        """Quadratic reading takes two minutes for this many; linear reading half a second."""
+        """Parsing takes half a second for 300,000 paths; if its time were quadratic, two minutes."""
         config = self.tiny_config(data={'train': ['tokens.bin'] * 300000})
         began = time.monotonic()
         self.run_train('check', config)
@@ -207,7 +206,7 @@ class Evaluation(CommandCase):
                    for n in (125, 1000000)]
         self.assertEqual(*results)
 
-    def test_memory_that_is_not_there(self):
+    def test_more_memory_than_available(self):
         config = self.tiny_config(model={'n_positions': 4096, 'vocab_size': 65536}, train={'seq_len': 32})
         self.run_train(config, 'train.max_steps=0')
         shard = self.folder / 'large.bin'

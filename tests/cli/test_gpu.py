@@ -1,6 +1,6 @@
-"""Whole runs through the CUDA backend, on the simulated GPU of tests/cudasim (or, with --train, on a real one): the
-golden curves, resuming, ZeRO stages over MPI. The simulator can reorder streams as far as CUDA's rules
-permit: a missing event then changes bits."""
+"""Whole runs with the CUDA backend, on the simulated GPU of tests/cudasim (or, with --train, on a real one): golden
+curves, resuming, ZeRO stages over MPI. The simulator can reorder the work of streams as far as CUDA's rules permit; then
+a missing event changes bits."""
 import itertools
 import json
 import os
@@ -11,7 +11,7 @@ import unittest
 
 import harness
 import test_profile
-from harness import (CommandCase, NARROW_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
+from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
 
 SIMULATED = 'cudasim' in str(harness.TRAIN)
@@ -28,7 +28,7 @@ class GpuCase(CommandCase):
             self.run_ranks(ranks, *arguments, environment=environment or {})
         return self.golden_errors(name)
 
-    def forget(self, run='run'):
+    def remove_run(self, run='run'):
         shutil.rmtree(self.folder / run)
 
 
@@ -41,15 +41,15 @@ class GoldenCurves(GpuCase):
                 self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
-                self.forget()
+                self.remove_run()
 
     def test_16_bit_types(self):
-        for compute, tolerance in NARROW_TOLERANCES.items():
+        for compute, tolerance in LOW_PRECISION_TOLERANCES.items():
             with self.subTest(compute):
                 loss, _ = self.golden('gpt2-tiny', f'precision.compute={compute}', steps=10)
                 print(f'gpt2-tiny {compute} on the GPU: losses within {loss:.1e}')
                 self.assertLessEqual(loss, tolerance)
-                self.forget()
+                self.remove_run()
 
     def test_recomputed_blocks_and_reordered_streams_give_the_same_bits(self):
         short = 'precision.compute=bf16'
@@ -57,7 +57,7 @@ class GoldenCurves(GpuCase):
         curve, state = self.curve(), self.final_state()
         for environment, overrides in ([{}, ('recompute=block',)], *([e, ()] for e in REORDERED if SIMULATED)):
             with self.subTest(environment=environment, overrides=overrides):
-                self.forget()
+                self.remove_run()
                 self.golden('gpt2-tiny', short, *overrides, steps=4, environment=environment)
                 self.assertEqual(self.curve(), curve)
                 self.assertEqual(self.final_state(), state)
@@ -79,9 +79,10 @@ class Activations(GpuCase):
                     found.append((self.curve(), self.final_state()))
                     self.assertEqual(found[-1], found[0])
                     self.assertEqual(last['memory'], last['memory_planned'])
-                    self.assertLess(abs(last['device_bytes'] - last['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
+                    self.assertLess(abs(last['device_bytes'] - last['device_planned_bytes']),
+                                    (64 << 10) if SIMULATED else (32 << 20))
                     here = last['device_planned_bytes'], last['memory']['activations']
-                    self.forget()
+                    self.remove_run()
             if way:
                 self.assertLess(here[0], device)
             if 'offload_activations=cpu' in way:
@@ -95,7 +96,7 @@ class Activations(GpuCase):
 
 
 class Resuming(GpuCase):
-    def test_a_run_that_was_stopped_goes_on_to_the_bit(self):
+    def test_a_resumed_run_has_the_same_bits(self):
         for compute in 'fp32', 'bf16', 'fp16':
             with self.subTest(compute):
                 config = self.tiny_config(device='cuda', precision={'compute': compute},
@@ -106,10 +107,10 @@ class Resuming(GpuCase):
                     self.run_train(config, f'run.dir={run}')
                     self.assertEqual(self.curve(run.name), self.curve('whole'))
                     self.assertEqual(self.final_state(run.name), self.final_state('whole'))
-                    self.forget(run.name)
-                self.forget('whole')
+                    self.remove_run(run.name)
+                self.remove_run('whole')
 
-    def test_gpu_and_cpu_take_over_from_each_other(self):
+    def test_resuming_on_the_other_device(self):
         config = self.tiny_config(scheduler={'type': 'constant'})
         self.run_train(config, 'run.dir=whole')
         for first, second in ('cuda', 'cpu'), ('cpu', 'cuda'):
@@ -127,7 +128,7 @@ class Ranks(GpuCase):
     def config(self, **sections):
         return self.ranks_config(device='cuda', train={'max_steps': 4, 'train_batch_size': 4}, **sections)
 
-    def test_stages_are_the_same_run_to_the_bit(self):
+    def test_all_stages_have_the_same_bits(self):
         environment = REORDERED[0] if SIMULATED else {}
         variants = ((), ('zero_optimization.reduce_bucket_size=1001', 'zero_optimization.allgather_bucket_size=1001',
                          'zero_optimization.stage3_param_persistence_threshold=0'),
@@ -143,10 +144,10 @@ class Ranks(GpuCase):
                     here = self.curve(), self.checkpoints()[-1].name
                     first = first or here
                     self.assertEqual(here, first)
-                    self.as_planned()
-                    self.forget()
+                    self.check_plan()
+                    self.remove_run()
 
-    def as_planned(self):
+    def check_plan(self):
         for step in self.metrics():
             self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
             self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
@@ -161,7 +162,7 @@ class Ranks(GpuCase):
                                          steps=6)
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
-                self.forget()
+                self.remove_run()
 
 
 class Profile(test_profile.ProfileCase):
@@ -169,7 +170,7 @@ class Profile(test_profile.ProfileCase):
 
     def test_operations_on_streams(self):
         config = self.ranks_config(device='cuda', train={'max_steps': 3, 'train_batch_size': 4})
-        offload = (HOST, AHEAD, f'{STAGE}3')
+        offload = (HOST, SPECULATIVE, f'{STAGE}3')
         for ranks, overrides in (1, ()), (2, offload):
             with self.subTest(ranks=ranks):
                 run = f'run-{ranks}'
@@ -186,14 +187,14 @@ class Profile(test_profile.ProfileCase):
 
 HOST = 'zero_optimization.offload_optimizer.device=cpu'
 RATIO = 'zero_optimization.offload_optimizer.ratio='
-AHEAD = 'zero_optimization.offload_optimizer.speculative=true'
+SPECULATIVE = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
 STAGE = 'zero_optimization.stage='
-GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # no block is ever gathered whole
+GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # gathers groups of tensors, never whole blocks
 
 
-def late(seed):
-    """Seeds of the streams' order. Multiples of 3 delay work that nothing waits for the longest."""
+def reordered(seed):
+    """The environment that reorders streams by this seed. Multiples of 3 delay work that nothing waits for the longest."""
     return {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
 
 
@@ -203,7 +204,7 @@ class Offload(GpuCase):
     def config(self, **sections):
         train = {'max_steps': 4, 'train_batch_size': 4, 'gradient_clipping': 2.15, **sections.pop('train', {})}
         model = {'n_layer': 3, 'n_embd': 64, 'vocab_size': 300, **sections.pop('model', {})}
-        # Matrices come and go, vectors persist.
+        # With this threshold, stage 3 gathers and releases matrices, and keeps vectors on every rank.
         stage = {'stage3_param_persistence_threshold': 1000, **sections.pop('zero_optimization', {})}
         return self.ranks_config(device='cuda', train=train, model=model, zero_optimization=stage, **sections)
 
@@ -214,11 +215,11 @@ class Offload(GpuCase):
         return self.curve(), [entry for entry in lines if 'val_loss' in entry], samples, self.final_state()
 
     def same_bits(self, config, ranks, variants):
-        """Each variant (overrides after a seed of the streams' order) gives the results of the first."""
+        """Each variant (a seed for reordered(), then overrides) gives the results of the first."""
         first, memory, ahead = None, [], set()
         for seed, *overrides in variants:
             with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
-                self.run_ranks(ranks, config, *overrides, environment=late(seed))
+                self.run_ranks(ranks, config, *overrides, environment=reordered(seed))
                 here = self.results()
                 first = first or here
                 self.assertEqual(here, first)
@@ -237,15 +238,15 @@ class Offload(GpuCase):
         for compute in 'fp32', 'bf16':
             config = self.config(precision={'compute': compute})
             memory, ahead = self.same_bits(config, 1, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (3, HOST, AHEAD), (0, HOST, RATIO + '0'),
-                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, AHEAD, RATIO + '0.5', 'zero_optimization.stage=2'),
-                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, AHEAD, 'zero_optimization.stage=3'),
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (3, HOST, SPECULATIVE), (0, HOST, RATIO + '0'),
+                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, SPECULATIVE, RATIO + '0.5', 'zero_optimization.stage=2'),
+                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, SPECULATIVE, 'zero_optimization.stage=3'),
                 (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  'zero_optimization.stage3_prefetch_bucket_size=0'),
                 (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, PARAMS, AHEAD, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (3, HOST, PARAMS, SPECULATIVE, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (1, HOST, RATIO + '0.01', STAGE + '2')))  # none of the last unit is on the host
-            self.assertEqual(ahead, {False, True})  # some steps clip and some do not: both paths ran
+            self.assertEqual(ahead, {False, True})  # some steps used the speculative update, others (that clip) did not
             self.assertLess(memory[1], memory[2])
             self.assertLess(memory[2], memory[4])
 
@@ -255,8 +256,8 @@ class Offload(GpuCase):
         self.same_bits(config, 1, (
             (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
             (3, HOST, STAGE + '3', GROUPS), (1, HOST, RATIO + '0.6', STAGE + '3', GROUPS, 'recompute=attention'),
-            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3'),
-            (2, HOST, AHEAD, RATIO + '0.7', 'zero_optimization.stage=1', every)))
+            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'),
+            (2, HOST, SPECULATIVE, RATIO + '0.7', 'zero_optimization.stage=1', every)))
 
     def test_ranks(self):
         small = ('zero_optimization.reduce_bucket_size=5001', 'zero_optimization.allgather_bucket_size=7001')
@@ -266,67 +267,69 @@ class Offload(GpuCase):
                 (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1', *small),
                 (3, HOST, 'zero_optimization.stage=2'),
                 (1, HOST, PARAMS, 'zero_optimization.stage=3', *small),
-                (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
+                (2, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
                 (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
-                (4, HOST, AHEAD, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (4, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (3, STAGE + '3', GROUPS, 'recompute=block', *small),
                 (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, AHEAD, PARAMS, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0',
+                (3, HOST, SPECULATIVE, PARAMS, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0',
                  *small),
-                (3, HOST, AHEAD, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
+                (3, HOST, SPECULATIVE, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
 
-    def test_optimizers_and_types_of_state(self):
+    def test_optimizers_and_state_dtypes(self):
         for optimizer, state in ('lion', 'fp32'), ('sgd', 'bf16'), ('adam', 'int8'), ('adamw', 'int8'):
             config = self.config(optimizer={'type': optimizer, 'state_dtype': state}, precision={'compute': 'bf16'})
             with self.subTest(optimizer=optimizer, state=state):
                 self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
-                                           (2, HOST, AHEAD, RATIO + '0.3', 'zero_optimization.stage=2')))
+                                           (2, HOST, SPECULATIVE, RATIO + '0.3', 'zero_optimization.stage=2')))
 
     def test_adafactor(self):
-        """Its sums over a tensor combine spans on the GPU, on the host and on several ranks."""
+        """Its second moments are sums over tensors of which spans are on the GPU, on the host and on other ranks."""
         for ranks, compute in (1, 'fp32'), (2, 'bf16'):
             config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
             self.same_bits(config, ranks, (
                 (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (3, 'zero_optimization.stage=3'),
                 (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'), (2, HOST, PARAMS, 'zero_optimization.stage=3')))
 
-    def test_steps_that_overflow_are_undone(self):
+    def test_steps_that_overflow_are_discarded(self):
         config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
                              train={'max_steps': 12, 'overfit_one_batch': True})
-        self.same_bits(config, 1, ((0,), (3, HOST), (1, HOST, AHEAD), (2, HOST, AHEAD, PARAMS, 'zero_optimization.stage=3')))
+        self.same_bits(config, 1, (
+            (0,), (3, HOST), (1, HOST, SPECULATIVE), (2, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
 
-    def test_a_stopped_run_goes_on_with_another_tier(self):
+    def test_resuming_with_another_placement(self):
         for state in 'fp32', 'int8':
             config = self.config(optimizer={'state_dtype': state}, precision={'compute': 'bf16'},
                                  checkpoint={'every': 1, 'keep': 0})
             self.run_train(config, 'run.dir=whole')
-            for overrides in (HOST,), (HOST, AHEAD, PARAMS, 'zero_optimization.stage=3'):
+            for overrides in (HOST,), (HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'):
                 run = self.copy_until(2, 'whole', 'resumed')
                 self.run_train(config, f'run.dir={run}', *overrides)
                 self.assertEqual(self.curve(run.name), self.curve('whole'))
                 self.assertEqual(self.final_state(run.name), self.final_state('whole'))
-                self.forget(run.name)
-            self.forget('whole')
+                self.remove_run(run.name)
+            self.remove_run('whole')
 
     def test_ranks_that_own_nothing(self):
         """Partition "layer": three whole units on four ranks."""
         config = self.config(model={'n_layer': 1}, zero_optimization={'partition': 'layer'}, precision={'compute': 'bf16'})
         self.same_bits(config, 4, (
-            (0,), (1, HOST, STAGE + '1'), (2, HOST, AHEAD, RATIO + '0.5', STAGE + '2'), (3, HOST, AHEAD, PARAMS, STAGE + '3')))
+            (0,), (1, HOST, STAGE + '1'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'),
+            (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
 
-    def test_evaluations_and_samples_in_between(self):
+    def test_evaluations_and_samples_between_steps(self):
         config = self.config(data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
                              train={'eval_every': 1, 'eval_steps': 3, 'sample_every': 2, 'sample_tokens': 6})
         for ranks in 1, 2:
             self.same_bits(config, ranks, (
-                (0,), (1, HOST, AHEAD), (2, HOST, PARAMS, STAGE + '3'), (3, HOST, AHEAD, PARAMS, STAGE + '3')))
+                (0,), (1, HOST, SPECULATIVE), (2, HOST, PARAMS, STAGE + '3'), (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
 
-    def test_a_run_that_is_stopped_in_between(self):
+    def test_stopping_and_resuming_with_another_placement(self):
         config = self.config(train={'max_steps': 1000000, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
                              scheduler={'type': 'constant'})
         steps = 0
-        for seed, *overrides in (1, HOST, AHEAD, PARAMS, STAGE + '3'), (2, HOST, AHEAD, RATIO + '0.5', STAGE + '2'):
-            process = self.start(config, *overrides, environment=late(seed))
+        for seed, *overrides in (1, HOST, SPECULATIVE, PARAMS, STAGE + '3'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'):
+            process = self.start(config, *overrides, environment=reordered(seed))
             self.wait_for_steps(steps + 2)
             process.send_signal(signal.SIGTERM)
             self.finish(process, 0)
@@ -335,9 +338,9 @@ class Offload(GpuCase):
         self.assertEqual(self.curve(), self.curve('whole'))
         self.assertEqual(self.final_state(), self.final_state('whole'))
 
-    def ends_well(self, code, says, ranks, *arguments, seed=1):
-        """A run that fails: one message, no work pending on the GPU when its memory is freed, no rank left waiting."""
-        process = self.run_ranks(ranks, *arguments, code=code, environment=late(seed))
+    def fails_cleanly(self, code, says, ranks, *arguments, seed=1):
+        """A run fails with one message; no work is pending when GPU memory is freed (a finding), and no rank waits forever."""
+        process = self.run_ranks(ranks, *arguments, code=code, environment=reordered(seed))
         self.assertEqual(process.error.count('train: error:'), 1, process.error)
         self.assertIn(says, process.error)
         self.assertNotIn('cudasim:', process.error)
@@ -349,28 +352,28 @@ class Offload(GpuCase):
         write_shard(self.folder / 'tokens.bin', tokens)
         config = self.config(data={'shuffle': False}, train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
         first = None
-        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, AHEAD, PARAMS, STAGE + '3'):
+        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
             with self.subTest(overrides=overrides):
-                self.ends_well(2, 'outside the vocabulary', 1, config, *overrides, seed=seed)
+                self.fails_cleanly(2, 'outside the vocabulary', 1, config, *overrides, seed=seed)
                 self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
                 first = first or self.results()
                 self.assertEqual(self.results(), first)
-            self.forget()
+            self.remove_run()
 
     def test_runs_that_diverge(self):
-        """The norm is not finite while gradient copies and speculative steps are in flight."""
+        """The norm is not finite while gradient copies and speculative updates are in flight."""
         config = self.config(optimizer={'lr': 1e6}, scheduler={'type': 'constant', 'warmup_steps': 0}, train={'max_steps': 40})
-        for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, AHEAD), (2, 3, HOST, AHEAD, PARAMS, STAGE + '3'):
+        for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, SPECULATIVE), (2, 3, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
             with self.subTest(ranks=ranks, overrides=overrides):
-                self.ends_well(1, 'the run has diverged', ranks, config, *overrides, seed=seed)
-            self.forget()
+                self.fails_cleanly(1, 'the run has diverged', ranks, config, *overrides, seed=seed)
+            self.remove_run()
 
     @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
     def test_faults_of_the_gpu(self):
-        """In mid-step, on one of two ranks, with copies, reductions and speculative steps in flight."""
+        """One of two ranks fails within a step, with copies, reductions and speculative updates in flight."""
         config = self.config()
-        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, AHEAD, RATIO + '0.5', STAGE + '1'),
-                                     (2, 600, HOST, AHEAD, PARAMS, STAGE + '3')):
+        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '1'),
+                                     (2, 600, HOST, SPECULATIVE, PARAMS, STAGE + '3')):
             with self.subTest(overrides=overrides):
                 rank = ['-n', 1, '-x', f'CUDASIM_REORDER={seed}']
                 process = self.start_mpirun(*rank, harness.TRAIN, config, *overrides, ':',
@@ -378,7 +381,7 @@ class Offload(GpuCase):
                 self.finish(process, 1)
                 self.assertEqual(process.error.count('train: error:'), 1, process.error)
                 self.assertIn('rank 1: CUDA: ', process.error)
-            self.forget()
+            self.remove_run()
 
     @unittest.skipUnless(SIMULATED, 'the size of the GPU is simulated')
     def test_too_little_memory_on_the_gpu(self):
@@ -386,8 +389,8 @@ class Offload(GpuCase):
         for ranks in 1, 2:
             for kibibytes in 100, 500, 800:
                 with self.subTest(ranks=ranks, kibibytes=kibibytes):
-                    process = self.run_ranks(ranks, config, HOST, AHEAD, PARAMS, STAGE + '3', code=1,
-                                             environment={'CUDASIM_MEMORY': f'{kibibytes}K', **late(1)})
+                    process = self.run_ranks(ranks, config, HOST, SPECULATIVE, PARAMS, STAGE + '3', code=1,
+                                             environment={'CUDASIM_MEMORY': f'{kibibytes}K', **reordered(1)})
                     self.assertIn('GPU memory', process.error)
                     self.assertNotIn('cudasim:', process.error)
 
@@ -413,7 +416,7 @@ class Fitting(GpuCase):
     def plan(self, *arguments, code=0):
         return json.loads(self.run_train('plan', *arguments, '--json', code=code).out)
 
-    def test_a_gpu_that_is_not_here_is_planned_as_one_that_is(self):
+    def test_the_plan_for_an_absent_gpu_equals_that_for_a_present_one(self):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'})
         here, planned = (self.plan(config, *flags, '--ranks', '1,2')
                          for flags in ((), ('--device-memory', '8G')))
@@ -424,7 +427,7 @@ class Fitting(GpuCase):
         self.assertEqual(here, planned)
 
     def test_proposals_train_on_a_gpu_of_that_size(self):
-        """From all memory down to too little for any setting; each proposal runs on a GPU with exactly the memory it names."""
+        """Lowers the memory limit until nothing fits, and trains with the first proposal each time, on a GPU of that size."""
         config = self.ranks_config(device='cuda', train={'train_batch_size': 4, 'gradient_accumulation_steps': 2, 'max_steps': 2},
                                    model={'n_layer': 6, 'n_embd': 64}, precision={'compute': 'bf16'},
                                    zero_optimization={'stage3_param_persistence_threshold': 0})
@@ -437,7 +440,7 @@ class Fitting(GpuCase):
                 if not found:
                     break
                 first = found[0]
-                self.forget_if_there()
+                shutil.rmtree(self.folder / 'run', ignore_errors=True)
                 arguments, environment = (config, *first['overrides'].split()), {'CUDASIM_MEMORY': str(limit)}
                 if ranks == 1:
                     self.run_train(*arguments, environment=environment)
@@ -456,10 +459,7 @@ class Fitting(GpuCase):
         for option in 'zero_optimization.offload_optimizer.device', 'zero_optimization.offload_param.device', 'recompute':
             self.assertIn(option, words)
 
-    def forget_if_there(self):
-        shutil.rmtree(self.folder / 'run', ignore_errors=True)
-
-    def test_a_run_that_does_not_fit_is_told_what_would(self):
+    def test_a_run_that_does_not_fit_names_settings_that_do(self):
         config = self.tiny_config(device='cuda', precision={'compute': 'bf16'})
         run = self.refuses(config, code=1, says=('it would fit', ' with '), environment={'CUDASIM_MEMORY': '1200K'})
         words = run.error.split('per rank) with ')[1].split()
@@ -489,14 +489,14 @@ class Faults(GpuCase):
                                '--output', self.folder, *words], env=dict(os.environ, **environment),
                               capture_output=True, text=True)
 
-    def test_gpu_check_without_a_gpu_says_so_in_one_line(self):
+    def test_gpu_check_without_a_gpu_prints_one_line(self):
         process = self.check(CUDASIM_NO_DEVICE='driver')
         self.assertEqual(process.returncode, 77)
         self.assertRegex(process.stdout, r'\Agpu_check: no GPU here: .*driver.*\n\Z')
         self.assertEqual(process.stderr, '')
 
     def test_gpu_check_writes_its_report(self):
-        """The operations themselves are tested by the build's other programs."""
+        """Runs the operations in --full only, since the build's own programs test them."""
         process = self.check() if harness.FULL else self.check('--build', self.build_with('echo "ok 1 - cuda: add"'))
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         report = (self.folder / 'gpu-simulated-gpu.md').read_text()
@@ -507,7 +507,7 @@ class Faults(GpuCase):
         self.assertLess(abs(found['figures']['device_bytes'] - found['figures']['device_planned_bytes']), 64 << 10)
 
     def build_with(self, script):
-        """A build whose test program of operations is replaced by this script."""
+        """A build in which this script replaces the test program for operations."""
         build = self.folder / 'build'
         (build / 'tests' / 'ops').mkdir(parents=True)
         (build / 'train').symlink_to(harness.TRAIN)

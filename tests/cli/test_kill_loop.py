@@ -39,7 +39,7 @@ class KillLoop(CommandCase):
             time.sleep(0.002)
 
     def send(self, process, draw, log):
-        """One or two signals, half of them around the moment at which the state is loaded."""
+        """Sends one or two signals; half of the time while the run is loading its checkpoint."""
         if draw.random() < 0.5:
             self.wait_for(process, log, 'resuming after')
             time.sleep(draw.uniform(0, 0.02 * SLOWER))
@@ -58,28 +58,28 @@ class KillLoop(CommandCase):
         before = self.newest_step()
         with log.open('w') as output:
             process = subprocess.Popen([str(harness.TRAIN), str(config)], cwd=self.folder, stdout=output, stderr=output,
-                                       env=dict(os.environ, OMP_WAIT_POLICY='passive'), preexec_fn=harness.take_signals)
+                                       env=dict(os.environ, OMP_WAIT_POLICY='passive'), preexec_fn=harness.restore_signals)
             try:
                 sent = self.send(process, draw, log)
                 code = process.wait(timeout=60 * SLOWER)
             finally:
                 process.kill()
-        said = log.read_text(errors='replace')  # samples are any bytes
-        # Stopped and saved; killed; or by the second signal that came (128 + its number), which does not wait for the step.
+        printed = log.read_text(errors='replace')  # samples may contain invalid UTF-8
+        # A signal that kills; 128 + the number of a second signal, which ends the run at once; 0: stopped and saved.
         allowed = {-s for s in sent} | {128 + s for s in sent if len(sent) > 1}
         if set(sent) != {signal.SIGKILL}:
             allowed.add(0)
-        self.assertIn(code, allowed, f'{sent}\n{said}')
-        self.assertNotRegex(said, 'Sanitizer|damaged|corrupted|error:')
+        self.assertIn(code, allowed, f'{sent}\n{printed}')
+        self.assertNotRegex(printed, 'Sanitizer|damaged|corrupted|error:')
         if code == 0:
-            stopped = re.search(r'stopped after step (\d+)', said)
-            self.assertTrue(stopped, said)
+            stopped = re.search(r'stopped after step (\d+)', printed)
+            self.assertTrue(stopped, printed)
             self.assertEqual(self.newest_step(), int(stopped[1]))
-        resumed = re.search(r'resuming after step (\d+)', said)
+        resumed = re.search(r'resuming after step (\d+)', printed)
         if resumed:
-            self.assertEqual(int(resumed[1]), before, said)
-        elif re.search(r'^step 1/', said, re.M):
-            self.assertEqual(before, 0, said)
+            self.assertEqual(int(resumed[1]), before, printed)
+        elif re.search(r'^step 1/', printed, re.M):
+            self.assertEqual(before, 0, printed)
         self.assertGreaterEqual(self.newest_step(), before)
         return bool(resumed)
 
@@ -91,7 +91,7 @@ class KillLoop(CommandCase):
         for start in range(STARTS):
             with self.subTest(f'start {start}; repeat with ZERO_KILL_SEED={seed}'):
                 n_resumed += self.start_and_kill(config, draw, log)
-        self.assertGreater(n_resumed, 0, 'no start came as far as resuming')
+        self.assertGreater(n_resumed, 0, 'no start got as far as resuming')
         final = self.start(config)
         self.wait_for_steps(len(self.curve()) + 100)
         final.send_signal(signal.SIGTERM)

@@ -38,7 +38,7 @@ class Output(CommandCase):
                 self.assertIn('standard output', process.stderr)
 
     def test_a_disk_that_fills_while_printing(self):
-        """The first 8,192 of some 40,000 bytes fit: later flushes of an empty buffer succeed."""
+        """The first 8,192 of about 40,000 bytes fit. The error must be kept: the last flush, of an empty buffer, succeeds."""
         def limit():
             import resource
             import signal
@@ -54,7 +54,7 @@ class Output(CommandCase):
                 self.assertTrue(fits or 'standard output' in process.stderr)
         self.assertGreater(len(self.run_train('options').out.encode()), 8192)
 
-    def test_a_reader_that_has_gone(self):
+    def test_a_closed_pipe(self):
         for name, words in self.commands().items():
             with self.subTest(name):
                 reader, writer = os.pipe()
@@ -63,7 +63,7 @@ class Output(CommandCase):
                 os.close(writer)
                 self.assertEqual(process.returncode, 0, process.stderr)
 
-    def test_closed_from_the_start(self):
+    def test_no_standard_output(self):
         """Training prints nothing to standard output, so it runs without one."""
         config = self.tiny_config()
         for words, code in ((config,), 0), (('options',), 1):

@@ -1,5 +1,4 @@
-"""./train plan: table and JSON, agreement with measured runs, a model of a trillion parameters, --fit, and the table of the
-ZeRO paper."""
+"""./train plan: table and JSON, agreement with runs, a model of a trillion parameters, --fit, and the ZeRO paper's table."""
 import json
 import os
 import re
@@ -50,7 +49,7 @@ class Plan(CommandCase):
         size = UNITS[unit]
         self.assertAlmostEqual(float(number) * size, exact, delta=0.051 * size)
 
-    def test_table_and_json_say_the_same(self):
+    def test_table_and_json_agree(self):
         config = self.tiny_config(zero_optimization={'stage': 2, 'partition': 'layer'})
         tables = self.tables(self.run_train('plan', config).out)
         report = self.plan(config)
@@ -77,7 +76,7 @@ class Plan(CommandCase):
                     self.check_text(row[at][1], sent['bytes'])
                     self.assertEqual(int(row[at + 1][1]), sent['calls'])
 
-    def test_states_are_the_formulas(self):
+    def test_model_states_match_the_formulas(self):
         report = self.plan(self.tiny_config(precision={'compute': 'bf16'}), '--ranks', '1,2')
         P = report['elements']
         alone, two = (plan['stages'] for plan in report['plans'])
@@ -96,13 +95,13 @@ class Plan(CommandCase):
                                      timeout=300)
             self.assertEqual(process.returncode, 0, process.stderr)
             metrics = self.metrics()[-1]
-            self.assertEqual(stage['rank'], 0)  # the rank whose figures metrics.jsonl has
+            self.assertEqual(stage['rank'], 0)  # metrics.jsonl has the figures of rank 0
             for figures in metrics['memory_planned'], metrics['memory']:
                 self.assertEqual({kind: stage['bytes'][kind] for kind in figures}, figures)
             self.assertEqual(metrics['comm_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
             self.assertEqual(metrics['comm_calls'], sum(sent['calls'] for sent in stage['sends'].values()))
 
-    def test_runs_keep_to_it(self):
+    def test_runs_match_their_plan(self):
         config = self.tiny_config(train={'max_steps': 2, 'gradient_accumulation_steps': 2})
         alone, two = self.plan(config, '--ranks', '1,2')['plans']
         self.check_run([], config, alone)
@@ -139,7 +138,7 @@ class Plan(CommandCase):
                          sizes['n_layer'] * (12 * sizes['n_embd'] ** 2 + 13 * sizes['n_embd']))
         self.refuses('plan', config, 'model.n_layer=77', says=['model.n_layer', '77'])
 
-    def test_measured_type_is_named(self):
+    def test_measured_compute_dtype_is_reported(self):
         config = self.tiny_config(precision={'compute': 'auto'})
         report = self.plan(config, '--ranks', 2)
         self.assertTrue(report['compute_measured'])
@@ -147,7 +146,7 @@ class Plan(CommandCase):
         self.assertIn('measured', self.run_train('plan', config, '--ranks', 2).out.splitlines()[0])
 
     def test_machines(self):
-        """Ranks on other machines exchange messages, whose buffers differ in size from a shared window."""
+        """Ranks on several machines exchange messages, whose buffers differ in size from those in shared memory."""
         config = self.tiny_config()
         one, = self.plan(config, '--ranks', 8)['plans']
         four, = self.plan(config, '--ranks', 8, '--per-machine', 2)['plans']
@@ -167,7 +166,7 @@ class Plan(CommandCase):
                 self.assertEqual(len(report['plans'][0]['stages']), 4)
 
     def test_a_trillion_parameters(self):
-        """Takes less than a second of CPU time; three are allowed, as other programs may share the caches."""
+        """Takes less than a second of CPU time. Three are allowed, because other programs may share the caches."""
         config = self.folder / 'trillion.json'
         config.write_text(json.dumps({
             'model': {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 50257, 'n_positions': 2048},
@@ -185,7 +184,7 @@ class Plan(CommandCase):
                 self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 3)
 
     def test_thousands_of_ranks(self):
-        """Stage 3 does not hold whole blocks, and the largest sizes that the options allow are planned at once."""
+        """Stage 3 never gathers whole blocks here. The largest model that the options allow is planned within seconds."""
         trillion = {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 51200, 'n_positions': 2048}
         largest = {'n_layer': 1024, 'n_embd': 65536, 'n_head': 1024, 'vocab_size': 65536, 'n_positions': 2048}
         for model, ranks, fits in (trillion, 1024, True), (trillion, 4096, True), (largest, 4096, False):
@@ -205,7 +204,7 @@ class Plan(CommandCase):
             if fits:
                 self.assertLess(by_group['total'], 80e9)
                 self.assertGreater(whole['total'], 93 * 2 ** 30)
-            # Two slots and two buffers of a third of a block's matrices instead of all of them.
+            # Two slots and two buffers each hold a third of a block's matrices, instead of all.
             C = model['n_embd']
             self.assertAlmostEqual(whole['total'] - by_group['total'], 2 * (2 + 4) * 8 * C * C, delta=1e-3 * whole['total'])
             if not harness.SANITIZERS:
@@ -235,7 +234,7 @@ class Plan(CommandCase):
 
 
 class Fit(CommandCase):
-    """--fit: proposals take the memory that they print, and train."""
+    """--fit: runs with the proposed options use the printed memory."""
 
     def fit(self, *arguments, code=0, **options):
         run = self.run_train('plan', *arguments, '--fit', '--json', code=code, **options)
@@ -245,7 +244,7 @@ class Fit(CommandCase):
         case, = self.fit(*arguments, **options)
         return case['proposals']
 
-    def test_exactly_enough_is_enough(self):
+    def test_the_least_memory_that_fits(self):
         config = self.tiny_config(train={'micro_batch_size': 4})
         for ranks in 1, 2:
             first = self.proposals(config, '--ranks', ranks)[0]
@@ -257,8 +256,8 @@ class Fit(CommandCase):
             self.assertLess(less['host_bytes'], first['host_bytes'])
 
     def test_proposals_train(self):
-        """Every first proposal from all memory down to none: it takes the memory that was printed, and losses are the
-        same to the bit where the proposal claims it."""
+        """Lowers the memory limit until nothing fits, and trains with the first proposal each time: it uses the printed
+        memory, and losses are bitwise equal where the proposal claims it."""
         config = self.ranks_config(train={'train_batch_size': 8, 'gradient_accumulation_steps': 2, 'max_steps': 3})
         for ranks in (1, 2) if shutil.which('mpirun') and not harness.SANITIZERS else (1,):
             self.run_words(ranks, config, [])
@@ -290,7 +289,7 @@ class Fit(CommandCase):
         else:
             self.run_ranks(ranks, config, *words)
 
-    def test_the_command_replaces_what_was_given(self):
+    def test_the_command_merges_overrides(self):
         config = self.tiny_config()
         first = self.proposals(config, 'recompute=block', 'data.train=a b', '--ranks', 2)[0]
         words = shlex.split(first['command'])
@@ -301,7 +300,7 @@ class Fit(CommandCase):
         self.assertIn(f'./train {config} recompute=elementwise\n', out)
         self.assertRegex(out, r'fastest: \d+ x \d+ sequences per rank\n')
 
-    def test_a_gpu_that_is_not_here(self):
+    def test_an_absent_gpu(self):
         """Plans for a GPU do not need CUDA in the build."""
         xl = ROOT / 'configs' / 'gpt2-xl.json'
         case, = self.fit(xl, '--device-memory', '24G', '--host-memory', '64G', '--ranks', 1)
@@ -337,7 +336,7 @@ class Fit(CommandCase):
         cases = self.fit(big, '--device-memory', '80G', '--host-memory', '64G', '--ranks', '1,64')
         self.assertEqual([bool(case['proposals']) for case in cases], [False, True])
 
-    def test_a_narrower_state_is_only_named(self):
+    def test_a_smaller_state_dtype_is_only_suggested(self):
         """bf16 and int8 moments change rounding, so they are mentioned only if nothing else fits."""
         config = self.tiny_config(model={'n_layer': 4, 'n_embd': 256}, train={'max_steps': 2, 'micro_batch_size': 1})
         limit = 1 << 40
@@ -373,7 +372,7 @@ class Fit(CommandCase):
         self.refuses('plan', cuda, '--fit', says=['has no GPU', '--device-memory'],
                      environment={'CUDA_VISIBLE_DEVICES': ''})
 
-    def test_it_is_quick(self):
+    def test_speed(self):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.fit(ROOT / 'configs' / 'gpt3-13b.json', '--device-memory', '24G', '--host-memory', '512G', '--ranks', 64,
                  '--per-machine', 8)
@@ -391,7 +390,7 @@ class Paper(CommandCase):
         for word in 'fp32', '18 bytes', '16 in fp32':
             self.assertIn(word, out)
 
-    def test_json_has_the_formulas(self):
+    def test_json_follows_the_formulas(self):
         cells = json.loads(self.run_train('plan', '--paper', '--json').out)['paper']
         self.assertEqual(len(cells), 3 * 6 * 3)
         for cell in cells:
@@ -399,7 +398,7 @@ class Paper(CommandCase):
             bytes_of = {1: 4 * P + 12 * P / N, 2: 2 * P + 14 * P / N, 3: 16 * P / N}
             self.assertAlmostEqual(cell['bytes'], bytes_of[stage], delta=0.5)
 
-    def test_beside_plans(self):
+    def test_with_a_plan(self):
         out = self.run_train('plan', self.tiny_config(), '--ranks', '2', '--paper').out
         self.assertIn('2 ranks', out)
         self.assertIn('4187', out)

@@ -16,7 +16,7 @@ def matrix_flops(model, B, T, recompute=False):
     pairs = T * (T + 1) // 2
     linear = 2 * B * T * 12 * C * C
     attention = 2 * 2 * B * pairs * C
-    again = (L - 1) * (linear - 2 * B * T * 4 * C * C + attention) if recompute else 0  # all but the last product
+    again = (L - 1) * (linear - 2 * B * T * 4 * C * C + attention) if recompute else 0  # a block without its last product
     return L * (3 * linear + attention * 7 // 2) + 6 * B * T * C * V + again
 
 
@@ -93,7 +93,7 @@ class ProfileCase(CommandCase):
             self.check_nesting(track)
 
     def check_nesting(self, events):
-        """A span is inside the open one or after it; operations of a pass are inside a step."""
+        """Spans of a track nest: each is inside the open one or after it. Operations of a pass are inside a step."""
         open_spans = []
         for event in sorted(events, key=lambda e: (e['ts'], -e['dur'])):
             while open_spans and event['ts'] >= open_spans[-1]['ts'] + open_spans[-1]['dur'] - ROUNDING_US:
@@ -174,7 +174,7 @@ class Profile(ProfileCase):
                     self.assertLess(max(mine['ts'], others['ts']),
                                     min(mine['ts'] + mine['dur'], others['ts'] + others['dur']))
 
-    def test_a_run_that_is_stopped_tells_what_it_saw(self):
+    def test_a_stopped_run_writes_its_profile(self):
         config = self.tiny_config(train={'max_steps': 1000000}, scheduler={'type': 'constant'})
         process = self.start(config, 'run.profile=true')
         self.wait_for_steps(3)

@@ -1,4 +1,4 @@
-"""scripts/quickstart.sh in a clean clone, in a folder whose name has spaces, with a read-only home."""
+"""scripts/quickstart.sh in a clean clone, in a folder whose name has spaces, with a read-only home directory."""
 import json
 import os
 import subprocess
@@ -35,9 +35,9 @@ class Quickstart(CommandCase):
         kept = {p: p.stat().st_mtime_ns for p in self.files()}
         self.assertEqual(written, kept)
         if harness.FULL:
-            self.moments_in_fewer_bits_learn_as_much()
+            self.check_that_state_dtypes_learn_as_well()
 
-    def moments_in_fewer_bits_learn_as_much(self):
+    def check_that_state_dtypes_learn_as_well(self):
         losses = {}
         for state in 'fp32', 'bf16', 'int8':
             run = self.clone / f'runs/{state}'
@@ -46,12 +46,12 @@ class Quickstart(CommandCase):
                            stdout=subprocess.DEVNULL, timeout=600)
             lines = map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
             losses[state] = [line['val_loss'] for line in lines if 'val_loss' in line][-1]
-        print(f'quickstart, 300 steps, loss by type of state: {losses}')
+        print(f'quickstart, 300 steps, loss by state_dtype: {losses}')
         for state in 'bf16', 'int8':
             self.assertLess(abs(losses[state] - losses['fp32']) / losses['fp32'], 0.01)
 
     def files(self):
-        """Everything that a second run must not make again: programs, corpus, checkpoints."""
+        """The files that a second run must not rewrite: program, corpus, checkpoints."""
         for pattern in 'build/release/train', 'corpus/kjv/*', 'runs/quickstart/checkpoints/*/*':
             yield from self.clone.glob(pattern)
 

@@ -1,6 +1,6 @@
-"""Random faults: one fault at a random moment of a run on 2, 3 or 4 ranks. Every rank must end in time, with one message
-that names the rank and the cause. The newest good checkpoint must load, and the run resumed from it must end with the
-bits of an undisturbed run.
+"""One fault at a random moment of a run on 2, 3 or 4 ranks. Every rank must end in time, with one message that names the
+rank and the cause. The newest good checkpoint must load, and the run resumed from it must end with the same bits as an
+undisturbed run.
 
 20 draws, 200 with --full, each from its own seed. ZERO_FAULT_SEED=N repeats the draw of one seed, ZERO_FAULT_KIND=NAME
 draws only faults of that class."""
@@ -18,10 +18,10 @@ import harness
 from harness import pseudo_random_tokens, write_shard
 from test_ranks import RankCase, SECONDS
 
-STEPS, EVERY = 60, 5   # of a run; between checkpoints
+STEPS, EVERY = 60, 5    # steps of a run; steps between checkpoints
 BATCH, LENGTH = 12, 32  # sequences per step, tokens per sequence
 HANG_SECONDS = 2
-SMALL_DISK = 60000     # bytes; smaller than a rank's file of a checkpoint, larger than the other files of a run
+SMALL_DISK = 60000      # bytes; smaller than a rank's checkpoint file, larger than the other files of a run
 SEEDS = range(1, 201 if harness.FULL else 21)
 
 
@@ -30,8 +30,8 @@ class Fault:
 
     code = None        # the exit code; None: any but 0
     says = ()          # regular expressions for the text after "train: error:"; {rank} is the faulty rank
-    arguments = ()     # more settings
-    mid_run = True     # strikes in mid-run, not from the start
+    arguments = ()     # options of the run
+    mid_run = True     # strikes while the run trains, not before it starts
 
     def __init__(self, draw, case, ranks):
         self.draw, self.case, self.ranks = draw, case, ranks
@@ -52,7 +52,7 @@ class Fault:
         return ()
 
     def elsewhere(self, share_run):
-        """The working folders when this rank has its own, with the run's folder in it if asked."""
+        """Working folders of which the faulty rank has its own. share_run: with a link to the shared run folder."""
         there = self.case.work / 'there'
         there.mkdir()
         shutil.copy(self.case.work / 'tokens.bin', there)
@@ -68,11 +68,11 @@ class Fault:
         return True
 
     def afterwards(self):
-        """Called when the run has ended; returns how many of the newest checkpoints are now damaged."""
+        """Called when the run has ended. Returns how many of the newest checkpoints it has damaged."""
         return 0
 
     def to_rank(self, act):
-        """Does something to this rank's process; false when it has ended."""
+        """Calls act(pid) for this rank's process. False: the process has ended."""
         try:
             act(self.case.living()[self.rank])
         except (KeyError, ProcessLookupError):
@@ -166,7 +166,7 @@ class OtherTokens(Fault):
 
 
 class WrongMessage(Fault):
-    """From some message on, one rank sends data of a different collective than the others are in."""
+    """From some message on, one rank sends the call number of another collective."""
 
     code = 1
     says = ('rank {rank} sends collective', 'are in different collectives')
@@ -185,7 +185,7 @@ class DamagedCheckpoint(Fault):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.step = abs(self.step) + EVERY  # there is one before it
+        self.step = abs(self.step) + EVERY  # so that there is an older checkpoint
 
     def strike(self, process):
         process.send_signal(signal.SIGUSR1)  # which mpirun passes on
@@ -264,8 +264,8 @@ class Faults(RankCase):
                 return
             time.sleep(0.002)
 
-    def disturb(self, fault, arguments):
-        """Runs until the fault ends it. False: the run had ended before the fault."""
+    def run_with_fault(self, fault, arguments):
+        """Runs until the fault ends the run, and checks how it ends. False: the run ended before the fault."""
         process = self.launch(fault.prepare(), *fault.arguments, *arguments, fault=fault)
         fails, limit = True, SECONDS * (1 if fault.mid_run else 3) + (HANG_SECONDS if fault.arguments else 0)
         if fault.mid_run:
@@ -310,7 +310,7 @@ class Faults(RankCase):
                           f'zero_optimization.overlap_comm={draw.choice(("true", "false"))}') for _ in range(2)]
         with self.subTest(f'{fault}, {" ".join(before)}: repeat with ZERO_FAULT_SEED={seed}'):
             try:
-                struck = self.disturb(fault, before)
+                struck = self.run_with_fault(fault, before)
                 self.outcomes[type(fault).__name__ if struck else 'too late'] += 1
                 self.resume(ranks, after, fault.afterwards())
             finally:
@@ -324,7 +324,7 @@ class Faults(RankCase):
         for seed in seeds:
             self.draw(seed)
         print(f'{len(seeds)} draws: ' + ', '.join(f'{n} {kind}' for kind, n in sorted(self.outcomes.items())))
-        self.assertLess(self.outcomes['too late'], max(1, len(seeds) / 4), 'these runs end before their faults')
+        self.assertLess(self.outcomes['too late'], max(1, len(seeds) / 4), 'too many runs ended before their faults')
 
 
 if __name__ == '__main__':

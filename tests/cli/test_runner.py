@@ -1,6 +1,5 @@
-"""The scripts that run the tests, on builds and suites with one fault each: none may count as passed."""
+"""The scripts that run the tests, on builds and suites with one fault each. None may count as passed."""
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -22,8 +21,8 @@ PROGRAMS = {
     'dies after half its tests': ('echo 1..2; echo "ok 1 - a"; exit 3', 'reported 1 of 2 tests (exit code 3)'),
     'killed after half its tests': ('echo 1..2; echo "ok 1 - a"; kill -SEGV $$', 'reported 1 of 2 tests (exit code 139)'),
     'fewer than planned': ('echo 1..3; echo "ok 1 - a"; echo "ok 2 - b"', 'reported 2 of 3 tests (exit code 0)'),
-    'fails, and reports half': ('echo 1..3; echo "not ok 1 - a"; exit 1', 'reported 1 of 3 tests (exit code 1)'),
-    'dies in the end': ('echo 1..1; echo "ok 1 - a"; kill -ABRT $$', 'ended with exit code 134'),
+    'fails, and reports one of three': ('echo 1..3; echo "not ok 1 - a"; exit 1', 'reported 1 of 3 tests (exit code 1)'),
+    'dies after its last test': ('echo 1..1; echo "ok 1 - a"; kill -ABRT $$', 'ended with exit code 134'),
     'fails with exit code 0': ('echo 1..2; echo "ok 1 - a"; echo "not ok 2 - b"', ': b'),
 }
 
@@ -48,7 +47,7 @@ def write_script(path, text):
     path.chmod(0o755)
 
 
-@unittest.skipIf(harness.SANITIZERS, 'runs no program of ours')
+@unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
 class RunnerCase(CommandCase):
     def suite(self, *command, **options):
         """Runs a suite; returns its exit code and its results by kind."""
@@ -83,7 +82,7 @@ class Builds(RunnerCase):
         code, kinds = self.suite(SCRIPTS / 'run_tests.sh', self.build(PROGRAMS['good'][0], ('unit/test_a', 'ops/test_b')))
         self.assertEqual((code, len(kinds['ok'])), (0, 4))
 
-    def test_builds_that_are_not_there(self):
+    def test_missing_builds_and_programs(self):
         build = self.build(PROGRAMS['good'][0], ('unit/test_a', 'unit/test_b'))
         self.assertEqual(self.suite(SCRIPTS / 'run_tests.sh', build)[0], 0)
         self.assertEqual(self.suite(SCRIPTS / 'run_tests.sh', build, 'ops')[0], 1)
@@ -131,7 +130,7 @@ class Builds(RunnerCase):
 
 
 class Suites(RunnerCase):
-    def test_modules_of_the_command_line(self):
+    def test_modules_of_command_line_tests(self):
         for name, (module, passes) in MODULES.items():
             with self.subTest(name):
                 (self.folder / 'module.py').write_text(module)
@@ -139,7 +138,6 @@ class Suites(RunnerCase):
                 code, kinds = self.suite(sys.executable, CLI / 'run.py', 'module',
                                          env=dict(os.environ, PYTHONPATH=str(self.folder)))
                 self.assertEqual(code == 0, passes, kinds)
-        # The tests before the one that ends the process have been reported.
         code, kinds = self.suite(sys.executable, CLI / 'run.py', 'no_such_module')
         self.assertEqual((code, len(kinds['not ok'])), (1, 1))
 
@@ -163,7 +161,7 @@ class WholeRun(RunnerCase):
         scripts.mkdir()
         for name in 'test.sh', 'run_suite.sh':
             shutil.copy(SCRIPTS / name, scripts)
-        # Each call is recorded; the one that BROKEN names does what BREAK says.
+        # Records each call. The call that equals BROKEN runs the command BREAK.
         call = 'echo "$0 $*" >>calls; if [ "$0 $*" = "$BROKEN" ]; then eval "$BREAK"; fi; '
         for name in 'install.sh', 'check_style.sh':
             write_script(scripts / name, call)

@@ -1,10 +1,10 @@
-// Preloaded into one rank of tests/cli/test_random_faults.py: from its WRONG_MESSAGE_AFTER-th message between
-// ranks on, headers carry a wrong call number (zero/comm/ring.h).
+// Preloaded into one rank by tests/cli/test_random_faults.py. After WRONG_MESSAGE_AFTER messages to other
+// ranks, headers (struct link_header, zero/comm/ring.h) carry a wrong call number.
 #include <mpi.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-#define LAST_TAG_OF_CALLS 2 // zero/comm/mpi.h: chunks and control messages
+#define LAST_TAG_OF_CALLS 2 // TAG_CHUNK and TAG_CONTROL of zero/comm/mpi_data.h
 
 int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
               MPI_Request *request) {
