@@ -34,7 +34,7 @@ CASES = '124M:4x64,124M:4x1024,350M:1x1024,quickstart:2x256'
 GROWING_T = '124M:1x256,124M:1x512,124M:1x1024,124M:1x2048,124M:1x4096,124M:1x8192'
 GROWING_P = '10M:1x512,35M:1x512,124M:1x512,350M:1x512,774M:1x512,1.5B:1x512'
 SPARE_BYTES = 1 << 30  # left to the system
-# For models that do not fit otherwise. Recomputation adds a quarter of the work, which is counted.
+# Options for models that do not fit otherwise. Recomputation adds a quarter to the FLOPs, which flops_per_token counts.
 FRUGAL = ('recompute=block', 'optimizer.state_dtype=int8')
 WAIT_S = 3600  # for the first steps of the largest model
 
@@ -161,7 +161,7 @@ class Ours:
         stages = json.loads(process.stdout)['plans'][0]['stages']
         return stages[0]['total']
 
-    def be_frugal(self):
+    def save_memory(self):
         self.command += FRUGAL
 
     def steps_so_far(self):
@@ -210,7 +210,7 @@ class PyTorch:
 
 # ---- measuring
 
-def fitting(ours, n_programs):
+def fits(ours, n_programs):
     """Whether this many programs fit into memory at the same time; PyTorch keeps more activations than zero.c."""
     return ours.needed_bytes() * (1 + 1.5 * (n_programs - 1)) + SPARE_BYTES < available_bytes()
 
@@ -253,9 +253,9 @@ def take_turns(programs, rounds):
 def compare(arguments, case, kind, folder, about):
     ours = Ours(arguments, case, kind, arguments.threads, folder)
     ways = arguments.peers if arguments.python else []
-    if not fitting(ours, 1):
+    if not fits(ours, 1):
         return {'case': case.name, 'type': kind, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
-    together, gemm = fitting(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
+    together, gemm = fits(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
     if together:
         turns = take_turns({'gemm': gemm, 'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
     else:  # one at a time
@@ -290,12 +290,12 @@ def summary(case, turns):
 
 def grow(arguments, case, kind, threads, folder):
     ours = Ours(arguments, case, kind, threads, folder)
-    frugal = not fitting(ours, 1)
+    frugal = not fits(ours, 1)
     if frugal:
-        ours.be_frugal()
+        ours.save_memory()
     point = {'case': case.name, 'type': kind, 'threads': threads, 'frugal': frugal, 'parameters': case.parameters,
              'length': case.length, 'flops_per_token': case.flops_per_token(frugal)}
-    if not fitting(ours, 1):
+    if not fits(ours, 1):
         return {**point, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
     turns = take_turns({'gemm': Gemm(arguments, case, kind, threads), 'ours': ours}, arguments.rounds)
     gemm = of_gemm(turns)
@@ -339,7 +339,7 @@ def comparison_table(results):
 
 
 def growth_table(results):
-    """Each row relative to the first of its group: a cost proportional to FLOPs has the same ratio as they have."""
+    """Rows are relative to the first of their group: where the cost is proportional to FLOPs, both ratios are equal."""
     lines = ['# How the cost of a token grows\n\n', head(results)]
     for title, points in results['growth'].items():
         lines.append(f'\n## {title}\n\n')

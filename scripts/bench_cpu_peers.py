@@ -11,7 +11,7 @@ import time
 
 
 def network(torch, sizes):
-    """GPT-2 with a tied classifier, as a module from tokens and targets to the mean loss."""
+    """GPT-2 with a tied lm_head, as a module from tokens and targets to the mean loss."""
     nn, functional = torch.nn, torch.nn.functional
     width, heads = sizes['width'], sizes['heads']
 
@@ -20,14 +20,14 @@ def network(torch, sizes):
             super().__init__()
             self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
             self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x):
             batch, length, _ = x.shape
-            parts = self.qkv(self.norms[0](x)).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
-            mixed = functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+            qkv = self.qkv(self.norms[0](x)).view(batch, length, 3, heads, width // heads).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True)
             x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-            return x + self.narrow(functional.gelu(self.wide(self.norms[1](x)), approximate='tanh'))
+            return x + self.down(functional.gelu(self.up(self.norms[1](x)), approximate='tanh'))
 
     class Network(nn.Module):
         def __init__(self):
@@ -55,11 +55,11 @@ def trainer(torch, sizes):
     model = network(torch, sizes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     forward = torch.compile(model) if sizes['compiled'] else model
-    narrow = sizes['type'] == 'bf16'
+    use_bf16 = sizes['type'] == 'bf16'
 
     def step():
         tokens = torch.randint(sizes['vocabulary'], (sizes['batch'], sizes['length'] + 1))
-        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=narrow):
+        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=use_bf16):
             loss = forward(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

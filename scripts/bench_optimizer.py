@@ -20,8 +20,8 @@ from bench_zero_report import plural, rows_to_markdown
 HERE = pathlib.Path(__file__).resolve().parent
 UNITS = {'K': 10**3, 'M': 10**6, 'G': 10**9}
 
-# Cases of ./train bench --optimizer, in the order of the table, with the bytes that each reads and writes per element: 4 for
-# a gradient (2 in bf16), 8 for a weight, 8 per moment (4 in bf16, 2 and a scale per 128 in int8), 2 for a bf16 parameter.
+# Cases of ./train bench --optimizer in the order of the table, and the bytes per element that each reads and writes: 4 of
+# gradient (2 in bf16), 8 of weight, 8 per moment (4 in bf16; in int8, 2 and a scale per 128), 2 of bf16 parameter.
 SCALES = 8 / 128
 LIMITS = {'add': 12, 'triad': 12, 'scale': 8}
 OURS = {
@@ -51,7 +51,7 @@ RATIOS = [
     ('bf16 / fp32 moments', 'adamw, bf16 state', 'adamw'),
     ('int8 / fp32 moments', 'adamw, int8 state', 'adamw'),
 ]
-OURS_BYTES, PEERS_BYTES = 4 * 4 + 2 + SCALES, 4 * 4 + 2  # held per element
+OURS_BYTES, PEERS_BYTES = 4 * 4 + 2 + SCALES, 4 * 4 + 2  # memory per element
 SPARE_BYTES = 1 << 30  # left to the system and to Python
 
 

@@ -1,5 +1,5 @@
 """Steps of torch.optim.AdamW and DeepSpeed's CPUAdam, timed on request. scripts/bench_optimizer.py starts it with a Python that
-has them. Arguments: elements, threads. The first line of output is JSON: the cases, the versions, and why others are
+has them. Arguments: elements, threads. The first line of output is JSON: the cases, the versions, and why a library is
 missing. Each line of input names a case; it is answered by a line with its seconds.
 """
 import json
@@ -21,14 +21,14 @@ def peers(n, threads):
     about['versions']['PyTorch'] = torch.__version__
     weights = torch.nn.Parameter(torch.full((n,), 2**-6))
     weights.grad = torch.full((n,), 2**-8)
-    narrow = torch.zeros(n, dtype=torch.bfloat16)
+    bf16_weights = torch.zeros(n, dtype=torch.bfloat16)
     fused = torch.optim.AdamW([weights], fused=True, **STEP)
 
     @torch.no_grad()
     def in_three_passes(step):
         weights.grad.mul_(0.999)
         step()
-        narrow.copy_(weights)
+        bf16_weights.copy_(weights)
 
     cases['torch fused'] = fused.step
     cases['torch fused, three passes'] = lambda: in_three_passes(fused.step)

@@ -1,5 +1,5 @@
 """Memory and throughput of the ZeRO stages: trains one model for a few steps at each stage and number of ranks, and
-writes FOLDER/bench_zero.md, .json and .svg. What scripts/bench_zero.sh runs once the program is built.
+writes FOLDER/bench_zero.md, .json and .svg. scripts/bench_zero.sh runs it once the program is built.
 
 The global batch is the same at each number of ranks, so rows differ only in how the work is divided. The stages of one
 number of ranks are measured in turn, for several rounds, and a figure is the median over all rounds: other load on the
@@ -20,7 +20,7 @@ from bench_zero_report import STATES, figure, plural, table
 from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-MOST_TOKENS = 4_000_000  # of the random shard; longer runs repeat it
+MAX_TOKENS = 4_000_000  # in the random shard; longer runs repeat it
 OURS = 'zero_optimization.stage', 'run.dir', 'train.max_steps'  # options that the benchmark itself sets
 
 
@@ -143,7 +143,7 @@ def prepare(arguments, notes):
     given = {override.partition('=')[0] for override in arguments.overrides}
     if 'data.train' not in given:
         step_tokens = train['train_batch_size'] * train['seq_len']
-        n = max(step_tokens, min(steps * step_tokens, MOST_TOKENS)) + 1
+        n = max(step_tokens, min(steps * step_tokens, MAX_TOKENS)) + 1
         shard = arguments.output / 'tokens.bin'
         write_random_tokens(shard, n, config['model']['vocab_size'])
         config['data']['train'] = [str(shard)]
@@ -153,7 +153,7 @@ def prepare(arguments, notes):
     config['checkpoint'].update(every=0, resume='auto')
     config['run']['log_every'] = 1
     if config['precision']['compute'] == 'auto':
-        # Each run measures the faster type itself, so two runs of one table might choose differently.
+        # With auto, each run measures which dtype is faster, so two runs of one table might choose differently.
         config['precision']['compute'] = 'bf16'
         notes.append('`precision.compute` is `auto` in the config; here all runs use bf16, so that they are comparable.')
     (arguments.output / 'config.json').write_text(json.dumps(config, indent=2) + '\n')
@@ -211,14 +211,14 @@ def measure(arguments, config):
 # ---- the results
 
 def bits(run):
-    """What must be equal between stages: losses, gradient norms, and the checksums of the final state."""
+    """The results that must be equal between stages: losses, gradient norms, and the checksums of the final state."""
     lines, manifest = run
     return [(m['step'], m['loss'], m['grad_norm']) for m in lines], [xxh3 for _, xxh3 in manifest['ranks']]
 
 
 def same_arithmetic(config, ranks, stage, stages):
-    """The stage to compare with. With accumulation, stages 0 and 1 reduce gradients once per step, 2 and 3 once per
-    micro-batch. These add in different orders, unless reduce_every_micro_batch is set."""
+    """The lowest stage that must give the same bits. With accumulation, stages 0 and 1 reduce gradients once per step,
+    2 and 3 once per micro-batch, so they add in different orders, unless reduce_every_micro_batch is set."""
     _, accumulation = batch_of(config, ranks)
     two_orders = accumulation > 1 and not config['zero_optimization']['reduce_every_micro_batch']
     return next(s for s in stages if not two_orders or (s >= 2) == (stage >= 2))
@@ -227,9 +227,9 @@ def same_arithmetic(config, ranks, stage, stages):
 def states_by_formula(manifest, ranks, stage):
     """Bytes per rank of params, gradients, fp32 master weights and optimizer states: ZeRO (arXiv 1910.02054), section 5,
     with this program's fp32 gradients. Without padding and without the small tensors that stage 3 keeps whole."""
-    narrow = manifest['compute'] != 'fp32'
-    n, params, state = manifest['model']['n_weights'], 2 if narrow else 4, 4 * len(manifest['state'])
-    state -= 0 if narrow else 4  # fp32 weights are their own master
+    is_16_bit = manifest['compute'] != 'fp32'
+    n, params, state = manifest['model']['n_weights'], 2 if is_16_bit else 4, 4 * len(manifest['state'])
+    state -= 0 if is_16_bit else 4  # with fp32 compute, the parameters are the master weights
     divided = [ranks if stage >= lowest else 1 for lowest in (3, 2, 1)]
     return sum(n * size / by for size, by in zip((params, 4, state), divided))
 

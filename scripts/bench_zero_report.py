@@ -2,7 +2,7 @@
 import math
 from xml.sax.saxutils import escape
 
-STATES = 'params', 'grads', 'master', 'moments'  # what ZeRO divides
+STATES = 'params', 'grads', 'master', 'moments'  # the model states, which ZeRO shards
 # Bars from the bottom up: label, kinds of metrics.jsonl, colour (Okabe and Ito's palette, safe for colour-blind readers).
 KINDS = [
     ('params', ['params'], '#0072b2'),
@@ -122,7 +122,7 @@ class Drawing:
         self.element('text', escape(text), x=x, y=y, font_size=size, text_anchor=anchor, fill=fill, **more)
 
     def label(self, x, y, text):
-        """Small text over a white outline, so that grid lines behind it do not disturb."""
+        """Small text with a white outline, legible over grid lines."""
         self.text(x, y, text, size=10, anchor='middle', fill='#ffffff', stroke='#ffffff', stroke_width=3)
         self.text(x, y, text, size=10, anchor='middle')
 

@@ -2,13 +2,13 @@
 """Checks how the source files depend on each other, and prints each finding; exit code 1 when there is one.
 
   - A file includes only its own folder and those that `needs_FOLDER` of the Makefile names (main.c: any).
-  - Files form no circle: neither headers by their includes, nor source files by the functions that they call.
+  - There are no dependency cycles: neither of includes, nor of source files that call each other.
   - A folder has at most 25 modules (name.h with name.c) at one level.
 
 Calls are read from the object files of builds (nm). Without one, they are not checked, and a line says so.
 
-usage: scripts/check_layout.py [BUILD ...]      BUILD: a folder such as build/release. Where nvcc is missing, name
-                                                build/cudasim too: it has the objects of the CUDA sources
+usage: scripts/check_layout.py [BUILD ...]      BUILD: a folder such as build/release. Where nvcc is missing, add
+                                                build/cudasim, which has the objects of the CUDA sources
 """
 import collections
 import os
@@ -25,14 +25,14 @@ def output(*command):
 
 
 def read_folders():
-    """The Makefile's folders, each with the set of those that it may include."""
+    """The Makefile's folders, each with the set of folders that it may include."""
     rule = "print-layout: ; $(foreach f,$(folders),$(info folder $(f) $(needs_$(f)))) @true"
     lines = output("make", "-s", "CUDA=no", "--eval", rule, "print-layout").splitlines()
     return {words[1]: set(words[1:]) for words in (line.split() for line in lines) if words[:1] == ["folder"]}
 
 
 def folder_of(path, folders):
-    """The longest folder of the Makefile that holds the file: kernels for kernels/cpu/isa/x.c."""
+    """The deepest folder of the Makefile that contains the file: kernels for kernels/cpu/isa/NAME.c."""
     folder = os.path.dirname(path)
     while folder and folder not in folders:
         folder = os.path.dirname(folder)
@@ -73,7 +73,7 @@ def read_calls(builds):
                 yield module, defined[symbol], symbol
 
 
-def circles(edges):
+def cycles(edges):
     """Strongly connected components of more than one node (Tarjan), each a sorted list."""
     graph = collections.defaultdict(list)
     for caller, callee in edges:
@@ -126,10 +126,10 @@ def main():
         for caller, callee, symbol in calls:
             edges.setdefault((caller, callee), f"{caller} uses {symbol} of {callee}")
     else:
-        print("skip: circles of calls (no build given)")
-    for circle in circles(edges):
-        lines = [why for (a, b), why in sorted(edges.items()) if a in circle and b in circle]
-        findings.append("circle of " + ", ".join(circle) + "".join(f"\n    {line}" for line in lines))
+        print("skip: cycles of calls (no build given)")
+    for cycle in cycles(edges):
+        lines = [why for (a, b), why in sorted(edges.items()) if a in cycle and b in cycle]
+        findings.append("dependency cycle of " + ", ".join(cycle) + "".join(f"\n    {line}" for line in lines))
 
     modules = collections.defaultdict(set)
     for path in files:

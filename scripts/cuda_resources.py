@@ -1,5 +1,5 @@
 """Compares registers, shared memory and spills of each CUDA kernel, as ptxas reported them during a build, with
-kernels/cuda/RESOURCES.md. It fails if a kernel spills, or if figures differ from the file and the same nvcc made both.
+kernels/cuda/RESOURCES.md. It fails if a kernel spills, or if figures differ from the file and both come from the same nvcc.
 A build for some of the file's architectures is compared with their columns. --update writes the file; it needs a build
 for all of them.
 
@@ -91,7 +91,7 @@ def from_text(text):
 
 
 def differences(text, known):
-    """Lines for each figure of this build that is not the file's, and for each kernel that only one of them has."""
+    """A line for each kernel and architecture whose figures differ between this build and the file."""
     now, file = from_text(text), from_text(known)
     built = {architecture for _, _, architecture in now}
     file = {key: figures for key, figures in file.items() if key[2] in built}
@@ -121,13 +121,13 @@ def main():
     known = arguments.file.read_text() if arguments.file.exists() else ''
     missing = {a for _, _, a in from_text(known)} - {a for _, _, a in from_text(text)}
     if arguments.update and missing:
-        print(f'this build lacks {" ".join(sorted(missing))}, which {arguments.file.name} has; make it for all: make')
+        print(f'this build lacks {" ".join(sorted(missing))}, which {arguments.file.name} has; build for all architectures: make')
         return 1
     if arguments.update:
         arguments.file.write_text(text)
         return failed
     if f'ptxas {version}.' not in known:
-        print(f'skip: registers are not compared with {arguments.file.name}, which a nvcc other than {version} made')
+        print(f'skip: registers are not compared with {arguments.file.name}, which was written with another nvcc than {version}')
     elif found := differences(text, known):
         print('\n'.join(found))
         print(f'{arguments.file} differs from this build; find out why, then run: '

@@ -20,7 +20,7 @@ from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NO_GPU = 77  # the exit code that test runners report as "skipped"
-WARMUP = 5   # steps that are not measured; the first chooses algorithms
+WARMUP = 5   # steps that are not measured; the first one chooses algorithms for matrix products
 
 # The model that is measured. --quick uses one that is too small to measure a GPU.
 MEASURED = {'title': 'GPT-2 124M', 'layers': 12, 'heads': 12, 'width': 768, 'vocabulary': 50257, 'T': 1024,
@@ -67,8 +67,8 @@ def check_operations(build):
     outcomes = {name: 'skipped' if 'SKIP' in rest else outcome for outcome, name, rest in found}
     if process.returncode != 0 or set(outcomes.values()) != {'ok'}:
         sys.stdout.write(process.stdout + process.stderr)
-        if set(outcomes.values()) <= {'ok'}:  # the program itself failed
-            outcomes['the end of the program'] = 'not ok'
+        if set(outcomes.values()) <= {'ok'}:  # the program failed outside of its tests
+            outcomes['the test program'] = 'not ok'
     return outcomes
 
 

@@ -3,7 +3,7 @@
 # the reference, runs the golden curves and whole runs, trains GPT-2 124M in bf16 at T = 1024 for 50 steps, and writes
 # benchmarks/gpu-NAME.md. Exit code: 77 without a GPU, 1 when a check fails.
 #
-# usage: scripts/gpu_check.sh [--build FOLDER] [--quick] [--output FOLDER]      all of them: --help
+# usage: scripts/gpu_check.sh [--build FOLDER] [--quick] [--output FOLDER]      all options: --help
 #   --build FOLDER   use this build (its train and tests/) instead of building one
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")

@@ -25,7 +25,7 @@ benchmark_packages=(
   "python3|runs the benchmarks, writes their tables and figures"
 )
 test_packages=(
-  "git|makes a clean clone for tests"
+  "git|clones the repository in tests"
   "libcmocka-dev|cmocka: unit tests"
   "python3|tests of the command line"
   "g++|C++: the simulated GPU"

@@ -11,11 +11,11 @@ import pathlib
 import sys
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 320, 56, 16, 40, 44
-MAX_POINTS = 1200  # per line; more are averaged
+MAX_POINTS = 1200  # per line; longer runs are averaged over groups of steps
 
 
 def read(run):
-    """(step, loss) of training and of evaluations, in order; a resumed run's repeated steps count once, the last."""
+    """(step, loss) of training and of evaluations, by step. Of a step that a resumed run repeated, the last one counts."""
     train, val = {}, {}
     with open(pathlib.Path(run) / 'metrics.jsonl', encoding='utf-8') as file:
         for line in file:

@@ -16,7 +16,7 @@ scripts/install.sh --corpus
 echo "all installed"
 
 step "build"
-# Only for the GPUs of this machine, if any: building kernels for all architectures takes minutes.
+# Builds kernels for the GPUs of this machine only, if there are any: building for all architectures takes minutes.
 gpus=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu | xargs) || gpus=
 if [ -n "$gpus" ]; then
   make -j"$(nproc)" CUDA_ARCH="$gpus" train

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import signal
 import struct
-import time
 import unittest
 
 import harness
