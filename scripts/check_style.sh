@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What reading should not have to find: formatting, include direction and circles, and the length of files.
+# What reading should not have to find: formatting, include direction, dependency cycles, and the length of files.
 # Prints each finding; exit code 1 when there is one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -32,7 +32,7 @@ elif ! output=$(sources | xargs -P"$(nproc)" -n50 "$formatter" --dry-run -Werror
   [ -n "$files" ] || finding "$output"
 fi
 
-# ---- include direction, circles, size of folders; calls too, in the builds that are there
+# ---- include direction, dependency cycles, size of folders; calls too, in the builds that are there
 builds=()
 for build in build/release build/cudasim; do
   [ -d $build ] && builds+=($build)
