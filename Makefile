@@ -1,11 +1,11 @@
 # zero.c: `make` builds ./train; `make test` builds and runs every test that needs no network.
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
-#   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang; it understands only the OpenMP library of clang
+#   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang
 #   make CC=clang          another compiler, in build/release-clang
 #   make CUDA_ARCH="90"    CUDA kernels for these compute capabilities only; default: those of ours that nvcc supports
 #   make CUDA=no           without CUDA, even if nvcc is installed
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
-# Needs: a C17 compiler with OpenMP, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
+# Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
 
 .DEFAULT_GOAL := train
@@ -26,7 +26,8 @@ OBJECTS := $(if $(simulated),build/$(c_variant)$(suffix),$(BUILD))
 
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
 CPPFLAGS += -I. -D_GNU_SOURCE
-CFLAGS += -std=c17 -g $(warnings) -fopenmp -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
+CFLAGS += -std=c17 -g $(warnings) -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
+# oneDNN comes with an OpenMP library, which kernels/cpu/product.c keeps to one thread.
 LDFLAGS += -fopenmp
 LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lm -lpthread
 

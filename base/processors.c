@@ -4,6 +4,7 @@
 #include <hwloc.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 // The CPUs that a container's quota allows ("200000 100000" means 2), or 0 when there is no quota.
@@ -38,7 +39,17 @@ int processors_of_machine(void) {
     return processors < 1 ? 1 : processors;
 }
 
+// OMP_NUM_THREADS, which many launchers and users set for all their programs; of a list ("4,2"), the first. 0
+// when it is not set, or is no number.
+static int requested_threads(void) {
+    const char *text = getenv("OMP_NUM_THREADS");
+    long n = text ? strtol(text, NULL, 10) : 0;
+    return n > 0 && n <= 4096 ? (int)n : 0;
+}
+
 int processors_per_process(int n_processes) {
+    if (requested_threads() > 0)
+        return requested_threads();
     int usable = processors_usable(), machine = processors_of_machine();
     // When the launcher bound each process to CPUs of its own, all of them together fit the machine.
     int share = usable * n_processes <= machine ? usable : machine / n_processes;

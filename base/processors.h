@@ -8,8 +8,9 @@
 // Each returns at least 1.
 int processors_usable(void);     // in this process's affinity mask, within the quota
 int processors_of_machine(void); // in the machine or container, shared by all its processes
-// CPUs per process when n_processes ranks run on this machine: all CPUs that the launcher bound this rank to
-// or, where the ranks compete for the same CPUs, their number divided by n_processes.
+// Threads per process when n_processes ranks run on this machine: OMP_NUM_THREADS if set; otherwise all CPUs
+// that the launcher bound this rank to or, where the ranks compete for the same CPUs, their number divided by
+// n_processes.
 int processors_per_process(int n_processes);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);

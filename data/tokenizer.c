@@ -3,7 +3,7 @@
 // which threads encode in parallel; the ids do not depend on the number of threads.
 #include "data/tokenizer.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/parallel.h"
 #include "data/tokenizer_internal.h"
 
 void token_list_free(struct token_list *list) {
@@ -361,21 +362,35 @@ static enum status encode_chunk(const struct tokenizer *tokenizer, const char *t
 #define CHUNK_BYTES     ((size_t)1 << 21)
 #define CHUNKS_TOGETHER 32 // held in memory before their ids are concatenated
 
-// Encodes chunks [0, n), chunk i being text [ends[i - 1], ends[i]), and adds their ids to the list in order.
+struct encoding {
+    const struct tokenizer *tokenizer;
+    const char *text;
+    const size_t *ends; // (n) chunk i is text [ends[i - 1], ends[i])
+    int n;
+    struct token_list *lists; // (n)
+    atomic_int *next, *status;
+};
+
+static void encode_part(const void *context, int part, int n_parts) {
+    (void)part, (void)n_parts;
+    const struct encoding *encoding = context;
+    for (int i; (i = atomic_fetch_add(encoding->next, 1)) < encoding->n;) {
+        size_t begin = i > 0 ? encoding->ends[i - 1] : 0;
+        enum status of_chunk = encode_chunk(encoding->tokenizer, encoding->text + begin,
+                                            encoding->ends[i] - begin, &encoding->lists[i]);
+        if (of_chunk != STATUS_OK)
+            atomic_store(encoding->status, of_chunk);
+    }
+}
+
+// Encodes n chunks (struct encoding), and adds their ids to the list in order.
 static enum status encode_chunks(const struct tokenizer *tokenizer, const char *text, const size_t *ends,
                                  int n, struct token_list *list) {
     struct token_list lists[CHUNKS_TOGETHER] = {0};
-    enum status status = STATUS_OK;
-    int n_threads = n < omp_get_max_threads() ? n : omp_get_max_threads();
-#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads)
-    for (int i = 0; i < n; i++) {
-        size_t begin = i > 0 ? ends[i - 1] : 0;
-        enum status of_chunk = encode_chunk(tokenizer, text + begin, ends[i] - begin, &lists[i]);
-        if (of_chunk != STATUS_OK) {
-#pragma omp atomic write
-            status = of_chunk;
-        }
-    }
+    atomic_int next = 0, worst = STATUS_OK;
+    int n_threads = n < parallel_threads() ? n : parallel_threads();
+    parallel_run(n_threads, encode_part, &(struct encoding){tokenizer, text, ends, n, lists, &next, &worst});
+    enum status status = (enum status)atomic_load(&worst);
     for (int i = 0; i < n; i++) {
         if (status == STATUS_OK)
             status = list_reserve(list, lists[i].n);

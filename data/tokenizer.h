@@ -45,7 +45,8 @@ int tokenizer_n_ids(const struct tokenizer *tokenizer); // including end-of-text
 int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
 const char *tokenizer_kind(const struct tokenizer *tokenizer); // "bytes", "byte-pair"
 
-// Appends the ids of the text to the list. Uses OpenMP threads; the result does not depend on their number.
+// Appends the ids of the text to the list. Uses parallel_threads() threads; the result does not depend on
+// their number.
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                              struct token_list *list) MUST_CHECK;
 // The bytes of an id, not NUL-terminated; "<|endoftext|>" for end-of-text. NULL when the id is out of range.

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/parallel.h"
 #include "kernels/ops.h"
 
 static enum status open_tokenizer(struct session *session, const char *given) {
@@ -19,6 +20,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(params_init(&session->params, &session->weights.config));
     TRY(weights_bind(&session->weights, &session->params));
     TRY(open_tokenizer(session, options->tokenizer));
+    if (options->threads > 0)
+        parallel_set_threads((int)options->threads);
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
     TRY(stream_init(&session->stream, session->device));
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;

@@ -109,8 +109,7 @@ enum status ref_device_open(struct device **out) MUST_CHECK;
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 // Binds the threads of the CPU backend to NUMA nodes: consecutive threads to one node, and those of device
 // `index` after those of the devices before it. Memory is then local to the thread that first touches it.
-// No-op on a machine with one node, or where OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY or KMP_AFFINITY is
-// set.
+// No-op on a machine with one node.
 enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK;
 // Errors: STATUS_UNSUPPORTED when there is no GPU, no driver, or no CUDA in this build; the message says
 // which.

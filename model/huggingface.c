@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/parallel.h"
 #include "base/text.h"
 #include "model/param_overlap.h"
 
@@ -239,14 +240,28 @@ static size_t source_index(const struct param *param, size_t i) {
     return i % columns * rows + i / columns;
 }
 
+struct reading {
+    const struct param *param;
+    const struct safetensor *tensor;
+    size_t begin, end; // elements of the unit
+    float *out;        // (end - begin)
+};
+
+static void read_part(const void *context, int part, int n_parts) {
+    const struct reading *reading = context;
+    size_t n = reading->end - reading->begin, first = reading->begin - reading->param->offset;
+    struct parallel_span span = parallel_span_of(n, 16, part, n_parts);
+    for (size_t i = span.begin; i < span.end; i++)
+        reading->out[i] = safetensor_value(reading->tensor, source_index(reading->param, first + i));
+}
+
 void huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
                       float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
     for (struct param_overlap it = {0}; params_next_overlap(weights->params, unit, begin, end, &it);) {
         const struct param *param = &weights->params->params[it.param];
         const struct safetensor *tensor = &weights->file.tensors[weights->tensor_of_param[it.param]];
-#pragma omp parallel for schedule(static)
-        for (size_t element = it.begin; element < it.end; element++)
-            out[element - begin] = safetensor_value(tensor, source_index(param, element - param->offset));
+        parallel_run(parallel_threads(), read_part,
+                     &(struct reading){param, tensor, it.begin, it.end, out + (it.begin - begin)});
     }
 }

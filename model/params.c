@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "model/param_overlap.h"
 
@@ -182,14 +183,28 @@ static float initial_value(const struct param *param, uint64_t seed, int index, 
     return 0.0f;
 }
 
+struct initialization {
+    const struct params *params;
+    uint64_t seed;
+    struct param_overlap overlap;
+    float *out; // of the overlap's first element
+};
+
+static void init_part(const void *context, int part, int n_parts) {
+    const struct initialization *init = context;
+    const struct param *param = &init->params->params[init->overlap.param];
+    size_t n = init->overlap.end - init->overlap.begin, first = init->overlap.begin - param->offset;
+    struct parallel_span span = parallel_span_of(n, 16, part, n_parts);
+    for (size_t i = span.begin; i < span.end; i++)
+        init->out[i] = initial_value(param, init->seed, init->overlap.param, first + i);
+}
+
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
     for (struct param_overlap it = {0}; params_next_overlap(params, unit, begin, end, &it);) {
-        const struct param *param = &params->params[it.param];
-#pragma omp parallel for schedule(static)
-        for (size_t element = it.begin; element < it.end; element++)
-            out[element - begin] = initial_value(param, seed, it.param, element - param->offset);
+        parallel_run(parallel_threads(), init_part,
+                     &(struct initialization){params, seed, it, out + (it.begin - begin)});
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/parallel.h"
 #include "base/processors.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
@@ -112,6 +113,7 @@ static enum status open_devices(struct trainer *trainer) {
     int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
     if (threads == 0)
         threads = processors_per_process(trainer->comm->local_world);
+    parallel_set_threads(threads);
     bool overlap = config->zero_optimization.overlap_comm;
     const char *device = config_device_name(config->top.device);
     TRY(device_open(device, threads, local_rank, &trainer->device));

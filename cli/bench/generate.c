@@ -2,13 +2,14 @@
 // embeddings.
 #include "cli/bench/generate.h"
 
-#include <omp.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/parallel.h"
 #include "configs/config.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
@@ -41,27 +42,33 @@ static size_t step_bytes(const struct generate_bench *bench) {
     return elements * dtype_size(bench->type);
 }
 
+struct weight_read {
+    const struct generate_bench *bench;
+    atomic_uint_least64_t *sink; // so that the compiler keeps the reads
+};
+
+static void read_part(const void *context, int part, int n_parts) {
+    enum { LINE = 64 / sizeof(uint64_t), AHEAD = 8192 / sizeof(uint64_t) };
+    const struct weight_read *read = context;
+    const uint64_t *words = (const uint64_t *)read->bench->span;
+    uint64_t sums[LINE] = {0}, sum = 0;
+    struct parallel_span lines =
+        parallel_span_of(step_bytes(read->bench) / sizeof *words / LINE, 1, part, n_parts);
+    for (size_t line = lines.begin; line < lines.end; line++) {
+        __builtin_prefetch(words + line * LINE + AHEAD, 0, 2);
+        for (size_t i = 0; i < LINE; i++)
+            sums[i] += words[line * LINE + i];
+    }
+    for (size_t i = 0; i < LINE; i++)
+        sum += sums[i];
+    atomic_fetch_add(read->sink, sum);
+}
+
 // Seconds of a plain read of all the weights, by cache lines, with prefetches.
 static double read_weights(const struct generate_bench *bench) {
-    enum { LINE = 64 / sizeof(uint64_t), AHEAD = 8192 / sizeof(uint64_t) };
-    const uint64_t *words = (const uint64_t *)bench->span;
-    size_t n_lines = step_bytes(bench) / sizeof *words / LINE;
-    volatile uint64_t sink = 0;
+    atomic_uint_least64_t sink = 0;
     double began = clock_monotonic_s();
-#pragma omp parallel num_threads(bench->device->n_threads)
-    {
-        size_t thread = (size_t)omp_get_thread_num(), n_threads = (size_t)omp_get_num_threads();
-        uint64_t sums[LINE] = {0}, sum = 0;
-        for (size_t line = n_lines * thread / n_threads; line < n_lines * (thread + 1) / n_threads; line++) {
-            __builtin_prefetch(words + line * LINE + AHEAD, 0, 2);
-            for (size_t i = 0; i < LINE; i++)
-                sums[i] += words[line * LINE + i];
-        }
-        for (size_t i = 0; i < LINE; i++)
-            sum += sums[i];
-#pragma omp critical
-        sink += sum;
-    }
+    parallel_run(bench->device->n_threads, read_part, &(struct weight_read){bench, &sink});
     return clock_monotonic_s() - began;
 }
 

@@ -3,12 +3,12 @@
 // fuses.
 #include "cli/bench/optimizer.h"
 
-#include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/parallel.h"
 #include "cli/bench/requests.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
@@ -52,19 +52,24 @@ static inline __attribute__((always_inline)) void over_lines(const struct optimi
     }
 }
 
+struct loop_call {
+    const struct optimizer_bench *bench;
+    enum loop loop;
+};
+
+static void loop_part(const void *context, int part, int n_parts) {
+    const struct loop_call *call = context;
+    struct parallel_span lines = parallel_span_of(call->bench->n / LINE, 1, part, n_parts);
+    if (call->loop == ADD)
+        over_lines(call->bench, ADD, lines.begin, lines.end);
+    else if (call->loop == TRIAD)
+        over_lines(call->bench, TRIAD, lines.begin, lines.end);
+    else
+        over_lines(call->bench, SCALE, lines.begin, lines.end);
+}
+
 static enum status run_loop(const struct optimizer_bench *bench, enum loop loop) {
-    size_t lines = bench->n / LINE;
-#pragma omp parallel num_threads(bench->device->n_threads)
-    {
-        size_t thread = (size_t)omp_get_thread_num(), n_threads = (size_t)omp_get_num_threads();
-        size_t first = lines * thread / n_threads, end = lines * (thread + 1) / n_threads;
-        if (loop == ADD)
-            over_lines(bench, ADD, first, end);
-        else if (loop == TRIAD)
-            over_lines(bench, TRIAD, first, end);
-        else
-            over_lines(bench, SCALE, first, end);
-    }
+    parallel_run(bench->device->n_threads, loop_part, &(struct loop_call){bench, loop});
     return STATUS_OK;
 }
 

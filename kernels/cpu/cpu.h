@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/parallel.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
 
@@ -66,29 +67,17 @@ struct cpu_device {
 
 // ---- division among threads
 
-// Every parallel region of the backend is
-//     #pragma omp parallel num_threads(cpu_threads(device, work))
-// with one cpu_thread_span inside. A thread's span depends on (n, grain, number of threads) only.
-
-// The number of threads for a call: one below about 10^4 elements, which do not repay waking the others,
-// otherwise all of the device's. Never a number between: OpenMP would end and restart threads whenever the
-// team's size changes.
+// The number of threads, and so of parts, for a call: one below about 10^4 elements, which do not repay
+// waking the others, otherwise all of the device's.
 static inline int cpu_threads(const struct device *device, size_t work_elements) {
     return work_elements < 16384 ? 1 : device->n_threads;
 }
 
-// Elements (or rows, ...) [begin, end).
-struct cpu_span {
-    size_t begin, end;
-};
-
-// A thread's span of [0, n), in whole multiples of `grain` except for the last one.
-static inline struct cpu_span cpu_thread_span(size_t n, size_t grain, int thread, int n_threads) {
-    size_t grains = (n + grain - 1) / grain;
-    size_t begin = grains * (size_t)thread / (size_t)n_threads * grain;
-    size_t end = grains * ((size_t)thread + 1) / (size_t)n_threads * grain;
-    return (struct cpu_span){begin < n ? begin : n, end < n ? end : n};
-}
+// Runs function(context, span) on cpu_threads(device, work_elements) threads (base/parallel.h), each with its
+// span of [0, n), in multiples of `grain`. The spans depend on (n, grain, number of threads) only.
+typedef void cpu_span_function(const void *context, struct parallel_span span);
+void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
+                  cpu_span_function *function, const void *context);
 
 // ---- once for all instruction sets (linear.c, sample.c)
 

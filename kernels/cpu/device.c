@@ -1,7 +1,6 @@
 // The CPU backend's device: chooses the instruction set and the number of threads at run time, and allocates
 // memory. Large allocations are arenas (huge pages); small ones come from the heap, where the address
 // sanitizer guards them.
-#include <omp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 
 #include "base/arena.h"
 #include "base/numa.h"
-#include "base/processors.h"
+#include "base/parallel.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/product.h"
 
@@ -147,22 +146,24 @@ static enum status synchronize(struct stream *stream) {
 
 // ---- NUMA nodes
 
-static bool affinity_is_given(void) {
-    static const char *const names[] = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (getenv(names[i]))
-            return true;
-    return false;
+struct binding {
+    struct numa *numa;
+    int first, n_slots;
+};
+
+static void bind_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct binding *binding = context;
+    numa_bind_thread(binding->numa, numa_node_of(binding->numa, binding->first + part, binding->n_slots));
 }
 
 enum status cpu_device_bind_threads(struct device *device, int index) {
-    if (!numa_has_nodes() || affinity_is_given())
+    if (!numa_has_nodes())
         return STATUS_OK;
     struct numa *numa;
     TRY(numa_open(NULL, &numa));
-    int first = index * device->n_threads, n_slots = numa_n_processors(numa);
-#pragma omp parallel num_threads(device->n_threads)
-    numa_bind_thread(numa, numa_node_of(numa, first + omp_get_thread_num(), n_slots));
+    parallel_run_on_each(device->n_threads, bind_part,
+                         &(struct binding){numa, index * device->n_threads, numa_n_processors(numa)});
     numa_close(numa);
     return STATUS_OK;
 }
@@ -203,7 +204,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .name = "cpu",
         .ops = &isa->ops,
         .place = REGION_HOST,
-        .n_threads = n_threads > 0 ? n_threads : processors_usable(),
+        .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

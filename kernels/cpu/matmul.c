@@ -1,10 +1,9 @@
 // Divides a product among threads and into tiles. The workspace is sized by a dry run over the same tiles.
 #include "kernels/cpu/matmul.h"
 
-#include <math.h>
-#include <omp.h>
-
 #include "kernels/cpu/product.h"
+#include <math.h>
+#include <stdatomic.h>
 
 #define WORKSPACE_ALIGNMENT 256
 
@@ -60,9 +59,9 @@ static const void *element_of(const void *tensor, enum dtype type, int64_t index
 
 // The product of one thread's cell; m or n is 0 when there are more threads than grains.
 static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
-    struct cpu_span rows = cpu_thread_span((size_t)t->m, 1, thread / grid.columns, grid.rows);
-    struct cpu_span columns =
-        cpu_thread_span((size_t)t->n, THREAD_COLUMN_GRAIN, thread % grid.columns, grid.columns);
+    struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
+    struct parallel_span columns =
+        parallel_span_of((size_t)t->n, THREAD_COLUMN_GRAIN, thread % grid.columns, grid.columns);
     int64_t m = (int64_t)rows.begin, n = (int64_t)columns.begin, first = m * t->out_stride + n;
     struct tiled_matmul mine = *t;
     mine.m = (int64_t)rows.end - m;
@@ -388,21 +387,32 @@ enum status tiled_matmul_workspace(struct device *device, const struct tiled_mat
     return STATUS_OK;
 }
 
+struct run_call {
+    struct stream *stream;
+    const struct tiled_matmul *matmul;
+    struct grid grid;
+    size_t workspace_of_part;
+    atomic_int *worst; // enum status
+};
+
+static void run_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct run_call *call = context;
+    struct tiled_matmul mine = thread_product(call->matmul, call->grid, part);
+    struct walk walk = walk_of(&mine, (struct cpu_device *)call->stream->device, part);
+    if (call->stream->workspace)
+        walk.scratch = (char *)call->stream->workspace + (size_t)part * call->workspace_of_part;
+    int status = (int)visit_all(&walk), worst = atomic_load(call->worst);
+    while (status > worst && !atomic_compare_exchange_weak(call->worst, &worst, status))
+        ;
+}
+
 enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) {
-    struct device *device = stream->device;
-    int n_threads = threads_of(device, matmul), worst = STATUS_OK;
-    struct grid grid = grid_of(matmul, n_threads);
+    atomic_int worst = STATUS_OK;
+    int n_threads = threads_of(stream->device, matmul);
     // At least what tiled_matmul_workspace asked for: the workspace serves other operations too.
-    size_t of_thread =
-        stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
-#pragma omp parallel num_threads(n_threads) reduction(max : worst)
-    // With fewer threads than requested (OMP_THREAD_LIMIT), a thread computes several cells.
-    for (int thread = omp_get_thread_num(); thread < n_threads; thread += omp_get_num_threads()) {
-        struct tiled_matmul mine = thread_product(matmul, grid, thread);
-        struct walk walk = walk_of(&mine, (struct cpu_device *)device, thread);
-        walk.scratch = stream->workspace ? (char *)stream->workspace + (size_t)thread * of_thread : NULL;
-        int status = (int)visit_all(&walk);
-        worst = status > worst ? status : worst;
-    }
-    return (enum status)worst;
+    size_t of_part = stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    parallel_run(n_threads, run_part,
+                 &(struct run_call){stream, matmul, grid_of(matmul, n_threads), of_part, &worst});
+    return (enum status)atomic_load(&worst);
 }

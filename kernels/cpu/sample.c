@@ -2,7 +2,7 @@
 // or top_p the tokens are first sorted by likelihood with a radix sort: three stable passes over pairs of the
 // logit's bits and the token, so that ties stay in order of the tokens.
 #include <math.h>
-#include <omp.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -85,23 +85,38 @@ static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t
     return 0; // only with NaN logits
 }
 
+struct weigh_call {
+    const float *logits;
+    const struct ranked_token *ordered; // NULL: all tokens, in their own order
+    int n;
+    double largest, temperature;
+    uint64_t *weights;
+    atomic_uint_least64_t *total;
+};
+
+static void weigh_part(const void *context, int part, int n_parts) {
+    const struct weigh_call *call = context;
+    struct parallel_span range = parallel_span_of((size_t)call->n, 64, part, n_parts);
+    uint64_t sum = 0;
+    for (size_t i = range.begin; i < range.end; i++) {
+        double logit = (double)call->logits[call->ordered ? (size_t)call->ordered[i].token : i];
+        double e = exp((logit - call->largest) / call->temperature);
+        call->weights[i] = e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
+        sum += call->weights[i];
+    }
+    atomic_fetch_add(call->total, sum);
+}
+
 // Computes the weights of the n most likely tokens, or of all. Returns their sum, which is exact in any
 // order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
                       struct row_scratch *scratch, int n_threads) {
+    atomic_uint_least64_t total = 0;
     const struct ranked_token *ordered = cuts(args) ? scratch->sorted : NULL;
-    uint64_t *weights = scratch->weights, total = 0;
-#pragma omp parallel num_threads(n_threads) reduction(+ : total)
-    {
-        struct cpu_span range = cpu_thread_span((size_t)n, 64, omp_get_thread_num(), omp_get_num_threads());
-        for (size_t i = range.begin; i < range.end; i++) {
-            double logit = (double)logits[ordered ? (size_t)ordered[i].token : i];
-            double e = exp((logit - largest) / args->temperature);
-            weights[i] = e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
-            total += weights[i];
-        }
-    }
-    return total;
+    parallel_run(
+        n_threads, weigh_part,
+        &(struct weigh_call){logits, ordered, n, largest, args->temperature, scratch->weights, &total});
+    return atomic_load(&total);
 }
 
 static int32_t draw(const struct sample_args *args, const float *logits, double uniform,
@@ -133,18 +148,24 @@ static void sample_row(const struct sample_args *args, int row, void *workspace,
                                               : likeliest(logits, args->V);
 }
 
+struct rows_call {
+    const struct sample_args *args;
+    char *workspace;
+};
+
+static void rows_part(const void *context, int part, int n_parts) {
+    const struct rows_call *call = context;
+    struct parallel_span rows = parallel_span_of((size_t)call->args->N, 1, part, n_parts);
+    for (size_t row = rows.begin; row < rows.end; row++)
+        sample_row(call->args, (int)row, call->workspace + (size_t)part * scratch_bytes(call->args), 1);
+}
+
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) {
     int n_threads = threads_of(stream->device, args);
     if (args->N == 1) {
         sample_row(args, 0, stream->workspace, n_threads);
         return STATUS_OK;
     }
-#pragma omp parallel num_threads(n_threads)
-    {
-        int thread = omp_get_thread_num();
-        struct cpu_span rows = cpu_thread_span((size_t)args->N, 1, thread, omp_get_num_threads());
-        for (size_t row = rows.begin; row < rows.end; row++)
-            sample_row(args, (int)row, (char *)stream->workspace + (size_t)thread * scratch_bytes(args), 1);
-    }
+    parallel_run(n_threads, rows_part, &(struct rows_call){args, stream->workspace});
     return STATUS_OK;
 }

@@ -46,8 +46,7 @@ typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));   // half as many 
 #define VD_WIDTH (VF_WIDTH / 2)
 
 // Calls function(DTYPE_F32, DTYPE_BF16 or DTYPE_F16, ...) for the run-time `type`. The callee is VF_INLINE,
-// so its first parameter becomes a constant and one source serves all types. Call it inside a parallel
-// region, not around one: constants are not propagated into the function that OpenMP outlines for a region.
+// so its first parameter becomes a constant and one source serves all types.
 #define VF_DISPATCH(type, function, ...)                                                                     \
     do {                                                                                                     \
         if ((type) == DTYPE_BF16)                                                                            \

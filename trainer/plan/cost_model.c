@@ -14,7 +14,7 @@
 #define GPU_UNIT_LAUNCHES_S 150e-6 // forward and backward of a unit: some 30 kernels at 5 us per launch
 #define CORE_FLOPS          2e11
 #define CORE_FLOPS_FP32     1e11
-#define CORE_UNIT_S         50e-6 // forward and backward of a unit: its OpenMP parallel regions
+#define CORE_UNIT_S         50e-6 // forward and backward of a unit: its calls of parallel_run
 
 // Host memory: CPU-Adam of ZeRO-Offload updates 1e9 parameters in 0.22 s (arXiv 2101.06840), 28 bytes each.
 // PCIe 4.0 x16 per GPU: 31.5 GB/s minus packet overhead. Communication: MPI through host memory, measured

@@ -3,8 +3,10 @@
 // spans first, then the host works on its own.
 #include "zero/stages/adafactor.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
+#include "base/parallel.h"
 #include "kernels/adafactor.h"
 #include "kernels/ops.h"
 #include "model/param_overlap.h"
@@ -127,12 +129,18 @@ static enum status sum_span(const struct adafactor_pass *pass, struct stream *st
 
 // ---- second moments
 
-// Every rank updates all of them, from the same sums.
-static void update_second_moments(const struct model_states *state, const struct adafactor_call *call) {
-    const struct second_moments *moments = &state->second_moments;
-    const struct params *params = state->params;
-#pragma omp parallel for num_threads(state->host->n_threads) schedule(dynamic)
-    for (int i = 0; i < params->n_params; i++) {
+struct moments_update {
+    const struct model_states *state;
+    const struct adafactor_call *call;
+    atomic_int *next; // tensor
+};
+
+static void update_part(const void *context, int part, int n_parts) {
+    (void)part, (void)n_parts;
+    const struct moments_update *update = context;
+    const struct second_moments *moments = &update->state->second_moments;
+    const struct params *params = update->state->params;
+    for (int i; (i = atomic_fetch_add(update->next, 1)) < params->n_params;) {
         const struct param *param = &params->params[i];
         size_t first = moments->first[i], rows = (size_t)second_moments_rows(param);
         bool matrix = rows > 0;
@@ -145,9 +153,15 @@ static void update_second_moments(const struct model_states *state, const struct
                                                     .row_scales =
                                                         matrix ? moments->host.scales + first : NULL,
                                                     .column_scales = moments->host.scales + first + rows};
-        moments->bounds[i] =
-            adafactor_moments_update(&of_tensor, call->step, call->config->optimizer.beta2_decay);
+        moments->bounds[i] = adafactor_moments_update(&of_tensor, update->call->step,
+                                                      update->call->config->optimizer.beta2_decay);
     }
+}
+
+// Every rank updates all of them, from the same sums.
+static void update_second_moments(const struct model_states *state, const struct adafactor_call *call) {
+    atomic_int next = 0;
+    parallel_run(state->host->n_threads, update_part, &(struct moments_update){state, call, &next});
 }
 
 static enum status send_scales(const struct model_states *state, struct stream *stream) {

@@ -1,7 +1,7 @@
 // Adafactor's sums and step. All sums are exact multiples of a unit (kernels/exact_sum.h), so threads may
 // divide the work in any way: each thread owns its rows, sums columns privately, and adds them to the total
 // under a lock.
-#include <omp.h>
+#include <pthread.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
@@ -80,7 +80,7 @@ VF_INLINE struct exact_lanes add_row(enum dtype grad_type, const struct adafacto
 
 // Adds the tile's columns of this thread's rows.
 VF_INLINE void add_tile(enum dtype grad_type, const struct adafactor_sums_args *args,
-                        const struct units *units, struct cpu_span rows, struct cpu_span columns,
+                        const struct units *units, struct parallel_span rows, struct parallel_span columns,
                         struct column_tile *tile) {
     const struct adafactor_span *span = &args->span;
     for (size_t row = rows.begin; row < rows.end; row++) {
@@ -99,7 +99,7 @@ VF_INLINE void add_tile(enum dtype grad_type, const struct adafactor_sums_args *
     }
 }
 
-static void add_columns(const struct adafactor_sums_args *args, struct cpu_span columns,
+static void add_columns(const struct adafactor_sums_args *args, struct parallel_span columns,
                         const struct column_tile *tile) {
     size_t n_columns = (size_t)args->span.columns;
     for (size_t c = columns.begin; c < columns.end; c++) {
@@ -108,27 +108,40 @@ static void add_columns(const struct adafactor_sums_args *args, struct cpu_span 
     }
 }
 
+// A lock per call: the threads of one call share its sums.
+struct sums_call {
+    const struct adafactor_sums_args *args;
+    size_t first_row;
+    pthread_mutex_t *lock;
+};
+
+static void sums_span(const void *context, struct parallel_span rows) {
+    const struct sums_call *call = context;
+    const struct adafactor_sums_args *args = call->args;
+    size_t n_columns = (size_t)args->span.columns;
+    int longest = args->rows > args->span.columns ? args->rows : args->span.columns;
+    const struct units units = units_of(args->bound, longest);
+    rows = (struct parallel_span){call->first_row + rows.begin, call->first_row + rows.end};
+    for (size_t c = 0; c < n_columns && rows.begin < rows.end; c += COLUMN_TILE) {
+        struct parallel_span columns = {c, n_columns - c < COLUMN_TILE ? n_columns : c + COLUMN_TILE};
+        struct column_tile tile;
+        memset(&tile, 0, sizeof tile);
+        VF_DISPATCH(args->grad_type, add_tile, args, &units, rows, columns, &tile);
+        pthread_mutex_lock(call->lock);
+        add_columns(args, columns, &tile);
+        pthread_mutex_unlock(call->lock);
+    }
+}
+
 enum status CPU_OP(adafactor_sums)(struct stream *stream, const struct adafactor_sums_args *args) {
     const struct adafactor_span *span = &args->span;
-    size_t n_columns = (size_t)span->columns, first = span->begin / n_columns;
-    size_t n_rows = (span->begin + span->n + n_columns - 1) / n_columns - first;
-    int longest = args->rows > span->columns ? args->rows : span->columns;
     if (span->n == 0)
         return STATUS_OK;
-#pragma omp parallel num_threads(cpu_threads(stream->device, span->n))
-    {
-        const struct units units = units_of(args->bound, longest);
-        struct cpu_span rows = cpu_thread_span(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
-        rows = (struct cpu_span){first + rows.begin, first + rows.end};
-        for (size_t c = 0; c < n_columns && rows.begin < rows.end; c += COLUMN_TILE) {
-            struct cpu_span columns = {c, n_columns - c < COLUMN_TILE ? n_columns : c + COLUMN_TILE};
-            struct column_tile tile;
-            memset(&tile, 0, sizeof tile);
-            VF_DISPATCH(args->grad_type, add_tile, args, &units, rows, columns, &tile);
-#pragma omp critical(adafactor_columns)
-            add_columns(args, columns, &tile);
-        }
-    }
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    size_t n_columns = (size_t)span->columns;
+    const struct sums_call call = {args, span->begin / n_columns, &lock};
+    size_t n_rows = (span->begin + span->n + n_columns - 1) / n_columns - call.first_row;
+    cpu_parallel(stream->device, span->n, n_rows, 1, sums_span, &call);
     return STATUS_OK;
 }
 
@@ -182,7 +195,7 @@ VF_INLINE void norms_of_vector(enum dtype grad_type, const struct adafactor_norm
 }
 
 VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms_args *args,
-                              struct cpu_span range, struct norms *sums) {
+                              struct parallel_span range, struct norms *sums) {
     struct norms norms = *sums; // a copy that the compiler keeps in registers
     for (size_t at = range.begin; at < range.end;) {
         struct row_span now = row_span_at(&args->span, at, range.end);
@@ -197,29 +210,33 @@ VF_INLINE void norms_of_range(enum dtype grad_type, const struct adafactor_norms
     *sums = norms;
 }
 
+struct norms_call {
+    const struct adafactor_norms_args *args;
+    pthread_mutex_t *lock;
+};
+
+static void norms_span(const void *context, struct parallel_span span) {
+    const struct norms_call *call = context;
+    const struct adafactor_norms_args *args = call->args;
+    struct norms norms = {
+        .update_units = units_of(args->update_bound, (double)args->elements),
+        .weight_units = units_of(ADAFACTOR_WEIGHTS_BOUND, (double)args->elements),
+        .update = {vd_set1(0), vd_set1(0)},
+        .weights = {vd_set1(0), vd_set1(0)},
+    };
+    VF_DISPATCH(args->direction.grad_type, norms_of_range, args, span, &norms);
+    pthread_mutex_lock(call->lock);
+    args->sums[0] += sum_of_lanes(norms.update.coarse);
+    args->sums[1] += sum_of_lanes(norms.update.fine);
+    args->sums[2] += sum_of_lanes(norms.weights.coarse);
+    args->sums[3] += sum_of_lanes(norms.weights.fine);
+    pthread_mutex_unlock(call->lock);
+}
+
 enum status CPU_OP(adafactor_norms)(struct stream *stream, const struct adafactor_norms_args *args) {
-    double update_coarse = 0, update_fine = 0, weights_coarse = 0, weights_fine = 0;
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->span.n))                               \
-    reduction(+ : update_coarse, update_fine, weights_coarse, weights_fine)
-    {
-        struct norms norms = {
-            .update_units = units_of(args->update_bound, (double)args->elements),
-            .weight_units = units_of(ADAFACTOR_WEIGHTS_BOUND, (double)args->elements),
-            .update = {vd_set1(0), vd_set1(0)},
-            .weights = {vd_set1(0), vd_set1(0)},
-        };
-        struct cpu_span range =
-            cpu_thread_span(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->direction.grad_type, norms_of_range, args, range, &norms);
-        update_coarse += sum_of_lanes(norms.update.coarse);
-        update_fine += sum_of_lanes(norms.update.fine);
-        weights_coarse += sum_of_lanes(norms.weights.coarse);
-        weights_fine += sum_of_lanes(norms.weights.fine);
-    }
-    args->sums[0] += update_coarse;
-    args->sums[1] += update_fine;
-    args->sums[2] += weights_coarse;
-    args->sums[3] += weights_fine;
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    cpu_parallel(stream->device, args->span.n, args->span.n, 1024, norms_span,
+                 &(struct norms_call){args, &lock});
     return STATUS_OK;
 }
 
@@ -236,7 +253,8 @@ VF_INLINE void step_vector(enum dtype type, const struct adafactor_step_args *ar
         vf_put_part(type, args->param, at, weight, lanes);
 }
 
-VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args, struct cpu_span range) {
+VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *args,
+                          struct parallel_span range) {
     for (size_t at = range.begin; at < range.end;) {
         struct row_span now = row_span_at(&args->span, at, range.end);
         vf row_scale = row_scale_of(&args->direction, now.row);
@@ -249,12 +267,12 @@ VF_INLINE void step_range(enum dtype type, const struct adafactor_step_args *arg
     }
 }
 
+static void step_span(const void *context, struct parallel_span span) {
+    const struct adafactor_step_args *args = context;
+    VF_DISPATCH(args->type, step_range, args, span);
+}
+
 enum status CPU_OP(adafactor_step)(struct stream *stream, const struct adafactor_step_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->span.n))
-    {
-        struct cpu_span range =
-            cpu_thread_span(args->span.n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, step_range, args, range);
-    }
+    cpu_parallel(stream->device, args->span.n, args->span.n, 1024, step_span, args);
     return STATUS_OK;
 }

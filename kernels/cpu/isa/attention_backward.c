@@ -7,7 +7,7 @@
 // needed. Determinism: both ways and any number of threads give the same bits, as every sum runs over blocks
 // in ascending order.
 #include <math.h>
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
@@ -106,10 +106,10 @@ static struct packed_head packed_head_at(const struct stream *stream, const stru
 }
 
 static struct block_scratch scratch_at(const struct stream *stream, const struct backward_plan *plan,
-                                       int thread) {
+                                       int part) {
     struct block_scratch scratch = {.probabilities = (float *)stream->workspace +
                                                      plan->n_heads_packed * plan->head_floats +
-                                                     (size_t)thread * plan->scratch_floats};
+                                                     (size_t)part * plan->scratch_floats};
     scratch.dscores = scratch.probabilities + BLOCK * BLOCK;
     scratch.dk = scratch.dscores + BLOCK * BLOCK;
     scratch.dv = scratch.dk + BLOCK * (size_t)plan->padded_D;
@@ -337,40 +337,66 @@ VF_INLINE void backward_head(const enum dtype type, const struct attention_backw
         store_query_gradient(type, args, plan, head, i);
 }
 
+// ---- division among threads
+
+struct backward_call {
+    const struct stream *stream;
+    const struct attention_backward_args *args;
+    struct backward_plan plan;
+    size_t n_heads;
+    atomic_size_t *next; // task
+};
+
+static void heads_part(const void *context, int part, int n_parts) {
+    const struct backward_call *call = context;
+    struct block_scratch scratch = scratch_at(call->stream, &call->plan, part);
+    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
+    for (size_t head = heads.begin; head < heads.end; head++) {
+        struct packed_head packed = packed_head_at(call->stream, &call->plan, call->args, (size_t)part, head);
+        VF_DISPATCH(call->args->type, backward_head, call->args, &call->plan, packed, scratch);
+    }
+}
+
+static void pack_part(const void *context, int part, int n_parts) {
+    const struct backward_call *call = context;
+    size_t n_blocks = (size_t)call->plan.n_blocks;
+    struct parallel_span tasks = parallel_span_of(call->n_heads * n_blocks, 1, part, n_parts);
+    for (size_t task = tasks.begin; task < tasks.end; task++) {
+        size_t head = task / n_blocks;
+        struct packed_head packed = packed_head_at(call->stream, &call->plan, call->args, head, head);
+        VF_DISPATCH(call->args->type, pack_block, call->args, &call->plan, packed, (int)(task % n_blocks));
+    }
+}
+
+// Largest tasks first, so that the threads finish together: the first keys are seen by the most queries, the
+// last queries see the most keys.
+static void blocks_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct backward_call *call = context;
+    const struct backward_plan *plan = &call->plan;
+    struct block_scratch scratch = scratch_at(call->stream, plan, part);
+    size_t n_tasks = 2 * call->n_heads * (size_t)plan->n_blocks;
+    for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
+        size_t head = task / 2 % call->n_heads;
+        int rank = (int)(task / (2 * call->n_heads));
+        struct packed_head packed = packed_head_at(call->stream, plan, call->args, head, head);
+        if (task % 2 == 0)
+            VF_DISPATCH(call->args->type, backward_key_block, call->args, plan, packed, scratch, rank, false);
+        else
+            VF_DISPATCH(call->args->type, backward_query_block, call->args, plan, packed, scratch,
+                        plan->n_blocks - 1 - rank);
+    }
+}
+
 enum status CPU_OP(attention_backward)(struct stream *stream, const struct attention_backward_args *args) {
-    struct backward_plan plan = plan_backward(stream->device, args);
-    size_t n_heads = (size_t)args->B * (size_t)args->H, n_blocks = (size_t)plan.n_blocks;
-#pragma omp parallel num_threads(plan.n_threads)
-    {
-        int thread = omp_get_thread_num();
-        struct block_scratch scratch = scratch_at(stream, &plan, thread);
-        if (plan.whole_heads) {
-            struct cpu_span range = cpu_thread_span(n_heads, 1, thread, omp_get_num_threads());
-            for (size_t head = range.begin; head < range.end; head++) {
-                struct packed_head packed = packed_head_at(stream, &plan, args, (size_t)thread, head);
-                VF_DISPATCH(args->type, backward_head, args, &plan, packed, scratch);
-            }
-        } else {
-#pragma omp for schedule(static)
-            for (size_t task = 0; task < n_heads * n_blocks; task++) {
-                size_t head = task / n_blocks;
-                struct packed_head packed = packed_head_at(stream, &plan, args, head, head);
-                VF_DISPATCH(args->type, pack_block, args, &plan, packed, (int)(task % n_blocks));
-            }
-            // Largest tasks first, so that the threads finish together: the first keys are seen by the most
-            // queries, the last queries see the most keys.
-#pragma omp for schedule(dynamic, 1)
-            for (size_t task = 0; task < 2 * n_heads * n_blocks; task++) {
-                size_t head = task / 2 % n_heads;
-                int rank = (int)(task / (2 * n_heads));
-                struct packed_head packed = packed_head_at(stream, &plan, args, head, head);
-                if (task % 2 == 0)
-                    VF_DISPATCH(args->type, backward_key_block, args, &plan, packed, scratch, rank, false);
-                else
-                    VF_DISPATCH(args->type, backward_query_block, args, &plan, packed, scratch,
-                                plan.n_blocks - 1 - rank);
-            }
-        }
+    atomic_size_t next = 0;
+    const struct backward_call call = {stream, args, plan_backward(stream->device, args),
+                                       (size_t)args->B * (size_t)args->H, &next};
+    if (call.plan.whole_heads) {
+        parallel_run(call.plan.n_threads, heads_part, &call);
+    } else {
+        parallel_run(call.plan.n_threads, pack_part, &call);
+        parallel_run(call.plan.n_threads, blocks_part, &call);
     }
     return STATUS_OK;
 }

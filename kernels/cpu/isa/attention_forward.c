@@ -4,7 +4,7 @@
 // uses powers of two, with log2 e folded into the scale of the scores. A few queries against a key-value
 // cache skip the packing and read keys and values in place.
 #include <math.h>
-#include <omp.h>
+#include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
@@ -93,9 +93,9 @@ static struct packed_keys packed_keys_at(const struct stream *stream, const stru
     return (struct packed_keys){.keys = keys, .values = keys + key_at(plan, plan->n_key_blocks, D)};
 }
 
-static float *thread_scratch(const struct stream *stream, const struct forward_plan *plan, int thread) {
+static float *part_scratch(const struct stream *stream, const struct forward_plan *plan, int part) {
     return (float *)stream->workspace + plan->n_heads_packed * plan->head_floats +
-           (size_t)thread * plan->scratch_floats;
+           (size_t)part * plan->scratch_floats;
 }
 
 VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forward_args *args,
@@ -289,44 +289,79 @@ VF_INLINE void attend_single_query(const enum dtype type, const struct attention
         ((float *)args->lse)[head * (size_t)args->T + (size_t)t] = (float)(maximum + log(sum));
 }
 
+// ---- division among threads
+
+struct forward_call {
+    const struct stream *stream;
+    const struct attention_forward_args *args;
+    struct forward_plan plan;
+    size_t n_heads;
+    atomic_size_t *next; // task
+};
+
+static void heads_part(const void *context, int part, int n_parts) {
+    const struct forward_call *call = context;
+    const struct attention_forward_args *args = call->args;
+    const struct forward_plan *plan = &call->plan;
+    float *scratch = part_scratch(call->stream, plan, part);
+    struct packed_keys packed = packed_keys_at(call->stream, plan, (size_t)part, args->D);
+    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
+    for (size_t head = heads.begin; head < heads.end; head++) {
+        for (int block = 0; block < plan->n_key_blocks; block++)
+            VF_DISPATCH(args->type, pack_key_block, args, plan, packed, head, block);
+        for (int block = 0; block < plan->n_query_blocks; block++)
+            VF_DISPATCH(args->type, attend_query_block, args, plan, packed, scratch, head, block);
+    }
+}
+
+static void single_queries_part(const void *context, int part, int n_parts) {
+    const struct forward_call *call = context;
+    const struct attention_forward_args *args = call->args;
+    float *scratch = part_scratch(call->stream, &call->plan, part);
+    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
+    for (size_t head = heads.begin; head < heads.end; head++)
+        for (int t = 0; t < args->T; t++)
+            VF_DISPATCH(args->type, attend_single_query, args, &call->plan, scratch, head, t);
+}
+
+static void pack_part(const void *context, int part, int n_parts) {
+    const struct forward_call *call = context;
+    size_t n_blocks = (size_t)call->plan.n_key_blocks;
+    struct parallel_span tasks = parallel_span_of(call->n_heads * n_blocks, 1, part, n_parts);
+    for (size_t task = tasks.begin; task < tasks.end; task++) {
+        size_t head = task / n_blocks;
+        struct packed_keys packed = packed_keys_at(call->stream, &call->plan, head, call->args->D);
+        VF_DISPATCH(call->args->type, pack_key_block, call->args, &call->plan, packed, head,
+                    (int)(task % n_blocks));
+    }
+}
+
+// The last blocks of queries see the most keys. Largest first, so that the threads finish together.
+static void query_blocks_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct forward_call *call = context;
+    const struct forward_plan *plan = &call->plan;
+    float *scratch = part_scratch(call->stream, plan, part);
+    size_t n_tasks = call->n_heads * (size_t)plan->n_query_blocks;
+    for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
+        size_t head = task % call->n_heads;
+        struct packed_keys packed = packed_keys_at(call->stream, plan, head, call->args->D);
+        VF_DISPATCH(call->args->type, attend_query_block, call->args, plan, packed, scratch, head,
+                    plan->n_query_blocks - 1 - (int)(task / call->n_heads));
+    }
+}
+
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {
-    struct forward_plan plan = plan_forward(stream->device, args);
-    size_t n_heads = (size_t)args->B * (size_t)args->H;
-#pragma omp parallel num_threads(plan.n_threads)
-    {
-        int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
-        float *scratch = thread_scratch(stream, &plan, thread);
-        struct cpu_span range = cpu_thread_span(n_heads, 1, thread, n_threads);
-        if (args->T <= FEW_QUERIES) {
-            for (size_t head = range.begin; head < range.end; head++)
-                for (int t = 0; t < args->T; t++)
-                    VF_DISPATCH(args->type, attend_single_query, args, &plan, scratch, head, t);
-        } else if (plan.whole_heads) {
-            struct packed_keys packed = packed_keys_at(stream, &plan, (size_t)thread, args->D);
-            for (size_t head = range.begin; head < range.end; head++) {
-                for (int block = 0; block < plan.n_key_blocks; block++)
-                    VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head, block);
-                for (int block = 0; block < plan.n_query_blocks; block++)
-                    VF_DISPATCH(args->type, attend_query_block, args, &plan, packed, scratch, head, block);
-            }
-        } else {
-#pragma omp for schedule(static)
-            for (size_t task = 0; task < n_heads * (size_t)plan.n_key_blocks; task++) {
-                size_t head = task / (size_t)plan.n_key_blocks;
-                struct packed_keys packed = packed_keys_at(stream, &plan, head, args->D);
-                VF_DISPATCH(args->type, pack_key_block, args, &plan, packed, head,
-                            (int)(task % (size_t)plan.n_key_blocks));
-            }
-            // The last blocks of queries see the most keys. Largest first, so that the threads finish
-            // together.
-#pragma omp for schedule(dynamic, 1)
-            for (size_t task = 0; task < n_heads * (size_t)plan.n_query_blocks; task++) {
-                size_t head = task % n_heads;
-                struct packed_keys packed = packed_keys_at(stream, &plan, head, args->D);
-                VF_DISPATCH(args->type, attend_query_block, args, &plan, packed, scratch, head,
-                            plan.n_query_blocks - 1 - (int)(task / n_heads));
-            }
-        }
+    atomic_size_t next = 0;
+    const struct forward_call call = {stream, args, plan_forward(stream->device, args),
+                                      (size_t)args->B * (size_t)args->H, &next};
+    if (args->T <= FEW_QUERIES) {
+        parallel_run(call.plan.n_threads, single_queries_part, &call);
+    } else if (call.plan.whole_heads) {
+        parallel_run(call.plan.n_threads, heads_part, &call);
+    } else {
+        parallel_run(call.plan.n_threads, pack_part, &call);
+        parallel_run(call.plan.n_threads, query_blocks_part, &call);
     }
     return STATUS_OK;
 }

@@ -2,11 +2,9 @@
 // while it is in the cache: the maximum, the sum of exp(logit - maximum), the gradient. The target's term is
 // kept apart from the sum of the others, and the target's gradient is computed from the loss by expm1, so
 // that a loss near 0 and its gradient keep their relative accuracy.
-#include <math.h>
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
+#include <math.h>
 
 size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args) {
     (void)device;
@@ -77,13 +75,14 @@ VF_INLINE void one_row(const enum dtype type, const struct cross_entropy_args *a
     vf_put_one(type, args->dlogits, index + (size_t)target, (float)(expm1(-loss) * args->scale));
 }
 
+static void rows_span(const void *context, struct parallel_span rows) {
+    const struct cross_entropy_args *args = context;
+    for (size_t row = rows.begin; row < rows.end; row++)
+        VF_DISPATCH(args->type, one_row, args, row);
+}
+
 enum status CPU_OP(cross_entropy)(struct stream *stream, const struct cross_entropy_args *args) {
     size_t n_rows = (size_t)args->N;
-#pragma omp parallel num_threads(cpu_threads(stream->device, n_rows *(size_t)args->V))
-    {
-        struct cpu_span range = cpu_thread_span(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
-        for (size_t row = range.begin; row < range.end; row++)
-            VF_DISPATCH(args->type, one_row, args, row);
-    }
+    cpu_parallel(stream->device, n_rows * (size_t)args->V, n_rows, 1, rows_span, args);
     return STATUS_OK;
 }

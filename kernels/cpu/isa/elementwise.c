@@ -1,7 +1,5 @@
 // Operations on flat spans, and the column sums of linear_backward. All are bound by memory bandwidth, and
 // all sum in an order that does not depend on the number of threads.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
@@ -39,15 +37,19 @@ static double block_sum_squares(const float *x, size_t n) {
     return sums[0];
 }
 
-enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_args *args) {
-    size_t n = args->n, n_blocks = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+static void sum_squares_span(const void *context, struct parallel_span blocks) {
+    const struct sum_squares_args *args = context;
     const float *x = args->x;
-#pragma omp parallel for num_threads(cpu_threads(stream->device, n)) schedule(static)
-    for (size_t block = 0; block < n_blocks; block++) {
-        size_t begin = block * SUM_SQUARES_BLOCK;
+    for (size_t block = blocks.begin; block < blocks.end; block++) {
+        size_t begin = block * SUM_SQUARES_BLOCK, left = args->n - begin;
         args->partial[block] =
-            block_sum_squares(x + begin, n - begin < SUM_SQUARES_BLOCK ? n - begin : SUM_SQUARES_BLOCK);
+            block_sum_squares(x + begin, left < SUM_SQUARES_BLOCK ? left : SUM_SQUARES_BLOCK);
     }
+}
+
+enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_args *args) {
+    size_t n_blocks = (args->n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+    cpu_parallel(stream->device, args->n, n_blocks, 1, sum_squares_span, args);
     return STATUS_OK;
 }
 
@@ -56,7 +58,7 @@ enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_
 // Larger outputs use non-temporal stores, which do not read the old contents into the caches: 14 -> 42 GB/s.
 #define STREAMED_BYTES ((size_t)4 << 20)
 
-VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct cpu_span range) {
+VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct parallel_span range) {
     vf value = vf_set1(args->value);
     size_t i = range.begin;
     if (type == DTYPE_F32 && args->n * sizeof(float) > STREAMED_BYTES &&
@@ -71,17 +73,18 @@ VF_INLINE void fill_range(enum dtype type, const struct fill_args *args, struct 
         vf_put_part(type, args->out, i, value, (int)(range.end - i));
 }
 
+static void fill_span(const void *context, struct parallel_span span) {
+    const struct fill_args *args = context;
+    VF_DISPATCH(args->type, fill_range, args, span);
+}
+
 enum status CPU_OP(fill)(struct stream *stream, const struct fill_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    {
-        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, fill_range, args, range);
-    }
+    cpu_parallel(stream->device, args->n, args->n, 1024, fill_span, args);
     return STATUS_OK;
 }
 
 VF_INLINE void cast_range(enum dtype out_type, enum dtype type, const struct cast_args *args,
-                          struct cpu_span range) {
+                          struct parallel_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
         vf_put(out_type, args->out, i, vf_get(type, args->x, i));
@@ -91,22 +94,23 @@ VF_INLINE void cast_range(enum dtype out_type, enum dtype type, const struct cas
     }
 }
 
-VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct cpu_span range) {
+VF_INLINE void cast_from(enum dtype type, const struct cast_args *args, struct parallel_span range) {
     VF_DISPATCH(args->out_type, cast_range, type, args, range);
 }
 
+static void cast_span(const void *context, struct parallel_span span) {
+    const struct cast_args *args = context;
+    VF_DISPATCH(args->type, cast_from, args, span);
+}
+
 enum status CPU_OP(cast)(struct stream *stream, const struct cast_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    {
-        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, cast_from, args, range);
-    }
+    cpu_parallel(stream->device, args->n, args->n, 1024, cast_span, args);
     return STATUS_OK;
 }
 
 // ---- add
 
-VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cpu_span range) {
+VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct parallel_span range) {
     float *out = args->out;
     const float *x = args->x;
     size_t i = range.begin;
@@ -118,12 +122,13 @@ VF_INLINE void add_range(enum dtype type, const struct add_args *args, struct cp
     }
 }
 
+static void add_span(const void *context, struct parallel_span span) {
+    const struct add_args *args = context;
+    VF_DISPATCH(args->type, add_range, args, span);
+}
+
 enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    {
-        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, add_range, args, range);
-    }
+    cpu_parallel(stream->device, args->n, args->n, 1024, add_span, args);
     return STATUS_OK;
 }
 
@@ -151,7 +156,7 @@ VF_INLINE void add_vector(enum dtype type, float *sums, const void *x, size_t fi
 }
 
 VF_INLINE void add_columns(enum dtype type, float *sums, const void *x, size_t n_rows, size_t stride,
-                           struct cpu_span columns) {
+                           struct parallel_span columns) {
     for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
         size_t n = n_rows - row < TILE_ROWS ? n_rows - row : TILE_ROWS, c = columns.begin;
         for (; c + TILE_VECTORS * VF_WIDTH <= columns.end; c += TILE_VECTORS * VF_WIDTH)
@@ -162,12 +167,21 @@ VF_INLINE void add_columns(enum dtype type, float *sums, const void *x, size_t n
     }
 }
 
+struct column_sums {
+    float *sums;
+    const void *x;
+    size_t n_rows, stride;
+    enum dtype type;
+};
+
+static void column_sums_span(const void *context, struct parallel_span columns) {
+    const struct column_sums *call = context;
+    VF_DISPATCH(call->type, add_columns, call->sums, call->x, call->n_rows, call->stride, columns);
+}
+
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, enum dtype type) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, (size_t)n_rows *(size_t)n_columns))
-    {
-        struct cpu_span columns =
-            cpu_thread_span((size_t)n_columns, 16, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(type, add_columns, sums, x, (size_t)n_rows, (size_t)stride, columns);
-    }
+    const struct column_sums call = {sums, x, (size_t)n_rows, (size_t)stride, type};
+    cpu_parallel(stream->device, call.n_rows * (size_t)n_columns, (size_t)n_columns, 16, column_sums_span,
+                 &call);
 }

@@ -1,15 +1,13 @@
 // Token and position embeddings. Forward divides the rows among threads. Backward divides the channels: each
 // thread adds to its own columns of every row in order of (b, t), so the bits do not depend on the number of
 // threads, without atomics.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
 #define CHANNEL_GRAIN 16 // a cache line of fp32: threads never share one
 
 VF_INLINE void forward_rows(enum dtype type, const struct embedding_forward_args *args,
-                            struct cpu_span rows) {
+                            struct parallel_span rows) {
     size_t C = (size_t)args->C, T = (size_t)args->T;
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t token = (size_t)args->tokens[n] * C, position = ((size_t)args->position + n % T) * C, i = 0;
@@ -25,18 +23,19 @@ VF_INLINE void forward_rows(enum dtype type, const struct embedding_forward_args
     }
 }
 
+static void forward_span(const void *context, struct parallel_span rows) {
+    const struct embedding_forward_args *args = context;
+    VF_DISPATCH(args->type, forward_rows, args, rows);
+}
+
 enum status CPU_OP(embedding_forward)(struct stream *stream, const struct embedding_forward_args *args) {
     size_t n_rows = (size_t)args->B * (size_t)args->T;
-#pragma omp parallel num_threads(cpu_threads(stream->device, n_rows *(size_t)args->C))
-    {
-        struct cpu_span rows = cpu_thread_span(n_rows, 1, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, forward_rows, args, rows);
-    }
+    cpu_parallel(stream->device, n_rows * (size_t)args->C, n_rows, 1, forward_span, args);
     return STATUS_OK;
 }
 
 VF_INLINE void add_row(enum dtype type, float *gradient, const void *dout, size_t row,
-                       struct cpu_span channels) {
+                       struct parallel_span channels) {
     size_t i = channels.begin;
     for (; i + VF_WIDTH <= channels.end; i += VF_WIDTH)
         vf_store(gradient + i, vf_load(gradient + i) + vf_get(type, dout, row + i));
@@ -48,7 +47,7 @@ VF_INLINE void add_row(enum dtype type, float *gradient, const void *dout, size_
 }
 
 VF_INLINE void backward_channels(enum dtype type, const struct embedding_backward_args *args,
-                                 struct cpu_span channels) {
+                                 struct parallel_span channels) {
     size_t C = (size_t)args->C, T = (size_t)args->T;
     for (size_t n = 0; n < (size_t)args->B * T; n++) {
         add_row(type, (float *)args->dwte + (size_t)args->tokens[n] * C, args->dout, n * C, channels);
@@ -56,13 +55,14 @@ VF_INLINE void backward_channels(enum dtype type, const struct embedding_backwar
     }
 }
 
+static void backward_span(const void *context, struct parallel_span channels) {
+    const struct embedding_backward_args *args = context;
+    VF_DISPATCH(args->type, backward_channels, args, channels);
+}
+
 enum status CPU_OP(embedding_backward)(struct stream *stream, const struct embedding_backward_args *args) {
     size_t C = (size_t)args->C;
-#pragma omp parallel num_threads(cpu_threads(stream->device, (size_t)args->B *(size_t)args->T *C))
-    {
-        struct cpu_span channels =
-            cpu_thread_span(C, CHANNEL_GRAIN, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, backward_channels, args, channels);
-    }
+    cpu_parallel(stream->device, (size_t)args->B * (size_t)args->T * C, C, CHANNEL_GRAIN, backward_span,
+                 args);
     return STATUS_OK;
 }

@@ -1,10 +1,9 @@
 // GELU and its gradient on flat spans; the formulas are in kernels/cpu/gelu.h.
-#include <omp.h>
-
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/gelu.h"
+#include "kernels/cpu/cpu.h"
 
-VF_INLINE void forward_range(enum dtype type, const struct gelu_forward_args *args, struct cpu_span range) {
+VF_INLINE void forward_range(enum dtype type, const struct gelu_forward_args *args,
+                             struct parallel_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
         vf_put(type, args->out, i, vf_gelu(vf_get(type, args->x, i)));
@@ -14,12 +13,13 @@ VF_INLINE void forward_range(enum dtype type, const struct gelu_forward_args *ar
     }
 }
 
+static void forward_span(const void *context, struct parallel_span span) {
+    const struct gelu_forward_args *args = context;
+    VF_DISPATCH(args->type, forward_range, args, span);
+}
+
 enum status CPU_OP(gelu_forward)(struct stream *stream, const struct gelu_forward_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    {
-        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, forward_range, args, range);
-    }
+    cpu_parallel(stream->device, args->n, args->n, 1024, forward_span, args);
     return STATUS_OK;
 }
 
@@ -28,7 +28,8 @@ VF_INLINE void backward_step(enum dtype type, const struct gelu_backward_args *a
     vf_put_part(type, args->dx, i, derivative * vf_get_part(type, args->dout, i, lanes), lanes);
 }
 
-VF_INLINE void backward_range(enum dtype type, const struct gelu_backward_args *args, struct cpu_span range) {
+VF_INLINE void backward_range(enum dtype type, const struct gelu_backward_args *args,
+                              struct parallel_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
         backward_step(type, args, i, VF_WIDTH);
@@ -36,11 +37,12 @@ VF_INLINE void backward_range(enum dtype type, const struct gelu_backward_args *
         backward_step(type, args, i, (int)(range.end - i));
 }
 
+static void backward_span(const void *context, struct parallel_span span) {
+    const struct gelu_backward_args *args = context;
+    VF_DISPATCH(args->type, backward_range, args, span);
+}
+
 enum status CPU_OP(gelu_backward)(struct stream *stream, const struct gelu_backward_args *args) {
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    {
-        struct cpu_span range = cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, backward_range, args, range);
-    }
+    cpu_parallel(stream->device, args->n, args->n, 1024, backward_span, args);
     return STATUS_OK;
 }

@@ -2,8 +2,6 @@
 // never E[x^2] - E[x]^2, which cancels. The gradients of weight and bias are summed on two levels, blocks of
 // rows into a thread's total and the totals in thread order, so that rounding errors grow slowly and the
 // order is fixed.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
@@ -47,7 +45,7 @@ VF_INLINE void normalise(enum dtype type, const struct layernorm_forward_args *a
 }
 
 VF_INLINE void forward_rows(enum dtype type, const struct layernorm_forward_args *args,
-                            struct cpu_span rows) {
+                            struct parallel_span rows) {
     size_t C = (size_t)args->C;
     for (size_t n = rows.begin; n < rows.end; n++) {
         size_t row = n * C, i = 0;
@@ -64,13 +62,14 @@ VF_INLINE void forward_rows(enum dtype type, const struct layernorm_forward_args
     }
 }
 
+static void forward_span(const void *context, struct parallel_span rows) {
+    const struct layernorm_forward_args *args = context;
+    VF_DISPATCH(args->type, forward_rows, args, rows);
+}
+
 enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layernorm_forward_args *args) {
     size_t N = (size_t)args->N;
-#pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
-    {
-        struct cpu_span rows = cpu_thread_span(N, 1, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, forward_rows, args, rows);
-    }
+    cpu_parallel(stream->device, N * (size_t)args->C, N, 1, forward_span, args);
     return STATUS_OK;
 }
 
@@ -135,7 +134,7 @@ static void flush_block(float *total, float *block, size_t n) {
 
 // The workspace of each thread: its totals of dweight and dbias, then those of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
-                             struct cpu_span rows, float *workspace) {
+                             struct parallel_span rows, float *workspace) {
     size_t padded = padded_channels(args->C);
     struct param_sums block = {workspace + 2 * padded, workspace + 3 * padded};
     memset(workspace, 0, 4 * padded * sizeof(float));
@@ -147,7 +146,7 @@ VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_ar
 }
 
 static void add_totals(float *gradient, const float *totals, size_t stride, int n_threads,
-                       struct cpu_span channels) {
+                       struct parallel_span channels) {
     for (size_t c = channels.begin; c < channels.end; c++) {
         float sum = totals[c];
         for (int thread = 1; thread < n_threads; thread++)
@@ -161,18 +160,31 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
     return (size_t)device->n_threads * 4 * padded_channels(args->C) * sizeof(float);
 }
 
+struct backward_call {
+    const struct layernorm_backward_args *args;
+    float *workspace;
+    size_t padded;
+};
+
+static void backward_part(const void *context, int part, int n_parts) {
+    const struct backward_call *call = context;
+    struct parallel_span rows = parallel_span_of((size_t)call->args->N, 1, part, n_parts);
+    VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
+                call->workspace + (size_t)part * 4 * call->padded);
+}
+
+static void totals_part(const void *context, int part, int n_parts) {
+    const struct backward_call *call = context;
+    const struct layernorm_backward_args *args = call->args;
+    struct parallel_span channels = parallel_span_of((size_t)args->C, 16, part, n_parts);
+    add_totals(args->dweight, call->workspace, 4 * call->padded, n_parts, channels);
+    add_totals(args->dbias, call->workspace + call->padded, 4 * call->padded, n_parts, channels);
+}
+
 enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layernorm_backward_args *args) {
-    size_t N = (size_t)args->N, padded = padded_channels(args->C);
-    float *workspace = stream->workspace;
-#pragma omp parallel num_threads(cpu_threads(stream->device, N *(size_t)args->C))
-    {
-        int thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
-        struct cpu_span rows = cpu_thread_span(N, 1, thread, n_threads);
-        VF_DISPATCH(args->type, backward_rows, args, rows, workspace + (size_t)thread * 4 * padded);
-#pragma omp barrier
-        struct cpu_span channels = cpu_thread_span((size_t)args->C, 16, thread, n_threads);
-        add_totals(args->dweight, workspace, 4 * padded, n_threads, channels);
-        add_totals(args->dbias, workspace + padded, 4 * padded, n_threads, channels);
-    }
+    const struct backward_call call = {args, stream->workspace, padded_channels(args->C)};
+    int n_threads = cpu_threads(stream->device, (size_t)args->N * (size_t)args->C);
+    parallel_run(n_threads, backward_part, &call);
+    parallel_run(n_threads, totals_part, &call);
     return STATUS_OK;
 }

@@ -3,8 +3,6 @@
 // rounding for rounding. Loops are compiled for each rule and moment type. The types of gradients and
 // parameters are tested per vector, for which bandwidth leaves time. With int8 moments it does not, as
 // arithmetic is as slow as memory: those loops are compiled twice.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_bytes.h"
 #include "kernels/optimizer_constants.h"
@@ -175,7 +173,7 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
 }
 
 VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type,
-                         const struct step_call *call, struct cpu_span range) {
+                         const struct step_call *call, struct parallel_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH) {
         fetch_weights(&call->args, i);
@@ -332,7 +330,7 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
 // issued before the first division by one. The processor's own window of some hundred instructions covers
 // only one vector.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct step_call *call,
-                           struct cpu_span range) {
+                           struct parallel_span range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
     struct codes last_codes = {0};
     struct inverses inverses = {0};
@@ -377,18 +375,18 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
 
 // One function per rule and moment type, so that each gets its own register allocation.
 #define STEP(name, rule, n_moments)                                                                          \
-    static                                                                                                   \
-        __attribute__((noinline)) void name##_fp32(const struct step_call *shared, struct cpu_span range) {  \
+    static __attribute__((noinline)) void name##_fp32(const struct step_call *shared,                        \
+                                                      struct parallel_span range) {                          \
         const struct step_call call = *shared;                                                               \
         step_span(rule, n_moments, DTYPE_F32, &call, range);                                                 \
     }                                                                                                        \
-    static                                                                                                   \
-        __attribute__((noinline)) void name##_bf16(const struct step_call *shared, struct cpu_span range) {  \
+    static __attribute__((noinline)) void name##_bf16(const struct step_call *shared,                        \
+                                                      struct parallel_span range) {                          \
         const struct step_call call = *shared;                                                               \
         step_span(rule, n_moments, DTYPE_BF16, &call, range);                                                \
     }                                                                                                        \
-    static                                                                                                   \
-        __attribute__((noinline)) void name##_int8(const struct step_call *shared, struct cpu_span range) {  \
+    static __attribute__((noinline)) void name##_int8(const struct step_call *shared,                        \
+                                                      struct parallel_span range) {                          \
         struct step_call call = *shared;                                                                     \
         if (call.args.grad_type == DTYPE_F32 && !call.args.param) {                                          \
             call.args.grad_type = DTYPE_F32; /* as constants, these leave no branches in the loop */         \
@@ -404,12 +402,12 @@ STEP(adam, OPTIMIZER_ADAM, 2)
 STEP(momentum, OPTIMIZER_SGD, 1)
 STEP(lion, OPTIMIZER_LION, 1)
 
-static __attribute__((noinline)) void sgd(const struct step_call *shared, struct cpu_span range) {
+static __attribute__((noinline)) void sgd(const struct step_call *shared, struct parallel_span range) {
     const struct step_call call = *shared;
     step_span(OPTIMIZER_SGD, 0, DTYPE_F32, &call, range);
 }
 
-typedef void step_function(const struct step_call *shared, struct cpu_span range);
+typedef void step_function(const struct step_call *shared, struct parallel_span range);
 
 static step_function *step_of(const struct optimizer_step_args *args) {
     static step_function *const steps[N_OPTIMIZER_RULES][3] = {
@@ -423,12 +421,15 @@ static step_function *step_of(const struct optimizer_step_args *args) {
     return steps[args->rule][args->state_type == DTYPE_I8 ? 2 : args->state_type == DTYPE_BF16 ? 1 : 0];
 }
 
+static void run_step(const void *context, struct parallel_span span) {
+    const struct step_call *call = context;
+    step_of (&call->args)(call, span);
+}
+
 enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer_step_args *args) {
     const struct step_call call = {.args = *args,
                                    .constants = optimizer_constants_of(args),
                                    .reads_moments = optimizer_reads_moments(args)};
-    step_function *step = step_of(args);
-#pragma omp parallel num_threads(cpu_threads(stream->device, args->n))
-    step(&call, cpu_thread_span(args->n, 1024, omp_get_thread_num(), omp_get_num_threads()));
+    cpu_parallel(stream->device, args->n, args->n, 1024, run_step, &call);
     return STATUS_OK;
 }

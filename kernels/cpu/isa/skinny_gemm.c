@@ -3,8 +3,6 @@
 // products. Otherwise weights are upcast in registers, and x beforehand. Determinism: sums are fp32 in an
 // order that depends on IC only. A row's result does not depend on the other rows, their number or the number
 // of threads.
-#include <omp.h>
-
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
@@ -133,7 +131,7 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
     CPU_OP(linear_epilogue)(&epilogue);
 }
 
-VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct cpu_span range) {
+VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, struct parallel_span range) {
     float sums[CPU_SKINNY_ROWS * OUTPUT_TILE];
     size_t IC = (size_t)gemm->args->IC;
     for (size_t first = range.begin; first < range.end; first += OUTPUT_TILE) {
@@ -154,6 +152,11 @@ size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args) {
     return upcasts_x(args) ? (size_t)args->N * (size_t)args->IC * sizeof(float) : 0;
 }
 
+static void multiply_span(const void *context, struct parallel_span span) {
+    const struct skinny_gemm *gemm = context;
+    VF_DISPATCH(gemm->args->type, multiply_range, gemm, span);
+}
+
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream, const struct linear_forward_args *args) {
     struct skinny_gemm gemm = {args, args->x};
     size_t OC = (size_t)args->OC, n_inputs = (size_t)args->N * (size_t)args->IC;
@@ -165,10 +168,6 @@ enum status CPU_OP(skinny_gemm_forward)(struct stream *stream, const struct line
                                                      .type = args->type,
                                                      .out_type = DTYPE_F32}));
     }
-#pragma omp parallel num_threads(cpu_threads(stream->device, n_inputs *OC))
-    {
-        struct cpu_span range = cpu_thread_span(OC, GRAIN, omp_get_thread_num(), omp_get_num_threads());
-        VF_DISPATCH(args->type, multiply_range, &gemm, range);
-    }
+    cpu_parallel(stream->device, n_inputs * OC, OC, GRAIN, multiply_span, &gemm);
     return STATUS_OK;
 }

@@ -2,11 +2,11 @@
 // malformed files are refused with file and line.
 #include "tests/support/expect.h"
 
-#include <omp.h>
 #include <stdbool.h>
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "data/tokenizer_internal.h"
@@ -271,7 +271,7 @@ static void test_long_texts(void **state) {
     }
     EXPECT_OK(tokenizer_train(text, 1 << 16, 300, &tokenizer));
     for (int k = 0; k < 2; k++) {
-        omp_set_num_threads(k ? 3 : 1);
+        parallel_set_threads(k ? 3 : 1);
         EXPECT_OK(tokenizer_encode(tokenizer, text, BYTES, &lists[k]));
     }
     for (size_t at = 0, n; at < BYTES; at += n) {

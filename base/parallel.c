@@ -1,0 +1,256 @@
+// Each worker has a ticket, which the caller raises to give it a part, and two answers: `taken` follows the
+// ticket when the worker, or the caller in its place, has taken the part, and `done` when the worker has
+// finished it. All three only count up, so a worker that wakes late finds that its part was taken, and goes
+// back to waiting.
+#include "base/parallel.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/processors.h"
+
+#define CACHE_LINE       64
+#define LONGEST_SPIN_NS  200000 // an idle machine's waits are shorter
+#define SHORTEST_SPIN_NS 2000   // about what going to sleep and being woken costs
+#define SPINS_PER_LOOK   8      // pauses between two looks at the clock
+
+// A word that one thread waits for and another changes.
+struct signal_word {
+    atomic_uint value;
+    atomic_uint sleeping; // 1: the waiting thread sleeps, or is about to
+};
+
+struct team;
+struct worker {
+    _Alignas(CACHE_LINE) struct signal_word ticket; // written by the caller
+    atomic_uint taken;
+    unsigned n_taken; // parts that the worker, not the caller, has taken: what `done` will be; of the caller
+    _Alignas(CACHE_LINE) struct signal_word done; // written by the worker
+    struct team *team;
+    pthread_t thread;
+    int part;
+};
+
+// The workers of one calling thread, and what they run now.
+struct team {
+    parallel_function *function;
+    const void *context;
+    int n_parts;
+    struct worker **workers; // (n_workers); worker i runs part i + 1
+    int n_workers;
+    bool refused; // the system did not create a thread: no more are tried
+    atomic_bool stopping;
+};
+
+static atomic_int default_threads; // 0: not set
+static _Thread_local struct team team;
+static _Thread_local bool inside;                    // a part: what it divides runs on its thread alone
+static _Thread_local long spin_ns = LONGEST_SPIN_NS; // of the next wait
+static pthread_key_t ending; // whose destructor stops the workers of a thread that ends
+static pthread_once_t key_made = PTHREAD_ONCE_INIT;
+
+// ---- waiting
+
+static void pause_a_moment(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static long now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+static bool has_changed(const struct signal_word *word, unsigned from) {
+    return atomic_load_explicit(&word->value, memory_order_acquire) != from;
+}
+
+// Spins until the value differs from `from`, for at most spin_ns after the first look at the clock, which it
+// puts in *began (0: it ended before). Returns whether the value differs.
+static bool spin_while(const struct signal_word *word, unsigned from, long *began) {
+    for (*began = 0;;) {
+        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+            if (has_changed(word, from))
+                return true;
+            pause_a_moment();
+        }
+        long now = now_ns();
+        if (*began == 0)
+            *began = now;
+        else if (now - *began > spin_ns)
+            return false;
+    }
+}
+
+static void sleep_while(struct signal_word *word, unsigned from) {
+    while (!has_changed(word, from)) {
+        atomic_store(&word->sleeping, 1);
+        if (atomic_load(&word->value) == from) // sequentially consistent with `change`: one sees the other
+            syscall(SYS_futex, &word->value, FUTEX_WAIT_PRIVATE, from, NULL, NULL, 0);
+        atomic_store(&word->sleeping, 0);
+    }
+}
+
+// Waits until the value differs from `from`. Spinning pays if the wait is short; so a short wait, spun or
+// slept through, lets the next one spin longer, and a long one halves it.
+static void wait_while(struct signal_word *word, unsigned from) {
+    long began;
+    bool is_short = spin_while(word, from, &began);
+    if (!is_short) {
+        sleep_while(word, from);
+        is_short = now_ns() - began < LONGEST_SPIN_NS;
+    }
+    long next = is_short ? spin_ns + spin_ns / 8 : spin_ns / 2;
+    spin_ns = next > LONGEST_SPIN_NS ? LONGEST_SPIN_NS : next < SHORTEST_SPIN_NS ? SHORTEST_SPIN_NS : next;
+}
+
+// Adds one, and wakes the thread that waits for it.
+static void change(struct signal_word *word) {
+    atomic_fetch_add(&word->value, 1);
+    if (atomic_load(&word->sleeping) && atomic_exchange(&word->sleeping, 0))
+        syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+// ---- workers
+
+// Takes the part of a ticket. False if the other one, caller or worker, has taken it.
+static bool take(struct worker *worker, unsigned ticket) {
+    unsigned before = ticket - 1;
+    return atomic_compare_exchange_strong(&worker->taken, &before, ticket);
+}
+
+static void *work(void *argument) {
+    struct worker *worker = argument;
+    struct team *mine = worker->team;
+    inside = true;
+    for (unsigned seen = 0;;) {
+        wait_while(&worker->ticket, seen);
+        seen = atomic_load(&worker->ticket.value);
+        if (!take(worker, seen))
+            continue;
+        if (atomic_load(&mine->stopping))
+            return NULL;
+        mine->function(mine->context, worker->part, mine->n_parts);
+        change(&worker->done);
+    }
+}
+
+static void stop_workers(void *ending_team) {
+    struct team *mine = ending_team;
+    atomic_store(&mine->stopping, true);
+    for (int i = 0; i < mine->n_workers; i++)
+        change(&mine->workers[i]->ticket);
+    for (int i = 0; i < mine->n_workers; i++) {
+        pthread_join(mine->workers[i]->thread, NULL);
+        free(mine->workers[i]);
+    }
+    free(mine->workers);
+}
+
+static void make_key(void) {
+    pthread_key_create(&ending, stop_workers);
+}
+
+// A handler must not run on a thread that computes (trainer/signals.c says why).
+static bool start(struct worker *worker) {
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    const int errors[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        sigdelset(&blocked, errors[i]);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    bool started = pthread_create(&worker->thread, NULL, work, worker) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static bool add_worker(void) {
+    struct worker **workers = realloc(team.workers, (size_t)(team.n_workers + 1) * sizeof(struct worker *));
+    if (!workers)
+        return false;
+    team.workers = workers;
+    struct worker *worker = aligned_alloc(CACHE_LINE, sizeof *worker);
+    if (!worker)
+        return false;
+    memset(worker, 0, sizeof *worker);
+    worker->team = &team;
+    worker->part = team.n_workers + 1;
+    if (!start(worker)) {
+        free(worker);
+        return false;
+    }
+    workers[team.n_workers++] = worker;
+    return true;
+}
+
+static void need_workers(int n) {
+    if (n <= team.n_workers || team.refused)
+        return;
+    pthread_once(&key_made, make_key);
+    pthread_setspecific(ending, &team);
+    while (team.n_workers < n && !team.refused)
+        team.refused = !add_worker();
+}
+
+// ---- running
+
+// Waits for the worker's part, or takes it, where it may. Returns whether it took it.
+static bool finish_or_take(struct worker *worker, bool may_take) {
+    if (may_take && take(worker, atomic_load_explicit(&worker->ticket.value, memory_order_relaxed)))
+        return true;
+    wait_while(&worker->done, worker->n_taken++);
+    return false;
+}
+
+static void run(int n_parts, parallel_function *function, const void *context, bool anywhere) {
+    need_workers(n_parts - 1);
+    int n_workers = n_parts - 1 < team.n_workers ? n_parts - 1 : team.n_workers;
+    team.function = function;
+    team.context = context;
+    team.n_parts = n_parts;
+    for (int i = 0; i < n_workers; i++)
+        change(&team.workers[i]->ticket);
+    inside = true;
+    function(context, 0, n_parts);
+    for (int part = n_workers + 1; part < n_parts && anywhere; part++)
+        function(context, part, n_parts);
+    for (int i = 0; i < n_workers; i++)
+        if (finish_or_take(team.workers[i], anywhere))
+            function(context, i + 1, n_parts);
+    inside = false;
+}
+
+void parallel_run(int n_parts, parallel_function *function, const void *context) {
+    if (n_parts > 1 && !inside) {
+        run(n_parts, function, context, true);
+        return;
+    }
+    for (int part = 0; part < n_parts; part++)
+        function(context, part, n_parts);
+}
+
+void parallel_run_on_each(int n_threads, parallel_function *function, const void *context) {
+    run(n_threads, function, context, false);
+}
+
+int parallel_threads(void) {
+    int n = atomic_load(&default_threads);
+    return n > 0 ? n : processors_per_process(1);
+}
+
+void parallel_set_threads(int n) {
+    atomic_store(&default_threads, n);
+}

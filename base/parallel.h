@@ -1,0 +1,47 @@
+// Threads that work together: parallel_run divides a piece of work into parts, one per thread, and returns
+// when all parts are done, as an OpenMP parallel region does. It differs from OpenMP where a machine is
+// shared:
+// - A thread that waits spins briefly, then sleeps, so that its core is free for others. How long it spins
+//   follows from how its last waits went.
+// - Where a thread has not started its part, because other processes keep its core busy, the caller runs that
+//   part too.
+//
+// A part is one number: what it computes, and in which order, must follow from (part, n_parts) only, never
+// from the thread that runs it. Parts must not wait for each other.
+#ifndef ZERO_BASE_PARALLEL_H
+#define ZERO_BASE_PARALLEL_H
+
+#include <stddef.h>
+
+typedef void parallel_function(const void *context, int part, int n_parts);
+
+// Calls function(context, part, n_parts) once for each part in [0, n_parts), and returns when all have
+// returned. What they wrote is visible to the caller. The calling thread runs part 0 and those that no other
+// thread has started; each calling thread has workers of its own, created when first needed (if the system
+// refuses one, the caller runs its parts). Within a part, parallel_run runs on the calling thread alone.
+// Workers block all signals but those of errors (SIGSEGV, SIGBUS, SIGFPE, SIGILL).
+void parallel_run(int n_parts, parallel_function *function, const void *context);
+
+// The same with part i on worker i, always: for what belongs to a thread, as its CPU affinity. Parts whose
+// thread the system refused are left out.
+void parallel_run_on_each(int n_threads, parallel_function *function, const void *context);
+
+// The number of threads for work that has no device: what parallel_set_threads said last, before that
+// processors_per_process(1).
+int parallel_threads(void);
+void parallel_set_threads(int n);
+
+// Elements (or rows, ...) [begin, end).
+struct parallel_span {
+    size_t begin, end;
+};
+
+// A part's span of [0, n), in whole multiples of `grain` except for the last one.
+static inline struct parallel_span parallel_span_of(size_t n, size_t grain, int part, int n_parts) {
+    size_t grains = (n + grain - 1) / grain;
+    size_t begin = grains * (size_t)part / (size_t)n_parts * grain;
+    size_t end = grains * ((size_t)part + 1) / (size_t)n_parts * grain;
+    return (struct parallel_span){begin < n ? begin : n, end < n ? end : n};
+}
+
+#endif
