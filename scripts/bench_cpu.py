@@ -6,6 +6,9 @@ machine's speed from minute to minute affect all programs alike. One program onl
 its rate is the GEMM limit for the others. PyTorch's processes stay alive between their turns; zero.c is started for each
 turn and killed before it writes a checkpoint. First steps are warm-up and do not count. On a virtual machine, the
 report shows how much processor time the host gave to others.
+
+With --busy, each turn is followed by one beside busy processes, as on a machine that is shared. With one busy process per
+core, a fair share is half of the idle speed.
 """
 import argparse
 import dataclasses
@@ -107,6 +110,8 @@ def parse_arguments():
     parser.add_argument('--python', metavar='PROGRAM', help='a Python with torch to compare with (none)')
     parser.add_argument('--peers', type=lambda text: text.split(','), default=['eager', 'compiled'], metavar='WAY,...',
                         help='modes of PyTorch (eager,compiled)')
+    parser.add_argument('--busy', type=int, default=0, metavar='N', help='measure also beside N busy processes (0)')
+    parser.add_argument('--other', type=pathlib.Path, metavar='PROGRAM', help='another build of ./train to take turns with')
     parser.add_argument('--growth', action='store_true', help='measure the cost per token as sequences, models and threads grow, instead')
     parser.add_argument('--growing-lengths', type=cases_of, default=cases_of(GROWING_T), metavar='MODEL:BxT,...',
                         help=f'sequence lengths of --growth ({GROWING_T})')
@@ -116,8 +121,8 @@ def parse_arguments():
                         help='folder of the results (runs/bench-cpu)')
     parser.add_argument('--train', type=pathlib.Path, default=HERE.parent / 'train', metavar='PROGRAM', help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.rounds < 1 or arguments.threads < 0 or not set(arguments.peers) <= {'eager', 'compiled'}:
-        parser.error('expected at least one round, and peers eager or compiled')
+    if arguments.rounds < 1 or arguments.threads < 0 or arguments.busy < 0 or not set(arguments.peers) <= {'eager', 'compiled'}:
+        parser.error('expected at least one round, no negative number, and peers eager or compiled')
     arguments.threads = arguments.threads or usable_cores()
     return arguments
 
@@ -139,13 +144,13 @@ class Gemm:
 
 
 class Ours:
-    def __init__(self, arguments, case, kind, threads, folder):
+    def __init__(self, arguments, case, kind, threads, folder, program=None):
         shard = folder / f'tokens-{case.vocabulary}.bin'
         if not shard.exists():
             write_random_tokens(shard, 1 << 18, case.vocabulary)
         self.case, self.seconds, self.run = case, arguments.seconds, folder / 'run'
         (folder / 'config.json').write_text('{}')
-        self.command = [str(arguments.train), str(folder / 'config.json'), 'device=cpu', f'run.dir={self.run}',
+        self.command = [str(program or arguments.train), str(folder / 'config.json'), 'device=cpu', f'run.dir={self.run}',
                         f'run.threads={threads}', f'precision.compute={kind}', f'model.n_layer={case.layers}',
                         f'model.n_head={case.heads}', f'model.n_embd={case.width}', f'model.vocab_size={case.vocabulary}',
                         f'model.n_positions={case.length}', f'data.train={shard}', f'train.micro_batch_size={case.batch}',
@@ -208,6 +213,26 @@ class PyTorch:
         self.worker.close()
 
 
+class Beside:
+    """A program whose turns run beside N busy processes."""
+
+    def __init__(self, program, n):
+        self.program, self.n = program, n
+
+    def turn(self):
+        others = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(self.n)]
+        try:
+            time.sleep(0.3)  # until they are busy
+            return self.program.turn()
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+
+    def close(self):
+        pass
+
+
 # ---- measuring
 
 def fits(ours, n_programs):
@@ -256,12 +281,20 @@ def compare(arguments, case, kind, folder, about):
     if not fits(ours, 1):
         return {'case': case.name, 'type': kind, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
     together, gemm = fits(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
+    builds = {'ours': ours}
+    if arguments.other:
+        builds['other'] = Ours(arguments, case, kind, arguments.threads, folder, arguments.other)
+
+    def turns_of(programs):
+        busy = {f'{name} busy': Beside(one, arguments.busy) for name, one in programs.items() if name != 'gemm'}
+        return take_turns(programs | busy if arguments.busy else programs, arguments.rounds)
+
     if together:
-        turns = take_turns({'gemm': gemm, 'ours': ours, **start_peers(arguments, case, kind, ways, about)}, arguments.rounds)
+        turns = turns_of({'gemm': gemm, **builds, **start_peers(arguments, case, kind, ways, about)})
     else:  # one at a time
-        turns = take_turns({'gemm': gemm, 'ours': ours}, arguments.rounds)
+        turns = turns_of({'gemm': gemm, **builds})
         for way in ways:
-            turns |= take_turns(start_peers(arguments, case, kind, [way], about), arguments.rounds)
+            turns |= turns_of(start_peers(arguments, case, kind, [way], about))
     return {'case': case.name, 'type': kind, 'parameters': case.parameters, 'flops_per_token': case.flops_per_token(),
             'interleaved': together, **summary(case, turns)}
 
@@ -282,9 +315,13 @@ def summary(case, turns):
         tokens = case.batch * case.length / seconds
         programs[name] = {'step_seconds': seconds, 'tokens_per_s': tokens, 'of_gemm': tokens * case.flops_per_token() / rate,
                           'peak_bytes': max(turn['peak_bytes'] for turn in all_turns), 'turns': all_turns}
-    ours = programs['ours']
-    ratios = {name: {'speed': ours['tokens_per_s'] / one['tokens_per_s'], 'memory': ours['peak_bytes'] / one['peak_bytes']}
-              for name, one in programs.items() if name != 'ours'}
+    ratios = {}
+    for name, one in programs.items():
+        ours = programs['ours busy' if name.endswith(' busy') else 'ours']
+        if name.endswith(' busy'):
+            one['of_idle'] = one['tokens_per_s'] / programs[name.removesuffix(' busy')]['tokens_per_s']
+        if one is not ours:
+            ratios[name] = {'speed': ours['tokens_per_s'] / one['tokens_per_s'], 'memory': ours['peak_bytes'] / one['peak_bytes']}
     return {**gemm, 'programs': programs, 'ratios': ratios}
 
 
@@ -306,13 +343,20 @@ def grow(arguments, case, kind, threads, folder):
 
 # ---- the report
 
-TITLES = {'ours': 'zero.c', 'eager': 'PyTorch, eager', 'compiled': 'PyTorch, compiled'}
+TITLES = {'ours': 'zero.c', 'other': 'zero.c, the other build', 'eager': 'PyTorch, eager', 'compiled': 'PyTorch, compiled'}
+
+
+def title_of(name):
+    return TITLES[name.removesuffix(' busy')] + (', busy machine' if name.endswith(' busy') else '')
 
 
 def head(results):
     lines = [f"{results['processor']}, {plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
              'turn. "of GEMM": (6 P + 6 L C T) FLOPs per token, relative to the rate of matrix products alone in turns of '
              'the same length.\n']
+    if results['busy']:
+        lines.append(f"\n\"Busy machine\": turns beside {plural(results['busy'], 'busy process', 'busy processes')}; \"of idle\": "
+                     'relative to the same program\'s speed without them.\n')
     if 'PyTorch' in results['about']:
         lines.append(f"\n- PyTorch {results['about']['PyTorch']}\n")
     lines += [f'- not compared with {name}: {why}\n' for name, why in results['about']['missing'].items()]
@@ -329,12 +373,13 @@ def comparison_table(results):
         lines.append(f"GEMM {one['gemm_flops_per_s'] / 1e9:.1f} GFLOP/s"
                      f"{'' if one['interleaved'] else '; programs ran one after the other, since memory fits only one'}. The host took up to "
                      f"{one['most_stolen']:.0%} of a turn's processor time away.\n\n")
-        rows = [[TITLES[name], f"{p['tokens_per_s']:,.1f}", f"{p['step_seconds'] * 1e3:,.1f}", f"{p['of_gemm']:.2f}",
+        rows = [[title_of(name), f"{p['tokens_per_s']:,.1f}", f"{p['step_seconds'] * 1e3:,.1f}", f"{p['of_gemm']:.2f}",
+                 *([f"{p['of_idle']:.2f}" if 'of_idle' in p else ''] if results['busy'] else []),
                  f"{p['peak_bytes'] / 2**30:.2f}", *([f'{one["ratios"][name][what]:.2f}' for what in ('speed', 'memory')]
                                                      if name in one['ratios'] else ['', ''])]
                 for name, p in one['programs'].items()]
-        lines.append(rows_to_markdown(['program', 'tokens/s', 'ms per step', 'of GEMM', 'peak GiB', 'speedup of zero.c',
-                                       'relative memory'], rows))
+        lines.append(rows_to_markdown(['program', 'tokens/s', 'ms per step', 'of GEMM', *(['of idle'] if results['busy'] else []),
+                                       'peak GiB', 'speedup of zero.c', 'relative memory'], rows))
     return ''.join(lines)
 
 
@@ -380,7 +425,7 @@ def measure(arguments, results, folder):
 def main():
     arguments = parse_arguments()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds,
+    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds, 'busy': arguments.busy,
                'command': 'scripts/bench_cpu.sh ' + shlex.join(sys.argv[1:]), 'about': {'missing': {}}}
     if not arguments.python:
         results['about']['missing']['PyTorch'] = 'no --python was given'

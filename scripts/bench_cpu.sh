@@ -2,10 +2,12 @@
 # Measures training on the CPU: tokens/s, the fraction of the GEMM rate measured in the same minute, and peak memory, for
 # GPT-2 124M, 350M and the quickstart in fp32 and bf16. Writes a table and JSON.
 #   --python   also measures the same models and batches in PyTorch, eager and compiled, in turn
+#   --busy N   also measures beside N busy processes
+#   --other P  also measures another build of ./train, in turn
 #   --growth   instead measures time per token against FLOPs per token, as sequences, models and threads grow
 #
 # usage: scripts/bench_cpu.sh [--cases 124M:4x64,quickstart:2x256] [--types fp32,bf16] [--rounds N] [--threads N]
-#                             [--python PROGRAM] [--growth] [--output FOLDER]                 all options: --help
+#                             [--python PROGRAM] [--busy N] [--other PROGRAM] [--growth] [--output FOLDER]      all options: --help
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 

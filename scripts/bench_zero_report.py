@@ -20,8 +20,8 @@ def of_kinds(memory, kinds):
     return sum(memory[kind] for kind in kinds)
 
 
-def plural(n, noun):
-    return f'{n} {noun}{"" if n == 1 else "s"}'
+def plural(n, noun, nouns=None):
+    return f'{n} {noun if n == 1 else nouns or noun + "s"}'
 
 
 def lowest_stage(results):

@@ -68,6 +68,19 @@ for line in sys.stdin:
         self.assertTrue(one['interleaved'])
         self.assertIn('- PyTorch 9\n', out)
 
+    def test_a_busy_machine_and_another_build(self):
+        out = self.bench('--cases', TINY, '--types', 'fp32', '--rounds', 1, '--busy', 1, '--other', harness.TRAIN).stdout
+        one = self.results()['cases'][0]
+        programs = one['programs']
+        self.assertEqual(list(programs), ['ours', 'other', 'ours busy', 'other busy'])
+        for name in 'ours', 'other':
+            self.assertEqual(programs[f'{name} busy']['of_idle'],
+                             programs[f'{name} busy']['tokens_per_s'] / programs[name]['tokens_per_s'])
+        self.assertEqual(one['ratios']['other busy']['speed'],
+                         programs['ours busy']['tokens_per_s'] / programs['other busy']['tokens_per_s'])
+        self.assertIn('| zero.c, the other build, busy machine |', out)
+        self.assertIn('beside 1 busy process;', out)
+
     def test_a_python_without_torch(self):
         python = self.python_that("print(json.dumps({'missing': 'no torch here'}), flush=True)\nsys.stdin.read()\n")
         out = self.bench('--cases', TINY, '--types', 'fp32', '--rounds', 1, '--python', python, '--peers', 'eager').stdout
