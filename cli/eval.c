@@ -20,7 +20,8 @@ static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
+    {"--threads", ARG_INTEGER, &threads, 0, 4096,
+     "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
 };
 
 // Sums over the tokens of all shards.

@@ -29,7 +29,8 @@ static const struct arg flags[] = {
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096, "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
+    {"--threads", ARG_INTEGER, &threads, 0, 4096,
+     "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
 };
 
 static enum status write_out(void *context, const char *bytes, size_t n_bytes) {
