@@ -34,6 +34,7 @@ struct loader {
     size_t n_tokens;
     struct identity identity;
     int64_t first_step; // of the order of sequences
+    size_t n_spread;    // loader_spread; 0: all sequences
     uint16_t *row;      // (T + 1) tokens of a sequence, as read
     // Ring of the shards whose files are open. It is bounded, so any number of shards can be read.
     int *open_shards, n_open, most_open, next_open;
@@ -92,8 +93,11 @@ static struct shard *shard_to_read(struct loader *loader, int index) {
 // Finds the sequence for a row, counted from the start of the run: its shard, and its first token there.
 static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *start) {
     size_t T = (size_t)loader->options.seq_len, n_sequences = loader_n_sequences(loader);
-    uint64_t epoch = row / n_sequences;
-    size_t sequence = row % n_sequences;
+    size_t n_rows = loader->n_spread ? loader->n_spread : n_sequences;
+    uint64_t epoch = row / n_rows;
+    size_t sequence = row % n_rows;
+    if (n_rows < n_sequences) // sequence n_sequences / n_rows, in two parts so that the product stays small
+        sequence = n_sequences / n_rows * sequence + n_sequences % n_rows * sequence / n_rows;
     if (loader->options.shuffle)
         sequence = permutation_at(loader->options.seed, epoch, n_sequences, sequence);
     int index = find_shard(loader, sequence);
@@ -355,6 +359,15 @@ void loader_delete(struct loader *loader) {
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed) {
     loader->first_step = first_step;
     loader->options.seed = seed;
+}
+
+void loader_spread(struct loader *loader, size_t n) {
+    pthread_mutex_lock(&loader->lock);
+    while (loader->wanted)
+        pthread_cond_wait(&loader->changed, &loader->lock);
+    loader->n_spread = n < loader_n_sequences(loader) ? n : 0;
+    loader->batches[1 - loader->current].filled = false; // prefetched under the old rule
+    pthread_mutex_unlock(&loader->lock);
 }
 
 const struct identity *loader_identity(const struct loader *loader) {

@@ -50,6 +50,10 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
 // whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
+// For an unshuffled loader: rows 0 to n - 1 become n sequences evenly spaced over the data (row i is sequence
+// i N / n of N, rounded down), and repeat from there on. n == 0, or at least N: all sequences, as at the
+// start.
+void loader_spread(struct loader *loader, size_t n);
 const struct identity *loader_identity(const struct loader *loader);
 
 size_t loader_n_tokens(const struct loader *loader);    // in all shards

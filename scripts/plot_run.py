@@ -15,14 +15,15 @@ MAX_POINTS = 1200  # per line; longer runs are averaged over groups of steps
 
 
 def read(run):
-    """(step, loss) of training and of evaluations, by step. Of a step that a resumed run repeated, the last one counts."""
+    """(steps done, loss) of training and of evaluations, in order. Versions before 0.3, whose lines have no wall_time,
+    counted training steps from 0. Steps that are repeated count once, the last."""
     train, val = {}, {}
     with open(pathlib.Path(run) / 'metrics.jsonl', encoding='utf-8') as file:
         for line in file:
             entry = json.loads(line)
             for key, losses in ('loss', train), ('val_loss', val):
                 if isinstance(entry.get(key), (int, float)):
-                    losses[entry['step']] = entry[key]
+                    losses[entry['step'] + (key == 'loss' and 'wall_time' not in entry)] = entry[key]
     return sorted(train.items()), sorted(val.items())
 
 

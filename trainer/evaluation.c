@@ -1,8 +1,12 @@
 // Evaluation: the loss on data.val, in nats per token and, with a tokenizer, in bits per byte.
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
+
+#define LONG_EVALUATION_S 10 // a final evaluation that takes longer is announced
 
 // Bytes of the text that the targets encode.
 static int64_t count_bytes(const struct trainer *trainer, const int32_t *targets, size_t n) {
@@ -33,44 +37,85 @@ static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens
 // Evaluates this rank's micro-batches: rank, rank + world, ... The last one may be partial; its remaining
 // rows are not counted. A rank with none left repeats the last one without counting it, because in stage 3
 // the others need its shard of the parameters.
-static enum status evaluate_micro_batches(struct trainer *trainer, int64_t n_sequences, double *totals) {
+//   may_stop   a signal ends the evaluation with STATUS_STOPPED; otherwise the next step sees it
+static enum status evaluate_micro_batches(struct trainer *trainer, int64_t n_sequences, bool may_stop,
+                                          double *totals) {
     const struct comm *comm = trainer->comm;
     const int64_t B = trainer->config->train.micro_batch_size, batches = (n_sequences + B - 1) / B;
     for (int64_t first = 0; first < batches; first += comm->world) {
         const int64_t mine = first + comm->rank, left = n_sequences - mine * B;
         const int64_t rows = left < 0 ? 0 : left < B ? left : B;
         const int32_t *tokens, *targets;
-        TRY(trainer_agree_between_steps(
-            trainer, loader_batch(trainer->val, mine < batches ? mine : batches - 1, 0, &tokens, &targets)));
+        enum status status =
+            loader_batch(trainer->val, mine < batches ? mine : batches - 1, 0, &tokens, &targets);
+        if (status == STATUS_OK && may_stop && signals_stop_requested())
+            status = STATUS_STOPPED;
+        TRY(trainer_agree_between_steps(trainer, status));
         TRY(evaluate_batch(trainer, tokens, targets, rows, totals));
     }
     return STATUS_OK;
 }
 
 // The count depends on neither ranks nor micro-batches, so that losses of different runs are comparable.
-static int64_t sequences_to_evaluate(const struct trainer *trainer) {
+//   steps   train.eval_steps or train.eval_final_steps; 0: all of data.val
+static int64_t sequences_to_evaluate(const struct trainer *trainer, int64_t steps) {
     const int64_t all = (int64_t)loader_n_sequences(trainer->val),
-                  asked = trainer->config->train.eval_steps * trainer->config->train.train_batch_size;
+                  asked = steps * trainer->config->train.train_batch_size;
     return asked > 0 && asked < all ? asked : all;
 }
 
-enum status trainer_evaluate(struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    const int64_t n_sequences = sequences_to_evaluate(trainer);
-    double totals[2] = {0, 0}; // of losses, of bytes
-    TRY(evaluate_micro_batches(trainer, n_sequences, totals));
-    TRY(comm_sum(trainer->comm, totals, 2));
-    struct eval_metrics eval = {.step = trainer->step,
-                                .loss = totals[0] / (double)(n_sequences * config->train.seq_len),
-                                .bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN};
-    log_live_end();
-    if (totals[1] > 0)
-        log_info("step %lld  val loss %.4f  %.4f bits per byte (%lld sequences of data.val)",
-                 (long long)eval.step, eval.loss, eval.bits_per_byte, (long long)n_sequences);
+static void print(const struct eval_metrics *eval) {
+    char bits[64] = "", extent[64];
+    if (isfinite(eval->bits_per_byte))
+        snprintf(bits, sizeof bits, "  %.4f bits per byte", eval->bits_per_byte);
+    if (eval->sequences == eval->all_sequences)
+        snprintf(extent, sizeof extent, "all %lld", (long long)eval->sequences);
     else
-        log_info("step %lld  val loss %.4f (%lld sequences of data.val)", (long long)eval.step, eval.loss,
-                 (long long)n_sequences);
+        snprintf(extent, sizeof extent, "%lld of %lld", (long long)eval->sequences,
+                 (long long)eval->all_sequences);
+    log_live_end();
+    log_info("step %lld  %sval loss %.4f%s (%s sequences of data.val)", (long long)eval->step,
+             eval->final ? "final " : "", eval->loss, bits, extent);
+}
+
+// Evaluates sequences that are evenly spaced over data.val.
+static enum status evaluate(struct trainer *trainer, int64_t n_sequences, struct eval_metrics *eval) {
+    const double began = clock_monotonic_s();
+    double totals[2] = {0, 0}; // of losses, of bytes
+    loader_spread(trainer->val, (size_t)n_sequences);
+    TRY(evaluate_micro_batches(trainer, n_sequences, eval->final, totals));
+    TRY(comm_sum(trainer->comm, totals, 2));
+    trainer->eval_sequence_s = (clock_monotonic_s() - began) / (double)n_sequences;
+    eval->step = trainer->step;
+    eval->loss = totals[0] / (double)(n_sequences * trainer->config->train.seq_len);
+    eval->bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN;
+    eval->sequences = n_sequences;
+    eval->all_sequences = (int64_t)loader_n_sequences(trainer->val);
+    print(eval);
     if (trainer_leads(trainer))
-        trainer_fail_later(trainer, metrics_eval(&trainer->metrics, &eval));
+        trainer_fail_later(trainer, metrics_eval(&trainer->metrics, eval));
     return STATUS_OK;
+}
+
+enum status trainer_evaluate(struct trainer *trainer) {
+    struct eval_metrics eval = {.final = false};
+    return evaluate(trainer, sequences_to_evaluate(trainer, trainer->config->train.eval_steps), &eval);
+}
+
+enum status trainer_evaluate_final(struct trainer *trainer) {
+    struct eval_metrics eval = {.final = true};
+    const int64_t n = sequences_to_evaluate(trainer, trainer->config->train.eval_final_steps);
+    const double seconds = (double)n * trainer->eval_sequence_s;
+    char duration[32];
+    if (seconds > LONG_EVALUATION_S)
+        log_info(
+            "final evaluation: %lld sequences of data.val, about %s; the checkpoint of step %lld is saved",
+            (long long)n, text_duration(duration, sizeof duration, seconds), (long long)trainer->step);
+    enum status status = evaluate(trainer, n, &eval);
+    if (status == STATUS_STOPPED)
+        log_info(
+            "stopped during the final evaluation; all steps are done and saved. To evaluate: ./train eval "
+            "%s --data FILES",
+            trainer->folder.path);
+    return status;
 }

@@ -9,24 +9,25 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
-// True for a complete line of a step before first_step, and for an evaluation up to first_step.
-static bool keep_line(const char *line, size_t length, int64_t first_step) {
+// True for a complete line of a step up to steps_done.
+static bool keep_line(const char *line, size_t length, int64_t steps_done) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
-    bool is_loss = cJSON_GetObjectItemCaseSensitive(entry, "loss") != NULL;
-    bool keep = cJSON_IsNumber(step) &&
-                (is_loss ? step->valuedouble < (double)first_step : step->valuedouble <= (double)first_step);
+    bool from_zero = cJSON_GetObjectItemCaseSensitive(entry, "loss") &&
+                     !cJSON_GetObjectItemCaseSensitive(entry, "wall_time"); // of versions before 0.3
+    bool keep = cJSON_IsNumber(step) && step->valuedouble + from_zero <= (double)steps_done;
     cJSON_Delete(entry);
     return keep;
 }
 
-static enum status remove_lines(const char *path, int64_t first_step) {
+static enum status remove_lines(const char *path, int64_t steps_done) {
     char *text = NULL;
     size_t length;
     if (!file_exists(path))
@@ -37,7 +38,7 @@ static enum status remove_lines(const char *path, int64_t first_step) {
         char *end = memchr(line, '\n', (size_t)(text + length - line));
         if (!end)
             break;
-        if (keep_line(line, (size_t)(end - line), first_step))
+        if (keep_line(line, (size_t)(end - line), steps_done))
             text_add_bytes(&kept, line, (size_t)(end - line) + 1);
         line = end + 1;
     }
@@ -49,12 +50,13 @@ static enum status remove_lines(const char *path, int64_t first_step) {
     return status;
 }
 
-enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) {
+enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) {
     *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
     if (!metrics->path)
         return STATUS_FAILED;
-    TRY(remove_lines(metrics->path, first_step));
+    TRY(remove_lines(metrics->path, steps_done));
     TRY(file_append_open(metrics->path, &metrics->stream));
+    TRY(tensorboard_trim(folder, steps_done));
     return tensorboard_open(&metrics->board, folder);
 }
 
@@ -85,6 +87,7 @@ static void add_kinds(struct text *line, const char *name, const size_t *bytes) 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)step->step);
+    add_number(&line, "wall_time", clock_wall_s());
     add_number(&line, "loss", step->loss);
     add_number(&line, "grad_norm", step->grad_norm);
     add_number(&line, "lr", step->lr);
@@ -121,10 +124,15 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
     text_add(&line, "{\"step\": %lld", (long long)eval->step);
     add_number(&line, "val_loss", eval->loss);
     add_number(&line, "val_bits_per_byte", eval->bits_per_byte);
+    text_add(&line, ", \"val_sequences\": %lld, \"val_all_sequences\": %lld, \"final\": %s",
+             (long long)eval->sequences, (long long)eval->all_sequences, eval->final ? "true" : "false");
     TRY(write_line(metrics, &line));
-    TRY(tensorboard_add(&metrics->board, eval->step, "val/loss", eval->loss));
+    TRY(tensorboard_add(&metrics->board, eval->step, eval->final ? "val/final_loss" : "val/loss",
+                        eval->loss));
     if (isfinite(eval->bits_per_byte))
-        TRY(tensorboard_add(&metrics->board, eval->step, "val/bits_per_byte", eval->bits_per_byte));
+        TRY(tensorboard_add(&metrics->board, eval->step,
+                            eval->final ? "val/final_bits_per_byte" : "val/bits_per_byte",
+                            eval->bits_per_byte));
     return tensorboard_flush(&metrics->board);
 }
 

@@ -1,6 +1,6 @@
 // The metrics of a run, for programs: metrics.jsonl, with one JSON object per line, and the same figures as
-// TensorBoard events. The "step" of a loss is the number of steps before it (0 for the first); that of an
-// evaluation is the number of steps done.
+// TensorBoard events. A "step" is the number of steps done: 1 for the first loss. Versions before 0.3 counted
+// losses from 0; their lines have no "wall_time", and readers add 1 to their steps.
 #ifndef ZERO_TRAINER_METRICS_H
 #define ZERO_TRAINER_METRICS_H
 
@@ -14,7 +14,7 @@
 #include "trainer/tensorboard.h"
 
 struct step_metrics {
-    int64_t step;          // from 0
+    int64_t step;          // steps done, with this one
     double loss;           // mean over the tokens of the step, in nats
     double grad_norm;      // before clipping; not finite if gradients overflowed and the step was skipped
     double loss_scale;     // 1: no loss scaling
@@ -38,9 +38,11 @@ struct step_metrics {
 };
 
 struct eval_metrics {
-    int64_t step;         // steps done
-    double loss;          // nats per token
-    double bits_per_byte; // NaN without a tokenizer
+    int64_t step;                     // steps done
+    double loss;                      // nats per token
+    double bits_per_byte;             // NaN without a tokenizer
+    bool final;                       // the one at the end of the run
+    int64_t sequences, all_sequences; // evaluated, of those that data.val has
 };
 
 struct metrics {
@@ -49,9 +51,9 @@ struct metrics {
     struct tensorboard board;
 };
 
-// Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes lines of steps from
-// `first_step` on, which a resumed run writes again, and an incomplete last line.
-enum status metrics_open(struct metrics *metrics, const char *folder, int64_t first_step) MUST_CHECK;
+// Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes the lines and events
+// of steps after `steps_done`, which a resumed run writes again, and an incomplete last one.
+enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 void metrics_close(struct metrics *metrics);

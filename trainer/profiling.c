@@ -27,7 +27,7 @@ enum status trainer_profile_start(struct trainer *trainer) {
                                    .host_device = trainer->host_device,
                                    .hooks = &trainer->engine.state.hooks,
                                    .last_unit = trainer->params.n_units - 1,
-                                   .step = trainer->step});
+                                   .step = trainer->step + 1});
 }
 
 // Sets the timeline's origin on this rank and its offset to rank 0's, by the wall clocks of the machines:

@@ -7,7 +7,7 @@
 #include "base/text.h"
 
 void progress_step(const struct config *config, const struct step_metrics *step) {
-    int64_t done = step->step + 1, left = config->train.max_steps - done;
+    int64_t done = step->step, left = config->train.max_steps - done;
     bool terminal = log_is_terminal();
     if (!terminal && done % config->run.log_every != 0 && left > 0)
         return;

@@ -10,9 +10,13 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/text.h"
 
 #define LARGEST_EVENT 256
 #define LONGEST_TAG   96
+#define LARGEST_FILE  ((size_t)4 << 30)
+#define FILE_PREFIX   "events.out.tfevents."
+#define WRITER        "zero.c"
 
 // Protobuf's wire types: (field number << 3) | type.
 enum { WIRE_VARINT = 0, WIRE_FIXED64 = 1, WIRE_BYTES = 2, WIRE_FIXED32 = 5 };
@@ -58,7 +62,7 @@ static void add_field(struct message *message, unsigned field, const void *bytes
     add_bytes(message, bytes, n);
 }
 
-// Event: 1 wall_time (double), 2 step (int64).
+// Event: 1 wall_time (double), 2 step (int64), 3 file_version, 5 summary, 10 source_metadata { 1 writer }.
 static void begin_event(struct message *event, int64_t step) {
     double now = clock_wall_s();
     add_key(event, 1, WIRE_FIXED64);
@@ -78,17 +82,147 @@ static enum status write_event(struct tensorboard *board, const struct message *
     return written ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write %s: %s", board->path, strerror(errno));
 }
 
+// ---- trimming
+
+// Bytes of a message that are still to be read. A malformed message ends early.
+struct reader {
+    const unsigned char *at, *end;
+};
+
+struct field {
+    unsigned number, type;
+    uint64_t integer;     // of WIRE_VARINT
+    struct reader inside; // of WIRE_BYTES
+};
+
+static bool read_varint(struct reader *reader, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 64 && reader->at < reader->end; shift += 7) {
+        unsigned char byte = *reader->at++;
+        *value |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80))
+            return true;
+    }
+    return false;
+}
+
+static bool read_field(struct reader *reader, struct field *field) {
+    uint64_t key, bytes = 0;
+    if (!read_varint(reader, &key))
+        return false;
+    field->number = (unsigned)(key >> 3);
+    field->type = (unsigned)(key & 7);
+    if (field->type == WIRE_VARINT)
+        return read_varint(reader, &field->integer);
+    if (field->type == WIRE_FIXED64 || field->type == WIRE_FIXED32)
+        bytes = field->type == WIRE_FIXED64 ? 8 : 4;
+    else if (field->type != WIRE_BYTES || !read_varint(reader, &bytes))
+        return false;
+    if (bytes > (uint64_t)(reader->end - reader->at))
+        return false;
+    field->inside = (struct reader){reader->at, reader->at + bytes};
+    reader->at += bytes;
+    return true;
+}
+
+// What trimming needs to know of an event.
+struct seen_event {
+    int64_t step;
+    bool has_summary, is_training, names_writer;
+};
+
+// The tag of a summary's first value.
+static bool is_training_tag(struct reader summary) {
+    struct field value, tag;
+    return read_field(&summary, &value) && value.type == WIRE_BYTES && read_field(&value.inside, &tag) &&
+           tag.type == WIRE_BYTES && tag.inside.end - tag.inside.at > 6 &&
+           memcmp(tag.inside.at, "train/", 6) == 0;
+}
+
+static struct seen_event look_at_event(struct reader event) {
+    struct seen_event seen = {0};
+    struct field field;
+    while (read_field(&event, &field)) {
+        if (field.number == 2 && field.type == WIRE_VARINT)
+            seen.step = (int64_t)field.integer;
+        if (field.number == 5 && field.type == WIRE_BYTES) {
+            seen.has_summary = true;
+            seen.is_training = is_training_tag(field.inside);
+        }
+        seen.names_writer = seen.names_writer || field.number == 10;
+    }
+    return seen;
+}
+
+// The bytes of the record at `at`: length, CRC of length, data, CRC of data. 0 if it is torn.
+static size_t record_bytes(const unsigned char *at, size_t left, struct reader *data) {
+    uint64_t length;
+    uint32_t crc;
+    if (left < 16)
+        return 0;
+    memcpy(&length, at, sizeof length);
+    if (length > left - 16)
+        return 0;
+    *data = (struct reader){at + 12, at + 12 + length};
+    memcpy(&crc, data->end, sizeof crc);
+    return crc == tensorboard_masked_crc32c(data->at, length) ? 16 + (size_t)length : 0;
+}
+
+static enum status trim_file(const char *path, int64_t steps_done) {
+    char *bytes;
+    size_t length, n = 0;
+    struct text kept = {0};
+    struct reader data;
+    bool from_zero = true, has_values = false;
+    TRY(file_read(path, LARGEST_FILE, &bytes, &length));
+    for (size_t at = 0; (n = record_bytes((unsigned char *)bytes + at, length - at, &data)) > 0; at += n) {
+        const struct seen_event event = look_at_event(data);
+        if (event.names_writer)
+            from_zero = false;
+        if (event.has_summary && event.step + (from_zero && event.is_training) > steps_done)
+            continue;
+        has_values = has_values || event.has_summary;
+        text_add_bytes(&kept, bytes + at, n);
+    }
+    enum status status = text_status(&kept);
+    if (status == STATUS_OK && !has_values)
+        status = file_remove_tree(path);
+    else if (status == STATUS_OK && kept.length != length)
+        status = file_write_all(path, kept.data, kept.length);
+    text_free(&kept);
+    free(bytes);
+    return status;
+}
+
+enum status tensorboard_trim(const char *folder, int64_t steps_done) {
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        if (strncmp(names.paths[i], FILE_PREFIX, sizeof FILE_PREFIX - 1) != 0)
+            continue;
+        char *path = file_path("%s/%s", folder, names.paths[i]);
+        status = path ? trim_file(path, steps_done) : STATUS_FAILED;
+        free(path);
+    }
+    file_list_free(&names);
+    return status;
+}
+
+// ---- writing
+
 enum status tensorboard_open(struct tensorboard *board, const char *folder) {
     char host[64] = "localhost";
-    struct message event = {0};
+    struct message event = {0}, writer = {0};
     (void)gethostname(host, sizeof host - 1);
     *board = (struct tensorboard){
-        .path = file_path("%s/events.out.tfevents.%lld.%s", folder, (long long)clock_wall_s(), host)};
+        .path = file_path("%s/" FILE_PREFIX "%lld.%s", folder, (long long)clock_wall_s(), host)};
     if (!board->path)
         return STATUS_FAILED;
     TRY(file_append_open(board->path, &board->stream));
     begin_event(&event, 0);
     add_field(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
+    add_field(&writer, 1, WRITER, strlen(WRITER));
+    add_field(&event, 10, writer.bytes, writer.n);
     return write_event(board, &event);
 }
 

@@ -1,5 +1,6 @@
 // TensorBoard event files, one per start of a run. Format: TensorFlow record files with Event messages
-// (event.proto, summary.proto), written without protobuf.
+// (event.proto, summary.proto), written without protobuf. A step is the number of steps done. The first event
+// of a file names its writer; versions before 0.3, which counted the steps of training from 0, named none.
 #ifndef ZERO_TRAINER_TENSORBOARD_H
 #define ZERO_TRAINER_TENSORBOARD_H
 
@@ -14,6 +15,9 @@ struct tensorboard {
     char *path;
 };
 
+// Removes the events of steps after `steps_done` from FOLDER's event files, with anything torn at their end,
+// and files that have no other events. A resumed run writes these steps again; both would be drawn otherwise.
+enum status tensorboard_trim(const char *folder, int64_t steps_done) MUST_CHECK;
 // Creates FOLDER/events.out.tfevents.TIME.HOST and writes its first event.
 enum status tensorboard_open(struct tensorboard *board, const char *folder) MUST_CHECK;
 // Adds a scalar under a tag such as "train/loss". Buffered until tensorboard_flush.

@@ -112,12 +112,12 @@ static enum status check_overflow(struct trainer *trainer, const struct step_met
             STATUS_FAILED,
             "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
             "is kept; lower optimizer.lr, or resume from an earlier one with checkpoint.resume=PATH",
-            (long long)now->step + 1, now->loss, now->grad_norm);
+            (long long)now->step, now->loss, now->grad_norm);
     TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
     if (*overflow) {
         log_live_end();
         log_info("step %lld  gradients overflowed: step skipped; the loss scale is now %g",
-                 (long long)now->step + 1, trainer->loss_scale.scale);
+                 (long long)now->step, trainer->loss_scale.scale);
     }
     return STATUS_OK;
 }
@@ -168,7 +168,7 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
 
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
-    struct step_metrics now = {.step = trainer->step};
+    struct step_metrics now = {.step = trainer->step + 1};
     const struct comm_traffic before = trainer->comm->traffic;
     double began = clock_monotonic_s(), loss_sum;
     enum status batch_status;
@@ -222,10 +222,11 @@ static enum status between_steps(struct trainer *trainer, const char *name,
     return STATUS_OK;
 }
 
-// Evaluation, a sample and a checkpoint, each if it is due.
+// Evaluation, a sample and a checkpoint, each if it is due. The final evaluation may be long, so it comes
+// after the last checkpoint.
 static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
-    if (trainer->val && (last || due(config->train.eval_every, trainer->step)))
+    if (trainer->val && due(config->train.eval_every, trainer->step))
         TRY(between_steps(trainer, "evaluation", trainer_evaluate));
     if (due(config->train.sample_every, trainer->step))
         TRY(between_steps(trainer, "printed sample", trainer_sample));
@@ -233,6 +234,8 @@ static enum status after_step(struct trainer *trainer, bool last) {
         TRY(between_steps(trainer, "checkpoint", trainer_save));
     if (profiler_is_full(&trainer->profiler) || last)
         TRY(trainer_profile_end(trainer));
+    if (trainer->val && last)
+        TRY(trainer_evaluate_final(trainer));
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }
 

@@ -41,6 +41,7 @@ struct trainer {
     int profile_region; // of its memory, with run.profile
 
     struct loss_scale loss_scale;
+    double eval_sequence_s;   // seconds per sequence of the last evaluation; 0: none yet
     int64_t step, saved_step; // steps done; step of the newest checkpoint, -1: none
     enum status pending;      // first failure of this rank's output (metrics) since the ranks last agreed
     bool can_save;            // the run is failing, all ranks know, and the weights are those of a whole step
@@ -75,8 +76,10 @@ static inline bool trainer_leads(const struct trainer *trainer) {
 }
 
 // The functions below are collective: all ranks call them and get the same status.
-// Logs the loss on data.val and writes it to the metrics (evaluation.c).
+// Logs the loss on train.eval_steps of data.val and writes it to the metrics (evaluation.c).
 enum status trainer_evaluate(struct trainer *trainer) MUST_CHECK;
+// The same at the end of the run, on train.eval_final_steps. STATUS_STOPPED when a signal ends it.
+enum status trainer_evaluate_final(struct trainer *trainer) MUST_CHECK;
 // Generates one sample, to the log and to samples/step-N.txt (samples.c).
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).

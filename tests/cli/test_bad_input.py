@@ -237,7 +237,7 @@ class Checkpoints(CommandCase):
         self.assertEqual(self.final_state(), kept)
         self.assertEqual([p.name for p in (self.folder / 'run' / 'checkpoints').iterdir()], ['step-00000002'])
         self.run_train(config)
-        self.assertEqual([step for step, _, _ in self.curve()], list(range(6)))
+        self.assertEqual([step for step, _, _ in self.curve()], list(range(1, 7)))
 
     def test_run_folder_in_use(self):
         config = self.tiny_config(train={'max_steps': 100000})

@@ -44,7 +44,7 @@ class ProfileCase(CommandCase):
     def check_sums(self, profile, ranks, steps):
         self.assertEqual([rank['rank'] for rank in profile['ranks']], list(range(ranks)))
         for rank in profile['ranks']:
-            self.assertEqual([step['step'] for step in rank['steps']], list(range(steps)))
+            self.assertEqual([step['step'] for step in rank['steps']], list(range(1, steps + 1)))
             for whole in (*rank['steps'], rank['summary']):
                 lines = [line for line in whole['operations'] if line.get('counts', True)]
                 self.assertAlmostEqual(sum(line['seconds'] for line in lines) + whole['other_seconds'],
@@ -66,7 +66,7 @@ class ProfileCase(CommandCase):
     def check_summary(self, rank):
         """The summary is the sum over all steps but the first."""
         steps = rank['steps'][1:]
-        self.assertEqual((rank['summary']['first_step'], rank['summary']['steps']), (1, len(steps)))
+        self.assertEqual((rank['summary']['first_step'], rank['summary']['steps']), (2, len(steps)))
         for figure in ('calls', 'flops', 'bytes', 'seconds'):
             counted = sum(line[figure] for step in steps for line in step['operations'] + step['meanwhile'])
             summed = sum(line[figure] for line in rank['summary']['operations'])
@@ -187,11 +187,11 @@ class Profile(ProfileCase):
         config = self.tiny_config(train={'max_steps': 60})
         self.run_train(config, 'run.profile=true')
         profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
-        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], list(range(50)))
+        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], list(range(1, 51)))
         # A resumed run profiles its new steps.
         self.run_train(config, 'run.profile=true', 'train.max_steps=62')
         profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
-        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], [60, 61])
+        self.assertEqual([step['step'] for step in profile['ranks'][0]['steps']], [61, 62])
 
 
 if __name__ == '__main__':

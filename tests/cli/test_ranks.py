@@ -344,9 +344,9 @@ class Failures(RankCase):
 
 class Together(RankCase):
     def test_evaluation_and_samples(self):
-        """Losses and samples do not depend on the number of ranks or the stage. Evaluates 12 sequences, or all 31, a number
-        that neither the micro-batch size nor the number of ranks divides."""
-        write_shard(self.folder / 'val.bin', pseudo_random_tokens(1000, 61, seed=2))
+        """The same sequences on any number of ranks; the sample is the same in each stage. Evaluates 12 of 31, evenly
+        spaced, and all, a number that neither micro-batches nor ranks divide."""
+        write_shard(self.folder / 'val.bin', pseudo_random_tokens(1000, 61, seed=3))
         config = self.ranks_config(model={'vocab_size': 257},
                                    data={'tokenizer': 'bytes', 'val': str(self.folder / 'val.bin')},
                                    train={'eval_every': 3, 'eval_steps': 5, 'sample_every': 3, 'sample_tokens': 8,
@@ -372,10 +372,13 @@ class Together(RankCase):
             run = self.folder / f'first-{ranks}-{micro}'
             process = self.run_ranks(ranks, config, f'run.dir={run}', 'train.eval_steps=1', f'train.micro_batch_size={micro}',
                                      'train.gradient_accumulation_steps=0')
-            self.assertIn('(12 sequences of data.val)', process.error)
-            first += [e['val_loss'] for e in map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
-                      if 'val_loss' in e]
-        self.assertEqual(len(first), 4)
+            self.assertIn('(12 of 31 sequences of data.val)', process.error)
+            self.assertIn('(all 31 sequences of data.val)', process.error)
+            some, final = [e for e in map(json.loads, (run / 'metrics.jsonl').read_text().splitlines()) if 'val_loss' in e]
+            first.append(some['val_loss'])
+            self.assertEqual([(e['val_sequences'], e['val_all_sequences'], e['final']) for e in (some, final)],
+                             [(12, 31, False), (31, 31, True)])
+            self.assertLess(relative(final['val_loss'], found[0][0]), 1e-6)
         for loss in first:
             self.assertLess(relative(loss, first[0]), 1e-6)
             self.assertGreater(relative(loss, found[0][0]), 1e-4)  # differs from the loss on all sequences

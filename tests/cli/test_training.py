@@ -1,4 +1,5 @@
 """Training from the command line: golden curves, bit equality, resuming, signals, metrics."""
+import collections
 import itertools
 import json
 import math
@@ -7,11 +8,69 @@ import shlex
 import shutil
 import signal
 import struct
+import subprocess
+import sys
+import time
 import unittest
 
 import harness
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
+
+
+def masked_crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    crc ^= 0xffffffff
+    return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+
+
+assert masked_crc32c(b'123456789') == ((0xe3069283 >> 15 | 0xe3069283 << 17) + 0xa282ead8) & 0xffffffff
+
+
+def fields_of(message):
+    """(number, value) of each field of a protobuf message: an integer, or the bytes."""
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            value |= (message[at] & 0x7f) << shift
+            at, shift = at + 1, shift + 7
+            if not message[at - 1] & 0x80:
+                return value
+    at = 0
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}.get(key & 7) or varint()
+        yield key >> 3, message[at:at + size]
+        at += size
+
+
+def events_of(run):
+    """{tag: [(step, value)]} of a run's event files in the order of their names, by the published format: of each record
+    the length, its masked crc32c, the data, its masked crc32c."""
+    events = collections.defaultdict(list)
+    for path in sorted(run.glob('events.out.tfevents.*')):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            length, length_crc = struct.unpack_from('<QI', data, at)
+            record = data[at + 12:at + 12 + length]
+            assert length_crc == masked_crc32c(data[at:at + 8])
+            assert struct.unpack_from('<I', data, at + 12 + length)[0] == masked_crc32c(record)
+            event = dict(fields_of(record))
+            if at == 0:
+                assert event[3] == b'brain.Event:2'
+            if 5 in event:
+                value = dict(fields_of(dict(fields_of(event[5]))[1]))
+                events[value[1].decode()].append((event.get(2, 0), struct.unpack('<f', value[2])[0]))
+            at += 16 + length
+    return events
 
 
 @unittest.skipIf(harness.SANITIZERS, 'covered by the unit tests with sanitizers')
@@ -149,32 +208,42 @@ class Running(CommandCase):
         self.assertEqual([m['tokens'] for m in self.metrics()], [64 * (k + 1) for k in range(6)])
 
     def test_tensorboard_reads_the_events(self):
-        """Each record: length, its masked crc32c, data, its masked crc32c; decoded by the published format."""
-        def masked_crc32c(data):
-            crc = 0xffffffff
-            for byte in data:
-                crc ^= byte
-                for _ in range(8):
-                    crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
-            crc ^= 0xffffffff
-            return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
-
-        self.assertEqual(masked_crc32c(b'123456789'), ((0xe3069283 >> 15 | 0xe3069283 << 17) + 0xa282ead8) & 0xffffffff)
         self.run_train(self.tiny_config())
-        data = next((self.folder / 'run').glob('events.out.tfevents.*')).read_bytes()
-        at, records = 0, []
-        while at < len(data):
-            length, length_crc = struct.unpack_from('<QI', data, at)
-            self.assertEqual(length_crc, masked_crc32c(data[at:at + 8]))
-            record = data[at + 12:at + 12 + length]
-            self.assertEqual(struct.unpack_from('<I', data, at + 12 + length)[0], masked_crc32c(record))
-            records.append(record)
-            at += 16 + length
-        self.assertIn(b'brain.Event:2', records[0])
-        losses = [r for r in records if b'train/loss' in r]
-        self.assertEqual(len(losses), 6)
-        for record, metrics in zip(losses, self.metrics()):
-            self.assertEqual(struct.unpack('<f', record[-4:])[0], struct.unpack('<f', struct.pack('<f', metrics['loss']))[0])
+        losses = events_of(self.folder / 'run')['train/loss']
+        self.assertEqual(losses, [(m['step'], struct.unpack('<f', struct.pack('<f', m['loss']))[0]) for m in self.metrics()])
+
+    def test_a_resumed_run_has_one_event_per_step(self):
+        """In the files, by our reader; with the long tests also by TensorBoard's own."""
+        config = self.tiny_config(train={'eval_every': 3, 'eval_steps': 1}, checkpoint={'every': 2, 'keep': 0})
+        overrides = config, f'data.val={self.folder / "tokens.bin"}'
+        self.run_train(*overrides)
+        for checkpoint in self.checkpoints()[1:]:
+            shutil.rmtree(checkpoint)
+        self.run_train(*overrides)
+        expected = {'train/loss': [1, 2, 3, 4, 5, 6], 'val/loss': [3, 6], 'val/final_loss': [6]}
+        events = events_of(self.folder / 'run')
+        for tag, steps in expected.items():
+            self.assertEqual([step for step, _ in events[tag]], steps, tag)
+        if harness.FULL:
+            self.assertEqual(self.read_by_tensorboard(expected), expected)
+
+    def read_by_tensorboard(self, tags):
+        """The steps of these tags, by TensorBoard from PyPI in an environment of its own."""
+        python = harness.ROOT / 'build' / 'tensorboard' / 'bin' / 'python'
+        try:
+            if not python.exists():
+                subprocess.run([sys.executable, '-m', 'venv', python.parents[1]], check=True, capture_output=True, timeout=120)
+                subprocess.run([python, '-m', 'pip', 'install', '-q', 'tensorboard'], check=True, capture_output=True,
+                               timeout=600)
+            program = ('import json, sys\n'
+                       'from tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n'
+                       'run = EventAccumulator(sys.argv[1]).Reload()\n'
+                       'print(json.dumps({tag: [event.step for event in run.Scalars(tag)] for tag in sys.argv[2:]}))\n')
+            read = subprocess.run([python, '-c', program, self.folder / 'run', *tags], check=True, capture_output=True, timeout=120)
+        except (OSError, subprocess.SubprocessError) as error:
+            shutil.rmtree(python.parents[1], ignore_errors=True)
+            self.skipTest(f'TensorBoard cannot be had: {error}')
+        return json.loads(read.stdout)
 
     def test_learning(self):
         """Training on one batch halves its loss."""
@@ -211,7 +280,7 @@ class Running(CommandCase):
         self.assertIn('train.max_steps', process.error + process.out)
         self.assertEqual(len(self.curve()), 6)
         self.run_train(config, 'train.max_steps=8')
-        self.assertEqual([m['step'] for m in self.metrics()], list(range(8)))
+        self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 9)))
 
     def test_an_automatic_compute_type_may_be_named_on_resuming(self):
         config = self.tiny_config(precision={'compute': 'auto'})
@@ -274,10 +343,30 @@ class Running(CommandCase):
         self.run_train(config, f'data.val={self.folder / "val.bin"}')
         entries = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()]
         evaluated = [e for e in entries if 'val_loss' in e]
-        self.assertEqual([e['step'] for e in evaluated], [3, 6])
+        self.assertEqual([e['step'] for e in evaluated], [3, 6, 6])
+        self.assertEqual([e['val_sequences'] for e in evaluated], [4, 4, 15])
+        self.assertEqual([e['final'] for e in evaluated], [False, False, True])
         for entry in evaluated:  # one byte per token
             self.assertAlmostEqual(entry['val_bits_per_byte'], entry['val_loss'] / math.log(2), places=5)
         self.assertTrue(list((self.folder / 'run' / 'samples').iterdir()))
+
+    def test_evaluations_are_spread_over_the_data(self):
+        """Two windows of four: the first and the third, so a set with an easy first half gives no better loss."""
+        shards = {}
+        for name, windows in ('spread', 'abcd'), ('chosen', 'ac'), ('first', 'ab'):
+            # Each window begins with token 1, which is also the last target of the window before it.
+            tokens = [token for window in windows for token in [1] + pseudo_random_tokens(31, 61, seed=ord(window))] + [1]
+            shards[name] = self.folder / f'{name}.bin'
+            write_shard(shards[name], tokens)
+        config = self.tiny_config(train={'eval_every': 2, 'eval_steps': 1, 'max_steps': 2})
+        losses = {}
+        for name in shards:
+            self.run_train(config, f'data.val={shards[name]}', f'run.dir={name}')
+            lines = (self.folder / name / 'metrics.jsonl').read_text().splitlines()
+            losses[name] = [e['val_loss'] for e in map(json.loads, lines) if 'val_loss' in e]
+        self.assertAlmostEqual(losses['spread'][0], losses['chosen'][0], places=6)
+        self.assertNotAlmostEqual(losses['spread'][0], losses['spread'][1], places=3)
+        self.assertNotAlmostEqual(losses['spread'][0], losses['first'][0], places=3)
 
     def test_run_folder_holds_the_resolved_config(self):
         self.run_train(self.tiny_config())

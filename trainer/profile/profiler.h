@@ -45,7 +45,7 @@ struct profiler_request {
     struct device *device, *comm_device, *host_device; // host_device may be NULL
     struct unit_hooks *hooks;                          // wrapped until profiler_stop
     int last_unit;
-    int64_t step; // number of the next step
+    int64_t step; // number of the next step, from 1
 };
 // Starts profiling. No operation or communication may be in flight.
 enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) MUST_CHECK;

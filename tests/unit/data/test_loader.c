@@ -107,6 +107,33 @@ static void test_file_order(void **state) {
     loader_delete(loader);
 }
 
+// n of the 12 sequences, evenly spaced; a batch that was prefetched under the rule before is not used.
+static void test_spread(void **state) {
+    (void)state;
+    static const int chosen[3] = {0, 4, 8}, five[5] = {0, 2, 4, 7, 9};
+    struct loader *loader = group_loader(3, 3, false, 1);
+    int firsts[3];
+    for (int round = 0; round < 2; round++) {
+        loader_spread(loader, 3);
+        for (int step = 0; step < 3; step++) {
+            first_tokens(loader, step, 0, 3, firsts);
+            for (int b = 0; b < 3; b++)
+                assert_int_equal(firsts[b], chosen[b] < 5 ? chosen[b] * T : FIRST_C + (chosen[b] - 5) * T);
+        }
+        loader_spread(loader, 5);
+        for (int row = 0; row < 10; row++) {
+            int sequence = five[row % 5];
+            first_tokens(loader, row / 3, 0, 3, firsts);
+            assert_int_equal(firsts[row % 3], sequence < 5 ? sequence * T : FIRST_C + (sequence - 5) * T);
+        }
+        loader_spread(loader, round == 0 ? 0 : 100);
+        first_tokens(loader, 1, 0, 3, firsts);
+        assert_int_equal(firsts[0], 3 * T);
+        assert_int_equal(firsts[2], FIRST_C);
+    }
+    loader_delete(loader);
+}
+
 enum { BATCH = 6, STEPS = 40 };
 
 static void read_in_order(uint64_t seed, int *rows) {
@@ -404,6 +431,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
         cmocka_unit_test(test_file_order),
+        cmocka_unit_test(test_spread),
         cmocka_unit_test(test_rows_do_not_depend_on_requests),
         cmocka_unit_test(test_two_loaders),
         cmocka_unit_test(test_every_epoch_is_a_permutation),

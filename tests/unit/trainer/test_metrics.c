@@ -21,18 +21,24 @@ static void begin(void) {
     EXPECT_OK(file_remove_tree(path));
 }
 
-static void write_steps(int64_t first, int64_t end) {
+// Continues a run after `done` steps, to `end` steps.
+static void write_steps(int64_t done, int64_t end) {
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
-    for (int64_t step = first; step < end; step++)
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, done));
+    for (int64_t step = done + 1; step <= end; step++)
         EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = step, .loss = 0.5}));
     metrics_close(&metrics);
 }
 
-static void write_evaluation(int64_t step, int64_t first, double bits_per_byte) {
+static void write_evaluation(int64_t step, int64_t done, double bits_per_byte) {
     struct metrics metrics;
-    EXPECT_OK(metrics_open(&metrics, temporary.folder, first));
-    EXPECT_OK(metrics_eval(&metrics, &(struct eval_metrics){step, 1.25, bits_per_byte}));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, done));
+    EXPECT_OK(metrics_eval(&metrics, &(struct eval_metrics){.step = step,
+                                                            .loss = 1.25,
+                                                            .bits_per_byte = bits_per_byte,
+                                                            .final = step == 4,
+                                                            .sequences = 5,
+                                                            .all_sequences = 20}));
     metrics_close(&metrics);
 }
 
@@ -58,7 +64,7 @@ static double number(const cJSON *object, const char *key) {
     return value;
 }
 
-// The steps of the lines in order, evaluations with a v: "0,1,2v,2".
+// The steps of the lines in order, evaluations with a v: "1,2,2v,3".
 static void assert_steps(const char *expected) {
     char got[256] = "";
     cJSON *lines = read_lines();
@@ -121,6 +127,10 @@ static void test_no_tokenizer_gives_null(void **unused) {
     assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(lines->child, "val_bits_per_byte")));
     assert_true(number(lines->child->next, "val_bits_per_byte") == 2.5);
     assert_true(number(lines->child->next, "val_loss") == 1.25);
+    assert_true(number(lines->child->next, "val_sequences") == 5);
+    assert_true(number(lines->child->next, "val_all_sequences") == 20);
+    assert_true(cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(lines->child, "final")));
+    assert_true(cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(lines->child->next, "final")));
     cJSON_Delete(lines);
 }
 
@@ -137,7 +147,7 @@ static void test_every_line_is_flushed(void **unused) {
     metrics_close(&metrics);
 }
 
-// A run resumed after N steps keeps the evaluation after N steps, and not the loss of step N.
+// A run resumed after N steps keeps what it wrote up to them.
 static void test_resuming_removes_steps_that_will_be_repeated(void **unused) {
     (void)unused;
     begin();
@@ -145,13 +155,13 @@ static void test_resuming_removes_steps_that_will_be_repeated(void **unused) {
     write_evaluation(3, 3, 2);
     write_steps(3, 6);
     write_evaluation(6, 6, 2);
-    assert_steps("0,1,2,3v,3,4,5,6v");
+    assert_steps("1,2,3,3v,4,5,6,6v");
     write_steps(5, 7);
-    assert_steps("0,1,2,3v,3,4,5,6");
+    assert_steps("1,2,3,3v,4,5,6,7");
     write_steps(3, 4);
-    assert_steps("0,1,2,3v,3");
+    assert_steps("1,2,3,3v,4");
     write_steps(0, 1);
-    assert_steps("0");
+    assert_steps("1");
 }
 
 static void append(const char *text) {
@@ -165,12 +175,25 @@ static void test_an_incomplete_line_is_removed(void **unused) {
     (void)unused;
     begin();
     write_steps(0, 2);
-    append("{\"step\": 2, \"lo");
+    append("{\"step\": 3, \"lo");
     write_steps(2, 4);
-    assert_steps("0,1,2,3");
+    assert_steps("1,2,3,4");
     append("{\"step\": 4, \"lo\n");
     write_steps(4, 5);
-    assert_steps("0,1,2,3,4");
+    assert_steps("1,2,3,4,5");
+}
+
+// Versions before 0.3 counted losses from 0 and evaluations from 1, and wrote no time. A run of theirs goes
+// on without a step missing or double.
+static void test_lines_of_earlier_versions(void **unused) {
+    (void)unused;
+    begin();
+    append("{\"step\": 0, \"loss\": 3}\n{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"val_loss\": 2}\n"
+           "{\"step\": 2, \"loss\": 1.5}\n{\"step\": 3, \"loss\": 1.25}\n{\"step\": 4, \"val_loss\": 1}\n");
+    write_steps(3, 5);
+    assert_steps("0,1,2v,2,4,5");
+    write_steps(2, 3);
+    assert_steps("0,1,2v,3");
 }
 
 static void test_a_missing_folder(void **unused) {
@@ -212,6 +235,7 @@ int main(void) {
         cmocka_unit_test(test_every_line_is_flushed),
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
         cmocka_unit_test(test_an_incomplete_line_is_removed),
+        cmocka_unit_test(test_lines_of_earlier_versions),
         cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),
     };

@@ -72,7 +72,7 @@ struct curve {
     double loss[MAX_STEPS], norm[MAX_STEPS], lr[MAX_STEPS];
 };
 
-// The steps of a run's metrics, which must be 0, 1, 2 ...
+// The steps of a run's metrics, which must be 1, 2, 3 ...
 static struct curve read_curve(const char *run) {
     struct curve curve = {0};
     char path[MAX_LENGTH], *text, *rest;
@@ -86,7 +86,7 @@ static struct curve read_curve(const char *run) {
         if (cJSON_GetObjectItemCaseSensitive(object, "loss")) {
             assert_true(curve.n < MAX_STEPS);
             EXPECT_OK(json_get_number(object, "step", path, &step));
-            assert_true(step == curve.n);
+            assert_true(step == curve.n + 1);
             EXPECT_OK(json_get_number(object, "loss", path, &curve.loss[curve.n]));
             EXPECT_OK(json_get_number(object, "grad_norm", path, &curve.norm[curve.n]));
             EXPECT_OK(json_get_number(object, "lr", path, &curve.lr[curve.n]));

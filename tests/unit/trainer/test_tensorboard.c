@@ -40,7 +40,7 @@ static void test_checksums(void **unused) {
 struct board_event {
     double wall_time;
     int64_t step;
-    char version[32], tag[32];
+    char version[32], writer[32], tag[32];
     float value;
 };
 
@@ -119,6 +119,11 @@ static struct board_event read_event(const uint8_t *at, const uint8_t *end) {
             event.step = (int64_t)field.integer;
         } else if (field.number == 3) {
             copy_string(&field, event.version, sizeof event.version);
+        } else if (field.number == 10) {
+            const uint8_t *inner = field.data;
+            struct field writer = read_field(&inner, field.data + field.bytes);
+            assert_int_equal(writer.number, 1);
+            copy_string(&writer, event.writer, sizeof event.writer);
         } else {
             assert_int_equal(field.number, 5);
             const uint8_t *inner = field.data;
@@ -163,6 +168,7 @@ static void test_events_read_back(void **unused) {
     EXPECT_OK(tensorboard_flush(&board));
     assert_int_equal(read_events(board.path, events), 4);
     assert_string_equal(events[0].version, "brain.Event:2");
+    assert_string_equal(events[0].writer, "zero.c");
     assert_string_equal(events[1].tag, "train/loss");
     assert_true(events[1].step == 0 && events[1].value == 10.825f);
     assert_string_equal(events[2].tag, "train/lr");
@@ -171,7 +177,84 @@ static void test_events_read_back(void **unused) {
     assert_true(events[3].step == (int64_t)1 << 40 && events[3].value == 0 && signbit(events[3].value));
     for (int i = 0; i < 4; i++)
         assert_true(events[i].wall_time > 1.6e9 && events[i].wall_time < 1e11);
+    EXPECT_OK(file_remove_tree(board.path));
     tensorboard_close(&board);
+}
+
+// ---- trimming
+
+static void write_events(struct tensorboard *board, int64_t first, int64_t last) {
+    EXPECT_OK(tensorboard_open(board, temporary.folder));
+    for (int64_t step = first; step <= last; step++)
+        EXPECT_OK(tensorboard_add(board, step, step % 3 == 0 ? "val/loss" : "train/loss", 1));
+    EXPECT_OK(tensorboard_flush(board));
+}
+
+// The steps of a file's events after the first.
+static void assert_event_steps(const char *path, const char *expected) {
+    struct board_event events[MOST_EVENTS];
+    char got[128] = "";
+    int n = read_events(path, events);
+    assert_string_equal(events[0].version, "brain.Event:2");
+    for (int i = 1; i < n; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%d", i > 1 ? "," : "", (int)events[i].step);
+    assert_string_equal(got, expected);
+}
+
+static void append_bytes(const char *path, const char *bytes, size_t n) {
+    FILE *file = fopen(path, "a");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+// A resumed run keeps the events of the steps done; what is torn at the end goes too, and an empty file.
+static void test_trimming(void **unused) {
+    (void)unused;
+    struct tensorboard board;
+    char *path;
+    write_events(&board, 1, 5);
+    path = strdup(board.path);
+    tensorboard_close(&board);
+    append_bytes(path, "\x20\0\0\0\0\0\0\0torn", 12);
+    EXPECT_OK(tensorboard_trim(temporary.folder, 4));
+    assert_event_steps(path, "1,2,3,4");
+    EXPECT_OK(tensorboard_trim(temporary.folder, 3));
+    assert_event_steps(path, "1,2,3");
+    EXPECT_OK(tensorboard_trim(temporary.folder, 0));
+    assert_false(file_exists(path));
+    free(path);
+}
+
+// Versions before 0.3 named no writer, and counted the steps of training from 0.
+static void test_trimming_files_of_earlier_versions(void **unused) {
+    (void)unused;
+    struct tensorboard board;
+    char *path, *data;
+    size_t bytes;
+    write_events(&board, 1, 6);
+    path = strdup(board.path);
+    tensorboard_close(&board);
+    EXPECT_OK(file_read(path, 1 << 20, &data, &bytes));
+    // The first record without its last field: 10 bytes, "R\b\n\6zero.c".
+    uint64_t length = little_endian((uint8_t *)data, 8), shorter = length - 10;
+    uint32_t crcs[2] = {tensorboard_masked_crc32c(&shorter, 8),
+                        tensorboard_masked_crc32c(data + 12, shorter)};
+    EXPECT_OK(file_remove_tree(path));
+    append_bytes(path, (char *)&shorter, 8);
+    append_bytes(path, (char *)&crcs[0], 4);
+    append_bytes(path, data + 12, shorter);
+    append_bytes(path, (char *)&crcs[1], 4);
+    append_bytes(path, data + 16 + length, bytes - 16 - length);
+    free(data);
+    EXPECT_OK(tensorboard_trim(temporary.folder, 6));
+    assert_event_steps(path, "1,2,3,4,5,6");
+    EXPECT_OK(tensorboard_trim(temporary.folder, 5));
+    assert_event_steps(path, "1,2,3,4"); // training step 5 of theirs is the sixth; 6 is an evaluation
+    EXPECT_OK(tensorboard_trim(temporary.folder, 3));
+    assert_event_steps(path, "1,2,3");
+    EXPECT_OK(file_remove_tree(path));
+    free(path);
 }
 
 static void test_a_missing_folder(void **unused) {
@@ -197,6 +280,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_events_read_back),
+        cmocka_unit_test(test_trimming),
+        cmocka_unit_test(test_trimming_files_of_earlier_versions),
         cmocka_unit_test(test_a_missing_folder),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
