@@ -63,7 +63,7 @@ void config_free(struct config *config);
 bool config_given(const struct config *config, const char *name);
 
 // Derives the values left open (batch sizes, seq_len, run.dir), then checks the rules between options: batch
-// sizes that disagree, n_embd % n_head, seq_len above n_positions, warm-up longer than max_steps, and so on.
+// sizes that disagree, n_embd % n_head, seq_len above n_positions, and so on.
 //   world   number of ranks
 // STATUS_INVALID: a rule is broken; the message names the options and what to change.
 enum status config_resolve(struct config *config, int world) MUST_CHECK;
@@ -78,6 +78,9 @@ void config_print_options(struct text *out);
 
 // The compute type that precision.compute names. Returns false, and leaves *type alone, when it is auto.
 bool config_compute_type(const struct config *config, enum dtype *type);
+
+// The length of the schedule in steps: scheduler.decay_steps, or train.max_steps where that is 0.
+int64_t config_decay_steps(const struct config *config);
 
 // Whether losses are scaled: fp16.loss_scaling, with auto resolved by precision.compute.
 bool config_scales_losses(const struct config *config);

@@ -112,18 +112,6 @@ static enum status check_sequence(const struct config *c) {
                 c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
 }
 
-// The default warm-up may exceed a short run, which then ends during warm-up. A printed config sets every
-// option, so this compares the value with the default instead of using config_given.
-static enum status check_warmup(const struct config *c) {
-    bool by_default = c->scheduler.warmup_steps == atoll(option_find("scheduler.warmup_steps")->initial);
-    if (c->train.max_steps == 0 || c->scheduler.warmup_steps <= c->train.max_steps || by_default)
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: scheduler.warmup_steps %lld is above train.max_steps %lld; lower the first or raise the "
-                "second",
-                c->source, (long long)c->scheduler.warmup_steps, (long long)c->train.max_steps);
-}
-
 static enum status check_samples(const struct config *c) {
     if (c->train.sample_every == 0 || c->data.tokenizer[0])
         return STATUS_OK;
@@ -196,7 +184,7 @@ static enum status check_adafactor(const struct config *c) {
 }
 
 static enum status (*const rules[])(const struct config *) = {
-    check_heads,         check_sequence,    check_warmup,    check_samples, check_offload_activations,
+    check_heads,         check_sequence,    check_samples,   check_offload_activations,
     check_offload_param, check_speculative, check_adafactor,
 };
 
@@ -228,6 +216,10 @@ bool config_compute_type(const struct config *config, enum dtype *type) {
         return false;
     *type = types[config->precision.compute];
     return true;
+}
+
+int64_t config_decay_steps(const struct config *config) {
+    return config->scheduler.decay_steps ? config->scheduler.decay_steps : config->train.max_steps;
 }
 
 bool config_scales_losses(const struct config *config) {
@@ -281,6 +273,8 @@ enum status config_check_resume(const struct config *before, enum dtype compute,
             continue;
         bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
                                                       *(int64_t *)option_value(&options[i], before);
+        if (&options[i] == option_find("scheduler.decay_steps")) // 0 stands for train.max_steps
+            grew = config_decay_steps(now) >= config_decay_steps(before);
         bool chosen = &options[i] == option_find("precision.compute") &&
                       before->precision.compute == CONFIG_COMPUTE_AUTO;
         if (!grew)

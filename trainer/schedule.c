@@ -11,13 +11,18 @@ static double progress(double step, double from, double to) {
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
+int64_t schedule_warmup_steps(const struct config *config) {
+    const int64_t warmup = config->scheduler.warmup_steps, steps = config_decay_steps(config);
+    return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
+}
+
 double schedule_lr(const struct config *config, int64_t step) {
     double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio;
-    int64_t warmup = config->scheduler.warmup_steps, last = config->train.max_steps - 1;
+    int64_t warmup = schedule_warmup_steps(config), last = config_decay_steps(config) - 1;
     if (step < warmup)
         return peak * (double)(step + 1) / (double)warmup;
     double p = progress((double)step, (double)(warmup > 0 ? warmup - 1 : 0), (double)last);
-    double decay = config->scheduler.decay_ratio * (double)config->train.max_steps;
+    double decay = config->scheduler.decay_ratio * (double)(last + 1);
     switch (config->scheduler.type) {
     case CONFIG_SCHEDULE_CONSTANT:
         return peak;

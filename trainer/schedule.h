@@ -6,12 +6,17 @@
 
 #include "configs/config.h"
 
+// The steps of warm-up: scheduler.warmup_steps, or, where that is longer than the whole schedule
+// (config_decay_steps), a tenth of the schedule and at least one step.
+int64_t schedule_warmup_steps(const struct config *config);
+
 // Learning rate of step `step` (from 0). Warm-up over W steps is linear: peak (step + 1) / W. Afterwards,
-// with p going from 0 at the end of the warm-up to 1 at the last step, and r = min_lr_ratio:
+// with p going from 0 at the end of the warm-up to 1 at the last step of the schedule, and r = min_lr_ratio:
 //   constant              peak
 //   cosine                peak (r + (1 - r) (1 + cos(pi p)) / 2)
 //   linear                peak (1 - (1 - r) p)
-//   warmup-stable-decay   peak; over the last decay_ratio of max_steps linear to r times the peak
+//   warmup-stable-decay   peak; over the last decay_ratio of the schedule linear to r times the peak
+// After the schedule the rate stays.
 double schedule_lr(const struct config *config, int64_t step);
 
 #endif

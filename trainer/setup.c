@@ -376,6 +376,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     if (trainer->resumed)
         log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
                  (long long)config->train.max_steps, trainer->resumed->path);
+    trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
     return trainer_agree(trainer, trainer_profile_start(trainer));

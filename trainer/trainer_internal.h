@@ -1,5 +1,5 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c and profiling.c.
+// checkpointing.c, data.c, resuming.c and profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -54,6 +54,10 @@ void trainer_free(struct trainer *trainer);
 // Opens data.train and data.val. Checks that all ranks see the same data, and that a resumed run gets the
 // data that it was trained on, unless checkpoint.accept_new_data allows other data. Collective.
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
+
+// Logs what the user may not expect of the schedule: a shortened warm-up, or a rate that a resumed run's new
+// length changes. Called while the checkpoint is open (resuming.c).
+void trainer_describe_schedule(const struct trainer *trainer);
 
 // Collective. Returns the worst status of all ranks for something that each did alone.
 static inline enum status trainer_agree(struct trainer *trainer, enum status status) {

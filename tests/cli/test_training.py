@@ -282,6 +282,25 @@ class Running(CommandCase):
         self.run_train(config, 'train.max_steps=8')
         self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 9)))
 
+    def test_a_longer_run_says_what_becomes_of_its_rate(self):
+        config = self.tiny_config(optimizer={'lr': 1e-3}, scheduler={'type': 'linear', 'min_lr_ratio': 0.1})
+        self.run_train(config)
+        shutil.copytree(self.folder / 'run', self.folder / 'kept')
+        error = self.run_train(config, 'train.max_steps=8').error
+        self.assertIn('the learning rate schedule was 6 steps long and is now 8: step 7 trains at 0.00025 instead of 0.0001',
+                      error)
+        self.assertIn('scheduler.decay_steps=6 keeps', error)
+        error = self.run_train(config, 'train.max_steps=8', 'run.dir=kept', 'scheduler.decay_steps=6').error
+        self.assertNotIn('schedule was', error)
+        self.assertEqual([round(m['lr'], 12) for m in self.metrics('kept')[5:]], [1e-4] * 3)
+        self.refuses(config, 'train.max_steps=9', 'run.dir=kept', 'scheduler.decay_steps=5',
+                     says=['scheduler.decay_steps was 6 and is now 5 (it may only grow)'])
+
+    def test_a_run_shorter_than_its_warm_up(self):
+        process = self.run_train(self.tiny_config(), 'scheduler.warmup_steps=700')
+        self.assertIn('warm-up: 1 step, as scheduler.warmup_steps=700 is longer than the schedule of 6 steps', process.error)
+        self.assertEqual(self.metrics()[0]['lr'], 6e-4)
+
     def test_an_automatic_compute_type_may_be_named_on_resuming(self):
         config = self.tiny_config(precision={'compute': 'auto'})
         self.run_train(config)

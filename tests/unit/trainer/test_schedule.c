@@ -83,6 +83,52 @@ static void test_stable_phase_then_linear_decay(void **unused) {
     config_free(&config);
 }
 
+// decay_steps apart from max_steps: the schedule is that of decay_steps, and its last rate stays.
+static void test_decay_steps(void **unused) {
+    (void)unused;
+    static const char *const types[] = {"cosine", "linear", "warmup-stable-decay"};
+    for (int i = 0; i < 3; i++) {
+        char text[2][200];
+        struct config plain, apart;
+        for (int k = 0; k < 2; k++)
+            snprintf(
+                text[k], sizeof text[k],
+                "{\"train\": {\"max_steps\": %d}, \"scheduler\": {\"type\": \"%s\", \"warmup_steps\": 5, "
+                "\"decay_steps\": %d}}",
+                k ? 150 : 100, types[i], k ? 100 : 0);
+        configure(&plain, text[0]);
+        configure(&apart, text[1]);
+        for (int64_t step = 0; step < 100; step++)
+            assert_true(schedule_lr(&plain, step) == schedule_lr(&apart, step));
+        for (int64_t step = 100; step < 150; step++)
+            assert_rate(&apart, step, 0.1 * PEAK);
+        config_free(&plain);
+        config_free(&apart);
+    }
+}
+
+// A warm-up longer than the schedule takes a tenth of it, and at least a step.
+static void test_shortened_warm_up(void **unused) {
+    (void)unused;
+    static const struct {
+        int max_steps, decay_steps, warmup, expected;
+    } cases[] = {{10, 0, 700, 1},    {7, 0, 8, 1},         {699, 0, 700, 69},
+                 {700, 0, 700, 700}, {10, 5000, 700, 700}, {5000, 600, 700, 60}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200];
+        struct config config;
+        snprintf(
+            text, sizeof text,
+            "{\"train\": {\"max_steps\": %d}, \"scheduler\": {\"warmup_steps\": %d, \"decay_steps\": %d}}",
+            cases[i].max_steps, cases[i].warmup, cases[i].decay_steps);
+        configure(&config, text);
+        assert_int_equal(schedule_warmup_steps(&config), cases[i].expected);
+        assert_rate(&config, 0, PEAK / cases[i].expected);
+        assert_rate(&config, cases[i].expected - 1, PEAK);
+        config_free(&config);
+    }
+}
+
 // The rate stays within its bounds, also where warm-up, decay and the last step meet.
 static void test_never_outside_its_bounds(void **unused) {
     (void)unused;
@@ -112,6 +158,8 @@ int main(void) {
         cmocka_unit_test(test_constant_is_exact),
         cmocka_unit_test(test_cosine_and_linear_at_known_points),
         cmocka_unit_test(test_stable_phase_then_linear_decay),
+        cmocka_unit_test(test_decay_steps),
+        cmocka_unit_test(test_shortened_warm_up),
         cmocka_unit_test(test_never_outside_its_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
