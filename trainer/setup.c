@@ -102,10 +102,6 @@ static enum status find_resume(struct trainer *trainer) {
 
 // ---- devices
 
-#define MOST_MEASURED_ROWS 65536
-#define MEASURED_SECONDS   0.05
-#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so measure it more precisely
-
 // With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use
 // all.
 static enum status open_devices(struct trainer *trainer) {
@@ -139,29 +135,6 @@ static enum status choose_type(struct trainer *trainer) {
     TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
     trainer->type = (enum dtype)type;
     return STATUS_OK;
-}
-
-// The project's tests, which start thousands of runs that train for less, set ZERO_MEASURE_SECONDS to a
-// shorter time. Only the measured rate, and what is reported relative to it, is less exact then.
-static double measuring_seconds(const struct config *config) {
-    double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
-    const char *shorter = getenv("ZERO_MEASURE_SECONDS");
-    double wanted = shorter ? strtod(shorter, NULL) : 0;
-    return wanted > 0 && wanted < seconds ? wanted : seconds;
-}
-
-static enum status measure_rate(struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
-    int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
-    struct gemm_rate rate = {0};
-    enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
-                                                  trainer->type, measuring_seconds(config), &rate);
-    trainer->gemm_rate = rate.best;
-    if (status == STATUS_OK)
-        status = trainer_profile_limits(trainer);
-    TRY(trainer_agree(trainer, status));
-    return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
 
 // ---- memory and initial state
@@ -370,7 +343,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_open_data(trainer));
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
-    TRY(measure_rate(trainer));
+    TRY(trainer_measure_rate(trainer));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));
     if (trainer->resumed)

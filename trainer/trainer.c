@@ -19,6 +19,7 @@ static bool due(int64_t every, int64_t step) {
 // What each rank sends to all others after each step.
 struct step_report {
     double loss_sum, memory_peak;
+    double seconds;       // since the step began
     int64_t batch_status; // the worst of the step's micro-batches
 };
 
@@ -81,16 +82,17 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
 
 // Gathers the reports of all ranks: the mean loss of the step (added in the order of ranks) and the largest
 // memory.
-//   whole   [out] true if every rank loaded all its micro-batches
-static enum status gather_reports(struct trainer *trainer, double loss_sum, enum status batch_status,
-                                  struct step_metrics *now, bool *whole) {
+//   mine       this rank's report
+//   passes_s   [out] seconds that forward and backward passes took on rank 0
+//   whole      [out] true if every rank loaded all its micro-batches
+static enum status gather_reports(struct trainer *trainer, const struct step_report *mine,
+                                  struct step_metrics *now, double *passes_s, bool *whole) {
     const struct config *config = trainer->config;
     struct comm *comm = trainer->comm;
-    const struct step_report mine = {loss_sum, (double)metrics_peak_memory(), batch_status};
     struct step_report *all = calloc((size_t)comm->world, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
-    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    enum status status = comm_gather(comm, mine, sizeof *mine, all);
     double sum = 0;
     *whole = true;
     for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
@@ -99,6 +101,7 @@ static enum status gather_reports(struct trainer *trainer, double loss_sum, enum
         now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
     }
     now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    *passes_s = all[0].seconds;
     free(all);
     return status;
 }
@@ -170,12 +173,14 @@ static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step + 1};
     const struct comm_traffic before = trainer->comm->traffic;
-    double began = clock_monotonic_s(), loss_sum;
+    double began = clock_monotonic_s(), loss_sum, passes_s;
     enum status batch_status;
     bool whole = false;
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
     TRY(accumulate(trainer, &loss_sum, &batch_status));
-    TRY(gather_reports(trainer, loss_sum, batch_status, &now, &whole));
+    const struct step_report report = {loss_sum, (double)metrics_peak_memory(), clock_monotonic_s() - began,
+                                       batch_status};
+    TRY(gather_reports(trainer, &report, &now, &passes_s, &whole));
     if (!whole)
         return give_up_step(trainer, batch_status);
     profiler_set_phase(&trainer->profiler, PROFILER_UPDATE);
@@ -189,14 +194,16 @@ static enum status train_step(struct trainer *trainer) {
     comm_expect_seconds(trainer->comm, seconds);
 
     int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;
+    double step_flops =
+        params_flops_per_token(&trainer->params, (int)config->train.seq_len) * (double)step_tokens;
+    TRY(trainer_check_rate(trainer, step_flops / passes_s));
     trainer->step++;
     if (!trainer_leads(trainer))
         return STATUS_OK;
     now.tokens = trainer->step * step_tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
-    now.mfu = params_flops_per_token(&trainer->params, (int)config->train.seq_len) * now.tokens_per_s /
-              trainer->gemm_rate;
+    now.mfu = step_flops / seconds / trainer->gemm_rate;
     measure_traffic(trainer, &before, &now);
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);

@@ -1,5 +1,6 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, resuming.c and profiling.c.
+// checkpointing.c, data.c, rate.c, resuming.c and
+// profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -35,7 +36,7 @@ struct trainer {
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
     struct data_record data;    // what the run was trained on, kept in checkpoints
     struct metrics metrics;
-    double gemm_rate;          // measured FLOP/s, sum over ranks
+    double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
     struct profiler profiler;
     int profile_region; // of its memory, with run.profile
@@ -88,6 +89,12 @@ enum status trainer_evaluate_final(struct trainer *trainer) MUST_CHECK;
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
+
+// Measures gemm_rate before the first step (rate.c).
+enum status trainer_measure_rate(struct trainer *trainer) MUST_CHECK;
+// Measures it again if a step exceeded it. It becomes at least `achieved`.
+//   achieved   FLOP/s of all ranks in the step's forward and backward passes, as rank 0 timed them
+enum status trainer_check_rate(struct trainer *trainer, double achieved) MUST_CHECK;
 
 // run.profile; without it, these do nothing.
 // Measures the limits that operations are compared with. Called before the run's memory is allocated, while

@@ -202,6 +202,7 @@ class Running(CommandCase):
             for field in 'step', 'loss', 'grad_norm', 'lr', 'tokens', 'tokens_per_s', 'step_ms', 'mfu':
                 self.assertIn(field, entry)
             self.assertTrue(any('memory' in field for field in entry), entry)
+            self.assertLessEqual(entry['mfu'], 1)
             for field in 'loss', 'grad_norm':
                 written = re.search(rf'"{field}": ?([^,}}]+)', line).group(1)
                 self.assertEqual(float(written), entry[field])

@@ -1,0 +1,57 @@
+// The rate of matrix products that steps are compared with. It is measured at the start; other programs may
+// have slowed that down, so it is measured again when a step exceeds it.
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "trainer/trainer_internal.h"
+
+#define MOST_MEASURED_ROWS 65536
+#define MEASURED_SECONDS   0.05
+#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so measure it more precisely
+
+// The project's tests, which start thousands of runs that train for less, set ZERO_MEASURE_SECONDS to a
+// shorter time. Only the measured rate, and what is reported relative to it, is less exact then.
+static double measuring_seconds(const struct config *config) {
+    double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
+    const char *shorter = getenv("ZERO_MEASURE_SECONDS");
+    double wanted = shorter ? strtod(shorter, NULL) : 0;
+    return wanted > 0 && wanted < seconds ? wanted : seconds;
+}
+
+// Of this rank.
+static enum status measure_own_rate(const struct trainer *trainer, double *flops_per_s) {
+    const struct config *config = trainer->config;
+    int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
+    int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
+    struct gemm_rate rate = {0};
+    enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
+                                                  trainer->type, measuring_seconds(config), &rate);
+    *flops_per_s = rate.best;
+    return status;
+}
+
+enum status trainer_measure_rate(struct trainer *trainer) {
+    enum status status = measure_own_rate(trainer, &trainer->gemm_rate);
+    if (status == STATUS_OK)
+        status = trainer_profile_limits(trainer);
+    TRY(trainer_agree(trainer, status));
+    return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
+}
+
+enum status trainer_check_rate(struct trainer *trainer, double achieved) {
+    double now, before = trainer->gemm_rate;
+    if (achieved <= before)
+        return STATUS_OK;
+    if (measure_own_rate(trainer, &now) != STATUS_OK) { // no memory is left for it, for example
+        status_clear();
+        now = 0;
+    }
+    trainer->limits.flops_per_s = fmax(trainer->limits.flops_per_s, now);
+    TRY(comm_sum(trainer->comm, &now, 1));
+    trainer->gemm_rate = fmax(now, achieved);
+    log_live_end();
+    log_info("GEMM rate measured again, as a step exceeded it: %.0f GFLOP/s, at the start %.0f",
+             trainer->gemm_rate / 1e9, before / 1e9);
+    return STATUS_OK;
+}
