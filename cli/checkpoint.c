@@ -200,6 +200,7 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                                                .has_factors = checkpoint->has_factors,
                                                                .loss_scale = checkpoint->loss_scale,
                                                                .data = &checkpoint->data,
+                                                               .history = &checkpoint->history,
                                                                .source = {checkpoint, read_source}});
     partition_free(&partition);
     return status;

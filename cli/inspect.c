@@ -131,6 +131,11 @@ static enum status inspect_checkpoint(const char *path) {
            text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
            model->n_head, model->n_embd, model->vocab_size, model->n_positions);
     printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
+    for (int i = 0; i < checkpoint->history.n_changes; i++) {
+        const struct history_change *change = &checkpoint->history.changes[i];
+        printf("  changed after step %lld: %s from %s to %s\n", (long long)change->step, change->option,
+               change->was, change->is);
+    }
     checkpoint_close(checkpoint);
     return STATUS_OK;
 }

@@ -13,7 +13,7 @@ enum option_type {
     OPTION_STRING,
     OPTION_PATHS
 };
-enum option_resume { FREE, RAISE, FIXED };
+enum option_resume { FREE, RAISE, NAMED, FIXED };
 
 struct option {
     const char *section;          // "model", "zero_optimization.offload_param"; "top" outside all sections

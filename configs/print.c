@@ -100,7 +100,7 @@ static const char *default_of(const struct option *option, char *buffer, size_t 
 void config_print_options(struct text *out) {
     static const char *const types[] = {"true or false", "integer", "number", "two numbers",
                                         "choice",        "text",    "paths"};
-    static const char *const resumes[] = {"may change", "may only grow", "fixed"};
+    static const char *const resumes[] = {"may change", "may only grow", "with resume_with", "fixed"};
     text_add(
         out,
         "# Options\n\n"
@@ -108,7 +108,9 @@ void config_print_options(struct text *out) {
         "- A configuration is one JSON object with an object per section. Every option has a default.\n"
         "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
         "string.\n"
-        "- On resume, `fixed` options define the run: a resumed run that changes one is refused.\n");
+        "- On resume, `fixed` options define the run: a resumed run that changes one is refused. Options "
+        "`with "
+        "resume_with` may change if `checkpoint.resume_with` names them.\n");
     for (int s = 0; s < section_count(); s++) {
         bool top = section_is_top(section_name(s));
         if (top)

@@ -183,9 +183,50 @@ static enum status check_adafactor(const struct config *c) {
     return STATUS_OK;
 }
 
+// Whether checkpoint.resume_with lists the option.
+static bool resumes_with(const struct config *config, const char *option) {
+    const size_t length = strlen(option);
+    for (const char *at = config->checkpoint.resume_with; *at;) {
+        at += strspn(at, ", ");
+        const size_t n = strcspn(at, ", ");
+        if (n == length && memcmp(at, option, n) == 0)
+            return true;
+        at += n;
+    }
+    return false;
+}
+
+static enum status check_resume_with(const struct config *c) {
+    for (const char *at = c->checkpoint.resume_with + strspn(c->checkpoint.resume_with, ", "); *at;
+         at += strspn(at, ", ")) {
+        char name[128];
+        const char *names[MAX_OPTIONS];
+        const size_t n = strcspn(at, ", ");
+        snprintf(name, sizeof name, "%.*s", (int)n, at);
+        at += n;
+        const struct option *option = option_find(name);
+        if (option && option->resume == FIXED)
+            return FAIL(
+                STATUS_INVALID,
+                "%s: checkpoint.resume_with lists %s, which cannot change in a run; start a new run from its "
+                "weights with model.init_from=RUN and another run.dir",
+                c->source, name);
+        if (option)
+            continue;
+        for (int i = 0; i < n_options; i++)
+            names[i] = option_full_name(&options[i]);
+        const char *nearest = text_nearest(name, names, n_options);
+        return FAIL(STATUS_INVALID,
+                    "%s: checkpoint.resume_with lists %s, which is no option%s%s; expected names such as "
+                    "\"optimizer.lr,train.train_batch_size\"",
+                    c->source, name, nearest ? "; did you mean " : "", nearest ? nearest : "");
+    }
+    return STATUS_OK;
+}
+
 static enum status (*const rules[])(const struct config *) = {
     check_heads,         check_sequence,    check_samples,   check_offload_activations,
-    check_offload_param, check_speculative, check_adafactor,
+    check_offload_param, check_speculative, check_adafactor, check_resume_with,
 };
 
 enum status config_resolve(struct config *config, int world) {
@@ -262,37 +303,79 @@ static bool means_the_same(const struct option *option, const struct config *bef
            config_scales_losses(before) == config_scales_losses(now);
 }
 
-enum status config_check_resume(const struct config *before, enum dtype compute, const struct config *now) {
-    struct text differences = {0}, was = {0}, is = {0};
-    for (int i = 0; i < n_options; i++) {
-        was.length = is.length = 0;
-        option_print(&options[i], before, &was);
-        option_print(&options[i], now, &is);
-        if (options[i].resume == FREE || was.failed || is.failed || strcmp(was.data, is.data) == 0 ||
-            means_the_same(&options[i], before, compute, now))
-            continue;
-        bool grew = options[i].resume == RAISE && *(int64_t *)option_value(&options[i], now) >
-                                                      *(int64_t *)option_value(&options[i], before);
-        if (&options[i] == option_find("scheduler.decay_steps")) // 0 stands for train.max_steps
-            grew = config_decay_steps(now) >= config_decay_steps(before);
-        bool chosen = &options[i] == option_find("precision.compute") &&
-                      before->precision.compute == CONFIG_COMPUTE_AUTO;
-        if (!grew)
-            text_add(&differences, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(&options[i]),
-                     was.data, chosen ? ", resolved to \"" : "", chosen ? dtype_name(compute) : "",
-                     chosen ? "\"," : "", is.data, options[i].resume == RAISE ? " (it may only grow)" : "");
-    }
+// The differences of a resumed run's config that are refused.
+struct refused {
+    struct text list;     // a line each
+    struct text nameable; // those that checkpoint.resume_with could allow, with commas
+};
+
+static void refuse_change(struct refused *refused, const struct option *option, const char *was,
+                          const char *resolved, const char *is) {
+    text_add(&refused->list, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(option), was,
+             resolved ? ", resolved to \"" : "", resolved ? resolved : "", resolved ? "\"," : "", is,
+             option->resume == RAISE ? " (it may only grow)" : "");
+    if (option->resume != FIXED)
+        text_add(&refused->nameable, "%s%s", refused->nameable.length ? "," : "", option_full_name(option));
+}
+
+static enum status refuse_resume(const struct config *now, const struct refused *refused) {
+    struct text ways = {0};
+    if (refused->nameable.length)
+        text_add(&ways, "; or change %s on purpose with checkpoint.resume_with=\"%s\"",
+                 strchr(refused->nameable.data, ',') ? "those that may" : "it", refused->nameable.data);
+    enum status status = text_status(&ways);
+    if (status == STATUS_OK)
+        status =
+            FAIL(STATUS_INVALID,
+                 "%s: these options must not change when a run is resumed:%s\n  restore them%s; or start a "
+                 "new run from its weights with model.init_from=%s and another run.dir",
+                 now->source, refused->list.data, ways.data ? ways.data : "", now->run.dir);
+    text_free(&ways);
+    return status;
+}
+
+static bool has_grown(const struct option *option, const struct config *before, const struct config *now) {
+    if (option == option_find("scheduler.decay_steps")) // 0 stands for train.max_steps
+        return config_decay_steps(now) >= config_decay_steps(before);
+    return option->resume == RAISE &&
+           *(int64_t *)option_value(option, now) > *(int64_t *)option_value(option, before);
+}
+
+static enum status check_options(const struct config *before, enum dtype compute, const struct config *now,
+                                 struct refused *refused, config_changed *changed, void *context) {
+    struct text was = {0}, is = {0};
     enum status status = STATUS_OK;
-    if (was.failed || is.failed || differences.failed)
-        status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
-    else if (differences.length)
-        status = FAIL(
-            STATUS_INVALID,
-            "%s: these options must not change when a run is resumed:%s\n  restore them, or start a new run "
-            "with another run.dir",
-            now->source, differences.data);
-    text_free(&differences);
+    for (int i = 0; i < n_options && status == STATUS_OK; i++) {
+        const struct option *option = &options[i];
+        was.length = is.length = 0;
+        option_print(option, before, &was);
+        option_print(option, now, &is);
+        status = was.failed || is.failed ? FAIL(STATUS_FAILED, "out of memory comparing configurations")
+                                         : STATUS_OK;
+        if (status != STATUS_OK || option->resume == FREE || strcmp(was.data, is.data) == 0 ||
+            means_the_same(option, before, compute, now) || has_grown(option, before, now))
+            continue;
+        bool chosen =
+            option == option_find("precision.compute") && before->precision.compute == CONFIG_COMPUTE_AUTO;
+        if (option->resume != FIXED && resumes_with(now, option_full_name(option)))
+            status = changed ? changed(context, option_full_name(option), was.data, is.data) : STATUS_OK;
+        else
+            refuse_change(refused, option, was.data, chosen ? dtype_name(compute) : NULL, is.data);
+    }
     text_free(&was);
     text_free(&is);
+    return status;
+}
+
+enum status config_check_resume(const struct config *before, enum dtype compute, const struct config *now,
+                                config_changed *changed, void *context) {
+    struct refused refused = {0};
+    enum status status = check_options(before, compute, now, &refused, changed, context);
+    if (status == STATUS_OK && (refused.list.failed || refused.nameable.failed))
+        status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
+    if (status == STATUS_OK && refused.list.length)
+        status = refuse_resume(now, &refused);
+    text_free(&refused.list);
+    text_free(&refused.nameable);
     return status;
 }

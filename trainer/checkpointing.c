@@ -8,8 +8,7 @@ enum status trainer_save(struct trainer *trainer) {
     const struct checkpoint_contents contents = {.comm = trainer->comm,
                                                  .partition = &state->partition,
                                                  .step = trainer->step,
-                                                 .tokens = trainer->step * config->train.train_batch_size *
-                                                           config->train.seq_len,
+                                                 .tokens = trainer->tokens,
                                                  .config = config,
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
@@ -18,6 +17,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .has_factors = state->second_moments.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
+                                                 .history = &trainer->history,
                                                  .source = model_states_source(&reader)};
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;

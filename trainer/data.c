@@ -140,6 +140,16 @@ static uint64_t order_seed(uint64_t seed, int n) {
     return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
 }
 
+// A step's sequences are counted in batches: with another batch size, steps would repeat or skip some.
+static bool has_another_batch(const struct trainer *trainer) {
+    const int64_t now = trainer->config->train.train_batch_size;
+    if (!trainer->resumed || trainer->resumed->config.train.train_batch_size == now)
+        return false;
+    log_info("with the new batch size, sequences follow a new order from step %lld on",
+             (long long)trainer->step + 1);
+    return true;
+}
+
 static enum status settle_orders(struct trainer *trainer) {
     const struct identity *now = loader_identity(trainer->train);
     struct data_record *record = &trainer->data;
@@ -151,6 +161,8 @@ static enum status settle_orders(struct trainer *trainer) {
         TRY(data_record_begin_order(record, 0, now));
     else if (!identity_is_same(&record->train, now))
         TRY(take_changed_data(trainer, now));
+    else if (has_another_batch(trainer))
+        TRY(data_record_begin_order(record, trainer->step, now));
     const int last = record->n_orders - 1;
     loader_begin_order(trainer->train, record->orders[last].step,
                        order_seed((uint64_t)trainer->config->train.seed, last));

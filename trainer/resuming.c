@@ -1,9 +1,53 @@
-// What a resumed run changes: its schedule.
+// The checkpoint to resume, and what the resumed run changes: options, on purpose, and its schedule.
 #include <math.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "trainer/schedule.h"
 #include "trainer/trainer_internal.h"
+
+static enum status find_checkpoint(struct trainer *trainer) {
+    const char *resume = trainer->config->checkpoint.resume;
+    if (strcmp(resume, "auto") == 0)
+        return checkpoint_open_newest(trainer->comm, trainer->folder.checkpoints, &trainer->resumed);
+    if (strcmp(resume, "never") != 0)
+        return checkpoint_open_path(trainer->comm, resume, &trainer->resumed);
+    return checkpoint_require_none(trainer->comm, trainer->folder.checkpoints);
+}
+
+static enum status record_change(void *context, const char *option, const char *was, const char *is) {
+    struct trainer *trainer = context;
+    return history_add_change(&trainer->history, trainer->resumed->step, option, was, is);
+}
+
+// Options changed on purpose are said at the start, and kept in every later checkpoint.
+static enum status check_resumed(struct trainer *trainer) {
+    const int n_before = trainer->history.n_changes;
+    TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
+    TRY(config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config,
+                            record_change, trainer));
+    for (int i = n_before; i < trainer->history.n_changes; i++) {
+        const struct history_change *change = &trainer->history.changes[i];
+        log_info("%s changes from %s to %s after step %lld (checkpoint.resume_with)", change->option,
+                 change->was, change->is, (long long)change->step);
+    }
+    return STATUS_OK;
+}
+
+enum status trainer_find_resume(struct trainer *trainer) {
+    trainer->saved_step = -1;
+    trainer->loss_scale = loss_scale_initial(trainer->config);
+    TRY(trainer_agree(trainer, find_checkpoint(trainer)));
+    if (!trainer->resumed)
+        return STATUS_OK;
+    trainer->history = trainer->resumed->history;
+    trainer->resumed->history = (struct history){0};
+    TRY(trainer_agree(trainer, check_resumed(trainer)));
+    trainer->step = trainer->saved_step = trainer->resumed->step;
+    trainer->tokens = trainer->resumed->tokens;
+    trainer->loss_scale = trainer->resumed->loss_scale;
+    return STATUS_OK;
+}
 
 // The rate restarts where max_steps was raised and decay_steps is not given.
 static void describe_changed_rate(const struct trainer *trainer) {

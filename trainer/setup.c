@@ -11,16 +11,7 @@
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
-// ---- configuration, tokenizer and checkpoint to resume
-
-static enum status find_checkpoint(struct trainer *trainer) {
-    const char *resume = trainer->config->checkpoint.resume;
-    if (strcmp(resume, "auto") == 0)
-        return checkpoint_open_newest(trainer->comm, trainer->folder.checkpoints, &trainer->resumed);
-    if (strcmp(resume, "never") != 0)
-        return checkpoint_open_path(trainer->comm, resume, &trainer->resumed);
-    return checkpoint_require_none(trainer->comm, trainer->folder.checkpoints);
-}
+// ---- configuration and tokenizer
 
 static enum status load_tokenizer(struct trainer *trainer) {
     struct config *config = trainer->config;
@@ -81,23 +72,6 @@ static enum status check_same_config(struct trainer *trainer) {
     free(text);
     text_free(&json);
     return status;
-}
-
-static enum status check_resumed(struct trainer *trainer) {
-    TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
-    return config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config);
-}
-
-static enum status find_resume(struct trainer *trainer) {
-    trainer->saved_step = -1;
-    trainer->loss_scale = loss_scale_initial(trainer->config);
-    TRY(trainer_agree(trainer, find_checkpoint(trainer)));
-    if (!trainer->resumed)
-        return STATUS_OK;
-    TRY(trainer_agree(trainer, check_resumed(trainer)));
-    trainer->step = trainer->saved_step = trainer->resumed->step;
-    trainer->loss_scale = trainer->resumed->loss_scale;
-    return STATUS_OK;
 }
 
 // ---- devices
@@ -336,7 +310,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(check_same_config(trainer));
     TRY(open_folder(trainer));
     TRY(trainer_agree(trainer, try_folder(trainer)));
-    TRY(find_resume(trainer));
+    TRY(trainer_find_resume(trainer));
     *complete = trainer->resumed && trainer->step >= config->train.max_steps;
     if (*complete)
         return STATUS_OK;
@@ -361,6 +335,7 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->val);
     free(trainer->val_losses);
     data_record_free(&trainer->data);
+    history_free(&trainer->history);
     // A step that failed half-way leaves operations and collectives in flight. Let them end before their
     // memory is freed.
     stream_drain(&trainer->stream);

@@ -198,9 +198,10 @@ static enum status train_step(struct trainer *trainer) {
         params_flops_per_token(&trainer->params, (int)config->train.seq_len) * (double)step_tokens;
     TRY(trainer_check_rate(trainer, step_flops / passes_s));
     trainer->step++;
+    trainer->tokens += step_tokens;
     if (!trainer_leads(trainer))
         return STATUS_OK;
-    now.tokens = trainer->step * step_tokens;
+    now.tokens = trainer->tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
     now.mfu = step_flops / seconds / trainer->gemm_rate;

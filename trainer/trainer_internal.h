@@ -35,6 +35,7 @@ struct trainer {
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
     struct data_record data;    // what the run was trained on, kept in checkpoints
+    struct history history;     // what was changed and decided, kept in checkpoints
     struct metrics metrics;
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
@@ -44,6 +45,7 @@ struct trainer {
     struct loss_scale loss_scale;
     double eval_sequence_s;   // seconds per sequence of the last evaluation; 0: none yet
     int64_t step, saved_step; // steps done; step of the newest checkpoint, -1: none
+    int64_t tokens;           // trained on so far
     enum status pending;      // first failure of this rank's output (metrics) since the ranks last agreed
     bool can_save;            // the run is failing, all ranks know, and the weights are those of a whole step
 };
@@ -56,6 +58,9 @@ void trainer_free(struct trainer *trainer);
 // data that it was trained on, unless checkpoint.accept_new_data allows other data. Collective.
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
 
+// Opens the checkpoint to resume, if any, and takes over its step and records. Checks that the config
+// continues it (resuming.c). Collective.
+enum status trainer_find_resume(struct trainer *trainer) MUST_CHECK;
 // Logs what the user may not expect of the schedule: a shortened warm-up, or a rate that a resumed run's new
 // length changes. Called while the checkpoint is open (resuming.c).
 void trainer_describe_schedule(const struct trainer *trainer);

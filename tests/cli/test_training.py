@@ -297,6 +297,29 @@ class Running(CommandCase):
         self.refuses(config, 'train.max_steps=9', 'run.dir=kept', 'scheduler.decay_steps=5',
                      says=['scheduler.decay_steps was 6 and is now 5 (it may only grow)'])
 
+    def test_options_changed_on_purpose(self):
+        config = self.tiny_config(scheduler={'type': 'constant'}, checkpoint={'every': 2, 'keep': 0})
+        self.run_train(config)
+        changes = 'optimizer.lr=1e-4', 'train.micro_batch_size=4', 'train.max_steps=10'
+        self.refuses(config, *changes, says=['optimizer.lr was 0.0006 and is now 0.0001',
+                                             'checkpoint.resume_with="train.train_batch_size,optimizer.lr"',
+                                             f'model.init_from={self.folder / "run"} '])
+        changes += 'checkpoint.resume_with=optimizer.lr,train.train_batch_size',
+        error = self.run_train(config, *changes).error
+        self.assertIn('optimizer.lr changes from 0.0006 to 0.0001 after step 6', error)
+        self.assertIn('train.train_batch_size changes from 2 to 4 after step 6', error)
+        self.assertEqual([(m['lr'], m['tokens']) for m in self.metrics()],
+                         [(6e-4 / 2, 64)] + [(6e-4, 64 * k) for k in range(2, 7)] + [(1e-4, 384 + 128 * k) for k in range(1, 5)])
+        history = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())['history']
+        self.assertEqual(history, [{'step': 6, 'option': 'train.train_batch_size', 'was': '2', 'is': '4'},
+                                   {'step': 6, 'option': 'optimizer.lr', 'was': '0.0006', 'is': '0.0001'}])
+        self.assertIn('changed after step 6: optimizer.lr from 0.0006 to 0.0001', self.run_train('inspect', 'run').out)
+        whole, state = self.curve(), self.final_state()
+        shutil.rmtree(self.checkpoints()[-1])
+        error = self.run_train(config, *changes).error  # resumed after the change: nothing changes any more
+        self.assertNotIn('changes from', error)
+        self.assertEqual((self.curve(), self.final_state()), (whole, state))
+
     def test_a_run_shorter_than_its_warm_up(self):
         process = self.run_train(self.tiny_config(), 'scheduler.warmup_steps=700')
         self.assertIn('warm-up: 1 step, as scheduler.warmup_steps=700 is longer than the schedule of 6 steps', process.error)

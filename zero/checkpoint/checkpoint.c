@@ -138,6 +138,7 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     free(checkpoint->optimizer);
     free(checkpoint->version);
     data_record_free(&checkpoint->data);
+    history_free(&checkpoint->history);
     params_free(&checkpoint->params);
     config_free(&checkpoint->config);
     free(checkpoint->path);

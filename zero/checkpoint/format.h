@@ -14,6 +14,7 @@
 #include "model/params.h"
 #include "zero/checkpoint/data_record.h"
 #include "zero/checkpoint/files.h"
+#include "zero/checkpoint/history.h"
 #include "zero/checkpoint/layout.h"
 #include "zero/comm/comm.h"
 #include "zero/partition/loss_scale.h"
@@ -43,6 +44,7 @@ struct checkpoint_contents {
     bool has_factors;                  // and second moments
     struct loss_scale loss_scale;
     const struct data_record *data; // NULL: nothing is recorded
+    const struct history *history;  // likewise
     struct checkpoint_source source;
 };
 
@@ -60,7 +62,8 @@ struct checkpoint {
     int world;        // number of ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
-    struct data_record data;       // without orders in checkpoints of earlier versions
+    struct data_record data; // without orders in checkpoints of earlier versions
+    struct history history;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     struct checkpoint_file *files; // those of the ranks first
     int n_files;

@@ -132,6 +132,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     TRY(print_partition(contents, layout, out));
     print_loss_scale(&contents->loss_scale, out);
     data_record_print(contents->data, out);
+    history_print(contents->history, out);
     add_string_member(out, "tokenizer", tokenizer);
     print_tensors(params, out);
     print_files(files, n_files, contents->partition->world, out);

@@ -189,7 +189,7 @@ static enum status resume_computed(const char *before_json, enum dtype compute, 
     struct config before, now;
     EXPECT_OK(resolve_named(&before, "before.json", before_json, 1));
     EXPECT_OK(resolve_named(&now, "now.json", now_json, 1));
-    enum status status = config_check_resume(&before, compute, &now);
+    enum status status = config_check_resume(&before, compute, &now, NULL, NULL);
     config_free(&before);
     config_free(&now);
     return status;
@@ -243,6 +243,42 @@ static void test_resuming(void **state) {
                    "train.train_batch_size was 4 and is now 8", "start a new run");
 }
 
+static enum status count_change(void *context, const char *option, const char *was, const char *is) {
+    struct text *changes = context;
+    text_add(changes, "%s %s %s;", option, was, is);
+    return STATUS_OK;
+}
+
+// Options that are changed on purpose; the refusal of the others names the way.
+static void test_resuming_with_other_options(void **state) {
+    (void)state;
+    struct config before, now;
+    struct text changes = {0};
+    EXPECT_OK(resolve_named(&before, "before.json", "{}", 1));
+    EXPECT_OK(
+        resolve_named(&now, "now.json",
+                      "{\"optimizer\": {\"lr\": 1e-4}, \"train\": {\"train_batch_size\": 8, "
+                      "\"gradient_clipping\": 0.5, \"max_steps\": 30000}, \"checkpoint\": {\"resume_with\": "
+                      "\"optimizer.lr, train.train_batch_size\"}, \"run\": {\"dir\": \"runs/x\"}}",
+                      1));
+    EXPECT_FAILURE(STATUS_INVALID, config_check_resume(&before, DTYPE_F32, &now, count_change, &changes),
+                   "train.gradient_clipping was 1 and is now 0.5",
+                   "change it on purpose with checkpoint.resume_with=\"train.gradient_clipping\"",
+                   "model.init_from=runs/x and another run.dir");
+    now.train.gradient_clipping = 1;
+    text_free(&changes);
+    EXPECT_OK(config_check_resume(&before, DTYPE_F32, &now, count_change, &changes));
+    assert_string_equal(changes.data, "train.train_batch_size 4 8;optimizer.lr 0.0006 0.0001;");
+    text_free(&changes);
+    config_free(&before);
+    config_free(&now);
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"checkpoint\": {\"resume_with\": \"optimizer.lx\"}}", 1),
+                   "optimizer.lx, which is no option; did you mean optimizer.lr");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"checkpoint\": {\"resume_with\": \"optimizer.lr,model.n_embd\"}}", 1),
+                   "lists model.n_embd, which cannot change in a run");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_two_batch_options_give_the_third),
@@ -256,6 +292,7 @@ int main(void) {
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
         cmocka_unit_test(test_resuming_a_compute_type),
+        cmocka_unit_test(test_resuming_with_other_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
