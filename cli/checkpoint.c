@@ -33,13 +33,13 @@ struct findings {
     char *newest_good; // its path; checkpoints are verified oldest first
 };
 
-static void print_good(const struct checkpoint *checkpoint) {
+static void print_good(const struct checkpoint *checkpoint, bool is_best) {
     char bytes[32];
-    printf("%s: step %lld, %d rank%s, partition %s, %s in %d file%s: ok\n", checkpoint->path,
+    printf("%s: step %lld, %d rank%s, partition %s, %s in %d file%s: ok%s\n", checkpoint->path,
            (long long)checkpoint->step, checkpoint->world, checkpoint->world == 1 ? "" : "s",
            partition_name(checkpoint->partition),
            text_bytes(bytes, sizeof bytes, (double)total_bytes(checkpoint)), checkpoint->n_files,
-           checkpoint->n_files == 1 ? "" : "s");
+           checkpoint->n_files == 1 ? "" : "s", is_best ? ", the best by validation loss" : "");
 }
 
 static void print_bad(const char *path, enum status status) {
@@ -51,7 +51,7 @@ static void print_bad(const char *path, enum status status) {
 }
 
 // A bad checkpoint is a finding, not a failure: the others are still verified.
-static enum status verify_one(struct findings *findings, const char *path) {
+static enum status verify_one(struct findings *findings, const char *path, bool is_best) {
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(NULL, path, &checkpoint);
     findings->n++;
@@ -61,7 +61,7 @@ static enum status verify_one(struct findings *findings, const char *path) {
         findings->n_bad++;
         findings->worst = status > findings->worst ? status : findings->worst;
     } else {
-        print_good(checkpoint);
+        print_good(checkpoint, is_best);
         checkpoint_close(checkpoint);
         free(findings->newest_good);
         findings->newest_good = file_path("%s", path);
@@ -75,10 +75,11 @@ static enum status verify_all(struct findings *findings, const char *folder) {
     int64_t *steps;
     int n_steps;
     TRY(checkpoint_list(folder, &steps, &n_steps));
+    const int64_t best = checkpoint_find_best(folder);
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *path = checkpoint_path(folder, steps[i]);
-        status = path ? verify_one(findings, path) : STATUS_FAILED;
+        status = path ? verify_one(findings, path, steps[i] == best) : STATUS_FAILED;
         free(path);
     }
     free(steps);
@@ -90,7 +91,7 @@ static enum status verify_path(struct findings *findings, const char *path) {
     if (!file_exists(path))
         return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
     if (checkpoint_is_folder(path))
-        return verify_one(findings, path);
+        return verify_one(findings, path, false);
     char *inside = file_path("%s/checkpoints", path);
     if (!inside)
         return STATUS_FAILED;

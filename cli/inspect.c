@@ -131,6 +131,10 @@ static enum status inspect_checkpoint(const char *path) {
            text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
            model->n_head, model->n_embd, model->vocab_size, model->n_positions);
     printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
+    if (checkpoint->history.best.sequences > 0)
+        printf("  lowest validation loss so far: %.4f at step %lld (%lld sequences of data.val)\n",
+               checkpoint->history.best.loss, (long long)checkpoint->history.best.step,
+               (long long)checkpoint->history.best.sequences);
     for (int i = 0; i < checkpoint->history.n_changes; i++) {
         const struct history_change *change = &checkpoint->history.changes[i];
         printf("  changed after step %lld: %s from %s to %s\n", (long long)change->step, change->option,
@@ -146,6 +150,9 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     TRY(checkpoint_list(checkpoints, &steps, &n_steps));
     printf("%s: %s%d checkpoint%s\n", path, checkpoints == path ? "" : "run, ", n_steps,
            n_steps == 1 ? "" : "s");
+    if (checkpoint_find_best(checkpoints) >= 0)
+        printf("  best by validation loss: step %lld, %s/best\n",
+               (long long)checkpoint_find_best(checkpoints), checkpoints);
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *one = checkpoint_path(checkpoints, steps[i]);

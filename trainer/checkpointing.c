@@ -1,5 +1,30 @@
 // Checkpoints that a run writes (format: zero/checkpoint/checkpoint.h).
+#include <math.h>
+
 #include "trainer/trainer_internal.h"
+
+// All ranks know the same loss, and decide alike. Only losses on the same sequences are compared.
+static void judge(struct trainer *trainer) {
+    struct history_best *best = &trainer->history.best;
+    const struct history_best *now = &trainer->evaluated;
+    if (!trainer->config->checkpoint.keep_best)
+        *best = (struct history_best){0};
+    else if (now->sequences > 0 && now->step == trainer->step && isfinite(now->loss) &&
+             (best->sequences != now->sequences || now->loss < best->loss))
+        *best = *now;
+}
+
+static enum status prune(const struct trainer *trainer) {
+    const struct history_best *best = &trainer->history.best;
+    const int64_t best_step = best->sequences > 0 ? best->step : -1;
+    checkpoint_name_best(trainer->folder.checkpoints, best_step);
+    // While steps are being skipped (fp16 overflow) the run may be lost, and an older checkpoint needed: keep
+    // all.
+    if (trainer->loss_scale.consecutive > 0)
+        return STATUS_OK;
+    return checkpoint_prune(trainer->folder.checkpoints, trainer->config->checkpoint.keep, trainer->step,
+                            best_step);
+}
 
 enum status trainer_save(struct trainer *trainer) {
     const struct config *config = trainer->config;
@@ -19,12 +44,8 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .data = &trainer->data,
                                                  .history = &trainer->history,
                                                  .source = model_states_source(&reader)};
+    judge(trainer);
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;
-    enum status status = STATUS_OK;
-    // While steps are being skipped (fp16 overflow) the run may be lost, and an older checkpoint needed: keep
-    // all.
-    if (trainer_leads(trainer) && trainer->loss_scale.consecutive == 0)
-        status = checkpoint_prune(trainer->folder.checkpoints, config->checkpoint.keep, trainer->step);
-    return trainer_agree(trainer, status);
+    return trainer_agree(trainer, trainer_leads(trainer) ? prune(trainer) : STATUS_OK);
 }

@@ -127,6 +127,7 @@ static enum status take_val(struct trainer *trainer) {
             log_warning("data.val has changed: it had %s. Losses on it cannot be compared with those before "
                         "step %lld",
                         difference.data, (long long)trainer->step);
+        trainer->history.best = (struct history_best){0};
         text_free(&difference);
     }
     identity_free(before);

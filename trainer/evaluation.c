@@ -83,7 +83,8 @@ static enum status evaluate(struct trainer *trainer, int64_t n_sequences, struct
     const double began = clock_monotonic_s();
     double totals[2] = {0, 0}; // of losses, of bytes
     loader_spread(trainer->val, (size_t)n_sequences);
-    TRY(evaluate_micro_batches(trainer, n_sequences, eval->final, totals));
+    TRY(evaluate_micro_batches(trainer, n_sequences, eval->final && trainer->saved_step == trainer->step,
+                               totals));
     TRY(comm_sum(trainer->comm, totals, 2));
     trainer->eval_sequence_s = (clock_monotonic_s() - began) / (double)n_sequences;
     eval->step = trainer->step;
@@ -98,11 +99,21 @@ static enum status evaluate(struct trainer *trainer, int64_t n_sequences, struct
 }
 
 enum status trainer_evaluate(struct trainer *trainer) {
-    struct eval_metrics eval = {.final = false};
-    return evaluate(trainer, sequences_to_evaluate(trainer, trainer->config->train.eval_steps), &eval);
+    const struct config *config = trainer->config;
+    const int64_t n = sequences_to_evaluate(trainer, config->train.eval_steps);
+    // The final evaluation too, if that has the same length.
+    struct eval_metrics eval = {.final = trainer->step == config->train.max_steps &&
+                                         n == sequences_to_evaluate(trainer, config->train.eval_final_steps)};
+    TRY(evaluate(trainer, n, &eval));
+    trainer->evaluated = (struct history_best){trainer->step, n, eval.loss};
+    if (eval.final)
+        trainer->evaluated_final = trainer->step;
+    return STATUS_OK;
 }
 
 enum status trainer_evaluate_final(struct trainer *trainer) {
+    if (trainer->evaluated_final == trainer->step && trainer->step > 0)
+        return STATUS_OK;
     struct eval_metrics eval = {.final = true};
     const int64_t n = sequences_to_evaluate(trainer, trainer->config->train.eval_final_steps);
     const double seconds = (double)n * trainer->eval_sequence_s;

@@ -1,5 +1,6 @@
 // The checkpoint to resume, and what the resumed run changes: options, on purpose, and its schedule.
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
@@ -34,6 +35,18 @@ static enum status check_resumed(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// The best checkpoint may have been removed since, or be in the folder of another run.
+static enum status find_best(struct trainer *trainer) {
+    char *path = checkpoint_path(trainer->folder.checkpoints, trainer->history.best.step);
+    TRY(trainer_agree(trainer, path ? STATUS_OK : STATUS_FAILED));
+    int32_t is_there = file_is_folder(path);
+    free(path);
+    TRY(comm_broadcast(trainer->comm, &is_there, sizeof is_there, 0));
+    if (!is_there)
+        trainer->history.best = (struct history_best){0};
+    return STATUS_OK;
+}
+
 enum status trainer_find_resume(struct trainer *trainer) {
     trainer->saved_step = -1;
     trainer->loss_scale = loss_scale_initial(trainer->config);
@@ -43,6 +56,7 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->history = trainer->resumed->history;
     trainer->resumed->history = (struct history){0};
     TRY(trainer_agree(trainer, check_resumed(trainer)));
+    TRY(find_best(trainer));
     trainer->step = trainer->saved_step = trainer->resumed->step;
     trainer->tokens = trainer->resumed->tokens;
     trainer->loss_scale = trainer->resumed->loss_scale;

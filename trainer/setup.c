@@ -227,8 +227,11 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
     *source = (struct checkpoint_source){trainer, make_weights};
     if (trainer->resumed) {
         source->read = read_checkpoint;
-        if (trainer_leads(trainer))
+        const struct history_best *best = &trainer->history.best;
+        if (trainer_leads(trainer)) {
             TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
+            checkpoint_name_best(trainer->folder.checkpoints, best->sequences > 0 ? best->step : -1);
+        }
     } else if (trainer->config->model.init_from[0]) {
         source->read = read_weights;
         TRY(weights_bind(&trainer->weights, &trainer->params));

@@ -234,7 +234,8 @@ static enum status between_steps(struct trainer *trainer, const char *name,
 // after the last checkpoint.
 static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
-    if (trainer->val && due(config->train.eval_every, trainer->step))
+    const bool judged = last && config->checkpoint.keep_best && trainer->step > 0;
+    if (trainer->val && (judged || due(config->train.eval_every, trainer->step)))
         TRY(between_steps(trainer, "evaluation", trainer_evaluate));
     if (due(config->train.sample_every, trainer->step))
         TRY(between_steps(trainer, "printed sample", trainer_sample));

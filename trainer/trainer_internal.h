@@ -43,11 +43,13 @@ struct trainer {
     int profile_region; // of its memory, with run.profile
 
     struct loss_scale loss_scale;
-    double eval_sequence_s;   // seconds per sequence of the last evaluation; 0: none yet
-    int64_t step, saved_step; // steps done; step of the newest checkpoint, -1: none
-    int64_t tokens;           // trained on so far
-    enum status pending;      // first failure of this rank's output (metrics) since the ranks last agreed
-    bool can_save;            // the run is failing, all ranks know, and the weights are those of a whole step
+    struct history_best evaluated; // the last evaluation on train.eval_steps
+    int64_t evaluated_final;       // step of the final evaluation; 0: none yet
+    double eval_sequence_s;        // seconds per sequence of the last evaluation; 0: none yet
+    int64_t step, saved_step;      // steps done; step of the newest checkpoint, -1: none
+    int64_t tokens;                // trained on so far
+    enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
+    bool can_save;       // the run is failing, all ranks know, and the weights are those of a whole step
 };
 
 // Everything up to the first step. Collective.

@@ -340,6 +340,33 @@ class Running(CommandCase):
         self.run_train(self.tiny_config(checkpoint={'every': 1, 'keep': 2}))
         self.assertEqual([p.name for p in self.checkpoints()], ['step-00000005', 'step-00000006'])
 
+    def test_the_best_checkpoint_is_kept(self):
+        """A model that learns one batch by heart becomes worse on other data. The same is kept on any number of ranks."""
+        write_shard(self.folder / 'val.bin', pseudo_random_tokens(500, 61, seed=2))
+        config = self.ranks_config(train={'overfit_one_batch': True, 'eval_every': 2, 'eval_steps': 1, 'max_steps': 10},
+                                   data={'val': str(self.folder / 'val.bin')}, optimizer={'lr': 1e-2},
+                                   checkpoint={'every': 2, 'keep': 1})
+        for ranks in 1, 2:
+            run = self.folder / f'run-{ranks}'
+            self.run_ranks(ranks, config, f'run.dir={run}')
+            lines = map(json.loads, (run / 'metrics.jsonl').read_text().splitlines())
+            losses = {e['step']: e['val_loss'] for e in lines if 'val_loss' in e and not e['final']}
+            best = min(losses, key=losses.get)
+            self.assertIn(best, (2, 4, 6, 8))
+            names = [f'step-{best:08d}', 'step-00000010']
+            self.assertEqual([path.name for path in self.checkpoints(run)], names)
+            self.assertEqual((run / 'checkpoints' / 'best').resolve().name, names[0])
+        self.assertIn(f'best by validation loss: step {best},', self.run_train('inspect', run).out)
+        self.assertIn(f': checkpoint, verified', self.run_train('inspect', run / 'checkpoints' / 'best').out)
+        self.run_train('eval', run / 'checkpoints' / 'best', '--data', 'val.bin')
+        verified = self.run_train('checkpoint', 'verify', run).out.splitlines()
+        self.assertEqual([line.endswith('ok, the best by validation loss') for line in verified], [True, False])
+        error = self.run_train(config, f'run.dir={run}', 'train.max_steps=14', 'train.micro_batch_size=12').error
+        self.assertIn('resuming after step 10', error)  # the newest; what was the best is remembered
+        self.assertEqual([path.name for path in self.checkpoints(run)], [names[0], 'step-00000014'])
+        self.run_train(config, f'run.dir={run}', 'train.max_steps=16', 'train.micro_batch_size=12', 'checkpoint.keep_best=false')
+        self.assertEqual([path.name for path in (run / 'checkpoints').iterdir()], ['step-00000016'])
+
     def test_signals_finish_the_step_save_and_print_how_to_resume(self):
         for number in signal.SIGINT, signal.SIGTERM:
             with self.subTest(number):

@@ -73,8 +73,15 @@ char *checkpoint_path(const char *checkpoints_folder, int64_t step);
 bool checkpoint_is_folder(const char *path);
 bool checkpoint_holds_steps(const char *path);
 
-// Of the checkpoints up to `step`, keeps the `keep` newest and removes the rest; keep 0 removes none.
-enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step) MUST_CHECK;
+// Of the checkpoints up to `step`, keeps the `keep` newest and that of step `best` (-1: none), and removes
+// the rest; keep 0 removes none.
+enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step,
+                             int64_t best) MUST_CHECK;
+// Makes FOLDER/best a link to the checkpoint of this step, or removes it (step -1, or no such checkpoint). A
+// file system without links gives a warning only.
+void checkpoint_name_best(const char *checkpoints_folder, int64_t step);
+// The step that FOLDER/best names; -1 without it.
+int64_t checkpoint_find_best(const char *checkpoints_folder);
 // Removes what killed writers left behind (.tmp-*). For the start of a run, under its lock. An absent folder
 // is fine.
 enum status checkpoint_remove_stale(const char *checkpoints_folder) MUST_CHECK;

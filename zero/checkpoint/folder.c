@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -14,6 +15,7 @@
 #include "zero/checkpoint/ranks.h"
 
 #define STEP_FORMAT "step-%08" PRId64
+#define BEST_NAME   "best"
 
 char *checkpoint_path(const char *checkpoints_folder, int64_t step) {
     return file_path("%s/" STEP_FORMAT, checkpoints_folder, step);
@@ -270,7 +272,7 @@ enum status checkpoint_open_path(struct comm *comm, const char *path, struct che
 
 // ---- removing and renaming
 
-enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step) {
+enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best) {
     if (keep <= 0)
         return STATUS_OK;
     int64_t *steps;
@@ -280,6 +282,8 @@ enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64
         n_steps--;
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps - keep && status == STATUS_OK; i++) {
+        if (steps[i] == best)
+            continue;
         char *path = checkpoint_path(checkpoints_folder, steps[i]);
         status = path ? file_remove_tree(path) : STATUS_FAILED;
         free(path);
@@ -287,6 +291,42 @@ enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64
     free(steps);
     return status;
 }
+
+// ---- the best one
+
+void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
+    char name[32];
+    char *link = file_path("%s/" BEST_NAME, checkpoints_folder),
+         *temporary = file_path("%s/.tmp-" BEST_NAME, checkpoints_folder),
+         *checkpoint = checkpoint_path(checkpoints_folder, step < 0 ? 0 : step);
+    snprintf(name, sizeof name, STEP_FORMAT, step);
+    bool named = link && temporary && checkpoint;
+    if (named && (step < 0 || !file_is_folder(checkpoint))) {
+        named = unlink(link) == 0 || errno == ENOENT;
+    } else if (named) { // replaced at once: a reader always finds one
+        (void)unlink(temporary);
+        named = symlink(name, temporary) == 0 && rename(temporary, link) == 0;
+    }
+    if (!named)
+        log_warning("%s/" BEST_NAME " could not be made a link to the best checkpoint: %s",
+                    checkpoints_folder, strerror(errno));
+    free(checkpoint);
+    free(temporary);
+    free(link);
+}
+
+int64_t checkpoint_find_best(const char *checkpoints_folder) {
+    char name[64];
+    char *link = file_path("%s/" BEST_NAME, checkpoints_folder);
+    ssize_t length = link ? readlink(link, name, sizeof name - 1) : -1;
+    free(link);
+    if (length < 0)
+        return -1;
+    name[length] = '\0';
+    return step_of(name);
+}
+
+// ---- leftovers
 
 static enum status remove_if_temporary(void *context, const char *name) {
     if (strncmp(name, ".tmp-", 5) != 0)

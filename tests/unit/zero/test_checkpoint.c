@@ -316,7 +316,7 @@ static void test_names_of_other_formats(void **state) {
         free(steps);
         assert_int_equal(newest(), 4);
         EXPECT_OK(checkpoint_set_aside_later(folder, 4));
-        EXPECT_OK(checkpoint_prune(folder, 1, 4));
+        EXPECT_OK(checkpoint_prune(folder, 1, 4, -1));
         assert_true(file_exists(to));
         EXPECT_OK(file_remove_tree(to));
     }
@@ -372,9 +372,9 @@ static void test_pruning_and_leftovers(void **state) {
     (void)state;
     for (int step = 1; step <= 5; step++)
         EXPECT_OK(write_step(step));
-    EXPECT_OK(checkpoint_prune(folder, 0, 5));
+    EXPECT_OK(checkpoint_prune(folder, 0, 5, -1));
     assert_int_equal(count_entries(), 5);
-    EXPECT_OK(checkpoint_prune(folder, 2, 4)); // 5 is later than the current step, 4: not counted
+    EXPECT_OK(checkpoint_prune(folder, 2, 4, -1)); // 5 is later than the current step, 4: not counted
     assert_int_equal(count_entries(), 3);
     EXPECT_OK(open_step(3));
     snprintf(path, sizeof path, "%s/.tmp-step-00000009/half", folder);
@@ -386,6 +386,29 @@ static void test_pruning_and_leftovers(void **state) {
     assert_int_equal(newest(), 3);
     EXPECT_OK(write_step(3)); // the same step again
     assert_int_equal(newest(), 3);
+}
+
+// The best one is kept beside the newest, under a name of its own that is no checkpoint of its own.
+static void test_the_best_is_kept(void **state) {
+    char path[600];
+    struct checkpoint *checkpoint;
+    (void)state;
+    assert_int_equal(checkpoint_find_best(folder), -1);
+    for (int step = 1; step <= 5; step++)
+        EXPECT_OK(write_step(step));
+    checkpoint_name_best(folder, 2);
+    assert_int_equal(checkpoint_find_best(folder), 2);
+    EXPECT_OK(checkpoint_prune(folder, 2, 5, 2));
+    assert_int_equal(count_entries(), 4); // steps 2, 4 and 5, and the link
+    assert_int_equal(newest(), 5);
+    snprintf(path, sizeof path, "%s/best", folder);
+    EXPECT_OK(checkpoint_open(NULL, path, &checkpoint));
+    assert_int_equal(checkpoint->step, 2);
+    checkpoint_close(checkpoint);
+    checkpoint_name_best(folder, 4);
+    assert_int_equal(checkpoint_find_best(folder), 4);
+    checkpoint_name_best(folder, 3); // pruned
+    assert_int_equal(checkpoint_find_best(folder), -1);
 }
 
 static void test_another_model(void **state) {
@@ -422,6 +445,7 @@ int main(void) {
         cmocka_unit_test_setup(test_names_of_other_formats, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
         cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
+        cmocka_unit_test_setup(test_the_best_is_kept, set_up),
         cmocka_unit_test_setup(test_another_model, set_up),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
