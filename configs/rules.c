@@ -229,7 +229,14 @@ static enum status (*const rules[])(const struct config *) = {
     check_offload_param, check_speculative, check_adafactor, check_resume_with,
 };
 
+// With train.max_minutes, the steps are as many as fit, unless the user limits them.
+static void derive_max_steps(struct config *config) {
+    if (config->train.max_minutes > 0 && !config_given(config, "train.max_steps"))
+        config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;
+}
+
 enum status config_resolve(struct config *config, int world) {
+    derive_max_steps(config);
     TRY(derive_batch_sizes(config, world));
     TRY(check_derived(config));
     TRY(derive_run_folder(config));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian or Ubuntu to a trained model: installs packages, builds, creates the corpus, trains
-# configs/quickstart.json (about five minutes on two cores), evaluates the model on held-out text and prints samples.
+# configs/quickstart.json (five minutes, on any machine), evaluates the model on held-out text and prints samples.
 # When run again, it skips finished steps and resumes the training run.
 #
 # usage: scripts/quickstart.sh [section.key=value ...]     overrides for the training run

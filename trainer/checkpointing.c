@@ -45,6 +45,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .history = &trainer->history,
                                                  .source = model_states_source(&reader)};
     judge(trainer);
+    trainer->history.spent_s = trainer_spent_s(trainer);
     TRY(checkpoint_write(trainer->folder.checkpoints, &contents));
     trainer->saved_step = trainer->step;
     return trainer_agree(trainer, trainer_leads(trainer) ? prune(trainer) : STATUS_OK);

@@ -64,6 +64,12 @@ static int64_t sequences_to_evaluate(const struct trainer *trainer, int64_t step
     return asked > 0 && asked < all ? asked : all;
 }
 
+void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, int64_t *final) {
+    const struct config *config = trainer->config;
+    *during = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_steps) : 0;
+    *final = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_final_steps) : 0;
+}
+
 static void print(const struct eval_metrics *eval) {
     char bits[64] = "", extent[64];
     if (isfinite(eval->bits_per_byte))
@@ -102,7 +108,7 @@ enum status trainer_evaluate(struct trainer *trainer) {
     const struct config *config = trainer->config;
     const int64_t n = sequences_to_evaluate(trainer, config->train.eval_steps);
     // The final evaluation too, if that has the same length.
-    struct eval_metrics eval = {.final = trainer->step == config->train.max_steps &&
+    struct eval_metrics eval = {.final = trainer->step == trainer->last_step &&
                                          n == sequences_to_evaluate(trainer, config->train.eval_final_steps)};
     TRY(evaluate(trainer, n, &eval));
     trainer->evaluated = (struct history_best){trainer->step, n, eval.loss};

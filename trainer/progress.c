@@ -7,7 +7,7 @@
 #include "base/text.h"
 
 void progress_step(const struct config *config, const struct step_metrics *step) {
-    int64_t done = step->step, left = config->train.max_steps - done;
+    int64_t done = step->step, left = step->total - done;
     bool terminal = log_is_terminal();
     if (!terminal && done % config->run.log_every != 0 && left > 0)
         return;
@@ -15,7 +15,7 @@ void progress_step(const struct config *config, const struct step_metrics *step)
     char line[256], rate[32], memory[32], time_left[32];
     snprintf(line, sizeof line,
              "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s  %.0f ms  %.0f%% of GEMM  %s  %s left",
-             (long long)done, (long long)config->train.max_steps, step->loss, norm, step->lr,
+             (long long)done, (long long)step->total, step->loss, norm, step->lr,
              text_count(rate, sizeof rate, step->tokens_per_s), step->step_ms, 100 * step->mfu,
              text_bytes(memory, sizeof memory,
                         (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes)),

@@ -80,11 +80,13 @@ static void describe_changed_rate(const struct trainer *trainer) {
 void trainer_describe_schedule(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     const int64_t warmup = schedule_warmup_steps(config);
+    if (config->train.max_minutes > 0)
+        return; // the length is not known yet
     if (warmup < config->scheduler.warmup_steps)
         log_info(
             "warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld steps",
             (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
             (long long)config_decay_steps(config));
-    if (trainer->resumed)
+    if (trainer->resumed && trainer->resumed->config.train.max_minutes == 0)
         describe_changed_rate(trainer);
 }

@@ -11,9 +11,14 @@ static double progress(double step, double from, double to) {
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-int64_t schedule_warmup_steps(const struct config *config) {
-    const int64_t warmup = config->scheduler.warmup_steps, steps = config_decay_steps(config);
+// steps: of the schedule; 0: a run without steps
+static int64_t warmup_of(const struct config *config, int64_t steps) {
+    const int64_t warmup = config->scheduler.warmup_steps;
     return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
+}
+
+int64_t schedule_warmup_steps(const struct config *config) {
+    return warmup_of(config, config_decay_steps(config));
 }
 
 double schedule_lr(const struct config *config, int64_t step) {
@@ -35,4 +40,39 @@ double schedule_lr(const struct config *config, int64_t step) {
     }
     p = progress((double)step, (double)last - decay, (double)last);
     return decay > 0 ? peak * (1 - (1 - lowest) * p) : peak;
+}
+
+static int64_t warmup_paced(const struct config *config, const struct history_decision *decision) {
+    return decision ? warmup_of(config, decision->total) : config->scheduler.warmup_steps;
+}
+
+double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step) {
+    if (!decision)
+        return 0;
+    const int64_t warmup = warmup_paced(config, decision), warmed = warmup > 0 ? warmup - 1 : 0,
+                  from = decision->step - 1 > warmed ? decision->step - 1 : warmed;
+    if (step < warmed)
+        return 0;
+    return decision->position +
+           (1 - decision->position) * progress((double)step, (double)from, (double)(decision->total - 1));
+}
+
+double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step) {
+    const double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio,
+                 decay = config->scheduler.decay_ratio;
+    const int64_t warmup = warmup_paced(config, decision);
+    if (step < warmup)
+        return peak * (double)(step + 1) / (double)warmup;
+    const double p = schedule_position(config, decision, step);
+    switch (config->scheduler.type) {
+    case CONFIG_SCHEDULE_CONSTANT:
+        return peak;
+    case CONFIG_SCHEDULE_COSINE:
+        return peak * (lowest + (1 - lowest) * 0.5 * (1 + cos(M_PI * p)));
+    case CONFIG_SCHEDULE_LINEAR:
+        return peak * (1 - (1 - lowest) * p);
+    case CONFIG_SCHEDULE_WARMUP_STABLE_DECAY:
+        break;
+    }
+    return decay > 0 ? peak * (1 - (1 - lowest) * progress(p, 1 - decay, 1)) : peak;
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "configs/config.h"
+#include "zero/checkpoint/history.h"
 
 // The steps of warm-up: scheduler.warmup_steps, or, where that is longer than the whole schedule
 // (config_decay_steps), a tenth of the schedule and at least one step.
@@ -18,5 +19,11 @@ int64_t schedule_warmup_steps(const struct config *config);
 //   warmup-stable-decay   peak; over the last decay_ratio of the schedule linear to r times the peak
 // After the schedule the rate stays.
 double schedule_lr(const struct config *config, int64_t step);
+
+// With train.max_minutes (trainer/pacing.h): p as above of step `step` (from 0), by the last decision; NULL:
+// none yet, and p is 0. From the position of the last step before the decision, p moves in equal parts to 1.
+double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step);
+// The rate at that position, of the same shapes; warmup-stable-decay decays from p = 1 - decay_ratio on.
+double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step);
 
 #endif

@@ -306,7 +306,6 @@ static enum status begin_metrics(struct trainer *trainer) {
 }
 
 enum status trainer_setup(struct trainer *trainer, bool *complete) {
-    struct config *config = trainer->config;
     *complete = false;
     trainer->folder.lock = -1;
     TRY(trainer_agree(trainer, resolve_config(trainer)));
@@ -314,7 +313,8 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(open_folder(trainer));
     TRY(trainer_agree(trainer, try_folder(trainer)));
     TRY(trainer_find_resume(trainer));
-    *complete = trainer->resumed && trainer->step >= config->train.max_steps;
+    TRY(trainer_pacing_resume(trainer));
+    *complete = trainer->resumed && trainer->step >= trainer->last_step;
     if (*complete)
         return STATUS_OK;
     TRY(trainer_open_data(trainer));
@@ -325,7 +325,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(make_model(trainer));
     if (trainer->resumed)
         log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
-                 (long long)config->train.max_steps, trainer->resumed->path);
+                 (long long)trainer->last_step, trainer->resumed->path);
     trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
@@ -339,6 +339,7 @@ void trainer_free(struct trainer *trainer) {
     free(trainer->val_losses);
     data_record_free(&trainer->data);
     history_free(&trainer->history);
+    history_free(&trainer->pacing.made);
     // A step that failed half-way leaves operations and collectives in flight. Let them end before their
     // memory is freed.
     stream_drain(&trainer->stream);

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "trainer/progress.h"
-#include "trainer/schedule.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 
@@ -19,7 +18,8 @@ static bool due(int64_t every, int64_t step) {
 // What each rank sends to all others after each step.
 struct step_report {
     double loss_sum, memory_peak;
-    double seconds;       // since the step began
+    double seconds; // since the step began
+    struct pacing_report pacing;
     int64_t batch_status; // the worst of the step's micro-batches
 };
 
@@ -64,7 +64,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
     float scale = (float)(loss_scale_factor(&trainer->loss_scale) / n_tokens);
     struct gradients *gradients = &trainer->engine.state.gradients;
     int64_t updates = updates_so_far(trainer);
-    optimizer_expect(&trainer->engine.optimizer, updates + 1, schedule_lr(config, updates),
+    optimizer_expect(&trainer->engine.optimizer, updates + 1, trainer_lr(trainer),
                      loss_scale_factor(&trainer->loss_scale));
     const int32_t *tokens = NULL, *targets = NULL;
     *loss_sum = 0;
@@ -83,10 +83,10 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
 // Gathers the reports of all ranks: the mean loss of the step (added in the order of ranks) and the largest
 // memory.
 //   mine       this rank's report
-//   passes_s   [out] seconds that forward and backward passes took on rank 0
+//   first      [out] rank 0's report
 //   whole      [out] true if every rank loaded all its micro-batches
 static enum status gather_reports(struct trainer *trainer, const struct step_report *mine,
-                                  struct step_metrics *now, double *passes_s, bool *whole) {
+                                  struct step_metrics *now, struct step_report *first, bool *whole) {
     const struct config *config = trainer->config;
     struct comm *comm = trainer->comm;
     struct step_report *all = calloc((size_t)comm->world, sizeof *all);
@@ -101,7 +101,7 @@ static enum status gather_reports(struct trainer *trainer, const struct step_rep
         now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
     }
     now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
-    *passes_s = all[0].seconds;
+    *first = all[0];
     free(all);
     return status;
 }
@@ -147,7 +147,7 @@ static enum status update(struct trainer *trainer, struct step_metrics *now) {
     int64_t updates = updates_so_far(trainer);
     bool overflow;
     now->loss_scale = scale;
-    now->lr = schedule_lr(trainer->config, updates);
+    now->lr = trainer_lr(trainer);
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     now->grad_norm = norm / scale;
     enum status status = check_overflow(trainer, now, &overflow);
@@ -173,14 +173,18 @@ static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step + 1};
     const struct comm_traffic before = trainer->comm->traffic;
-    double began = clock_monotonic_s(), loss_sum, passes_s;
+    double began = clock_monotonic_s(), loss_sum;
+    struct step_report first;
     enum status batch_status;
     bool whole = false;
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
     TRY(accumulate(trainer, &loss_sum, &batch_status));
-    const struct step_report report = {loss_sum, (double)metrics_peak_memory(), clock_monotonic_s() - began,
-                                       batch_status};
-    TRY(gather_reports(trainer, &report, &now, &passes_s, &whole));
+    const struct step_report report = {.loss_sum = loss_sum,
+                                       .memory_peak = (double)metrics_peak_memory(),
+                                       .seconds = clock_monotonic_s() - began,
+                                       .pacing = trainer_pacing_report(trainer),
+                                       .batch_status = batch_status};
+    TRY(gather_reports(trainer, &report, &now, &first, &whole));
     if (!whole)
         return give_up_step(trainer, batch_status);
     profiler_set_phase(&trainer->profiler, PROFILER_UPDATE);
@@ -196,11 +200,17 @@ static enum status train_step(struct trainer *trainer) {
     int64_t step_tokens = config->train.train_batch_size * config->train.seq_len;
     double step_flops =
         params_flops_per_token(&trainer->params, (int)config->train.seq_len) * (double)step_tokens;
-    TRY(trainer_check_rate(trainer, step_flops / passes_s));
+    TRY(trainer_check_rate(trainer, step_flops / first.seconds));
     trainer->step++;
     trainer->tokens += step_tokens;
+    trainer_pacing_measure(trainer, seconds);
+    trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
     if (!trainer_leads(trainer))
         return STATUS_OK;
+    now.total = trainer->last_step;
+    if (config->train.max_minutes > 0 && trainer->history.n_decisions == 0) // a first guess, for the screen
+        now.total = now.step +
+                    (int64_t)fmax(0, (60 * config->train.max_minutes - trainer_spent_s(trainer)) / seconds);
     now.tokens = trainer->tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
@@ -222,11 +232,15 @@ static enum status train_step(struct trainer *trainer) {
 }
 
 // Runs something that happens between steps, as a frame of the profile's timeline.
+//   seconds   [out] how long it took; may be NULL
 static enum status between_steps(struct trainer *trainer, const char *name,
-                                 enum status (*act)(struct trainer *trainer)) {
+                                 enum status (*act)(struct trainer *trainer), double *seconds) {
+    const double began = clock_monotonic_s();
     profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
     TRY(act(trainer));
     profile_end(trainer->profiler.profile, (struct operation_cost){0});
+    if (seconds)
+        *seconds = clock_monotonic_s() - began;
     return STATUS_OK;
 }
 
@@ -236,11 +250,11 @@ static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
     const bool judged = last && config->checkpoint.keep_best && trainer->step > 0;
     if (trainer->val && (judged || due(config->train.eval_every, trainer->step)))
-        TRY(between_steps(trainer, "evaluation", trainer_evaluate));
+        TRY(between_steps(trainer, "evaluation", trainer_evaluate, NULL));
     if (due(config->train.sample_every, trainer->step))
-        TRY(between_steps(trainer, "printed sample", trainer_sample));
+        TRY(between_steps(trainer, "printed sample", trainer_sample, &trainer->pacing.sample_s));
     if (last || due(config->checkpoint.every, trainer->step))
-        TRY(between_steps(trainer, "checkpoint", trainer_save));
+        TRY(between_steps(trainer, "checkpoint", trainer_save, &trainer->pacing.save_s));
     if (profiler_is_full(&trainer->profiler) || last)
         TRY(trainer_profile_end(trainer));
     if (trainer->val && last)
@@ -272,20 +286,19 @@ static enum status stop(struct trainer *trainer) {
         TRY(trainer_save(trainer));
     TRY(trainer_profile_end(trainer));
     log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
-             (long long)trainer->config->train.max_steps, trainer->command);
+             (long long)trainer->last_step, trainer->command);
     return STATUS_STOPPED;
 }
 
 static enum status train_loop(struct trainer *trainer) {
-    int64_t last = trainer->config->train.max_steps;
-    if (trainer->step == last) // no steps: evaluate and save the initial weights
+    if (trainer->step == trainer->last_step) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
-    while (trainer->step < last) {
+    while (trainer->step < trainer->last_step) {
         enum status status = train_step(trainer);
         if (status == STATUS_STOPPED)
             return stop(trainer);
         if (status == STATUS_OK)
-            status = after_step(trainer, trainer->step == last);
+            status = after_step(trainer, trainer->step == trainer->last_step);
         if (status != STATUS_OK)
             return save_progress(trainer, status);
     }
@@ -296,9 +309,12 @@ static enum status run(struct trainer *trainer) {
     bool complete;
     TRY(trainer_setup(trainer, &complete));
     if (complete) {
-        log_info("the run in %s is complete: %lld of train.max_steps=%lld steps; raise train.max_steps to "
-                 "continue it, or choose another run.dir",
-                 trainer->folder.path, (long long)trainer->step, (long long)trainer->config->train.max_steps);
+        const struct config *config = trainer->config;
+        const bool by_time = config->train.max_minutes > 0 && trainer->step < config->train.max_steps;
+        log_info("the run in %s is complete: %lld of %lld steps; raise %s to continue it, or choose another "
+                 "run.dir",
+                 trainer->folder.path, (long long)trainer->step, (long long)trainer->last_step,
+                 by_time ? "train.max_minutes" : "train.max_steps");
         return STATUS_OK;
     }
     double began = clock_monotonic_s();
@@ -318,6 +334,7 @@ enum status trainer_run(struct config *config, const char *command, struct comm 
     trainer->config = config;
     trainer->command = command;
     trainer->comm = comm;
+    trainer->began_s = clock_monotonic_s();
     signals_catch();
     enum status status = run(trainer);
     log_live_end();

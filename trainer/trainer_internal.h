@@ -1,6 +1,6 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, rate.c, resuming.c and
-// profiling.c.
+// checkpointing.c, data.c, pacing.c, rate.c,
+// resuming.c and profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -9,9 +9,23 @@
 #include "infer/weights.h"
 #include "kernels/region_memory.h"
 #include "trainer/metrics.h"
+#include "trainer/pacing.h"
 #include "trainer/plan/plan.h"
 #include "trainer/profile/profiler.h"
 #include "trainer/run_folder.h"
+
+// The state of train.max_minutes (pacing.c).
+struct trainer_pacing {
+    double spent_before_s; // by the run before this start
+    double sum_s, n_steps; // of steps; halved by each decision
+    bool is_warm;          // the first step of this start, which is slower, is over
+    double sample_s, save_s;
+    struct history made; // decisions after the resumed checkpoint, to be repeated
+    int64_t made_until;  // the step that the run had reached: before it none is added
+    int n_taken;         // of them
+    int64_t said_total;
+};
+#define PACING_NAME "pacing.json"
 
 struct trainer {
     struct config *config;
@@ -46,10 +60,13 @@ struct trainer {
     struct history_best evaluated; // the last evaluation on train.eval_steps
     int64_t evaluated_final;       // step of the final evaluation; 0: none yet
     double eval_sequence_s;        // seconds per sequence of the last evaluation; 0: none yet
-    int64_t step, saved_step;      // steps done; step of the newest checkpoint, -1: none
-    int64_t tokens;                // trained on so far
-    enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
-    bool can_save;       // the run is failing, all ranks know, and the weights are those of a whole step
+    double began_s;                // of this start, on the monotonic clock
+    struct trainer_pacing pacing;
+    int64_t last_step;        // of the run, as far as decided
+    int64_t step, saved_step; // steps done; step of the newest checkpoint, -1: none
+    int64_t tokens;           // trained on so far
+    enum status pending;      // first failure of this rank's output (metrics) since the ranks last agreed
+    bool can_save;            // the run is failing, all ranks know, and the weights are those of a whole step
 };
 
 // Everything up to the first step. Collective.
@@ -92,11 +109,24 @@ static inline bool trainer_leads(const struct trainer *trainer) {
 enum status trainer_evaluate(struct trainer *trainer) MUST_CHECK;
 // The same at the end of the run, on train.eval_final_steps. STATUS_STOPPED when a signal ends it.
 enum status trainer_evaluate_final(struct trainer *trainer) MUST_CHECK;
+// How many sequences each evaluation has; 0 without data.val.
+void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, int64_t *final);
 // Generates one sample, to the log and to samples/step-N.txt (samples.c).
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
 
+// train.max_minutes (pacing.c). Sets last_step, and what a resumed run repeats. Called once the checkpoint is
+// open.
+enum status trainer_pacing_resume(struct trainer *trainer) MUST_CHECK;
+// Decides on the length of the run if that is due, after a step. The same on all ranks: by rank 0's report.
+enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) MUST_CHECK;
+// The time of a step of this rank, and what this rank has measured so far.
+void trainer_pacing_measure(struct trainer *trainer, double step_s);
+struct pacing_report trainer_pacing_report(const struct trainer *trainer);
+double trainer_spent_s(const struct trainer *trainer); // since the start of the run
+// The learning rate of the next step.
+double trainer_lr(const struct trainer *trainer);
 // Measures gemm_rate before the first step (rate.c).
 enum status trainer_measure_rate(struct trainer *trainer) MUST_CHECK;
 // Measures it again if a step exceeded it. It becomes at least `achieved`.

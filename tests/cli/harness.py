@@ -181,7 +181,7 @@ class CommandCase(unittest.TestCase):
 
     def copy_until(self, step, run, target):
         """A copy of a run that had a checkpoint after every step, as if it had been killed after `step`."""
-        shutil.copytree(self.folder / run, self.folder / target)
+        shutil.copytree(self.folder / run, self.folder / target, symlinks=True)
         for checkpoint in self.checkpoints(target)[step:]:
             shutil.rmtree(checkpoint)
         return self.folder / target

@@ -191,6 +191,59 @@ class SameBits(CommandCase):
             self.assertLess(relative(b['loss'], a['loss']), 1e-5)
 
 
+class Minutes(CommandCase):
+    """train.max_minutes: the schedule follows from the measured speed, and resuming repeats it."""
+
+    def config(self, **sections):
+        sections.setdefault('train', {}).update(max_minutes=0.03, train_batch_size=4, eval_every=100, eval_steps=2)
+        config = self.tiny_config(checkpoint={'every': 100, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')}, **sections)
+        settings = json.loads(config.read_text())
+        del settings['train']['max_steps'], settings['train']['micro_batch_size']
+        config.write_text(json.dumps(settings))
+        return config
+
+    def decided(self, run='run'):
+        return json.loads((self.folder / run / 'pacing.json').read_text())['decisions']
+
+    def test_a_run_of_two_seconds_on_one_and_two_ranks(self):
+        for ranks in 1, 2:
+            with self.subTest(ranks):
+                config, run = self.config(), f'run-{ranks}'
+                self.run_ranks(ranks, config, f'run.dir={run}')
+                curve, decisions = self.metrics(run), self.decided(run)
+                self.assertEqual(decisions[-1]['total'], len(curve))
+                pacing = json.loads((self.checkpoints(run)[-1] / 'manifest.json').read_text())['pacing']
+                self.assertEqual((pacing['max_minutes'], pacing['decisions']), (0.03, decisions))
+                self.assertGreater(pacing['spent_s'], 0.6 * 1.8)  # the length is decided from a few noisy steps
+                self.assertGreater(len(decisions), 3)
+                self.assertAlmostEqual(curve[-1]['lr'], 6e-5, delta=2e-6 * 6)  # decayed by the last step
+                self.assertLess(curve[len(curve) // 2]['lr'], 0.75 * 6e-4)
+                self.assertIn('train.max_minutes', self.run_ranks(ranks, config, f'run.dir={run}').error)  # is complete
+                state, lines = self.final_state(run), [(m['step'], m['loss'], m['grad_norm'], m['lr']) for m in curve]
+                middle = len(self.checkpoints(run)) // 2
+                self.assertGreater(middle, 1)
+                self.copy_until(middle, run, 'resumed')
+                error = self.run_ranks(ranks, config, 'run.dir=resumed').error
+                self.assertIn(f'resuming after step {100 * middle} of', error)
+                self.assertEqual([(m['step'], m['loss'], m['grad_norm'], m['lr']) for m in self.metrics('resumed')], lines)
+                self.assertEqual(self.final_state('resumed'), state)
+                self.assertEqual(self.decided('resumed'), decisions)
+                shutil.rmtree(self.folder / 'resumed')
+
+    def test_other_times_and_limits(self):
+        config = self.config()
+        self.run_train(config, 'train.max_steps=30')  # also a limit
+        self.assertEqual(len(self.curve()), 30)
+        self.assertAlmostEqual(self.metrics()[-1]['lr'], 6e-5)
+        self.run_train(config, 'train.max_minutes=0.02', 'run.dir=longer')
+        steps = len(self.curve('longer'))
+        error = self.run_train(config, 'train.max_minutes=0.04', 'run.dir=longer').error
+        self.assertIn('train.max_minutes was 0.02 and is now 0.04', error)
+        self.assertRegex(error, rf'step {steps + 1} trains at the rate 0.000\d+ instead of 6e-05')
+        self.assertGreater(len(self.curve('longer')), steps)
+        self.assertAlmostEqual(self.metrics('longer')[-1]['lr'], 6e-5, delta=2e-6 * 6)
+
+
 class Running(CommandCase):
     def test_metrics_have_every_field_and_all_digits(self):
         self.run_train(self.tiny_config())

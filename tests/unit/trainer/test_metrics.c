@@ -196,6 +196,22 @@ static void test_lines_of_earlier_versions(void **unused) {
     assert_steps("0,1,2v,3");
 }
 
+static void test_the_last_step(void **unused) {
+    (void)unused;
+    int64_t step;
+    begin();
+    EXPECT_OK(metrics_last_step(temporary.folder, &step));
+    assert_int_equal(step, 0);
+    append("{\"step\": 7, \"loss\": 3}\n"); // of a version before 0.3
+    EXPECT_OK(metrics_last_step(temporary.folder, &step));
+    assert_int_equal(step, 0);
+    write_steps(8, 12);
+    write_evaluation(13, 13, 2);
+    append("{\"step\": 14, \"lo");
+    EXPECT_OK(metrics_last_step(temporary.folder, &step));
+    assert_int_equal(step, 12);
+}
+
 static void test_a_missing_folder(void **unused) {
     (void)unused;
     char blocked[512];
@@ -236,6 +252,7 @@ int main(void) {
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
         cmocka_unit_test(test_an_incomplete_line_is_removed),
         cmocka_unit_test(test_lines_of_earlier_versions),
+        cmocka_unit_test(test_the_last_step),
         cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),
     };

@@ -1,0 +1,127 @@
+// train.max_minutes: when the length of a run is decided, how long it becomes, and the learning rate that
+// follows.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "trainer/pacing.h"
+#include "trainer/schedule.h"
+
+#define PEAK 0.01
+
+static void configure(struct config *config, const char *train, const char *scheduler) {
+    char text[400];
+    snprintf(
+        text, sizeof text,
+        "{\"train\": {\"max_minutes\": 1, \"max_steps\": 10000, \"train_batch_size\": 4, %s}, "
+        "\"scheduler\": {\"warmup_steps\": 10, \"min_lr_ratio\": 0.1, %s}, \"checkpoint\": {\"every\": 0}}",
+        train, scheduler);
+    EXPECT_OK(config_parse(config, text, strlen(text), "test"));
+    config->optimizer.lr = PEAK;
+}
+
+static void test_when(void **unused) {
+    (void)unused;
+    struct config config;
+    struct history history = {0};
+    configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
+    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 5}));
+    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 0.1, .step_s = 0.1}));
+    assert_true(
+        pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 61})); // a single slow step
+    EXPECT_OK(
+        history_add_decision(&history, &(struct history_decision){.step = 2, .total = 9, .spent_s = 0.1}));
+    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
+    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 1.2, .step_s = 0.1}));
+    history.decisions[0].spent_s = 59.5;
+    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 59.9, .step_s = 0.1}));
+    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 60, .step_s = 0.1}));
+    history_free(&history);
+    config_free(&config);
+}
+
+static void test_how_long(void **unused) {
+    (void)unused;
+    struct config config;
+    const struct pacing_evaluations none = {0}, some = {8, 100};
+    configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
+    // 60 s, of which 12 are spent: 480 steps of 0.1 s are left.
+    assert_int_equal(pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1}),
+                     580);
+    // The last checkpoint takes 3 of them.
+    assert_int_equal(
+        pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1, .save_s = 3}),
+        550);
+    // train.max_steps limits it, and the steps done are the least.
+    assert_int_equal(pacing_total(&config, &none, 0, &(struct pacing_report){.spent_s = 1, .step_s = 1e-6}),
+                     10000);
+    assert_int_equal(pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 61, .step_s = 0.1}),
+                     100);
+    // Evaluations of 8 sequences of 0.05 s, every 4 steps and at the end, and of 100 at the end: 42.6 s are
+    // left for steps of 0.2 s.
+    config.train.eval_every = 4;
+    const struct pacing_report measured = {.spent_s = 12, .step_s = 0.1, .eval_sequence_s = 0.05};
+    assert_int_equal(pacing_total(&config, &some, 100, &measured), 313);
+    // Not measured yet: a sequence takes a third of its part of a step of 0.6 s.
+    assert_int_equal(pacing_total(&config, &some, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.6}),
+                     160);
+    config_free(&config);
+}
+
+// However often and at whatever speed the length is decided, the rate has no jumps, and ends where it should.
+static void test_the_rate_is_continuous(void **unused) {
+    (void)unused;
+    static const char *const types[] = {"\"type\": \"cosine\"", "\"type\": \"linear\"",
+                                        "\"type\": \"warmup-stable-decay\""};
+    static const int64_t steps[] = {2, 40, 60, 300}, totals[] = {200, 100, 1000, 320};
+    for (int type = 0; type < 3; type++) {
+        struct config config;
+        struct history_decision decision = {0};
+        configure(&config, "\"eval_every\": 0", types[type]);
+        double last = 0;
+        int n = 0;
+        for (int64_t step = 0; step < totals[3]; step++) {
+            if (n < 4 && step == steps[n]) {
+                const double position = schedule_position(&config, n > 0 ? &decision : NULL, step - 1);
+                decision = (struct history_decision){step, totals[n], position, 0};
+                assert_true(fabs(schedule_position(&config, &decision, step - 1) - position) < 1e-12);
+                n++;
+            }
+            const double rate = schedule_lr_paced(&config, n > 0 ? &decision : NULL, step);
+            if (step < 10)
+                assert_true(fabs(rate - PEAK * (double)(step + 1) / 10) < 1e-15);
+            else // no more than twice the largest slope of the fastest part: 240 steps in 20
+                assert_true(rate <= last + 1e-15 && last - rate < PEAK * 0.1);
+            last = rate;
+        }
+        assert_true(fabs(last - 0.1 * PEAK) < 1e-12);
+        config_free(&config);
+    }
+}
+
+// A length that stands gives the rates of a run with that max_steps.
+static void test_a_length_that_stands(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
+    config.train.max_steps = 123;
+    const struct history_decision decision = {.step = 2, .total = 123};
+    for (int64_t step = 0; step < 123; step++)
+        assert_true(fabs(schedule_lr_paced(&config, &decision, step) - schedule_lr(&config, step)) < 1e-15);
+    config_free(&config);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_when),
+        cmocka_unit_test(test_how_long),
+        cmocka_unit_test(test_the_rate_is_continuous),
+        cmocka_unit_test(test_a_length_that_stands),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

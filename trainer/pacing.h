@@ -1,0 +1,34 @@
+// train.max_minutes: lays the schedule out over the time that is left. The length of the run is decided a few
+// times, from the time spent so far and the measured time of a step; each decision is recorded (checkpoints,
+// and pacing.json in the run folder). The learning rate is a function of the step and the decisions alone, so
+// a run that is resumed takes the decisions that were already made, and repeats its steps to the bit.
+#ifndef ZERO_TRAINER_PACING_H
+#define ZERO_TRAINER_PACING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "configs/config.h"
+#include "zero/checkpoint/history.h"
+
+// What rank 0 measured. All ranks decide by it, and alike.
+struct pacing_report {
+    double spent_s;                           // since the start of the run
+    double step_s;                            // mean of the steps since the last decision; 0: none yet
+    double eval_sequence_s, sample_s, save_s; // of the last ones; 0: none yet
+};
+
+// Sequences of data.val in an evaluation during the run and in the final one; 0 without data.val.
+struct pacing_evaluations {
+    int64_t sequences, final_sequences;
+};
+
+// True if it is time for a decision: once a step has been measured, then at growing fractions of the time.
+bool pacing_is_due(const struct history *history, const struct config *config,
+                   const struct pacing_report *report);
+// The length of the run, in steps, that uses train.max_minutes up: with the evaluations, samples and
+// checkpoints on the way and at the end. At least `step`, the steps done, and at most train.max_steps.
+int64_t pacing_total(const struct config *config, const struct pacing_evaluations *evaluations, int64_t step,
+                     const struct pacing_report *report);
+
+#endif
