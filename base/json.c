@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_syntax.h"
 #include "base/text.h"
 
 #define LARGEST_JSON ((size_t)256 << 20)
@@ -24,54 +25,103 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
+// at: where the parser gave up, for a mistake that json_find_mistake does not know.
 static enum status syntax_error(const char *text, size_t length, const char *at, const char *source) {
-    size_t line = 1, column = 1, shown = 0;
+    size_t line, column, shown = 0;
+    struct json_mistake mistake;
     const char *end = text + length;
     while (end > text && is_space(end[-1]))
         end--;
     if (end == text)
         return FAIL(STATUS_INVALID, "%s is empty, expected JSON", source);
-    for (const char *p = text; p < at && p < end; p++) {
-        column = *p == '\n' ? 1 : column + 1;
-        line += *p == '\n';
-    }
-    while (at + shown < end && shown < 20 && (unsigned char)at[shown] >= ' ')
+    if (!json_find_mistake(text, (size_t)(end - text), &mistake))
+        mistake = (struct json_mistake){at < end ? at : end - 1, "invalid JSON from here on:"};
+    json_line_and_column(text, mistake.at, &line, &column);
+    while (mistake.at + shown < end && shown < 20 && (unsigned char)mistake.at[shown] >= ' ')
         shown++;
-    if (at + 1 >= end) // cJSON points at the last byte when the input ends too early
-        return FAIL(STATUS_INVALID, "%s:%zu:%zu: the JSON is incomplete or ends incorrectly: \"%.*s\"",
-                    source, line, column, (int)shown, at);
-    return FAIL(STATUS_INVALID, "%s:%zu:%zu: invalid JSON from here on: \"%.*s\"", source, line, column,
-                (int)shown, at);
+    return FAIL(STATUS_INVALID, "%s:%zu:%zu: %s \"%.*s\"", source, line, column, mistake.what, (int)shown,
+                mistake.at);
+}
+
+// ---- places
+
+// Counts the keys before `item`, itself included, in the order of the text. Returns whether `item` was
+// reached.
+static bool count_keys(const cJSON *node, const cJSON *item, size_t *n) {
+    *n += node->string != NULL;
+    if (node == item)
+        return true;
+    const cJSON *child;
+    cJSON_ArrayForEach(child, node) if (count_keys(child, item, n)) return true;
+    return false;
+}
+
+size_t json_line(const char *text, size_t length, const cJSON *root, const cJSON *item) {
+    size_t n = 0, line = 1, string_line = 1;
+    bool after_string = false; // a string that a colon follows is a key
+    if (!count_keys(root, item, &n))
+        return 0;
+    for (const char *p = text, *end = text + length; p < end; p++) {
+        if (*p == '"') {
+            string_line = line;
+            for (p++; p < end && *p != '"'; p++) {
+                line += *p == '\n';
+                p += *p == '\\';
+            }
+            after_string = true;
+        } else if (!is_space(*p)) {
+            if (*p == ':' && after_string && --n == 0)
+                return string_line;
+            after_string = false;
+        } else
+            line += *p == '\n';
+    }
+    return 0;
 }
 
 static int by_key(const void *a, const void *b) {
     return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
 }
 
+// What json_parse checks once it is a tree.
+struct parsed {
+    const char *text;
+    size_t length;
+    const cJSON *root;
+    const char *source;
+};
+
+static enum status given_twice(const cJSON *a, const cJSON *b, const struct parsed *parsed) {
+    const size_t x = json_line(parsed->text, parsed->length, parsed->root, a),
+                 y = json_line(parsed->text, parsed->length, parsed->root, b);
+    return FAIL(STATUS_INVALID, "%s: the key \"%s\" is given twice, in lines %zu and %zu; remove one",
+                parsed->source, b->string, x < y ? x : y, x < y ? y : x);
+}
+
 // Sorting finds duplicate keys in O(n log n) for any input.
-static enum status check_keys(const cJSON *object, const char *source) {
+static enum status check_keys(const cJSON *object, const struct parsed *parsed) {
     int n = cJSON_GetArraySize(object), i = 0;
     if (n < 2)
         return STATUS_OK;
     const cJSON **items = malloc((size_t)n * sizeof *items), *item;
     if (!items)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", source);
+        return FAIL(STATUS_FAILED, "out of memory reading %s", parsed->source);
     cJSON_ArrayForEach(item, object) items[i++] = item;
     qsort(items, (size_t)n, sizeof *items, by_key);
     enum status status = STATUS_OK;
     for (i = 1; i < n && status == STATUS_OK; i++)
         if (strcmp(items[i - 1]->string, items[i]->string) == 0)
-            status = FAIL(STATUS_INVALID, "%s: the key \"%s\" is given twice", source, items[i]->string);
+            status = given_twice(items[i - 1], items[i], parsed);
     free(items);
     return status;
 }
 
 // cJSON limits the nesting (CJSON_NESTING_LIMIT), which bounds this recursion.
-static enum status check_tree(const cJSON *node, const char *source) {
+static enum status check_tree(const cJSON *node, const struct parsed *parsed) {
     if (cJSON_IsObject(node))
-        TRY(check_keys(node, source));
+        TRY(check_keys(node, parsed));
     const cJSON *item;
-    cJSON_ArrayForEach(item, node) TRY(check_tree(item, source));
+    cJSON_ArrayForEach(item, node) TRY(check_tree(item, parsed));
     return STATUS_OK;
 }
 
@@ -105,7 +155,7 @@ enum status json_parse(const char *text, size_t length, const char *source, cJSO
     if (status == STATUS_OK)
         status = check_no_nul(text, length, source);
     if (status == STATUS_OK)
-        status = check_tree(*out, source);
+        status = check_tree(*out, &(struct parsed){text, length, *out, source});
     if (status != STATUS_OK) {
         cJSON_Delete(*out);
         *out = NULL;

@@ -11,6 +11,9 @@
 // Parses `text`; free the result with cJSON_Delete. `source` (a path, or "override") names it in messages.
 // STATUS_INVALID: syntax error, text after the value, duplicate key, or a string that contains a zero byte.
 enum status json_parse(const char *text, size_t length, const char *source, cJSON **out) MUST_CHECK;
+// Line, from 1, of an item's key in the text that `root` was parsed from. 0: the item has no key, or is not
+// below `root`.
+size_t json_line(const char *text, size_t length, const cJSON *root, const cJSON *item);
 enum status json_read_file(const char *path, cJSON **out) MUST_CHECK;
 // Getters for a member of `object`. STATUS_INVALID, with `source` and key, when it is absent or has another
 // type. Integers must be whole and within [minimum, maximum]; values up to 2^53 are exact.

@@ -34,6 +34,69 @@ static void test_error_positions(void **state) {
     EXPECT_OK(parse_only("7"));
 }
 
+// Each mistake has its place and says what to do.
+static void test_mistakes(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"{\"n_layer\": 2,}", "a.json:1:15:", "remove the trailing comma (line 1, column 14) before \"}\""},
+        {"{\"a\": [1,\n 2,\n ]\n}",
+         "a.json:3:2:", "remove the trailing comma (line 2, column 3) before \"]\""},
+        {"{\n // size\n\"a\": 1}", "a.json:2:2:", "comments are not JSON; remove this: \"// size\""},
+        {"{\"a\": 1 /* one */}", "a.json:1:9:", "comments are not JSON"},
+        {"{\"a\": 1 # one\n}", "a.json:1:9:", "comments are not JSON"},
+        {"{'a': 1}", "a.json:1:2:", "write double quotes (\") instead of single ones: \"'a': 1}\""},
+        {"{\"a\": 'b'}", "a.json:1:7:", "double quotes"},
+        {"{\"a\": \xe2\x80\x9c"
+         "b\xe2\x80\x9d}",
+         "a.json:1:7:", "straight double quotes"},
+        {"{n_layer: 2}", "a.json:1:2:", "a key needs double quotes: \"n_layer: 2}\""},
+        {"{\"a\": cpu}", "a.json:1:7:", "text needs double quotes: \"cpu}\""},
+        {"{\"a\": True}", "a.json:1:7:", "write true, or quotes around text, instead of \"True}\""},
+        {"{\"a\": [False]}", "a.json:1:8:", "write false"},
+        {"{\"a\": None}", "a.json:1:7:", "leave the option out"},
+        {"{\"a\": NaN}", "a.json:1:7:", "no such number"},
+        {"{\"a\": .5}", "a.json:1:7:", "no JSON number; expected digits, as in 12, 0.5 or 1e-3: \".5}\""},
+        {"{\"a\": +1}", "a.json:1:7:", "no JSON number"},
+        {"{\"a\": 1_000}", "a.json:1:7:", "no JSON number"},
+        {"{\"a\": 1\n \"b\": 2}", "a.json:2:2:", "a comma is missing before \"\"b\": 2}\""},
+        {"{\"a\": 1; \"b\": 2}", "a.json:1:8:", "expected a comma instead of \";"},
+        {"{\"a\" 1}", "a.json:1:6:", "expected : after the key \"a\", here is \"1}\""},
+        {"{\"a\" = 1}", "a.json:1:6:", "expected : after the key \"a\", here is \"= 1}\""},
+        {"{\"a\": }", "a.json:1:7:", "the value of the key \"a\" is missing before \"}\""},
+        {"{\"a\": 1,, \"b\": 2}", "a.json:1:9:", "a comma too many"},
+        {"[1,,2]", "a.json:1:4:", "a comma too many"},
+        {"{\"a\": [1, 2}", "a.json:1:12:", "expected ], which closes the [ of line 1, instead of \"}\""},
+        {"{\"a\": 1}}", "a.json:1:9:", "expected nothing after the end of the JSON"},
+        {"[\"a\": 1]", "a.json:1:5:", "a list ([]) has no keys"},
+        {"{\"a\": \"b,\n \"c\": 1}", "a.json:1:7:", "the closing \" of this string is missing: \"\"b,\""},
+        {"{\"a\": \"b", "a.json:1:7:", "the closing \" of this string is missing"},
+        {"{\"a\": \"C:\\dir\"}", "a.json:1:10:", "write \\\\ for a backslash: \"\\dir\"}\""},
+        {"{\"a\": 1", "a.json:1:7:", "incomplete: a { is still open where it ends"},
+        {"\xff\xfe{", "a.json:1:1:", "save it as UTF-8"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        EXPECT_FAILURE(STATUS_INVALID, parse_only(cases[i][0]), cases[i][1], cases[i][2]);
+    EXPECT_OK(parse_only("\xef\xbb\xbf{\"a\": 1}")); // a byte order mark
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    static const char text[] =
+        "{\"a\": \"x: \\\"\", \"b\":\n{\n \"c\" : [{\"d\": 1},\n{\"d\"\n: {}}], \"e\": null\n}}";
+    cJSON *tree;
+    EXPECT_OK(parse(text, &tree));
+    const cJSON *b = cJSON_GetObjectItem(tree, "b"), *c = cJSON_GetObjectItem(b, "c");
+    const size_t length = strlen(text);
+    assert_int_equal(json_line(text, length, tree, cJSON_GetObjectItem(tree, "a")), 1);
+    assert_int_equal(json_line(text, length, tree, b), 1);
+    assert_int_equal(json_line(text, length, tree, c), 3);
+    assert_int_equal(json_line(text, length, tree, cJSON_GetObjectItem(cJSON_GetArrayItem(c, 0), "d")), 3);
+    assert_int_equal(json_line(text, length, tree, cJSON_GetObjectItem(cJSON_GetArrayItem(c, 1), "d")), 4);
+    assert_int_equal(json_line(text, length, tree, cJSON_GetObjectItem(b, "e")), 5);
+    assert_int_equal(json_line(text, length, b, tree), 0);
+    cJSON_Delete(tree);
+}
+
 // The text ends at its length; it needs no NUL.
 static void test_length(void **state) {
     (void)state;
@@ -53,7 +116,10 @@ static void test_length(void **state) {
 
 static void test_keys_given_twice(void **state) {
     (void)state;
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1, \"b\": 2, \"a\": 3}"), "\"a\" is given twice");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1, \"b\": 2, \"a\": 3}"),
+                   "\"a\" is given twice, in lines 1 and 1");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1,\n\"b\": 2,\n\"a\": 3}"),
+                   "lines 1 and 3; remove one");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("[{\"x\": {\"k\": 1, \"k\": 1}}]"), "\"k\" is given twice");
     EXPECT_OK(parse_only("{\"a\": 1, \"A\": 2, \"b\": {\"a\": 3}}"));
 }
@@ -173,6 +239,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_positions),    cmocka_unit_test(test_length),
         cmocka_unit_test(test_zero_bytes),         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_mistakes),           cmocka_unit_test(test_lines),
         cmocka_unit_test(test_keys_given_twice),   cmocka_unit_test(test_getters),
         cmocka_unit_test(test_strings_round_trip), cmocka_unit_test(test_files),
         cmocka_unit_test(test_out_of_memory),
