@@ -311,7 +311,7 @@ static enum status read_tree(struct config *config, const char *source, const cJ
 }
 
 // Applies "section.key=value". The value is JSON if it parses as JSON, else a bare word.
-static enum status read_override(struct config *config, const char *override, bool *seen) {
+static enum status read_override(struct config *config, const char *override) {
     const char *equals = strchr(override, '=');
     char full_name[128];
     if (!equals || equals == override || (size_t)(equals - override) >= sizeof full_name)
@@ -321,9 +321,6 @@ static enum status read_override(struct config *config, const char *override, bo
     const struct option *option = option_find(full_name);
     if (!option)
         return unknown_key("override", full_name);
-    if (seen[option - options])
-        return FAIL(STATUS_INVALID, "override: %s is given twice", full_name);
-    seen[option - options] = true;
     cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
     // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
     bool wants_text = option->type == OPTION_STRING ||
@@ -375,9 +372,8 @@ enum status config_read(struct config *config, const char *path, int n_overrides
     enum status status = config_parse(config, json, length, path);
     free(json);
     TRY(status);
-    bool seen[MAX_OPTIONS] = {false};
     for (int i = 0; i < n_overrides; i++)
-        TRY(read_override(config, overrides[i], seen));
+        TRY(read_override(config, overrides[i]));
     return STATUS_OK;
 }
 

@@ -47,9 +47,11 @@ struct config {
     char *source; // path of the file, for messages
 };
 
-// Reads the file, then applies the overrides: "section.key=value", where the value is JSON or a bare word.
-// Derives nothing. Free with config_free, also after a failure. STATUS_INVALID: unknown section or key (the
-// message suggests the nearest), wrong type, out of bounds, not one of the choices, or a duplicate key.
+// Reads the file, then applies the overrides in order: "section.key=value", where the value is JSON or a bare
+// word. The last of several for one option wins, so that options can be appended to a saved command. Derives
+// nothing. Free with config_free, also after a failure. STATUS_INVALID: unknown section or key (the
+// message suggests the nearest), wrong type, out of bounds, not one of the choices, or a duplicate key in the
+// file.
 enum status config_read(struct config *config, const char *path, int n_overrides,
                         char **overrides) MUST_CHECK;
 // Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names it in

@@ -107,10 +107,9 @@ void config_print_options(struct text *out) {
         "Generated from `configs/schema.def` by `./train options`.\n\n"
         "- A configuration is one JSON object with an object per section. Every option has a default.\n"
         "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
-        "string.\n"
+        "string. The last of several for one option wins; in a file a repeated key is an error.\n"
         "- On resume, `fixed` options define the run: a resumed run that changes one is refused. Options "
-        "`with "
-        "resume_with` may change if `checkpoint.resume_with` names them.\n");
+        "`with resume_with` may change if `checkpoint.resume_with` names them.\n");
     for (int s = 0; s < section_count(); s++) {
         bool top = section_is_top(section_name(s));
         if (top)
