@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/status.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
@@ -28,7 +29,7 @@ static void erase_live(void) {
 }
 
 static void add_message(enum log_level level, const char *prefix, const char *format, va_list arguments) {
-    char message[4096];
+    char message[STATUS_MESSAGE_BYTES];
     vsnprintf(message, sizeof message, format, arguments);
     pthread_mutex_lock(&lock);
     if (level <= shown) {

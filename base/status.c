@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char message[2048];
+static char message[STATUS_MESSAGE_BYTES];
 static char place[128];
 static unsigned serial = 1;
 

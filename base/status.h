@@ -17,6 +17,8 @@ enum status {
     STATUS_FAILED,      // the environment failed: I/O, memory or a library (exit code 1)
 };
 
+#define STATUS_MESSAGE_BYTES 8192 // the longest message, with its NUL; longer ones are cut
+
 #define MUST_CHECK __attribute__((warn_unused_result))
 
 // Records the failure unless one is recorded already, and returns `status`, for `return FAIL(...)`. A second

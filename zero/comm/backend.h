@@ -5,7 +5,7 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/rank_state.h"
 
-#define COMM_MESSAGE_BYTES 2048 // a failure's message, as ranks send it
+#define COMM_MESSAGE_BYTES STATUS_MESSAGE_BYTES // a failure's message, as ranks send it
 
 // One bulk collective: the arguments of comm_reduce_scatter or comm_all_gather.
 struct comm_call {
