@@ -2,13 +2,16 @@
 #include "configs/config.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
-#include "configs/deepspeed.h"
+#include "configs/faults.h"
+#include "configs/foreign.h"
 #include "configs/option.h"
+#include "configs/unknown.h"
 
 #define LARGEST_CONFIG ((size_t)16 << 20)
 
@@ -150,121 +153,54 @@ static enum status read_value(struct config *config, const struct option *option
 
 // ---- keys to options
 
-static bool is_section(const char *name, size_t length) {
-    for (int i = 0; i < section_count(); i++)
-        if (strlen(section_name(i)) == length && memcmp(section_name(i), name, length) == 0)
-            return !section_is_top(section_name(i));
-    return false;
-}
-
-static const struct option *first_option(const char *section) {
-    const struct option *option = options;
-    while (strcmp(option->section, section) != 0)
-        option++;
-    return option;
-}
-
-// The option of a section (NULL: of all sections) whose name is closest to `key`; NULL when none is close.
-static const struct option *nearest_option(const char *key, const char *section, size_t section_length) {
-    const char *names[MAX_OPTIONS] = {0};
-    const struct option *owners[MAX_OPTIONS];
-    int n = 0;
-    for (int i = 0; i < n_options; i++)
-        if (!section || (strlen(options[i].section) == section_length &&
-                         memcmp(options[i].section, section, section_length) == 0)) {
-            owners[n] = &options[i];
-            names[n++] = options[i].name;
-        }
-    const char *nearest = text_nearest(key, names, n);
-    for (int i = 0; i < n; i++)
-        if (names[i] == nearest)
-            return owners[i];
-    return NULL;
-}
-
-static const char *nearest_section(const char *name) {
-    const char *names[MAX_OPTIONS];
-    int n = 0;
-    for (int i = 0; i < section_count(); i++) {
-        if (!section_is_top(section_name(i)))
-            names[n++] = section_name(i);
-        if (strcmp(section_own_name(i), name) == 0) // the right name in the wrong section
-            return section_name(i);
-    }
-    return text_nearest(name, names, n);
-}
-
-// Fails for a key that is no option, with the best hint: the key's section, DeepSpeed's equivalent, or the
-// nearest name.
-static enum status unknown_key(const char *source, const char *full_name) {
-    const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
-    if (is_section(full_name, strlen(full_name)))
-        return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source,
-                    full_name, option_full_name(first_option(full_name)));
-    for (int i = 0; i < n_options; i++)
-        if (strcmp(options[i].name, key) == 0)
-            return FAIL(
-                STATUS_INVALID, "%s: unknown option %s: %s is %s%s; did you mean %s?", source, full_name, key,
-                section_is_top(options[i].section) ? "outside all sections" : "in the section ",
-                section_is_top(options[i].section) ? "" : options[i].section, option_full_name(&options[i]));
-    const char *advice = deepspeed_advice(key);
-    if (advice)
-        return FAIL(STATUS_INVALID, "%s: unknown option %s; %s", source, full_name, advice);
-    // Prefer options of the same section.
-    const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
-    if (!nearest)
-        nearest = nearest_option(key, NULL, 0);
-    if (nearest)
-        return FAIL(STATUS_INVALID, "%s: unknown option %s; did you mean %s?", source, full_name,
-                    option_full_name(nearest));
-    return FAIL(STATUS_INVALID, "%s: unknown option %s; ./train options lists them all", source, full_name);
-}
-
 static enum status set_option(struct config *config, const char *source, const char *full_name,
                               const cJSON *value) {
     const struct option *option = option_find(full_name);
     if (!option)
-        return unknown_key(source, full_name);
+        return unknown_option(source, full_name);
     config->given[option - options] = true;
     return read_value(config, option, source, value);
 }
 
-static enum status unknown_section(const char *source, const char *name) {
-    const char *dot = strrchr(name, '.'), *advice = deepspeed_advice(dot ? dot + 1 : name);
-    if (advice)
-        return FAIL(STATUS_INVALID, "%s: unknown section %s; %s", source, name, advice);
-    const char *nearest = nearest_section(name);
-    if (nearest)
-        return FAIL(STATUS_INVALID, "%s: unknown section %s; did you mean %s?", source, name, nearest);
-    struct text list = {0};
-    for (int i = 0; i < section_count(); i++)
-        if (!section_is_top(section_name(i)))
-            text_add(&list, "%s%s", list.length ? ", " : "", section_name(i));
-    enum status status = text_status(&list);
-    if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s: unknown section %s, expected one of %s", source, name, list.data);
-    text_free(&list);
-    return status;
+// ---- reading, on past faults
+
+struct reader {
+    struct config *config;
+    const char *source, *text; // of the file
+    size_t length;
+    const cJSON *root;
+    struct faults faults;
+};
+
+// Where an item is: "c.json:3", or "c.json" if the file is one line.
+static const char *place_of(const struct reader *reader, const cJSON *item, char *buffer, size_t size) {
+    if (memchr(reader->text, '\n', reader->length))
+        snprintf(buffer, size, "%s:%zu", reader->source,
+                 json_line(reader->text, reader->length, reader->root, item));
+    else
+        snprintf(buffer, size, "%s", reader->source);
+    return buffer;
 }
 
 // name: the section's full name, such as "zero_optimization.offload_param".
-static enum status read_section(struct config *config, const char *source, const char *name,
-                                const cJSON *section) {
+static enum status read_section(struct reader *reader, const char *name, const cJSON *section) {
     const cJSON *item;
-    if (!cJSON_IsObject(section)) {
-        char found[96];
-        return FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object", source, name,
-                    what_is(section, found, sizeof found));
-    }
+    char place[PATH_MAX + 32], found[96];
+    if (!cJSON_IsObject(section))
+        return faults_take(&reader->faults,
+                           FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object",
+                                place_of(reader, section, place, sizeof place), name,
+                                what_is(section, found, sizeof found)));
     cJSON_ArrayForEach(item, section) {
         char full_name[160];
         snprintf(full_name, sizeof full_name, "%s.%s", name, item->string);
-        if (is_section(full_name, strlen(full_name)))
-            TRY(read_section(config, source, full_name, item));
+        place_of(reader, item, place, sizeof place);
+        if (section_exists(full_name, strlen(full_name)))
+            TRY(read_section(reader, full_name, item));
         else if (cJSON_IsObject(item) && !option_find(full_name))
-            return unknown_section(source, full_name);
+            TRY(faults_take(&reader->faults, unknown_section(place, full_name)));
         else
-            TRY(set_option(config, source, full_name, item));
+            TRY(faults_take(&reader->faults, set_option(reader->config, place, full_name, item)));
     }
     return STATUS_OK;
 }
@@ -289,38 +225,59 @@ static enum status name_for_command_line(const char *source, const char *name) {
     return status;
 }
 
-static enum status read_tree(struct config *config, const char *source, const cJSON *tree) {
-    if (!cJSON_IsObject(tree)) {
+static enum status read_tree(struct reader *reader) {
+    if (!cJSON_IsObject(reader->root)) {
         char found[96];
         return FAIL(STATUS_INVALID, "%s holds %s, expected an object, such as {\"model\": {\"n_layer\": 12}}",
-                    source, what_is(tree, found, sizeof found));
+                    reader->source, what_is(reader->root, found, sizeof found));
     }
     const cJSON *item;
-    cJSON_ArrayForEach(item, tree) {
+    cJSON_ArrayForEach(item, reader->root) {
         const char *name = item->string, *dot = strchr(name, '.');
-        if (!dot && is_section(name, strlen(name)))
-            TRY(read_section(config, source, name, item));
+        char place[PATH_MAX + 32];
+        place_of(reader, item, place, sizeof place);
+        if (!dot && section_exists(name, strlen(name)))
+            TRY(read_section(reader, name, item));
         else if (dot && option_find(name))
-            return name_for_command_line(source, name);
+            TRY(faults_take(&reader->faults, name_for_command_line(place, name)));
         else if (cJSON_IsObject(item) && !option_find(name))
-            return unknown_section(source, name);
+            TRY(faults_take(&reader->faults, unknown_section(place, name)));
         else
-            TRY(set_option(config, source, name, item));
+            TRY(faults_take(&reader->faults, set_option(reader->config, place, name, item)));
     }
     return STATUS_OK;
+}
+
+// ---- overrides
+
+// Fails for an argument that is no override: a flag of another program, such as -b or --max-iters=5, or
+// anything.
+static enum status no_override(const char *argument) {
+    const char *flag = argument + strspn(argument, "-"), *value = strchr(argument, '=');
+    char name[128];
+    snprintf(name, sizeof name, "%s%.*s", flag == argument + 1 ? "-" : "", (int)strcspn(flag, "="), flag);
+    for (char *p = name + 1; name[0] && *p; p++)
+        *p = *p == '-' ? '_' : *p;
+    if (flag > argument + 1 && option_find(name))
+        return FAIL(STATUS_INVALID, "\"%s\" is not an override; write it without dashes: %s%s", argument,
+                    name, value ? value : "=VALUE");
+    if (flag > argument && foreign_find(name))
+        return unknown_option("command line", name);
+    return FAIL(STATUS_INVALID, "\"%s\" is not an override, expected section.key=value, as optimizer.lr=1e-3",
+                argument);
 }
 
 // Applies "section.key=value". The value is JSON if it parses as JSON, else a bare word.
 static enum status read_override(struct config *config, const char *override) {
     const char *equals = strchr(override, '=');
     char full_name[128];
-    if (!equals || equals == override || (size_t)(equals - override) >= sizeof full_name)
-        return FAIL(STATUS_INVALID,
-                    "\"%s\" is not an override, expected section.key=value, as optimizer.lr=1e-3", override);
+    if (!equals || equals == override || override[0] == '-' ||
+        (size_t)(equals - override) >= sizeof full_name)
+        return no_override(override);
     snprintf(full_name, sizeof full_name, "%.*s", (int)(equals - override), override);
     const struct option *option = option_find(full_name);
     if (!option)
-        return unknown_key("override", full_name);
+        return unknown_option("override", full_name);
     cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
     // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
     bool wants_text = option->type == OPTION_STRING ||
@@ -335,6 +292,17 @@ static enum status read_override(struct config *config, const char *override) {
     enum status status = set_option(config, "override", full_name, value);
     cJSON_Delete(value);
     return status;
+}
+
+static enum status read_overrides(struct reader *reader, int n_overrides, char **overrides) {
+    for (int i = 0; i < n_overrides; i++) {
+        TRY(faults_take(&reader->faults, read_override(reader->config, overrides[i])));
+        // The value after a flag is no further fault.
+        if (overrides[i][0] == '-' && !strchr(overrides[i], '=') && i + 1 < n_overrides &&
+            overrides[i + 1][0] != '-' && !strchr(overrides[i + 1], '='))
+            i++;
+    }
+    return STATUS_OK;
 }
 
 // ---- the whole config
@@ -355,13 +323,34 @@ static enum status set_defaults(struct config *config, const char *source) {
     return STATUS_OK;
 }
 
-enum status config_parse(struct config *config, const char *json, size_t length, const char *source) {
+// Whether two or more of the names outside all sections are DeepSpeed's.
+static bool looks_like_deepspeed(const cJSON *root) {
+    int n = 0;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, root) n += foreign_find_deepspeed(item->string) != NULL;
+    return n >= 2;
+}
+
+static enum status read_all(struct config *config, const char *json, size_t length, const char *source,
+                            int n_overrides, char **overrides) {
     cJSON *tree = NULL;
     TRY(set_defaults(config, source));
     TRY(json_parse(json, length, source, &tree));
-    enum status status = read_tree(config, source, tree);
+    struct reader reader = {config, source, json, length, tree, faults_begin()};
+    enum status status = read_tree(&reader);
+    if (status == STATUS_OK)
+        status = read_overrides(&reader, n_overrides, overrides);
+    char advice[PATH_MAX + 128];
+    snprintf(advice, sizeof advice,
+             "%.*s looks like a DeepSpeed file: ./train from-deepspeed %.*s translates it", PATH_MAX / 2,
+             source, PATH_MAX / 2, source);
+    status = faults_end(&reader.faults, status, looks_like_deepspeed(tree) ? advice : NULL);
     cJSON_Delete(tree);
     return status;
+}
+
+enum status config_parse(struct config *config, const char *json, size_t length, const char *source) {
+    return read_all(config, json, length, source, 0, NULL);
 }
 
 enum status config_read(struct config *config, const char *path, int n_overrides, char **overrides) {
@@ -369,12 +358,9 @@ enum status config_read(struct config *config, const char *path, int n_overrides
     size_t length;
     *config = (struct config){0};
     TRY(file_read_stream(path, LARGEST_CONFIG, &json, &length));
-    enum status status = config_parse(config, json, length, path);
+    enum status status = read_all(config, json, length, path, n_overrides, overrides);
     free(json);
-    TRY(status);
-    for (int i = 0; i < n_overrides; i++)
-        TRY(read_override(config, overrides[i]));
-    return STATUS_OK;
+    return status;
 }
 
 void config_free(struct config *config) {

@@ -85,6 +85,13 @@ bool section_is_top(const char *name) {
     return strcmp(name, "top") == 0;
 }
 
+bool section_exists(const char *name, size_t length) {
+    for (int i = 0; i < section_count(); i++)
+        if (strlen(section_name(i)) == length && memcmp(section_name(i), name, length) == 0)
+            return !section_is_top(section_name(i));
+    return false;
+}
+
 const char *option_full_name(const struct option *option) {
     return section_is_top(option->section) ? option->name : option->qualified;
 }

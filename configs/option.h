@@ -38,6 +38,8 @@ const char *section_name(int i);     // "zero_optimization", "zero_optimization.
 const char *section_own_name(int i); // the last component: "offload_param"
 const char *section_help(int i);
 bool section_is_top(const char *name);
+// Whether a section, other than "top", has the name of this length.
+bool section_exists(const char *name, size_t length);
 
 // The name that users write: "model.n_layer", "device".
 const char *option_full_name(const struct option *option);

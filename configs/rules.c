@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "configs/faults.h"
 #include "configs/option.h"
 
 // ---- deriving
@@ -236,15 +237,19 @@ static void derive_max_steps(struct config *config) {
 }
 
 enum status config_resolve(struct config *config, int world) {
+    struct faults faults = faults_begin();
     derive_max_steps(config);
-    TRY(derive_batch_sizes(config, world));
-    TRY(check_derived(config));
-    TRY(derive_run_folder(config));
+    enum status status = derive_batch_sizes(config, world);
+    if (status == STATUS_OK)
+        status = check_derived(config);
+    status = faults_take(&faults, status);
+    if (status == STATUS_OK)
+        status = derive_run_folder(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        TRY(rules[i](config));
-    return STATUS_OK;
+    for (size_t i = 0; i < sizeof rules / sizeof *rules && status == STATUS_OK; i++)
+        status = faults_take(&faults, rules[i](config));
+    return faults_end(&faults, status, NULL);
 }
 
 enum status config_require_training(const struct config *config) {

@@ -49,6 +49,24 @@ class Configuration(CommandCase):
         path.write_text('{"train": {"seed": 1, "seed": 2}}')
         self.refuses(path, says=['seed'])
 
+    def test_all_faults_at_once(self):
+        path = self.folder / 'faults.json'
+        path.write_text('{\n"learning_rate": 1e-3,\n"model": {"n_layer": 0},\n"block_size": 128\n}')
+        self.refuses(path, '--max-iters=5', '-b', '4', 'train.seed=x', says=[
+            '6 faults', 'faults.json:2: unknown option learning_rate, a name of nanoGPT, Hugging Face; here it is optimizer.lr',
+            'faults.json:3: model.n_layer is 0', 'faults.json:4: unknown option block_size',
+            'unknown option max_iters, a name of nanoGPT; here it is train.max_steps', 'here it is train.micro_batch_size',
+            'train.seed is the string "x"'])
+
+    def test_trailing_comma(self):
+        path = self.folder / 'comma.json'
+        path.write_text('{"n_layer": 2,}')
+        self.refuses(path, says=['comma.json:1:15: remove the trailing comma (line 1, column 14)'])
+
+    def test_the_last_override_wins(self):
+        out = self.run_train('check', self.tiny_config(), 'train.seed=7', 'train.seed=8').out
+        self.assertEqual(json.loads(out)['train']['seed'], 8)
+
     def test_no_such_config(self):
         self.refuses('absent.json', says=['absent.json'])
 

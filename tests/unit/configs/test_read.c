@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include "configs/config.h"
+#include "configs/foreign.h"
+#include "configs/option.h"
 
 static enum status parse(struct config *config, const char *json) {
     return config_parse(config, json, strlen(json), "c.json");
@@ -175,8 +177,8 @@ static void test_subsections(void **state) {
                    "{\"zero_optimization\": {\"offload_param\": {\"device\": ...}}}");
 }
 
-// DeepSpeed's option names: the message names the equivalent.
-static void test_option_names_of_deepspeed(void **state) {
+// Options under other trainers' names: the message names ours, or says why there is none.
+static void test_names_of_others(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
                    parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\", "
@@ -185,12 +187,100 @@ static void test_option_names_of_deepspeed(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"zero_optimization\": {\"cpu_offload\": true}}"),
                    "offload_optimizer.device=cpu");
     EXPECT_FAILURE(STATUS_INVALID,
-                   parse_only("{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}"),
-                   "recompute=block", "offload_activations=cpu");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("fp16.enabled=true"), "precision.compute");
+                   parse_only("{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}"), "recompute",
+                   "offload_activations=cpu");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("fp16.enabled=true"), "precision.compute=fp16");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("bf16.enabled=true"), "precision.compute=bf16");
     EXPECT_FAILURE(STATUS_INVALID,
                    parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}"),
                    "the string \"nvme\"", "none, cpu");
+    static const char *const cases[][2] = {
+        {"learning_rate", "nanoGPT, Hugging Face; here it is optimizer.lr"},
+        {"train.batch_size", "here it is train.micro_batch_size"},
+        {"model.block_size", "here it is model.n_positions"},
+        {"max_iters", "here it is train.max_steps"},
+        {"num_layers", "here it is model.n_layer"},
+        {"hidden_size", "here it is model.n_embd"},
+        {"train_micro_batch_size_per_gpu", "here it is train.micro_batch_size"},
+        {"gradient_accumulation", "here it is train.gradient_accumulation_steps"},
+        {"aio.block_size", "NVMe"}, // not nanoGPT's block_size
+        {"optimizer.params.lr", "did you mean optimizer.lr?"},
+        {"--learning-rate", "command line: unknown option learning_rate"},
+        {"-b", "llm.c; here it is train.micro_batch_size"},
+        {"dropout", "a name of nanoGPT; there is no dropout; leave it out"},
+        {"--train.max_steps", "write it without dashes: train.max_steps=1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char override[128];
+        snprintf(override, sizeof override, "%s=1", cases[i][0]);
+        EXPECT_FAILURE(STATUS_INVALID, OVERRIDE(override), cases[i][1]);
+    }
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"params\": {\"lr\": 1}}}"),
+                   "unknown section optimizer.params", "options of the section itself");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"train_micro_batch_size_per_gpu\": 4, \"wall_clock_breakdown\": false}"),
+                   "2 faults",
+                   "c.json looks like a DeepSpeed file: ./train from-deepspeed c.json translates it");
+    // The value after a flag is no fault of its own.
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("-b", "4", "-zz", "1"), "2 faults",
+                   "here it is train.micro_batch_size", "\"-zz\" is not an override");
+}
+
+// The table itself: what it names exists here, and each name is in it once per program.
+static void test_table_of_others(void **state) {
+    (void)state;
+    for (int i = 0; i < n_foreigns; i++) {
+        const struct foreign *row = &foreigns[i];
+        char ours[128], names[2048], *rest;
+        assert_true(strlen(row->names) < sizeof names);
+        strcpy(names, row->names);
+        if (row->kind == FOREIGN_OURS) {
+            char override[128], *words[] = {override};
+            snprintf(ours, sizeof ours, "%.*s", (int)strcspn(row->ours, "="), row->ours);
+            if (!section_exists(ours, strlen(ours)) && !option_find(ours))
+                fail_msg("%s: %s is no option", row->names, ours);
+            if (strchr(row->ours, '=')) { // a value that the option takes
+                struct config config;
+                snprintf(override, sizeof override, "%s", row->ours);
+                EXPECT_OK(config_read(&config, "configs/gpt2-small.json", 1, words));
+                config_free(&config);
+            }
+        } else
+            assert_true(strlen(row->note) > 5);
+        for (const char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+            if (option_find(name) && !foreign_is_deepspeed(row))
+                fail_msg("%s is an option", name);
+            const struct foreign *found =
+                foreign_is_deepspeed(row) ? foreign_find_deepspeed(name) : foreign_find(name);
+            if (found != row && !(foreign_is_deepspeed(found) && !foreign_is_deepspeed(row)))
+                fail_msg("%s is in two rows", name);
+        }
+    }
+}
+
+// All faults of a file and of the overrides, each with its place, in one message.
+static void test_several_faults(void **state) {
+    (void)state;
+    EXPECT_FAILURE(
+        STATUS_INVALID,
+        parse_only("{\n\"model\": {\"n_layers\": 2,\n \"n_head\": \"x\"},\n\"learning_rate\": 1,\n"
+                   "\"optimizer\": {\"lr\": -1,\n\"betas\": 3},\n\"bf16\": {\"enabled\": true}\n}"),
+        "6 faults in the configuration:\n  c.json:2: unknown option model.n_layers; did you mean "
+        "model.n_layer?\n  c.json:3: model.n_head is the string \"x\", expected an integer\n"
+        "  c.json:4: unknown option learning_rate, a name of nanoGPT",
+        "\n  c.json:5: optimizer.lr is -1", "\n  c.json:6: optimizer.betas is the number 3",
+        "\n  c.json:7: unknown section bf16");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer=x", "train.max_step=2", "train.seed=1"),
+                   "2 faults", "override: model.n_layer is the string \"x\"",
+                   "did you mean train.max_steps?");
+    // More than fit into one message: cut between two faults.
+    struct text many = {0};
+    for (int i = 0; i < 300; i++)
+        text_add(&many, "%s\"unknown_option_number_%d\": 1", i ? ",\n" : "{", i);
+    text_add(&many, "}");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only(many.data), "at least 100 faults", "unknown_option_number_50",
+                   " others");
+    text_free(&many);
 }
 
 // A key in the wrong section: the message names the right one.
@@ -293,7 +383,9 @@ int main(void) {
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
         cmocka_unit_test(test_subsections),
-        cmocka_unit_test(test_option_names_of_deepspeed),
+        cmocka_unit_test(test_names_of_others),
+        cmocka_unit_test(test_table_of_others),
+        cmocka_unit_test(test_several_faults),
         cmocka_unit_test(test_wrong_section),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_bounds_and_choices),

@@ -105,6 +105,19 @@ static void test_sequence_and_heads(void **state) {
                    "model.n_embd 100", "model.n_head 3");
 }
 
+// Rules that are broken together are reported together.
+static void test_several_rules(void **state) {
+    (void)state;
+    EXPECT_FAILURE(
+        STATUS_INVALID,
+        resolve("{\"model\": {\"n_embd\": 100, \"n_head\": 3}, \"train\": {\"micro_batch_size\": 3, "
+                "\"train_batch_size\": 10}, \"offload_activations\": \"cpu\"}",
+                1),
+        "3 faults in the configuration:\n  c.json: train.train_batch_size 10 does not divide",
+        "\n  c.json: model.n_embd 100 is not a multiple of model.n_head 3",
+        "\n  c.json: offload_activations=cpu");
+}
+
 static void test_other_rules(void **state) {
     (void)state;
     // A run that is shorter than its warm-up shortens it (trainer/schedule.h).
@@ -285,6 +298,7 @@ int main(void) {
         cmocka_unit_test(test_one_or_no_batch_option),
         cmocka_unit_test(test_batch_sizes_that_contradict),
         cmocka_unit_test(test_sequence_and_heads),
+        cmocka_unit_test(test_several_rules),
         cmocka_unit_test(test_other_rules),
         cmocka_unit_test(test_offload_rules),
         cmocka_unit_test(test_adafactor),

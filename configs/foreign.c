@@ -1,0 +1,68 @@
+// The table of other trainers' names, and its lookups.
+#include "configs/foreign.h"
+
+#include <string.h>
+
+const struct foreign foreigns[] = {
+#define OURS(program, names, ours, more) {FOREIGN_OURS, program, names, ours, more},
+#define NONE(program, names, why)        {FOREIGN_NONE, program, names, NULL, why},
+#define ALTERS(program, names, why)      {FOREIGN_ALTERS, program, names, NULL, why},
+#include "configs/foreign.def"
+};
+const int n_foreigns = sizeof foreigns / sizeof *foreigns;
+
+bool foreign_is_deepspeed(const struct foreign *row) {
+    return strstr(row->program, "DeepSpeed") != NULL;
+}
+
+// Whether one of the row's names equals `name`. last: compare only the names' last components.
+static bool has_name(const struct foreign *row, const char *name, size_t length, bool last) {
+    for (const char *p = row->names; *p;) {
+        size_t size = strcspn(p, " ");
+        const char *own = p;
+        for (const char *q = p; last && q < p + size; q++)
+            if (*q == '.')
+                own = q + 1;
+        if ((size_t)(p + size - own) == length && memcmp(own, name, length) == 0)
+            return true;
+        p += size + (p[size] == ' ');
+    }
+    return false;
+}
+
+static const struct foreign *find(const char *name, size_t length, bool last, bool deepspeed) {
+    for (int i = 0; i < n_foreigns; i++)
+        if ((!deepspeed || foreign_is_deepspeed(&foreigns[i])) && has_name(&foreigns[i], name, length, last))
+            return &foreigns[i];
+    return NULL;
+}
+
+// The row of the whole name, else that of the innermost section around it.
+static const struct foreign *find_with_sections(const char *name, bool deepspeed) {
+    for (size_t length = strlen(name); length > 0;) {
+        const struct foreign *row = find(name, length, false, deepspeed);
+        if (row)
+            return row;
+        while (length > 0 && name[length - 1] != '.')
+            length--;
+        length -= length > 0;
+    }
+    return NULL;
+}
+
+const struct foreign *foreign_find(const char *name) {
+    const struct foreign *row = find_with_sections(name, false);
+    const char *dot = strrchr(name, '.'), *own = dot ? dot + 1 : name;
+    return row ? row : find(own, strlen(own), true, false);
+}
+
+const struct foreign *foreign_find_deepspeed(const char *path) {
+    return find_with_sections(path, true);
+}
+
+void foreign_add_advice(const struct foreign *row, struct text *out) {
+    if (row->kind == FOREIGN_OURS)
+        text_add(out, "here it is %s%s%s", row->ours, *row->note ? ": " : "", row->note);
+    else
+        text_add(out, "%s; leave it out", row->note);
+}

@@ -1,0 +1,36 @@
+// Option names of other trainers, and what they are here: the rows of foreign.def.
+#ifndef ZERO_CONFIGS_FOREIGN_H
+#define ZERO_CONFIGS_FOREIGN_H
+
+#include <stdbool.h>
+
+#include "base/text.h"
+
+enum foreign_kind {
+    FOREIGN_OURS,   // we have it under another name
+    FOREIGN_NONE,   // nothing to set here
+    FOREIGN_ALTERS, // not there, and a run with it computes something else
+};
+
+struct foreign {
+    enum foreign_kind kind;
+    const char *program; // "nanoGPT, Hugging Face"
+    const char *names;   // separated by blanks
+    const char *ours;    // FOREIGN_OURS: "optimizer.lr", "recompute=block"; a section for a whole section
+    const char *note;    // FOREIGN_OURS: an addition, or ""; else why there is none
+};
+extern const struct foreign foreigns[];
+extern const int n_foreigns;
+
+// The row for an unknown option, "train.max_iters", or section; NULL if it is no known name. It is the first
+// that has the whole name, else a section that contains it, else its last component.
+const struct foreign *foreign_find(const char *name);
+// The row of DeepSpeed's for a path in its file, or for a section that contains it; NULL if it is none of its
+// options.
+const struct foreign *foreign_find_deepspeed(const char *path);
+// Whether the row is DeepSpeed's.
+bool foreign_is_deepspeed(const struct foreign *row);
+// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout".
+void foreign_add_advice(const struct foreign *row, struct text *out);
+
+#endif

@@ -1,0 +1,100 @@
+// What is said about a name that is no option or section of ours: the section where it is one, what another
+// trainer's option of this name is here, or the nearest name.
+#include "configs/unknown.h"
+
+#include <string.h>
+
+#include "configs/foreign.h"
+#include "configs/option.h"
+
+// Fails with what is known about another trainer's name.
+static enum status foreign_name(const char *source, const char *what, const char *name,
+                                const struct foreign *row) {
+    struct text advice = {0};
+    foreign_add_advice(row, &advice);
+    enum status status = text_status(&advice);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID, "%s: unknown %s %s, a name of %s; %s", source, what, name, row->program,
+                      advice.data);
+    text_free(&advice);
+    return status;
+}
+
+static const struct option *first_option(const char *section) {
+    const struct option *option = options;
+    while (strcmp(option->section, section) != 0)
+        option++;
+    return option;
+}
+
+// The option of a section (NULL: of all sections) whose name is closest to `key`; NULL when none is close.
+static const struct option *nearest_option(const char *key, const char *section, size_t section_length) {
+    const char *names[MAX_OPTIONS] = {0};
+    const struct option *owners[MAX_OPTIONS];
+    int n = 0;
+    for (int i = 0; i < n_options; i++)
+        if (!section || (strlen(options[i].section) == section_length &&
+                         memcmp(options[i].section, section, section_length) == 0)) {
+            owners[n] = &options[i];
+            names[n++] = options[i].name;
+        }
+    const char *nearest = text_nearest(key, names, n);
+    for (int i = 0; i < n; i++)
+        if (names[i] == nearest)
+            return owners[i];
+    return NULL;
+}
+
+static const char *nearest_section(const char *name) {
+    const char *names[MAX_OPTIONS];
+    int n = 0;
+    for (int i = 0; i < section_count(); i++) {
+        if (!section_is_top(section_name(i)))
+            names[n++] = section_name(i);
+        if (strcmp(section_own_name(i), name) == 0) // the right name in the wrong section
+            return section_name(i);
+    }
+    return text_nearest(name, names, n);
+}
+
+enum status unknown_option(const char *source, const char *full_name) {
+    const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
+    if (section_exists(full_name, strlen(full_name)))
+        return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source,
+                    full_name, option_full_name(first_option(full_name)));
+    for (int i = 0; i < n_options; i++)
+        if (strcmp(options[i].name, key) == 0)
+            return FAIL(
+                STATUS_INVALID, "%s: unknown option %s: %s is %s%s; did you mean %s?", source, full_name, key,
+                section_is_top(options[i].section) ? "outside all sections" : "in the section ",
+                section_is_top(options[i].section) ? "" : options[i].section, option_full_name(&options[i]));
+    const struct foreign *row = foreign_find(full_name);
+    if (row)
+        return foreign_name(source, "option", full_name, row);
+    // Prefer options of the same section.
+    const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
+    if (!nearest)
+        nearest = nearest_option(key, NULL, 0);
+    if (nearest)
+        return FAIL(STATUS_INVALID, "%s: unknown option %s; did you mean %s?", source, full_name,
+                    option_full_name(nearest));
+    return FAIL(STATUS_INVALID, "%s: unknown option %s; ./train options lists them all", source, full_name);
+}
+
+enum status unknown_section(const char *source, const char *name) {
+    const struct foreign *row = foreign_find(name);
+    if (row)
+        return foreign_name(source, "section", name, row);
+    const char *nearest = nearest_section(name);
+    if (nearest)
+        return FAIL(STATUS_INVALID, "%s: unknown section %s; did you mean %s?", source, name, nearest);
+    struct text list = {0};
+    for (int i = 0; i < section_count(); i++)
+        if (!section_is_top(section_name(i)))
+            text_add(&list, "%s%s", list.length ? ", " : "", section_name(i));
+    enum status status = text_status(&list);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID, "%s: unknown section %s, expected one of %s", source, name, list.data);
+    text_free(&list);
+    return status;
+}

@@ -1,0 +1,15 @@
+// Messages for names that are no option or section.
+#ifndef ZERO_CONFIGS_UNKNOWN_H
+#define ZERO_CONFIGS_UNKNOWN_H
+
+#include "base/status.h"
+
+// Fails for a key that is no option, with the best hint: the key's section, what another trainer's name is
+// here, or the nearest name.
+//   source      where it is: "c.json:3", "override"
+//   full_name   "model.n_layers"
+enum status unknown_option(const char *source, const char *full_name) MUST_CHECK;
+// The same for an object that is no section.
+enum status unknown_section(const char *source, const char *name) MUST_CHECK;
+
+#endif
