@@ -12,9 +12,9 @@
 #include "zero/checkpoint/checkpoint.h"
 
 static const struct command *const commands[] = {
-    &command_train,    &command_check,      &command_plan,     &command_options,
-    &command_generate, &command_eval,       &command_tokenize, &command_tokenizer,
-    &command_inspect,  &command_checkpoint, &command_bench,    &command_devices,
+    &command_train, &command_check,    &command_plan,           &command_options, &command_generate,
+    &command_eval,  &command_tokenize, &command_tokenizer,      &command_inspect, &command_checkpoint,
+    &command_bench, &command_devices,  &command_from_deepspeed,
 };
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
@@ -30,8 +30,8 @@ static void print_usage(FILE *stream) {
     fprintf(stream,
             "usage: train CONFIG.json [section.key=value ...]\n       train COMMAND ...\n\ncommands:\n");
     for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(stream, "  %-10s %s\n\n", "help",
+        fprintf(stream, "  %-14s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(stream, "  %-14s %s\n\n", "help",
             "print this text, or the help of a command: train help generate");
     fprintf(stream, "Train a first model: scripts/quickstart.sh\nVersion, libraries and GPU architectures: "
                     "train --version\n");

@@ -16,5 +16,6 @@ extern const struct command command_bench;
 extern const struct command command_devices;
 extern const struct command command_tokenize;
 extern const struct command command_tokenizer;
+extern const struct command command_from_deepspeed;
 
 #endif

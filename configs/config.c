@@ -153,8 +153,7 @@ static enum status read_value(struct config *config, const struct option *option
 
 // ---- keys to options
 
-static enum status set_option(struct config *config, const char *source, const char *full_name,
-                              const cJSON *value) {
+enum status config_set(struct config *config, const char *source, const char *full_name, const cJSON *value) {
     const struct option *option = option_find(full_name);
     if (!option)
         return unknown_option(source, full_name);
@@ -200,7 +199,7 @@ static enum status read_section(struct reader *reader, const char *name, const c
         else if (cJSON_IsObject(item) && !option_find(full_name))
             TRY(faults_take(&reader->faults, unknown_section(place, full_name)));
         else
-            TRY(faults_take(&reader->faults, set_option(reader->config, place, full_name, item)));
+            TRY(faults_take(&reader->faults, config_set(reader->config, place, full_name, item)));
     }
     return STATUS_OK;
 }
@@ -243,7 +242,7 @@ static enum status read_tree(struct reader *reader) {
         else if (cJSON_IsObject(item) && !option_find(name))
             TRY(faults_take(&reader->faults, unknown_section(place, name)));
         else
-            TRY(faults_take(&reader->faults, set_option(reader->config, place, name, item)));
+            TRY(faults_take(&reader->faults, config_set(reader->config, place, name, item)));
     }
     return STATUS_OK;
 }
@@ -289,7 +288,7 @@ static enum status read_override(struct config *config, const char *override) {
     }
     if (!value)
         return FAIL(STATUS_FAILED, "out of memory reading the override %s", override);
-    enum status status = set_option(config, "override", full_name, value);
+    enum status status = config_set(config, "override", full_name, value);
     cJSON_Delete(value);
     return status;
 }

@@ -58,6 +58,10 @@ enum status config_read(struct config *config, const char *path, int n_overrides
 // messages.
 enum status config_parse(struct config *config, const char *json, size_t length,
                          const char *source) MUST_CHECK;
+// Sets one option from a JSON value, as config_read does for a key of a file. `source` begins the message.
+struct cJSON;
+enum status config_set(struct config *config, const char *source, const char *full_name,
+                       const struct cJSON *value) MUST_CHECK;
 void config_free(struct config *config);
 
 // Whether the file or an override sets this option ("model.n_layer", "device"). Asserts that the option
@@ -72,6 +76,8 @@ enum status config_resolve(struct config *config, int world) MUST_CHECK;
 
 // Appends the whole config as JSON: every option, in schema order, indented by two spaces.
 void config_print(const struct config *config, struct text *out);
+// Appends only the options that are given (config_given), and the sections that have some.
+void config_print_given(const struct config *config, struct text *out);
 // Appends the overrides that turn `before` into `now`, quoted for a shell: "section.key=value ...".
 void config_print_overrides(const struct config *before, const struct config *now, struct text *out);
 // Appends the options page: Markdown, one table per section. `./train options` prints it, and

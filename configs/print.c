@@ -6,12 +6,28 @@
 
 // ---- JSON
 
+// Whether a section is `name` or inside it; all are inside "top".
+static bool is_within(const char *section, const char *name) {
+    const size_t length = strlen(name);
+    return section_is_top(name) ||
+           (strncmp(section, name, length) == 0 && (section[length] == '.' || section[length] == '\0'));
+}
+
+// Whether there is an option to print in a section and its subsections. given: only given ones are printed.
+static bool has_options(const struct config *config, const char *section, bool given) {
+    for (int i = 0; i < n_options; i++)
+        if ((!given || config->given[i]) && is_within(options[i].section, section))
+            return true;
+    return false;
+}
+
 // Prints the options of a section, then its subsections.
-static void print_section(const struct config *config, struct text *out, const char *name, int indent) {
+static void print_section(const struct config *config, struct text *out, const char *name, int indent,
+                          bool given) {
     size_t length = strlen(name);
     const char *separator = "{";
     for (int i = 0; i < n_options; i++) {
-        if (strcmp(options[i].section, name) != 0)
+        if (strcmp(options[i].section, name) != 0 || (given && !config->given[i]))
             continue;
         text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", options[i].name);
         option_print(&options[i], config, out);
@@ -21,17 +37,22 @@ static void print_section(const struct config *config, struct text *out, const c
         const char *other = section_name(s), *own = section_own_name(s);
         bool inside = section_is_top(name) ? own == other && !section_is_top(other)
                                            : own == other + length + 1 && memcmp(other, name, length) == 0;
-        if (!inside)
+        if (!inside || !has_options(config, other, given))
             continue;
         text_add(out, "%s\n%*s\"%s\": ", separator, indent, "", own);
-        print_section(config, out, other, indent + 2);
+        print_section(config, out, other, indent + 2, given);
         separator = ",";
     }
-    text_add(out, "\n%*s}", indent - 2, "");
+    text_add(out, "%s\n%*s}", *separator == '{' ? "{" : "", indent - 2, "");
 }
 
 void config_print(const struct config *config, struct text *out) {
-    print_section(config, out, "top", 2);
+    print_section(config, out, "top", 2, false);
+    text_add(out, "\n");
+}
+
+void config_print_given(const struct config *config, struct text *out) {
+    print_section(config, out, "top", 2, true);
     text_add(out, "\n");
 }
 

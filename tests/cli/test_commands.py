@@ -16,7 +16,7 @@ class Help(CommandCase):
     def test_help_names_every_command(self):
         out = self.run_train('help').out
         for command in ('check', 'plan', 'options', 'generate', 'eval', 'tokenizer', 'tokenize', 'inspect', 'checkpoint',
-                        'bench'):
+                        'bench', 'from-deepspeed'):
             self.assertIn(command, out)
             self.assertIn(command, self.run_train('help', command).out)
 
@@ -80,6 +80,48 @@ class Options(CommandCase):
         model = json.loads(self.run_train('check', 'empty.json').out)['model']
         self.assertEqual([model[k] for k in ('n_layer', 'n_head', 'n_embd', 'vocab_size', 'n_positions')],
                          [12, 12, 768, 50257, 1024])
+
+
+class FromDeepSpeed(CommandCase):
+    """The values are checked in tests/unit/configs/test_deepspeed.c."""
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / 'ds.json').write_text(json.dumps({
+            'train_batch_size': 'auto', 'train_micro_batch_size_per_gpu': 2, 'gradient_accumulation_steps': 'auto',
+            'optimizer': {'type': 'AdamW', 'params': {'lr': 3e-4, 'weight_decay': 'auto'}},
+            'bf16': {'enabled': False},
+            'zero_optimization': {'stage': 2, 'overlap_comm': True, 'zero_quantized_gradients': True},
+            'aio': {'queue_depth': 8}}))
+
+    def test_answers_and_a_config_that_trains(self):
+        process = self.run_train('from-deepspeed', 'ds.json')
+        config = json.loads(process.out)
+        self.assertEqual(config['optimizer']['lr'], 3e-4)
+        self.assertEqual(config['zero_optimization'], {'stage': 2, 'overlap_comm': True})
+        for line in ('train_micro_batch_size_per_gpu 2 -> train.micro_batch_size=2',
+                     'optimizer.params.weight_decay "auto" -> optimizer.weight_decay=0 (the Trainer\'s weight_decay',
+                     'zero_optimization.zero_quantized_gradients true: gradients are sent without quantization',
+                     'aio: it is for offloading to NVMe'):
+            self.assertIn('  ' + line, process.error)
+        self.assertIn('Warning: these change what the run computes (1):', process.error)
+        out = self.run_train('from-deepspeed', 'ds.json', '--out', 'mine.json').out
+        self.assertIn('ds.json is translated to mine.json', out)
+        self.assertEqual(json.loads((self.folder / 'mine.json').read_text()), config)
+        tiny = json.loads(self.tiny_config().read_text())
+        self.run_train('mine.json', f'data.train={tiny["data"]["train"]}', 'train.max_steps=1', 'run.dir=run', 'run.threads=1',
+                       *(f'model.{key}={value}' for key, value in tiny['model'].items()))
+
+    def test_refusals(self):
+        self.refuses('from-deepspeed', says=['usage: train from-deepspeed'])
+        self.refuses('from-deepspeed', 'absent.json', says=['absent.json'])
+        self.refuses('from-deepspeed', 'ds.json', '--out', 'ds.json', '--force', says=['is the DeepSpeed file itself'])
+        before = self.tiny_config().read_text()
+        self.refuses('from-deepspeed', 'ds.json', '--out', 'tiny.json', says=['--out tiny.json exists', '--force'])
+        self.assertEqual((self.folder / 'tiny.json').read_text(), before)
+        self.run_train('from-deepspeed', 'ds.json', '--out', 'tiny.json', '--force')
+        self.refuses('check', 'ds.json', says=['./train from-deepspeed ds.json translates it',
+                                               'train_micro_batch_size_per_gpu, a name of DeepSpeed'])
 
 
 class Text(CommandCase):

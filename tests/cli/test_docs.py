@@ -116,6 +116,9 @@ class Workspace:
         picks = harness.pseudo_random_tokens(30000, len(words), seed=2)
         (folder / 'my.txt').write_text('\n'.join(' '.join(words[i] for i in picks[k:k + 12])
                                                  for k in range(0, len(picks), 12)))
+        (folder / 'ds_config.json').write_text(json.dumps({
+            'train_micro_batch_size_per_gpu': 'auto', 'bf16': {'enabled': True}, 'zero_optimization': {'stage': 2},
+            'optimizer': {'type': 'AdamW', 'params': {'lr': 'auto'}}}))
         harness.write_shard(folder / 'tokens.bin', harness.pseudo_random_tokens(20000, 257))
 
     def write_program(self, name, text):
@@ -237,7 +240,7 @@ class Pages(CommandCase):
                 if './train' not in words:
                     continue
                 words = words[words.index('./train') + 1:]
-                if not words or words[0] == 'help' or not re.fullmatch(r'[a-z]+', words[0]):
+                if not words or words[0] == 'help' or not re.fullmatch(r'[a-z][a-z-]*', words[0]):
                     continue
                 known = self.run_train('help', words[0]).out
                 for flag in re.findall(r'(?<!\S)\[?(--[a-z-]+)', ' '.join(words)):

@@ -1,0 +1,103 @@
+// ./train from-deepspeed DS.json [--out FILE]: a DeepSpeed configuration in our options, and what became of
+// each of its keys.
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "configs/deepspeed.h"
+
+static const char *out_path = NULL;
+static bool force = false;
+static const struct arg flags[] = {
+    {"--out", ARG_STRING, &out_path, 0, 0, "file to write the configuration to (standard output)"},
+    {"--force", ARG_FLAG, &force, 0, 0, "overwrite FILE"},
+};
+enum { N_FLAGS = sizeof flags / sizeof *flags };
+
+static void print_answers(FILE *stream, const char *title, const struct deepspeed_answers *answers) {
+    if (answers->n > 0)
+        fprintf(stream, "\n%s (%d):\n%s", title, answers->n, answers->lines.data);
+}
+
+static void print_report(FILE *stream, const char *path, const struct deepspeed_translation *translation) {
+    print_answers(stream, "Translated", &translation->translated);
+    print_answers(stream, "Set by a script or by transformers' Trainer: check these values",
+                  &translation->chosen);
+    print_answers(stream, "Warning: these change what the run computes", &translation->alters);
+    print_answers(stream, "Left out: nothing to set here, same results", &translation->needless);
+    print_answers(stream, "Left out: switched off there", &translation->off);
+    print_answers(stream, "Left out: unknown", &translation->unknown);
+    fprintf(stream,
+            "\nName the model and the data next, in the file or on the command line:\n"
+            "  ./train check %s model.n_layer=12 model.n_head=12 model.n_embd=768 "
+            "data.train='data/train-*.bin'\n",
+            path);
+}
+
+static enum status check_out(const char *in) {
+    struct stat a, b;
+    if (!out_path || stat(out_path, &b) != 0)
+        return STATUS_OK;
+    if (stat(in, &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return FAIL(STATUS_INVALID, "--out %s is the DeepSpeed file itself; choose another name", out_path);
+    if (!force)
+        return FAIL(STATUS_INVALID, "--out %s exists; choose another name, or overwrite it with --force",
+                    out_path);
+    return STATUS_OK;
+}
+
+static enum status write_translation(const char *path, const struct deepspeed_translation *translation,
+                                     const struct text *config) {
+    if (out_path) {
+        TRY(file_write_all(out_path, config->data, config->length));
+        printf("%s is translated to %s.\n", path, out_path);
+    } else {
+        fwrite(config->data, 1, config->length, stdout);
+        fflush(stdout); // the report follows it where both go to a terminal
+    }
+    print_report(out_path ? stdout : stderr, out_path ? out_path : "CONFIG.json", translation);
+    return STATUS_OK;
+}
+
+static enum status run_from_deepspeed(int n_args, char **args) {
+    const char *path = NULL;
+    int n_positional;
+    struct deepspeed_translation translation = {0};
+    struct text config = {0};
+    cJSON *root = NULL;
+    out_path = NULL, force = false;
+    TRY(args_parse("from-deepspeed", flags, N_FLAGS, n_args, args, &path, 1, &n_positional));
+    if (n_positional < 1)
+        return FAIL(STATUS_INVALID,
+                    "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
+                    "[--out FILE]");
+    TRY(check_out(path));
+    enum status status = json_read_file(path, &root);
+    if (status == STATUS_OK)
+        status = deepspeed_translate(root, path, &translation);
+    if (status == STATUS_OK) {
+        config_print_given(&translation.config, &config);
+        status = text_status(&config);
+    }
+    if (status == STATUS_OK)
+        status = write_translation(path, &translation, &config);
+    text_free(&config);
+    deepspeed_free(&translation);
+    cJSON_Delete(root);
+    return status;
+}
+
+const struct command command_from_deepspeed = {
+    .name = "from-deepspeed",
+    .synopsis = "DS.json [--out FILE] [--force]",
+    .summary = "translate a DeepSpeed configuration, and say what became of each of its keys",
+    .details =
+        "The configuration goes to standard output and the answers to standard error; with --out FILE, the\n"
+        "configuration goes to FILE and the answers to standard output.",
+    .flags = flags,
+    .n_flags = N_FLAGS,
+    .run = run_from_deepspeed,
+};

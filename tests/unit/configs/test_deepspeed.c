@@ -1,0 +1,335 @@
+// Translation of DeepSpeed files: values, "auto", what has no equivalent, and an answer for every key.
+#include "tests/support/expect.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "configs/deepspeed.h"
+#include "configs/foreign.h"
+
+static cJSON *parse(const char *json) {
+    cJSON *root;
+    EXPECT_OK(json_parse(json, strlen(json), "ds.json", &root));
+    return root;
+}
+
+static const char *lines(const struct deepspeed_answers *answers) {
+    return answers->n ? answers->lines.data : "";
+}
+
+static void expect_line(const struct deepspeed_answers *answers, const char *line) {
+    if (!strstr(lines(answers), line))
+        fail_msg("no line \"%s\" in:\n%s", line, lines(answers));
+}
+
+// Whether a line answers for the path or for a section around it.
+static bool is_answered(const struct deepspeed_translation *out, const char *path) {
+    const struct deepspeed_answers *const all[] = {&out->translated, &out->alters,  &out->chosen,
+                                                   &out->needless,   &out->unknown, &out->off};
+    for (size_t length = strlen(path); length > 0;) {
+        char start[200];
+        snprintf(start, sizeof start, "  %.*s", (int)length, path);
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            for (const char *p = strstr(lines(all[i]), start); p; p = strstr(p + 1, start))
+                if (p[strlen(start)] == ':' || p[strlen(start)] == ' ')
+                    return true;
+        while (length > 0 && path[length - 1] != '.')
+            length--;
+        length -= length > 0;
+    }
+    return false;
+}
+
+static void expect_answers(const struct deepspeed_translation *out, const cJSON *node, const char *path) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, node) {
+        char member[200];
+        snprintf(member, sizeof member, "%s%s%s", path, *path ? "." : "", item->string);
+        if (cJSON_IsObject(item) && item->child)
+            expect_answers(out, item, member);
+        else if (!is_answered(out, member))
+            fail_msg("no answer for %s", member);
+    }
+}
+
+// Translates, and checks that every key has an answer and that the printed configuration is accepted.
+static void translate(const char *json, struct deepspeed_translation *out) {
+    cJSON *root = parse(json);
+    struct config again;
+    struct text printed = {0};
+    EXPECT_OK(deepspeed_translate(root, "ds.json", out));
+    expect_answers(out, root, "");
+    config_print_given(&out->config, &printed);
+    EXPECT_OK(text_status(&printed));
+    EXPECT_OK(config_parse(&again, printed.data, printed.length, "printed"));
+    EXPECT_OK(config_resolve(&again, 1));
+    config_free(&again);
+    text_free(&printed);
+    cJSON_Delete(root);
+}
+
+// As DeepSpeed's documentation and tutorials write it.
+static void test_stage_2(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    translate(
+        "{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4, \"steps_per_print\": 2000,"
+        " \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 0.001, \"betas\": [0.8, 0.999], \"eps\": "
+        "1e-8,"
+        "  \"weight_decay\": 3e-7}},"
+        " \"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": "
+        "0.002,"
+        "  \"warmup_num_steps\": 1000}},"
+        " \"gradient_clipping\": 0.5, \"prescale_gradients\": false, \"wall_clock_breakdown\": false,"
+        " \"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"loss_scale_window\": 500, \"hysteresis\": 2,"
+        "  \"min_loss_scale\": 1, \"initial_scale_power\": 15},"
+        " \"bf16\": {\"enabled\": false},"
+        " \"zero_optimization\": {\"stage\": 2, \"allgather_partitions\": true, \"reduce_scatter\": true,"
+        "  \"allgather_bucket_size\": 5e7, \"reduce_bucket_size\": 5e7, \"overlap_comm\": true,"
+        "  \"contiguous_gradients\": true, \"cpu_offload\": true}}",
+        &out);
+    const struct config *c = &out.config;
+    assert_int_equal(c->train.train_batch_size, 32);
+    assert_int_equal(c->train.micro_batch_size, 4);
+    assert_false(config_given(c, "train.gradient_accumulation_steps"));
+    assert_int_equal(c->run.log_every, 2000);
+    assert_int_equal(c->optimizer.type, CONFIG_OPTIMIZER_ADAMW); // adam_w_mode is DeepSpeed's default
+    assert_true(c->optimizer.lr == 0.002);                       // the schedule's
+    assert_true(c->optimizer.betas.value[0] == 0.8 && c->optimizer.weight_decay == 3e-7);
+    assert_int_equal(c->scheduler.type, CONFIG_SCHEDULE_CONSTANT);
+    assert_int_equal(c->scheduler.warmup_steps, 1000);
+    assert_true(c->train.gradient_clipping == 0.5);
+    assert_int_equal(c->precision.compute, CONFIG_COMPUTE_FP16);
+    assert_int_equal(c->fp16.initial_scale_power, 15);
+    assert_int_equal(c->zero_optimization.stage, 2);
+    assert_int_equal(c->zero_optimization.reduce_bucket_size, 50000000);
+    assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
+    expect_line(&out.translated, "  train_batch_size 32 -> train.train_batch_size=32\n");
+    expect_line(&out.translated, "DeepSpeed's Adam is AdamW unless adam_w_mode=false");
+    expect_line(&out.alters, "warm-up is linear here; DeepSpeed's default is logarithmic");
+    expect_line(&out.alters, "norms and biases are not decayed");
+    expect_line(&out.needless, "  zero_optimization.reduce_scatter true: gradients are always reduced by");
+    expect_line(&out.off, "  wall_clock_breakdown false: off\n");
+    expect_line(&out.off, "  bf16: off\n");
+    assert_int_equal(out.chosen.n, 0);
+    assert_int_equal(out.unknown.n, 0);
+    deepspeed_free(&out);
+}
+
+// As transformers' documentation writes it, with offload to NVMe and ZeRO++, and a misspelled key.
+static void test_stage_3_with_auto(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    translate(
+        "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"loss_scale_window\": 1000,"
+        "  \"initial_scale_power\": 16, \"hysteresis\": 2, \"min_loss_scale\": 1},"
+        " \"bf16\": {\"enabled\": \"auto\"},"
+        " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": "
+        "\"auto\","
+        "  \"weight_decay\": \"auto\"}},"
+        " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": \"auto\","
+        "  \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\", \"total_num_steps\": \"auto\"}},"
+        " \"zero_optimization\": {\"stage\": 3,"
+        "  \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", \"pin_memory\": "
+        "true,"
+        "   \"buffer_count\": 4, \"fast_init\": false, \"ratio\": 0.9},"
+        "  \"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true, \"max_in_cpu\": 1e9},"
+        "  \"overlap_comm\": true, \"contiguous_gradients\": true, \"sub_group_size\": 1e9,"
+        "  \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+        "  \"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9,"
+        "  \"stage3_max_reuse_distance\": 1e9, \"stage3_gather_16bit_weights_on_model_save\": true,"
+        "  \"zero_hpz_partition_size\": 8, \"zero_quantized_weights\": true,"
+        "  \"zero_quantized_gradients\": false},"
+        " \"aio\": {\"block_size\": 262144, \"queue_depth\": 32}, \"elasticity\": {\"enabled\": false},"
+        " \"wandb\": {\"enabled\": true, \"project\": \"x\"}, \"curriculum_learning\": {\"enabled\": true},"
+        " \"activation_checkpointing\": {\"partition_activations\": true, \"cpu_checkpointing\": true},"
+        " \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\","
+        " \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\","
+        " \"wall_clock_breakdown\": true, \"comms_loger\": {\"enabled\": true}}",
+        &out);
+    const struct config *c = &out.config;
+    assert_int_equal(c->train.micro_batch_size, 8); // the Trainer's defaults
+    assert_true(c->optimizer.lr == 5e-5 && c->optimizer.weight_decay == 0);
+    assert_true(c->optimizer.betas.value[1] == 0.999 && c->train.gradient_clipping == 1);
+    assert_int_equal(c->scheduler.type, CONFIG_SCHEDULE_LINEAR);
+    assert_true(c->scheduler.warmup_steps == 0 && c->scheduler.min_lr_ratio == 0);
+    assert_false(config_given(c, "precision.compute") || config_given(c, "train.max_steps"));
+    assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
+    assert_int_equal(c->zero_optimization.offload_param.device, CONFIG_OFFLOAD_CPU);
+    assert_true(c->zero_optimization.offload_optimizer.ratio == 1);
+    assert_int_equal(c->top.recompute, CONFIG_RECOMPUTE_BLOCK);
+    assert_int_equal(c->top.offload_activations, CONFIG_OFFLOAD_CPU);
+    assert_true(c->run.profile);
+    expect_line(&out.chosen,
+                "  optimizer.params.lr \"auto\" -> optimizer.lr=5e-05 (the Trainer's learning_rate");
+    expect_line(&out.chosen, "  scheduler.params.total_num_steps \"auto\": train.max_steps");
+    expect_line(&out.chosen, "  bf16.enabled \"auto\": the Trainer's --bf16");
+    expect_line(&out.alters, "  zero_optimization.zero_quantized_weights true: ");
+    expect_line(&out.alters, "  curriculum_learning: ");
+    expect_line(&out.needless, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
+    expect_line(&out.needless, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
+    expect_line(&out.needless,
+                "  zero_optimization.reduce_bucket_size \"auto\": sized by the hidden size there");
+    expect_line(&out.needless, "  aio: ");
+    expect_line(&out.needless, "  wandb: ");
+    expect_line(&out.off, "  elasticity: ");
+    expect_line(&out.off, "  zero_optimization.zero_quantized_gradients false: ");
+    expect_line(&out.unknown, "  comms_loger: ");
+    deepspeed_free(&out);
+}
+
+// Every option that the table has of DeepSpeed, as a value and switched on as a section.
+static void test_every_option_has_an_answer(void **state) {
+    (void)state;
+    for (int i = 0; i < n_foreigns; i++) {
+        char names[1200], *rest;
+        if (!foreign_is_deepspeed(&foreigns[i]) || foreigns[i].kind == FOREIGN_OURS)
+            continue;
+        snprintf(names, sizeof names, "%s", foreigns[i].names);
+        for (const char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest))
+            for (int section = 0; section < 2; section++) {
+                struct text json = {0};
+                struct deepspeed_translation out;
+                int depth = 1;
+                for (const char *part = name; *part; depth++) {
+                    size_t length = strcspn(part, ".");
+                    text_add(&json, "{\"%.*s\": ", (int)length, part);
+                    part += length + (part[length] == '.');
+                }
+                text_add(&json, section ? "{\"enabled\": true}" : "2");
+                while (--depth > 0)
+                    text_add(&json, "}");
+                translate(json.data, &out);
+                assert_int_equal(out.unknown.n, 0);
+                // Members of these count only where the section is on, or names a type.
+                const bool depends = strncmp(name, "fp16.", 5) == 0 || strncmp(name, "bf16.", 5) == 0 ||
+                                     strncmp(name, "scheduler.", 10) == 0 ||
+                                     strncmp(name, "zero_optimization.offload_param.", 32) == 0;
+                if (!depends)
+                    expect_line(foreigns[i].kind == FOREIGN_ALTERS ? &out.alters : &out.needless, name);
+                deepspeed_free(&out);
+                text_free(&json);
+            }
+    }
+}
+
+static void test_optimizers(void **state) {
+    (void)state;
+    static const struct {
+        const char *optimizer;
+        enum config_optimizer type;
+        double lr, weight_decay;
+        const char *alters;
+    } cases[] = {
+        {"\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false}", CONFIG_OPTIMIZER_ADAM, 1e-3, 0, NULL},
+        {"\"type\": \"AdamW\", \"params\": {\"torch_adam\": true}", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0.01,
+         "decayed"},
+        {"\"type\": \"SGD\", \"params\": {\"lr\": 0.1, \"momentum\": 0.5, \"nesterov\": true}",
+         CONFIG_OPTIMIZER_SGD, 0.1, 0, "optimizer.params.nesterov true: "},
+        {"\"type\": \"Lion\", \"params\": {\"lr\": 1e-4, \"weight_decay\": null}", CONFIG_OPTIMIZER_LION,
+         1e-4, 0, NULL},
+        {"\"type\": \"OneBitAdam\", \"params\": {\"lr\": 1e-4, \"freeze_step\": 400}", CONFIG_OPTIMIZER_ADAMW,
+         1e-4, 0, "there are no 1-bit optimizers"},
+        {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_ADAMW, 6e-4, 0,
+         "  optimizer.params.lr -1: left out, because optimizer.lr is -1, expected from 0"},
+        {"\"type\": \"RMSprop\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0, "no such optimizer here"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char json[256];
+        struct deepspeed_translation out;
+        snprintf(json, sizeof json, "{\"optimizer\": {%s}}", cases[i].optimizer);
+        translate(json, &out);
+        assert_int_equal(out.config.optimizer.type, cases[i].type);
+        assert_true(out.config.optimizer.lr == cases[i].lr);
+        assert_true(out.config.optimizer.weight_decay == cases[i].weight_decay);
+        if (cases[i].alters)
+            expect_line(&out.alters, cases[i].alters);
+        else
+            assert_int_equal(out.alters.n, 0);
+        // What the file leaves out is DeepSpeed's default: no clipping, fp32, a constant rate.
+        assert_true(out.config.train.gradient_clipping == 0);
+        assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_FP32);
+        assert_int_equal(out.config.scheduler.type, CONFIG_SCHEDULE_CONSTANT);
+        deepspeed_free(&out);
+    }
+}
+
+static void test_other_values(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    translate("{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 4, "
+              "\"gradient_accumulation_steps\": 2,"
+              " \"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 5000,"
+              "  \"warmup_num_steps\": 50, \"warmup_type\": \"linear\", \"warmup_min_ratio\": 0.1}},"
+              " \"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true, "
+              "\"bf16_master_weights_and_grads\": true},"
+              " \"communication_data_type\": \"bfp16\", \"gradient_allreduce_op\": \"mean\","
+              " \"steps_per_print\": 1e300, \"dump_state\": null,"
+              " \"zero_optimization\": {\"stage\": 1, \"offload_param\": {\"device\": \"cpu\"},"
+              "  \"offload_optimizer\": {\"device\": \"cpu\", \"super_offload\": true, \"ratio\": 0.5}}}",
+              &out);
+    const struct config *c = &out.config;
+    assert_false(
+        config_given(c, "train.gradient_accumulation_steps")); // so that any number of ranks can train
+    assert_int_equal(c->train.max_steps, 5000);
+    assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 50);
+    assert_int_equal(c->optimizer.state_dtype, CONFIG_STATE_DTYPE_BF16);
+    assert_int_equal(c->top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
+    assert_true(c->zero_optimization.offload_optimizer.speculative);
+    assert_true(c->zero_optimization.offload_optimizer.ratio == 0.5);
+    assert_false(config_given(c, "zero_optimization.offload_param.device"));
+    expect_line(&out.needless, "  zero_optimization.offload_param: it is valid only with stage 3");
+    expect_line(&out.alters, "  scheduler.params.warmup_min_ratio 0.1: warm-up starts from 0 here");
+    expect_line(&out.alters, "  bf16.bf16_master_weights_and_grads true: ");
+    expect_line(&out.alters, "  steps_per_print 1e+300: left out, because run.log_every is");
+    expect_line(&out.off, "  gradient_allreduce_op \"mean\": ");
+    expect_line(&out.chosen, "  optimizer (not given): the script makes it");
+    deepspeed_free(&out);
+    translate("{\"zero_optimization\": true, \"torch_autocast\": {\"enabled\": true, \"dtype\": \"float16\", "
+              "\"x\": 1},"
+              " \"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_min_lr\": 1}}, \"fp16\": "
+              "{\"hysteresis\": 2},"
+              " \"amp\": {\"enabled\": false, \"opt_level\": \"O1\"}}",
+              &out);
+    assert_int_equal(out.config.zero_optimization.stage, 1);
+    assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_FP16);
+    assert_int_equal(out.config.scheduler.type, CONFIG_SCHEDULE_CONSTANT);
+    expect_line(&out.alters,
+                "  scheduler.type \"OneCycle\" -> scheduler.type=\"constant\" (there is no such schedule");
+    expect_line(&out.off, "  amp: off\n");
+    deepspeed_free(&out);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    cJSON *root = parse("[1]");
+    EXPECT_FAILURE(STATUS_INVALID, deepspeed_translate(root, "ds.json", &out), "ds.json holds no object");
+    deepspeed_free(&out);
+    cJSON_Delete(root);
+    root = parse("{\"some\": 1, \"thing\": {\"else\": 2}}");
+    EXPECT_FAILURE(STATUS_INVALID, deepspeed_translate(root, "ds.json", &out),
+                   "ds.json: no key of it is DeepSpeed's");
+    deepspeed_free(&out);
+    cJSON_Delete(root);
+    // Sizes that do not go together are translated, and said.
+    root = parse("{\"train_batch_size\": 10, \"train_micro_batch_size_per_gpu\": 4}");
+    EXPECT_OK(deepspeed_translate(root, "ds.json", &out));
+    expect_line(&out.chosen,
+                "./train check refuses the translation: ds.json: train.train_batch_size 10 does not divide");
+    deepspeed_free(&out);
+    cJSON_Delete(root);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stage_2),
+        cmocka_unit_test(test_stage_3_with_auto),
+        cmocka_unit_test(test_every_option_has_an_answer),
+        cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_other_values),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
