@@ -26,7 +26,8 @@ bool deepspeed_is_on(const cJSON *value) {
         return enabled ? deepspeed_is_on(enabled) : value->child != NULL;
     }
     if (cJSON_IsNumber(value))
-        return value->valuedouble > 1;
+        return value->valuedouble != 0 &&
+               fabs(value->valuedouble) != 1; // 1 and -1: sizes that switch a feature off
     if (cJSON_IsString(value))
         return strcmp(value->valuestring, "none") != 0 && strcmp(value->valuestring, "mean") != 0;
     return cJSON_IsTrue(value) || (cJSON_IsArray(value) && value->child);

@@ -18,8 +18,8 @@ void deepspeed_check(struct translator *t, bool good);
 const cJSON *deepspeed_take(struct translator *t, const char *path);
 // Whether the value is the string "auto".
 bool deepspeed_is_auto(const cJSON *value);
-// Whether an option is switched on: true, a number above 1, a text other than "none", a section that is not
-// disabled.
+// Whether an option is switched on: true, a number but 0, 1 and -1, a text other than "none", a section that
+// is not disabled.
 bool deepspeed_is_on(const cJSON *value);
 // Adds a line to the answers: "  PATH VALUE: text". value NULL: the file does not give the option.
 void deepspeed_answer(struct translator *t, struct deepspeed_answers *answers, const char *path,

@@ -15,17 +15,20 @@ bool foreign_is_deepspeed(const struct foreign *row) {
     return strstr(row->program, "DeepSpeed") != NULL;
 }
 
-// Whether one of the row's names equals `name`. last: compare only the names' last components.
+// Whether one of the row's names equals `name`, or begins it and ends in *. last: compare only the names'
+// last components.
 static bool has_name(const struct foreign *row, const char *name, size_t length, bool last) {
     for (const char *p = row->names; *p;) {
         size_t size = strcspn(p, " ");
-        const char *own = p;
-        for (const char *q = p; last && q < p + size; q++)
+        const char *own = p, *end = p + size;
+        for (const char *q = p; last && q < end; q++)
             if (*q == '.')
                 own = q + 1;
-        if ((size_t)(p + size - own) == length && memcmp(own, name, length) == 0)
+        const bool begins = end[-1] == '*';
+        const size_t compared = (size_t)(end - own) - begins;
+        if ((begins ? length > compared : length == compared) && memcmp(own, name, compared) == 0)
             return true;
-        p += size + (p[size] == ' ');
+        p = end + (*end == ' ');
     }
     return false;
 }

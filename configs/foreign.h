@@ -15,7 +15,7 @@ enum foreign_kind {
 struct foreign {
     enum foreign_kind kind;
     const char *program; // "nanoGPT, Hugging Face"
-    const char *names;   // separated by blanks
+    const char *names;   // separated by blanks; moe_* is every name that begins so
     const char *ours;    // FOREIGN_OURS: "optimizer.lr", "recompute=block"; a section for a whole section
     const char *note;    // FOREIGN_OURS: an addition, or ""; else why there is none
 };
