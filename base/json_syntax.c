@@ -15,8 +15,9 @@ struct scan {
     const char *text, *p, *end;
     enum want want;
     const char *comma;  // the last comma
-    const char *string; // opening quote of the last string
-    const char *key;    // opening quote of the last key
+    const char *string; // the last string, with its quotes
+    size_t string_length;
+    const char *key; // opening quote of the last key
     int key_length;
     const char *open[DEEPEST]; // the brackets that are open
     int depth;
@@ -73,6 +74,7 @@ static bool scan_string(struct scan *s) {
     for (const char *q = s->p + 1; q < s->end; q++) {
         if (*q == '"') {
             s->p = q + 1;
+            s->string_length = (size_t)(s->p - s->string);
             return true;
         }
         if (*q != '\\')
@@ -202,7 +204,7 @@ static bool scan_next(struct scan *s) {
     const char *last = s->p - 1;
     while (last > s->text && strchr(" \t\r\n", *last))
         last--;
-    if (*last == '"' && s->string && memchr(s->string, '\n', (size_t)(last - s->string)))
+    if (*last == '"' && s->string && memchr(s->string, '\n', s->string_length))
         return found(s, s->string, "the closing \" of this string is missing:");
     if (*s->p == ':')
         return found(s, s->p, "expected a comma; a list ([]) has no keys, an object ({}) has:");
@@ -248,6 +250,8 @@ static bool scan_one(struct scan *s) {
     case WANT_KEY:
         return scan_key(s);
     case WANT_COLON:
+        if (*s->p != ':' && memchr(s->string, '\n', s->string_length))
+            return found(s, s->string, "the closing \" of this string is missing:");
         if (*s->p != ':')
             return found(s, s->p, "expected : after the key %.*s, here is", s->key_length, s->key);
         s->p++;

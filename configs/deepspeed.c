@@ -91,13 +91,14 @@ static void take_precision(struct translator *t) {
                 "faster of fp32 and bf16",
                 sections[i]);
             automatic = true;
-        }
+        } else if (enabled[i] && !cJSON_IsFalse(enabled[i]) && !cJSON_IsNull(enabled[i]))
+            deepspeed_answer(t, &t->out->alters, path, enabled[i], "neither true nor false: taken for false");
     }
     if (!chosen && !automatic)
         deepspeed_set_word(t, &t->out->translated, "fp16.enabled, bf16.enabled", NULL, "precision.compute",
                            "fp32", "neither is on");
     for (int i = 0; i < N; i++)
-        if (!deepspeed_is_on(enabled[i]))
+        if (!cJSON_IsTrue(enabled[i]) && !deepspeed_is_auto(enabled[i]))
             take_disabled(t, sections[i]);
 }
 

@@ -69,6 +69,7 @@ static void test_mistakes(void **state) {
         {"{\"a\": 1}}", "a.json:1:9:", "expected nothing after the end of the JSON"},
         {"[\"a\": 1]", "a.json:1:5:", "a list ([]) has no keys"},
         {"{\"a\": \"b,\n \"c\": 1}", "a.json:1:7:", "the closing \" of this string is missing: \"\"b,\""},
+        {"{\"a: 1,\n \"b\": 2}", "a.json:1:2:", "the closing \" of this string is missing"},
         {"{\"a\": \"b", "a.json:1:7:", "the closing \" of this string is missing"},
         {"{\"a\": \"C:\\dir\"}", "a.json:1:10:", "write \\\\ for a backslash: \"\\dir\"}\""},
         {"{\"a\": 1", "a.json:1:7:", "incomplete: a { is still open where it ends"},
@@ -77,6 +78,32 @@ static void test_mistakes(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         EXPECT_FAILURE(STATUS_INVALID, parse_only(cases[i][0]), cases[i][1], cases[i][2]);
     EXPECT_OK(parse_only("\xef\xbb\xbf{\"a\": 1}")); // a byte order mark
+}
+
+// Any change of a byte, and any end: read, or refused with a place.
+static void test_any_mistake(void **state) {
+    (void)state;
+    static const char good[] = "{\"a\": [1, -2.5e3, true],\n \"b\\n\": {\"c\": \"d\", \"e\": null}}",
+                      bytes[] = "{}[],:\"'\\/#0.-e+ntx\n\x80";
+    const size_t length = strlen(good);
+    for (size_t i = 0; i < length; i++)
+        for (size_t k = 0; k < sizeof bytes; k++) { // the NUL too; then the text ends here
+            const size_t n = k + 1 < sizeof bytes ? length : i;
+            char *text = malloc(n ? n : 1); // exact size, so that the sanitizer sees an overread
+            cJSON *tree;
+            assert_non_null(text);
+            memcpy(text, good, n);
+            if (i < n)
+                text[i] = bytes[k];
+            if (json_parse(text, n, "a.json", &tree) != STATUS_OK) {
+                if (n && !strstr(status_message(), "a.json:1:") && !strstr(status_message(), "a.json:2:") &&
+                    !strstr(status_message(), "a.json:3:") && !strstr(status_message(), "given twice"))
+                    fail_msg("\"%.*s\": %s", (int)n, text, status_message());
+                status_clear();
+            }
+            cJSON_Delete(tree);
+            free(text);
+        }
 }
 
 static void test_lines(void **state) {
@@ -237,12 +264,12 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error_positions),    cmocka_unit_test(test_length),
-        cmocka_unit_test(test_zero_bytes),         cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_mistakes),           cmocka_unit_test(test_lines),
-        cmocka_unit_test(test_keys_given_twice),   cmocka_unit_test(test_getters),
-        cmocka_unit_test(test_strings_round_trip), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_error_positions), cmocka_unit_test(test_length),
+        cmocka_unit_test(test_zero_bytes),      cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_any_mistake),
+        cmocka_unit_test(test_lines),           cmocka_unit_test(test_keys_given_twice),
+        cmocka_unit_test(test_getters),         cmocka_unit_test(test_strings_round_trip),
+        cmocka_unit_test(test_files),           cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void expect_answers(const struct deepspeed_translation *out, const cJSON 
     cJSON_ArrayForEach(item, node) {
         char member[200];
         snprintf(member, sizeof member, "%s%s%s", path, *path ? "." : "", item->string);
-        if (cJSON_IsObject(item) && item->child)
+        if (cJSON_IsObject(item)) // an empty one has nothing to answer
             expect_answers(out, item, member);
         else if (!is_answered(out, member))
             fail_msg("no answer for %s", member);
@@ -118,36 +118,37 @@ static void test_stage_2(void **state) {
 }
 
 // As transformers' documentation writes it, with offload to NVMe and ZeRO++, and a misspelled key.
+static const char stage_3[] =
+    "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"loss_scale_window\": 1000,"
+    "  \"initial_scale_power\": 16, \"hysteresis\": 2, \"min_loss_scale\": 1},"
+    " \"bf16\": {\"enabled\": \"auto\"},"
+    " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": "
+    "\"auto\","
+    "  \"weight_decay\": \"auto\"}},"
+    " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": \"auto\","
+    "  \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\", \"total_num_steps\": \"auto\"}},"
+    " \"zero_optimization\": {\"stage\": 3,"
+    "  \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", \"pin_memory\": "
+    "true,"
+    "   \"buffer_count\": 4, \"fast_init\": false, \"ratio\": 0.9},"
+    "  \"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true, \"max_in_cpu\": 1e9},"
+    "  \"overlap_comm\": true, \"contiguous_gradients\": true, \"sub_group_size\": 1e9,"
+    "  \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
+    "  \"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9,"
+    "  \"stage3_max_reuse_distance\": 1e9, \"stage3_gather_16bit_weights_on_model_save\": true,"
+    "  \"zero_hpz_partition_size\": 8, \"zero_quantized_weights\": true,"
+    "  \"zero_quantized_gradients\": false},"
+    " \"aio\": {\"block_size\": 262144, \"queue_depth\": 32}, \"elasticity\": {\"enabled\": false},"
+    " \"wandb\": {\"enabled\": true, \"project\": \"x\"}, \"curriculum_learning\": {\"enabled\": true},"
+    " \"activation_checkpointing\": {\"partition_activations\": true, \"cpu_checkpointing\": true},"
+    " \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\","
+    " \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\","
+    " \"wall_clock_breakdown\": true, \"comms_loger\": {\"enabled\": true}}";
+
 static void test_stage_3_with_auto(void **state) {
     (void)state;
     struct deepspeed_translation out;
-    translate(
-        "{\"fp16\": {\"enabled\": \"auto\", \"loss_scale\": 0, \"loss_scale_window\": 1000,"
-        "  \"initial_scale_power\": 16, \"hysteresis\": 2, \"min_loss_scale\": 1},"
-        " \"bf16\": {\"enabled\": \"auto\"},"
-        " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": \"auto\", \"eps\": "
-        "\"auto\","
-        "  \"weight_decay\": \"auto\"}},"
-        " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": \"auto\","
-        "  \"warmup_max_lr\": \"auto\", \"warmup_num_steps\": \"auto\", \"total_num_steps\": \"auto\"}},"
-        " \"zero_optimization\": {\"stage\": 3,"
-        "  \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/local_nvme\", \"pin_memory\": "
-        "true,"
-        "   \"buffer_count\": 4, \"fast_init\": false, \"ratio\": 0.9},"
-        "  \"offload_param\": {\"device\": \"cpu\", \"pin_memory\": true, \"max_in_cpu\": 1e9},"
-        "  \"overlap_comm\": true, \"contiguous_gradients\": true, \"sub_group_size\": 1e9,"
-        "  \"reduce_bucket_size\": \"auto\", \"stage3_prefetch_bucket_size\": \"auto\","
-        "  \"stage3_param_persistence_threshold\": \"auto\", \"stage3_max_live_parameters\": 1e9,"
-        "  \"stage3_max_reuse_distance\": 1e9, \"stage3_gather_16bit_weights_on_model_save\": true,"
-        "  \"zero_hpz_partition_size\": 8, \"zero_quantized_weights\": true,"
-        "  \"zero_quantized_gradients\": false},"
-        " \"aio\": {\"block_size\": 262144, \"queue_depth\": 32}, \"elasticity\": {\"enabled\": false},"
-        " \"wandb\": {\"enabled\": true, \"project\": \"x\"}, \"curriculum_learning\": {\"enabled\": true},"
-        " \"activation_checkpointing\": {\"partition_activations\": true, \"cpu_checkpointing\": true},"
-        " \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\","
-        " \"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\","
-        " \"wall_clock_breakdown\": true, \"comms_loger\": {\"enabled\": true}}",
-        &out);
+    translate(stage_3, &out);
     const struct config *c = &out.config;
     assert_int_equal(c->train.micro_batch_size, 8); // the Trainer's defaults
     assert_true(c->optimizer.lr == 5e-5 && c->optimizer.weight_decay == 0);
@@ -301,6 +302,46 @@ static void test_other_values(void **state) {
     deepspeed_free(&out);
 }
 
+// The parent of the k-th item of a tree, and the item.
+static cJSON *find_item(cJSON *node, int *k, cJSON **item) {
+    cJSON *child, *parent = NULL;
+    cJSON_ArrayForEach(child, node) {
+        if ((*k)-- == 0) {
+            *item = child;
+            return node;
+        }
+        if ((parent = find_item(child, k, item)))
+            return parent;
+    }
+    return NULL;
+}
+
+// Any value in any place is translated or left out, with an answer.
+static void test_any_value(void **state) {
+    (void)state;
+    static const char *const values[] = {"null",     "true", "-1", "1e300",       "\"x\"",
+                                         "\"auto\"", "[1]",  "{}", "{\"a\": [2]}"};
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+        for (int i = 0;; i++) {
+            struct deepspeed_translation out;
+            cJSON *root = parse(stage_3), *item;
+            int k = i;
+            cJSON *parent = find_item(root, &k, &item);
+            if (!parent) {
+                assert_true(i > 60);
+                cJSON_Delete(root);
+                break;
+            }
+            char name[64];
+            snprintf(name, sizeof name, "%s", item->string);
+            assert_true(cJSON_ReplaceItemInObjectCaseSensitive(parent, name, parse(values[v])));
+            EXPECT_OK(deepspeed_translate(root, "ds.json", &out));
+            expect_answers(&out, root, "");
+            deepspeed_free(&out);
+            cJSON_Delete(root);
+        }
+}
+
 static void test_refusals(void **state) {
     (void)state;
     struct deepspeed_translation out;
@@ -329,6 +370,7 @@ int main(void) {
         cmocka_unit_test(test_every_option_has_an_answer),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_other_values),
+        cmocka_unit_test(test_any_value),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
