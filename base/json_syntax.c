@@ -275,3 +275,34 @@ bool json_find_mistake(const char *text, size_t length, struct json_mistake *mis
         ;
     return mistake->at != NULL;
 }
+
+// The length of the comment at `p`, without the end of its line; 0 if there is none.
+static size_t comment_length(const char *p, const char *end) {
+    const char *q = p;
+    if (end - p > 1 && p[0] == '/' && p[1] == '*') {
+        for (q = p + 2; q < end && !(q[0] == '/' && q[-1] == '*' && q > p + 2); q++)
+            ;
+        return (size_t)(q < end ? q + 1 - p : end - p);
+    }
+    if (*p != '#' && !(end - p > 1 && p[0] == '/' && p[1] == '/'))
+        return 0;
+    while (q < end && *q != '\n')
+        q++;
+    return (size_t)(q - p);
+}
+
+void json_blank_extensions(char *text, size_t length) {
+    char *comma = NULL, *end = text + length;
+    for (char *p = text; p < end; p++) {
+        const size_t comment = comment_length(p, end);
+        for (size_t i = 0; i < comment; i++)
+            p[i] = p[i] == '\n' ? '\n' : ' ';
+        if (*p == '"')
+            for (p++; p < end && *p != '"'; p++)
+                p += *p == '\\' && p + 1 < end;
+        if (p < end && comma && (*p == '}' || *p == ']'))
+            *comma = ' ';
+        if (p < end && !strchr(" \t\r\n", *p))
+            comma = *p == ',' ? p : NULL;
+    }
+}

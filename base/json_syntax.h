@@ -18,4 +18,8 @@ bool json_find_mistake(const char *text, size_t length, struct json_mistake *mis
 // Line and column, both from 1, of a place in a text. Columns count bytes.
 void json_line_and_column(const char *text, const char *at, size_t *line, size_t *column);
 
+// Overwrites with blanks what Hjson and JSON5 allow beyond JSON: comments (//, # and /* */) and commas before
+// a closing bracket. Lines and columns stay.
+void json_blank_extensions(char *text, size_t length);
+
 #endif

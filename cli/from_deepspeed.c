@@ -1,13 +1,16 @@
 // ./train from-deepspeed DS.json [--out FILE]: a DeepSpeed configuration in our options, and what became of
 // each of its keys.
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_syntax.h"
 #include "cli/commands.h"
 #include "configs/deepspeed.h"
+
+#define LARGEST_FILE ((size_t)16 << 20)
 
 static const char *out_path = NULL;
 static bool force = false;
@@ -62,6 +65,17 @@ static enum status write_translation(const char *path, const struct deepspeed_tr
     return STATUS_OK;
 }
 
+// DeepSpeed reads Hjson, which has comments and trailing commas.
+static enum status read_hjson(const char *path, cJSON **root) {
+    char *text = NULL;
+    size_t length;
+    TRY(file_read_stream(path, LARGEST_FILE, &text, &length));
+    json_blank_extensions(text, length);
+    enum status status = json_parse(text, length, path, root);
+    free(text);
+    return status;
+}
+
 static enum status run_from_deepspeed(int n_args, char **args) {
     const char *path = NULL;
     int n_positional;
@@ -75,7 +89,7 @@ static enum status run_from_deepspeed(int n_args, char **args) {
                     "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
                     "[--out FILE]");
     TRY(check_out(path));
-    enum status status = json_read_file(path, &root);
+    enum status status = read_hjson(path, &root);
     if (status == STATUS_OK)
         status = deepspeed_translate(root, path, &translation);
     if (status == STATUS_OK) {

@@ -112,6 +112,13 @@ class FromDeepSpeed(CommandCase):
         self.run_train('mine.json', f'data.train={tiny["data"]["train"]}', 'train.max_steps=1', 'run.dir=run', 'run.threads=1',
                        *(f'model.{key}={value}' for key, value in tiny['model'].items()))
 
+    def test_comments(self):
+        (self.folder / 'ds.hjson').write_text('{"train_batch_size": 8, // all ranks\n "zero_optimization": {"stage": 1,},\n}')
+        config = json.loads(self.run_train('from-deepspeed', 'ds.hjson').out)
+        self.assertEqual((config['train']['train_batch_size'], config['zero_optimization']['stage']), (8, 1))
+        (self.folder / 'ds.hjson').write_text('{ // one\n "train_batch_size" 8}')
+        self.refuses('from-deepspeed', 'ds.hjson', says=['ds.hjson:2:21: expected :'])
+
     def test_refusals(self):
         self.refuses('from-deepspeed', says=['usage: train from-deepspeed'])
         self.refuses('from-deepspeed', 'absent.json', says=['absent.json'])

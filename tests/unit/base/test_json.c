@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/json.h"
+#include "base/json_syntax.h"
 #include "base/text.h"
 
 static enum status parse(const char *text, cJSON **out) {
@@ -78,6 +79,29 @@ static void test_mistakes(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         EXPECT_FAILURE(STATUS_INVALID, parse_only(cases[i][0]), cases[i][1], cases[i][2]);
     EXPECT_OK(parse_only("\xef\xbb\xbf{\"a\": 1}")); // a byte order mark
+}
+
+static void test_extensions(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"a\": 1, // one\n \"b\": [1, 2,], # two\n}", "{\"a\": 1,       \n \"b\": [1, 2 ]       \n}"},
+        {"{\"a\": /* a\nb */ 1, /**/}", "{\"a\":     \n     1      }"},
+        {"[\"/* // # ,]\", \"\\\",]\"]", "[\"/* // # ,]\", \"\\\",]\"]"},
+        {"[1 /* open", "[1        "},
+        {"[\"a\\", "[\"a\\"},
+        {"/", "/"},
+        {",", ","},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t length = strlen(cases[i][0]);
+        char *text = malloc(length);
+        assert_non_null(text);
+        memcpy(text, cases[i][0], length);
+        json_blank_extensions(text, length);
+        if (strlen(cases[i][1]) != length || memcmp(text, cases[i][1], length) != 0)
+            fail_msg("case %zu: \"%.*s\"", i, (int)length, text);
+        free(text);
+    }
 }
 
 // Any change of a byte, and any end: read, or refused with a place.
@@ -264,12 +288,13 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_error_positions), cmocka_unit_test(test_length),
-        cmocka_unit_test(test_zero_bytes),      cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_any_mistake),
-        cmocka_unit_test(test_lines),           cmocka_unit_test(test_keys_given_twice),
-        cmocka_unit_test(test_getters),         cmocka_unit_test(test_strings_round_trip),
-        cmocka_unit_test(test_files),           cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_error_positions),    cmocka_unit_test(test_length),
+        cmocka_unit_test(test_zero_bytes),         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_mistakes),           cmocka_unit_test(test_extensions),
+        cmocka_unit_test(test_any_mistake),        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_keys_given_twice),   cmocka_unit_test(test_getters),
+        cmocka_unit_test(test_strings_round_trip), cmocka_unit_test(test_files),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
