@@ -98,11 +98,31 @@ static enum status clamp_batch(struct evaluation *evaluation, const struct file_
     return STATUS_OK;
 }
 
+// Another tokenizer's ids are other text: the loss would be that of nonsense.
+static enum status check_tokenizer(const struct evaluation *evaluation, const struct shard *shard) {
+    const struct session *session = evaluation->session;
+    char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
+    if (!session->tokenizer)
+        return STATUS_OK;
+    const struct tokenizer_identity own =
+        tokenizer_identify(session->tokenizer, tokenizer_path[0] ? tokenizer_path : "the checkpoint's");
+    if (!tokenizer_identity_differs(&own, &shard->tokenizer))
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s was tokenized with %s, but the model's tokenizer is %s; tokenize the text with the model's "
+        "tokenizer",
+        shard->path, tokenizer_identity_describe(&shard->tokenizer, theirs),
+        tokenizer_identity_describe(&own, ours));
+}
+
 static enum status evaluate_files(struct evaluation *evaluation, const struct file_list *files) {
     for (int i = 0; i < files->n_paths; i++) {
         struct shard shard;
         TRY(shard_open(&shard, files->paths[i]));
-        enum status status = evaluate_shard(evaluation, &shard);
+        enum status status = check_tokenizer(evaluation, &shard);
+        if (status == STATUS_OK)
+            status = evaluate_shard(evaluation, &shard);
         shard_close(&shard);
         TRY(status);
     }

@@ -60,12 +60,15 @@ static enum status describe_shard(struct shard *shard) {
     size_t n = shard->n_tokens < SHOWN_TOKENS ? shard->n_tokens : SHOWN_TOKENS;
     uint16_t shown[SHOWN_TOKENS];
     int lowest, highest;
+    char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
     TRY(find_range(shard, &lowest, &highest));
     TRY(shard_read(shard, 0, n, shown));
     printf("%s: token shard, %zu tokens", shard->path, shard->n_tokens);
     if (shard->n_tokens > 0)
         printf(", ids from %d to %d", lowest, highest);
     printf("\n");
+    if (shard->tokenizer.n_ids > 0)
+        printf("  tokenizer: %s\n", tokenizer_identity_describe(&shard->tokenizer, tokenizer));
     return show_tokens(shown, n);
 }
 

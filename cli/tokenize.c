@@ -34,7 +34,8 @@ struct split_writer {
     const char *name; // "train", "val"
     struct shard_writer *shards;
     int n_shards, capacity;
-    bool open; // the last shard is not full yet
+    struct tokenizer_identity tokenizer; // recorded in each shard
+    bool open;                           // the last shard is not full yet
     size_t n_tokens, n_bytes;
 };
 
@@ -58,6 +59,8 @@ static enum status next_shard(struct split_writer *split) {
     enum status status = path ? shard_writer_open(&split->shards[split->n_shards], path) : STATUS_FAILED;
     free(path);
     split->open = status == STATUS_OK;
+    if (split->open)
+        split->shards[split->n_shards].tokenizer = split->tokenizer;
     split->n_shards += split->open;
     return status;
 }
@@ -133,9 +136,13 @@ static enum status remove_stale(const struct split_writer *split) {
 static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2],
                               const char *path, struct file_writer *meta) {
     struct text json = {0};
+    char *absolute = realpath(tokenizer_path, NULL); // NULL for "bytes"
     text_add(&json, "{\n  \"tokenizer\": ");
     json_add_string(&json, tokenizer_path);
-    text_add(&json, ",\n  \"ids\": %d", tokenizer_n_ids(tokenizer));
+    text_add(&json, ",\n  \"tokenizer_path\": ");
+    json_add_string(&json, absolute ? absolute : tokenizer_path);
+    text_add(&json, ",\n  \"ids\": %d,\n  \"tokenizer_xxh3\": \"%016llx\"", tokenizer_n_ids(tokenizer),
+             (unsigned long long)tokenizer_checksum(tokenizer));
     for (int i = 0; i < 2; i++)
         text_add(&json, ",\n  \"%s\": {\"bytes\": %zu, \"tokens\": %zu, \"shards\": %d}", splits[i].name,
                  splits[i].n_bytes, splits[i].n_tokens, splits[i].n_shards);
@@ -148,6 +155,7 @@ static enum status write_meta(const struct tokenizer *tokenizer, const struct sp
         status = file_finish(meta);
     }
     text_free(&json);
+    free(absolute);
     return status;
 }
 
@@ -177,7 +185,9 @@ static enum status add_texts(struct split_writer splits[2], const struct tokeniz
 }
 
 static enum status write_shards(const struct tokenizer *tokenizer, const struct corpus *corpus) {
-    struct split_writer splits[2] = {{.name = "train"}, {.name = "val"}};
+    const struct tokenizer_identity identity = tokenizer_identify(tokenizer, tokenizer_path);
+    struct split_writer splits[2] = {{.name = "train", .tokenizer = identity},
+                                     {.name = "val", .tokenizer = identity}};
     struct file_writer meta = {0};
     TRY(file_make_folders(out_folder));
     char *meta_path = file_path("%s/meta.json", out_folder);

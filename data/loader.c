@@ -33,9 +33,11 @@ struct loader {
     int n_shards;
     size_t n_tokens;
     struct identity identity;
-    int64_t first_step; // of the order of sequences
-    size_t n_spread;    // loader_spread; 0: all sequences
-    uint16_t *row;      // (T + 1) tokens of a sequence, as read
+    struct tokenizer_identity tokenizer; // of the shards that record one
+    const struct shard *tokenizer_shard; // the first of these
+    int64_t first_step;                  // of the order of sequences
+    size_t n_spread;                     // loader_spread; 0: all sequences
+    uint16_t *row;                       // (T + 1) tokens of a sequence, as read
     // Ring of the shards whose files are open. It is bounded, so any number of shards can be read.
     int *open_shards, n_open, most_open, next_open;
 
@@ -246,6 +248,21 @@ static int most_open_shards(void) {
                                             : MOST_OPEN;
 }
 
+static enum status check_tokenizer(struct loader *loader, const struct shard *shard) {
+    char first[TOKENIZER_DESCRIPTION_BYTES], other[TOKENIZER_DESCRIPTION_BYTES];
+    if (!loader->tokenizer_shard && shard->tokenizer.n_ids > 0) {
+        loader->tokenizer = shard->tokenizer;
+        loader->tokenizer_shard = shard;
+    }
+    if (!tokenizer_identity_differs(&loader->tokenizer, &shard->tokenizer))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: %s was tokenized with %s, but %s with %s; tokenize all shards with the same tokenizer",
+                loader->option, loader->tokenizer_shard->path,
+                tokenizer_identity_describe(&loader->tokenizer, first), shard->path,
+                tokenizer_identity_describe(&shard->tokenizer, other));
+}
+
 static enum status open_shards(struct loader *loader, const struct file_list *paths) {
     loader->shards = calloc((size_t)paths->n_paths + 1, sizeof *loader->shards);
     loader->first_sequence = calloc((size_t)paths->n_paths + 1, sizeof *loader->first_sequence);
@@ -263,6 +280,7 @@ static enum status open_shards(struct loader *loader, const struct file_list *pa
         loader->first_sequence[i + 1] = loader->first_sequence[i] + n;
         loader->n_tokens += shard->n_tokens;
         loader->n_shards++;
+        TRY(check_tokenizer(loader, shard));
         TRY(identity_add(&loader->identity, shard));
     }
     return STATUS_OK;
@@ -372,6 +390,10 @@ void loader_spread(struct loader *loader, size_t n) {
 
 const struct identity *loader_identity(const struct loader *loader) {
     return &loader->identity;
+}
+
+const struct tokenizer_identity *loader_tokenizer(const struct loader *loader) {
+    return &loader->tokenizer;
 }
 
 size_t loader_n_tokens(const struct loader *loader) {

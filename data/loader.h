@@ -35,7 +35,8 @@ struct loader_options {
     uint64_t seed;
 };
 
-// STATUS_INVALID: a shard is damaged, or all shards together hold less than one batch.
+// STATUS_INVALID: a shard is damaged, two shards were made with different tokenizers, or all shards together
+// hold less than one batch.
 enum status loader_new(const struct loader_options *options, struct loader **out) MUST_CHECK;
 void loader_delete(struct loader *loader);
 
@@ -55,6 +56,8 @@ void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed
 // start.
 void loader_spread(struct loader *loader, size_t n);
 const struct identity *loader_identity(const struct loader *loader);
+// The tokenizer that the shards were made with; n_ids 0 if none of them records one.
+const struct tokenizer_identity *loader_tokenizer(const struct loader *loader);
 
 size_t loader_n_tokens(const struct loader *loader);    // in all shards
 size_t loader_n_sequences(const struct loader *loader); // in one epoch

@@ -34,8 +34,34 @@ static enum status read_failed(const struct shard *shard, int error) {
     return FAIL(STATUS_FAILED, "cannot read %s: %s", shard->path, strerror(error));
 }
 
+// Words of the header.
+enum {
+    WORD_MAGIC,
+    WORD_VERSION,
+    WORD_TOKENS,
+    WORD_TOKENIZER_MAGIC,
+    WORD_TOKENIZER_IDS,
+    WORD_TOKENIZER_CHECKSUM, // 2 words
+    WORD_TOKENIZER_NAME = 8, // TOKENIZER_NAME_BYTES
+    N_WORDS = WORD_TOKENIZER_NAME + TOKENIZER_NAME_BYTES / 4
+};
+
+// Anything that shard_writer_finish would not write counts as not recorded, because other programs may use
+// these words.
+static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
+    struct tokenizer_identity found = {.n_ids = header[WORD_TOKENIZER_IDS]};
+    memcpy(&found.checksum, &header[WORD_TOKENIZER_CHECKSUM], sizeof found.checksum);
+    memcpy(found.name, &header[WORD_TOKENIZER_NAME], sizeof found.name);
+    bool is_text = found.name[sizeof found.name - 1] == '\0';
+    for (const char *c = found.name; is_text && *c; c++)
+        is_text = *c >= ' ' && *c <= '~';
+    if (header[WORD_TOKENIZER_MAGIC] == SHARD_TOKENIZER_MAGIC && is_text && found.n_ids > 0 &&
+        found.n_ids <= TOKENIZER_MAX_IDS)
+        *tokenizer = found;
+}
+
 static enum status check_header(struct shard *shard, size_t bytes) {
-    int32_t header[3];
+    int32_t header[N_WORDS];
     if (bytes < SHARD_HEADER_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
@@ -43,21 +69,22 @@ static enum status check_header(struct shard *shard, size_t bytes) {
     int error = read_at(shard, 0, sizeof header, header);
     if (error)
         return read_failed(shard, error);
-    if (header[0] != SHARD_MAGIC)
+    if (header[WORD_MAGIC] != SHARD_MAGIC)
         return FAIL(STATUS_INVALID,
                     "%s is not a token shard: it starts with %d, expected %d; create "
                     "shards from text with ./train tokenize",
-                    shard->path, header[0], SHARD_MAGIC);
-    if (header[1] != SHARD_VERSION)
-        return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path, header[1],
-                    SHARD_VERSION);
+                    shard->path, header[WORD_MAGIC], SHARD_MAGIC);
+    if (header[WORD_VERSION] != SHARD_VERSION)
+        return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path,
+                    header[WORD_VERSION], SHARD_VERSION);
     size_t found = bytes - SHARD_HEADER_BYTES;
-    if (header[2] < 0 || found != (size_t)header[2] * sizeof(uint16_t))
+    if (header[WORD_TOKENS] < 0 || found != (size_t)header[WORD_TOKENS] * sizeof(uint16_t))
         return FAIL(STATUS_INVALID,
                     "%s should hold %d tokens of 2 bytes, but %zu bytes follow its header: it is "
                     "truncated or damaged",
-                    shard->path, header[2], found);
+                    shard->path, header[WORD_TOKENS], found);
     shard->n_tokens = found / sizeof(uint16_t);
+    read_tokenizer(header, &shard->tokenizer);
     return STATUS_OK;
 }
 
@@ -74,6 +101,18 @@ enum status shard_open(struct shard *shard, const char *path) {
     if (status != STATUS_OK)
         shard_close(shard);
     return status;
+}
+
+bool shard_is_file(const char *path) {
+    int32_t magic = 0;
+    struct shard shard = {.descriptor = -1};
+    if (file_open_regular(path, O_RDONLY, &shard.descriptor) != STATUS_OK) {
+        status_clear();
+        return false;
+    }
+    bool is_shard = read_at(&shard, 0, sizeof magic, &magic) == 0 && magic == SHARD_MAGIC;
+    close(shard.descriptor);
+    return is_shard;
 }
 
 // Reopens a released file, which may have been replaced by another one in the meantime.
@@ -119,6 +158,7 @@ void shard_close(struct shard *shard) {
 enum status shard_writer_open(struct shard_writer *writer, const char *path) {
     static const char header[SHARD_HEADER_BYTES];
     writer->n_tokens = 0;
+    writer->tokenizer = (struct tokenizer_identity){0};
     TRY(file_writer_open(&writer->file, path));
     file_write(&writer->file, header, sizeof header);
     return STATUS_OK;
@@ -130,7 +170,14 @@ void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_
 }
 
 enum status shard_writer_finish(struct shard_writer *writer) {
-    const int32_t header[3] = {SHARD_MAGIC, SHARD_VERSION, (int32_t)writer->n_tokens};
+    int32_t header[N_WORDS] = {SHARD_MAGIC, SHARD_VERSION, (int32_t)writer->n_tokens};
+    const struct tokenizer_identity *tokenizer = &writer->tokenizer;
+    if (tokenizer->n_ids > 0) {
+        header[WORD_TOKENIZER_MAGIC] = SHARD_TOKENIZER_MAGIC;
+        header[WORD_TOKENIZER_IDS] = tokenizer->n_ids;
+        memcpy(&header[WORD_TOKENIZER_CHECKSUM], &tokenizer->checksum, sizeof tokenizer->checksum);
+        memcpy(&header[WORD_TOKENIZER_NAME], tokenizer->name, sizeof tokenizer->name);
+    }
     if (writer->n_tokens > INT32_MAX)
         return FAIL(STATUS_INVALID,
                     "%s would hold %zu tokens, more than its format can count; use smaller shards",

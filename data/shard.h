@@ -1,7 +1,9 @@
 // Token shards in llm.c's format: a header of 256 little-endian int32 ([0] magic 20240520, [1] version 1, [2]
-// number of tokens), then uint16 tokens. Shards are checked when opened, read with pread and written
-// atomically. They are not memory-mapped, so a file that is truncated during a run gives a read error and not
-// a SIGBUS.
+// number of tokens), then uint16 tokens. In words that llm.c leaves zero and does not read, shards of this
+// program carry the identity of their tokenizer: [3] magic 20261122, [4] number of ids, [5] and [6] checksum
+// (low half first), [8..23] name, as text with a NUL. Shards are checked when opened, read with pread and
+// written atomically. They are not memory-mapped, so a file that is truncated during a run gives a read error
+// and not a SIGBUS.
 #ifndef ZERO_DATA_SHARD_H
 #define ZERO_DATA_SHARD_H
 
@@ -11,22 +13,27 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "data/tokenizer_identity.h"
 
-#define SHARD_MAGIC        20240520
-#define SHARD_VERSION      1
-#define SHARD_HEADER_BYTES 1024
-#define SHARD_MAX_TOKENS   100000000 // ./train tokenize then starts a new shard
+#define SHARD_MAGIC           20240520
+#define SHARD_VERSION         1
+#define SHARD_HEADER_BYTES    1024
+#define SHARD_TOKENIZER_MAGIC 20261122
+#define SHARD_MAX_TOKENS      100000000 // ./train tokenize then starts a new shard
 
 struct shard {
     char *path;
     int descriptor; // -1: released; the next read reopens the file
     size_t n_tokens;
+    struct tokenizer_identity tokenizer; // n_ids 0: not recorded
 };
 
 // STATUS_INVALID: the file is absent, not a shard (the message has the magic number found), of another
 // version, or not as long as its header says (the message has both sizes).
 enum status shard_open(struct shard *shard, const char *path) MUST_CHECK;
 void shard_close(struct shard *shard);
+// Whether the file begins with SHARD_MAGIC. False when it cannot be read.
+bool shard_is_file(const char *path);
 // Reads tokens [first, first + n), which must be within n_tokens. Not thread-safe. STATUS_FAILED: the file
 // changed size since it was opened, or cannot be read.
 enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) MUST_CHECK;
@@ -40,6 +47,7 @@ void shard_release(struct shard *shard);
 struct shard_writer {
     struct file_writer file;
     size_t n_tokens;
+    struct tokenizer_identity tokenizer; // set it after shard_writer_open to have it recorded
 };
 enum status shard_writer_open(struct shard_writer *writer, const char *path) MUST_CHECK;
 void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_t n);

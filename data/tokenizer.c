@@ -169,6 +169,8 @@ enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offse
         return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
     }
     *tokenizer = (struct tokenizer){.kind = kind, .n_tokens = n_tokens, .bytes = bytes, .offsets = offsets};
+    tokenizer->checksum = XXH3_64bits_withSeed(
+        bytes, offsets[n_tokens], XXH3_64bits(offsets, ((size_t)n_tokens + 1) * sizeof *offsets));
     enum status status = build_slots(tokenizer, lines, source);
     if (status == STATUS_OK)
         status = build_pairs(tokenizer);
@@ -200,6 +202,10 @@ int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer) {
 
 const char *tokenizer_kind(const struct tokenizer *tokenizer) {
     return tokenizer->kind;
+}
+
+uint64_t tokenizer_checksum(const struct tokenizer *tokenizer) {
+    return tokenizer->checksum;
 }
 
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes) {

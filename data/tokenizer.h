@@ -11,6 +11,7 @@
 #ifndef ZERO_DATA_TOKENIZER_H
 #define ZERO_DATA_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,8 @@ void token_list_free(struct token_list *list);
 // STATUS_INVALID: the file is absent or malformed; the message has file, line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 void tokenizer_delete(struct tokenizer *tokenizer);
+// Whether the file begins like one that tokenizer_load reads. False when it cannot be read.
+bool tokenizer_is_file(const char *path);
 
 // Trains BPE on the text until there are vocab_size ids: 256 bytes, vocab_size - 257 merges, end-of-text.
 // Deterministic: merges the most frequent pair first; of equally frequent pairs, the smaller pair of ids.
@@ -44,6 +47,8 @@ enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) 
 int tokenizer_n_ids(const struct tokenizer *tokenizer); // including end-of-text: the model's vocab_size
 int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
 const char *tokenizer_kind(const struct tokenizer *tokenizer); // "bytes", "byte-pair"
+// XXH3 of all tokens in the order of their ids. Equal for every file format that gives the same ids.
+uint64_t tokenizer_checksum(const struct tokenizer *tokenizer);
 
 // Appends the ids of the text to the list. Uses parallel_threads() threads; the result does not depend on
 // their number.

@@ -1,8 +1,10 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
 // (one line per merge, in an alphabet that maps every byte to a printable character).
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utf8proc.h>
 
 #include "base/file.h"
@@ -217,6 +219,32 @@ static enum status read_merges(struct reader *reader, struct tokens *tokens) {
         TRY(tokens_add(tokens, bytes, (size_t)(a + b), reader->number));
     }
     return STATUS_OK;
+}
+
+// The first line of a tiktoken file: base64 of a token's bytes, a space, and rank 0.
+static bool is_tiktoken_line(const char *line, size_t length) {
+    while (length > 0 && line[length - 1] == '\r')
+        length--;
+    if (length < 6 || length > 64 || memcmp(line + length - 2, " 0", 2) != 0)
+        return false;
+    unsigned char decoded[64];
+    return base64_decode(line, length - 2, decoded) > 0;
+}
+
+bool tokenizer_is_file(const char *path) {
+    char start[256];
+    int descriptor;
+    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
+        status_clear();
+        return false;
+    }
+    ssize_t n = pread(descriptor, start, sizeof start, 0);
+    close(descriptor);
+    if (n <= 0)
+        return false;
+    const char *newline = memchr(start, '\n', (size_t)n);
+    return newline &&
+           (strncmp(start, "#version", 8) == 0 || is_tiktoken_line(start, (size_t)(newline - start)));
 }
 
 enum status tokenizer_load(const char *path, struct tokenizer **out) {

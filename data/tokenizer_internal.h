@@ -13,6 +13,7 @@ struct pair_slot {
 
 struct tokenizer {
     const char *kind;
+    uint64_t checksum;
     int n_tokens;            // without end-of-text
     char *bytes;             // the bytes of all tokens, concatenated
     uint32_t *offsets;       // (n_tokens + 1)

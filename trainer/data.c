@@ -81,6 +81,26 @@ static enum status check_same(struct trainer *trainer, const char *option, const
     return status;
 }
 
+// A loss on sequences that the model is trained on says nothing about others. Compares contents, so that
+// copies and links are found too.
+static void warn_of_shared_data(const struct trainer *trainer) {
+    if (!trainer->val)
+        return;
+    const struct identity *train = loader_identity(trainer->train), *val = loader_identity(trainer->val);
+    if (train->shards_per_entry != 1 || val->shards_per_entry != 1)
+        return;
+    for (uint32_t v = 0; v < val->n_entries; v++)
+        for (uint32_t t = 0; t < train->n_entries; t++)
+            if (val->entries[v].tokens == train->entries[t].tokens &&
+                val->entries[v].checksum == train->entries[t].checksum) {
+                log_warning(
+                    "data.val holds training data: %s has the contents of %s of data.train, so the "
+                    "validation loss is that of training; hold out other text (train tokenize --split)",
+                    val->entries[v].name, train->entries[t].name);
+                return;
+            }
+}
+
 // ---- resume
 
 static const struct identity_words resume_words = {"has changed", "is gone", "is new"};
@@ -175,5 +195,7 @@ enum status trainer_open_data(struct trainer *trainer) {
     TRY(check_same(trainer, "data.train", loader_identity(trainer->train)));
     if (trainer->val)
         TRY(check_same(trainer, "data.val", loader_identity(trainer->val)));
+    TRY(trainer_agree(trainer, trainer_check_shard_tokenizers(trainer)));
+    warn_of_shared_data(trainer);
     return trainer_agree(trainer, settle_orders(trainer));
 }

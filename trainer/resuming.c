@@ -25,6 +25,7 @@ static enum status record_change(void *context, const char *option, const char *
 static enum status check_resumed(struct trainer *trainer) {
     const int n_before = trainer->history.n_changes;
     TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
+    TRY(trainer_check_resumed_tokenizer(trainer));
     TRY(config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config,
                             record_change, trainer));
     for (int i = n_before; i < trainer->history.n_changes; i++) {

@@ -13,25 +13,6 @@
 
 // ---- configuration and tokenizer
 
-static enum status load_tokenizer(struct trainer *trainer) {
-    struct config *config = trainer->config;
-    if (!config->data.tokenizer[0])
-        return STATUS_OK;
-    TRY(tokenizer_load(config->data.tokenizer, &trainer->tokenizer));
-    int n = tokenizer_n_ids(trainer->tokenizer);
-    TRY(model_sizes_from_tokenizer(config, n));
-    trainer->token_bytes = calloc((size_t)n, sizeof *trainer->token_bytes);
-    if (!trainer->token_bytes)
-        return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
-    for (int32_t id = 0; id < n; id++) {
-        size_t bytes = 0;
-        if (id != tokenizer_end_of_text(trainer->tokenizer))
-            (void)tokenizer_bytes(trainer->tokenizer, id, &bytes);
-        trainer->token_bytes[id] = (int)bytes;
-    }
-    return STATUS_OK;
-}
-
 static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
     TRY(config_require_training(config));
@@ -39,7 +20,7 @@ static enum status resolve_config(struct trainer *trainer) {
         TRY(weights_open(&trainer->weights, config->model.init_from));
         TRY(model_sizes_from_weights(config, &trainer->weights.config));
     }
-    TRY(load_tokenizer(trainer));
+    TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = model_sizes(config);
     return params_init(&trainer->params, &sizes);

@@ -1,6 +1,5 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, pacing.c, rate.c,
-// resuming.c and profiling.c.
+// checkpointing.c, data.c, tokenizer.c, pacing.c, rate.c, resuming.c and profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -34,7 +33,7 @@ struct trainer {
     struct run_folder folder;
     struct checkpoint *resumed;  // NULL: a new run. Open during setup only
     struct weights weights;      // of model.init_from. Open during setup only
-    struct tokenizer *tokenizer; // NULL without data.tokenizer
+    struct tokenizer *tokenizer; // data.tokenizer, else that of the checkpoint to resume; NULL: none
     int *token_bytes;            // (ids) bytes of each token's text; 0 for end-of-text
 
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
@@ -83,6 +82,14 @@ enum status trainer_find_resume(struct trainer *trainer) MUST_CHECK;
 // Logs what the user may not expect of the schedule: a shortened warm-up, or a rate that a resumed run's new
 // length changes. Called while the checkpoint is open (resuming.c).
 void trainer_describe_schedule(const struct trainer *trainer);
+// The tokenizer (tokenizer.c). Loads data.tokenizer, if it is set; model.vocab_size may follow from it.
+enum status trainer_load_tokenizer(struct trainer *trainer) MUST_CHECK;
+// Compares the tokenizer with that of the checkpoint to resume; without data.tokenizer, uses the checkpoint's
+// copy. STATUS_INVALID names both when they differ.
+enum status trainer_check_resumed_tokenizer(struct trainer *trainer) MUST_CHECK;
+// Compares it with those that data.train and data.val record. Shards that record none pass. STATUS_INVALID
+// names both when two differ, or when the shards' has more ids than the model.
+enum status trainer_check_shard_tokenizers(const struct trainer *trainer) MUST_CHECK;
 
 // Collective. Returns the worst status of all ranks for something that each did alone.
 static inline enum status trainer_agree(struct trainer *trainer, enum status status) {

@@ -133,5 +133,62 @@ class Ranks(DataCase):
         self.assertIn('shard 2 (b.bin) differs', process.error)
 
 
+class Tokenizers(DataCase):
+    """Ids mean nothing to another tokenizer: shards and checkpoints record theirs, and a mismatch is refused by name."""
+    texts = {'a': 'the quick brown fox jumps over the lazy dog. ', 'b': 'pack my box with five dozen liquor jugs; '}
+
+    def setUp(self):
+        super().setUp()
+        for name, sentence in self.texts.items():
+            (self.folder / f'{name}.txt').write_text(sentence * 100)
+            self.run_train('tokenizer', 'train', f'{name}.txt', '--vocab-size', 265, '--out', f'{name}.tiktoken')
+            self.run_train('tokenize', 'a.txt', '--tokenizer', f'{name}.tiktoken', '--split', 0.2, '--out', name)
+
+    def config(self, train='a', **data):
+        data = {'train': str(self.folder / train / 'train-*.bin'), 'tokenizer': str(self.folder / 'a.tiktoken'), **data}
+        return self.tiny_config(data=data, model={'vocab_size': 265}, train={'max_steps': 2}, checkpoint={'every': 1})
+
+    def test_another_tokenizer_is_refused(self):
+        config = self.config()
+        self.run_train(config)
+        manifest = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())
+        meta = json.loads((self.folder / 'a' / 'meta.json').read_text())
+        self.assertEqual(manifest['tokenizer_xxh3'], meta['tokenizer_xxh3'])
+        self.assertIn(f'a.tiktoken (265 ids, checksum {meta["tokenizer_xxh3"]})',
+                      self.run_train('inspect', 'a/train-00000.bin').out)
+        other = json.loads((self.folder / 'b' / 'meta.json').read_text())['tokenizer_xxh3']
+        self.assertNotEqual(other, meta['tokenizer_xxh3'])
+        before = self.curve(), self.final_state()
+        shutil.move(self.folder / 'a.tiktoken', self.folder / 'kept')
+        shutil.copy(self.folder / 'b.tiktoken', self.folder / 'a.tiktoken')  # the same path and size
+        self.refuses(config, 'train.max_steps=4', says=[
+            'data.tokenizer', 'up to step 2', f'it was a.tiktoken (265 ids, checksum {meta["tokenizer_xxh3"]})',
+            f'now it is a.tiktoken (265 ids, checksum {other})', 'another run.dir'])
+        self.refuses('eval', 'run', '--data', 'b/val-*.bin', says=['b/val-00000.bin', 'b.tiktoken', other])
+        self.assertEqual((self.curve(), self.final_state()), before)
+        self.run_train(config, 'train.max_steps=4', 'data.tokenizer=')  # the checkpoint has a copy
+        manifest = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())
+        self.assertEqual((manifest['step'], manifest['tokenizer_xxh3']), (4, meta['tokenizer_xxh3']))
+
+    def test_what_does_not_belong_together_is_refused(self):
+        self.refuses(self.config(train='b'), says=['data.train was tokenized with b.tiktoken', 'is a.tiktoken (265 ids'])
+        self.refuses(self.config(val=str(self.folder / 'b' / 'val-*.bin')),
+                     says=['data.train was tokenized with a.tiktoken', 'data.val with b.tiktoken'])
+        self.refuses(self.config(tokenizer=''), 'model.vocab_size=260',
+                     says=['data.train', 'a.tiktoken (265 ids', 'model.vocab_size 260'])
+        both = [str(self.folder / name / 'train-00000.bin') for name in 'ab']
+        self.refuses(self.config(), f'data.train={json.dumps(both)}',
+                     says=['a/train-00000.bin was tokenized with a.tiktoken', 'b/train-00000.bin with b.tiktoken'])
+
+    def test_validation_on_training_data_is_warned_of(self):
+        shutil.copy(self.folder / 'a' / 'train-00000.bin', self.folder / 'copy.bin')
+        warned = 'data.val holds training data: copy.bin has the contents of train-00000.bin'
+        process = self.run_ranks(2, self.config(val=str(self.folder / 'copy.bin')),
+                                 'train.train_batch_size=4', 'run.threads=1')
+        self.assertEqual(process.error.count(warned), 1, process.error)
+        process = self.run_train(self.config(val=str(self.folder / 'a' / 'val-*.bin')), 'run.dir=other')
+        self.assertNotIn('holds training data', process.error)
+
+
 if __name__ == '__main__':
     unittest.main()

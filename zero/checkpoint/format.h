@@ -65,6 +65,7 @@ struct checkpoint {
     struct data_record data; // without orders in checkpoints of earlier versions
     struct history history;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
+    uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 in checkpoints of earlier versions
     struct checkpoint_file *files; // those of the ranks first
     int n_files;
     struct checkpoint_layout layout;

@@ -333,6 +333,8 @@ static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *r
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
     if (cJSON_IsNull(item))
         return STATUS_OK;
+    if (cJSON_GetObjectItemCaseSensitive(root, "tokenizer_xxh3"))
+        TRY(parse_digest(root, "tokenizer_xxh3", source, &checkpoint->tokenizer_checksum));
     const char *name;
     TRY(json_get_string(root, "tokenizer", source, &name));
     bool known = strcmp(name, "bytes") == 0;

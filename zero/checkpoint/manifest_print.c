@@ -134,6 +134,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     data_record_print(contents->data, out);
     history_print(contents->history, out);
     add_string_member(out, "tokenizer", tokenizer);
+    if (contents->tokenizer)
+        text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));
     print_tensors(params, out);
     print_files(files, n_files, contents->partition->world, out);
     text_add(out, "  \"config\": ");

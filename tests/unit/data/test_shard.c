@@ -40,6 +40,43 @@ static enum status open_and_close(void) {
     return status;
 }
 
+// The words that llm.c reads are as without a tokenizer; what no writer of shards leaves there is not
+// recorded.
+static void test_tokenizer(void **state) {
+    (void)state;
+    const uint16_t token = 7;
+    struct shard_writer writer;
+    struct shard shard;
+    char *bytes;
+    size_t n;
+    EXPECT_OK(shard_writer_open(&writer, path));
+    writer.tokenizer = (struct tokenizer_identity){300, UINT64_C(0xfedcba9876543210), "my.tiktoken"};
+    shard_writer_add(&writer, &token, 1);
+    EXPECT_OK(shard_writer_commit(&writer));
+    EXPECT_OK(file_read(path, 10000, &bytes, &n));
+    const int32_t words[7] = {20240520, 1, 1, 20261122, 300, 0x76543210, (int32_t)0xfedcba98};
+    assert_memory_equal(bytes, words, sizeof words);
+    assert_string_equal(bytes + 32, "my.tiktoken");
+    EXPECT_OK(shard_open(&shard, path));
+    assert_false(tokenizer_identity_differs(&shard.tokenizer, &writer.tokenizer));
+    assert_int_equal(shard.tokenizer.n_ids, 300);
+    assert_true(shard.tokenizer.checksum == UINT64_C(0xfedcba9876543210));
+    assert_string_equal(shard.tokenizer.name, "my.tiktoken");
+    shard_close(&shard);
+    const size_t damaged[] = {12, 18, 33, 95}; // magic, number of ids, name, its last byte
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        const char before = bytes[damaged[i]];
+        bytes[damaged[i]] = 1;
+        EXPECT_OK(file_write_all(path, bytes, n));
+        EXPECT_OK(shard_open(&shard, path));
+        assert_int_equal(shard.tokenizer.n_ids, 0);
+        assert_int_equal(shard.n_tokens, 1);
+        shard_close(&shard);
+        bytes[damaged[i]] = before;
+    }
+    free(bytes);
+}
+
 static void test_written_bytes(void **state) {
     (void)state;
     const uint16_t first[3] = {1, 515, 65535}, second[2] = {0, 50256};
@@ -183,6 +220,7 @@ static void test_truncated_shard(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_written_bytes),
+        cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_discarded_writers_leave_nothing),
         cmocka_unit_test(test_more_tokens_than_the_header_can_count),
         cmocka_unit_test(test_unwritable_folder),

@@ -1,0 +1,117 @@
+// The tokenizer of a run: loaded, and compared with what the run's checkpoint and its token shards record.
+// With another tokenizer the same ids mean other text, so bits per byte and samples would silently be wrong.
+#include <stdlib.h>
+
+#include "trainer/plan/model_sizes.h"
+#include "trainer/trainer_internal.h"
+
+static enum status make_table(struct trainer *trainer) {
+    int n = tokenizer_n_ids(trainer->tokenizer);
+    trainer->token_bytes = calloc((size_t)n, sizeof *trainer->token_bytes);
+    if (!trainer->token_bytes)
+        return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
+    for (int32_t id = 0; id < n; id++) {
+        size_t bytes = 0;
+        if (id != tokenizer_end_of_text(trainer->tokenizer))
+            (void)tokenizer_bytes(trainer->tokenizer, id, &bytes);
+        trainer->token_bytes[id] = (int)bytes;
+    }
+    return STATUS_OK;
+}
+
+enum status trainer_load_tokenizer(struct trainer *trainer) {
+    struct config *config = trainer->config;
+    if (!config->data.tokenizer[0])
+        return STATUS_OK;
+    TRY(tokenizer_load(config->data.tokenizer, &trainer->tokenizer));
+    TRY(model_sizes_from_tokenizer(config, tokenizer_n_ids(trainer->tokenizer)));
+    return make_table(trainer);
+}
+
+// ---- resume
+
+// Checkpoints of version 0.2 record no checksum, but hold a copy of the tokenizer.
+static enum status identify_recorded(const struct checkpoint *checkpoint, const struct tokenizer *copy,
+                                     struct tokenizer_identity *out) {
+    const char *given = checkpoint->config.data.tokenizer;
+    *out = tokenizer_identify(copy, given[0] ? given : checkpoint->tokenizer);
+    if (checkpoint->tokenizer_checksum && checkpoint->tokenizer_checksum != out->checksum)
+        return FAIL(STATUS_INVALID, "%s: %s is not the tokenizer that its manifest records", checkpoint->path,
+                    checkpoint->tokenizer);
+    return STATUS_OK;
+}
+
+static enum status refuse_tokenizer(const struct trainer *trainer, const struct tokenizer_identity *before,
+                                    const struct tokenizer_identity *now) {
+    char was[TOKENIZER_DESCRIPTION_BYTES], is[TOKENIZER_DESCRIPTION_BYTES];
+    return FAIL(
+        STATUS_INVALID,
+        "data.tokenizer %s is not the tokenizer of this run: up to step %lld it was %s, now it is %s. "
+        "Bits per byte and samples would be wrong. Restore it (the checkpoint has a copy: "
+        "data.tokenizer=%s), or start a new run with another run.dir",
+        trainer->config->data.tokenizer, (long long)trainer->resumed->step,
+        tokenizer_identity_describe(before, was), tokenizer_identity_describe(now, is),
+        trainer->resumed->tokenizer);
+}
+
+enum status trainer_check_resumed_tokenizer(struct trainer *trainer) {
+    const struct checkpoint *checkpoint = trainer->resumed;
+    struct tokenizer *copy = NULL;
+    struct tokenizer_identity before;
+    if (!checkpoint->tokenizer)
+        return STATUS_OK;
+    TRY(tokenizer_load(checkpoint->tokenizer, &copy));
+    enum status status = identify_recorded(checkpoint, copy, &before);
+    if (status == STATUS_OK && !trainer->tokenizer) {
+        trainer->tokenizer = copy;
+        return make_table(trainer);
+    }
+    if (status == STATUS_OK) {
+        const struct tokenizer_identity now =
+            tokenizer_identify(trainer->tokenizer, trainer->config->data.tokenizer);
+        if (tokenizer_identity_differs(&before, &now))
+            status = refuse_tokenizer(trainer, &before, &now);
+    }
+    tokenizer_delete(copy);
+    return status;
+}
+
+// ---- token shards
+
+static enum status check_shards(const struct trainer *trainer, const char *option,
+                                const struct loader *loader) {
+    const struct tokenizer_identity *of_shards = loader_tokenizer(loader);
+    char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
+    const char *path = trainer->config->data.tokenizer;
+    if (trainer->tokenizer) {
+        const struct tokenizer_identity own = tokenizer_identify(trainer->tokenizer, path);
+        if (tokenizer_identity_differs(&own, of_shards))
+            return FAIL(STATUS_INVALID,
+                        "%s was tokenized with %s, but data.tokenizer %s is %s; set data.tokenizer to the "
+                        "first, or tokenize the text again with the second",
+                        option, tokenizer_identity_describe(of_shards, theirs), path,
+                        tokenizer_identity_describe(&own, ours));
+    }
+    if (of_shards->n_ids > trainer->config->model.vocab_size)
+        return FAIL(STATUS_INVALID,
+                    "%s was tokenized with %s, which has more ids than model.vocab_size %lld; leave "
+                    "model.vocab_size out, or tokenize the text again with a smaller tokenizer",
+                    option, tokenizer_identity_describe(of_shards, theirs),
+                    (long long)trainer->config->model.vocab_size);
+    return STATUS_OK;
+}
+
+enum status trainer_check_shard_tokenizers(const struct trainer *trainer) {
+    char train[TOKENIZER_DESCRIPTION_BYTES], val[TOKENIZER_DESCRIPTION_BYTES];
+    TRY(check_shards(trainer, "data.train", trainer->train));
+    if (!trainer->val)
+        return STATUS_OK;
+    const struct tokenizer_identity *of_train = loader_tokenizer(trainer->train),
+                                    *of_val = loader_tokenizer(trainer->val);
+    if (tokenizer_identity_differs(of_train, of_val))
+        return FAIL(STATUS_INVALID,
+                    "data.train was tokenized with %s, but data.val with %s; tokenize both with the same "
+                    "tokenizer",
+                    tokenizer_identity_describe(of_train, train), tokenizer_identity_describe(of_val, val));
+    return check_shards(trainer, "data.val", trainer->val);
+}
