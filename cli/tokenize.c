@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/overwrite.h"
 #include "data/corpus.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
@@ -17,6 +18,7 @@
 static double held_out = 0;
 static int64_t shard_tokens = SHARD_MAX_TOKENS;
 static const char *out_folder = NULL, *tokenizer_path = NULL;
+static bool force = false;
 
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_folder, 0, 0,
@@ -25,6 +27,7 @@ static const struct arg flags[] = {
      "a tiktoken file, a vocab.bpe, or \"bytes\" (required)"},
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "fraction of the text, from its end, to hold out for validation (0)"},
+    {"--force", ARG_FLAG, &force, 0, 0, "overwrite files of --out that tokenize did not write"},
     {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9, "tokens per shard (100000000)"},
 };
 
@@ -113,17 +116,23 @@ static void report(const struct split_writer *split) {
                  (double)split->n_bytes / (double)split->n_tokens);
 }
 
+// The number of a split's shard from its file name ("train-00002.bin"), or -1 for another name.
+static int shard_index(const char *name, const char *split) {
+    size_t length = strlen(split);
+    int index, end = 0;
+    bool is_shard = strncmp(name, split, length) == 0 &&
+                    sscanf(name + length, "-%5d.bin%n", &index, &end) == 1 && end > 0 &&
+                    name[length + (size_t)end] == '\0';
+    return is_shard ? index : -1;
+}
+
 // Removes the split's shards that an earlier run left beyond those just written.
 static enum status remove_stale(const struct split_writer *split) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, out_folder);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
         const char *name = names.paths[i];
-        size_t length = strlen(split->name);
-        int index, end = 0;
-        if (strncmp(name, split->name, length) != 0 ||
-            sscanf(name + length, "-%5d.bin%n", &index, &end) != 1 || end == 0 ||
-            name[length + (size_t)end] != '\0' || index < split->n_shards)
+        if (shard_index(name, split->name) < split->n_shards)
             continue;
         char *path = file_path("%s/%s", out_folder, name);
         status = path ? file_remove_tree(path) : STATUS_FAILED;
@@ -206,6 +215,40 @@ static enum status write_shards(const struct tokenizer *tokenizer, const struct 
     return status;
 }
 
+// ---- what is there already
+
+static bool is_meta(const char *path) {
+    cJSON *json = NULL;
+    bool is_ours = json_read_file(path, &json) == STATUS_OK &&
+                   cJSON_GetObjectItemCaseSensitive(json, "ids") &&
+                   cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
+    cJSON_Delete(json);
+    if (!is_ours)
+        status_clear();
+    return is_ours;
+}
+
+// Every file that tokenize may replace or remove.
+static enum status check_overwritten(const char *const *paths, int n_paths) {
+    const struct overwrite shards = {"tokenize", paths, n_paths, "a token shard", shard_is_file},
+                           meta = {"tokenize", paths, n_paths, "the meta.json of token shards", is_meta};
+    struct file_list names = {0};
+    if (force || !file_is_folder(out_folder))
+        return STATUS_OK;
+    enum status status = file_list_folder(&names, out_folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        const char *name = names.paths[i];
+        bool is_shard = shard_index(name, "train") >= 0 || shard_index(name, "val") >= 0;
+        if (!is_shard && strcmp(name, "meta.json") != 0)
+            continue;
+        char *path = file_path("%s/%s", out_folder, name);
+        status = path ? overwrite_check(is_shard ? &shards : &meta, path) : STATUS_FAILED;
+        free(path);
+    }
+    file_list_free(&names);
+    return status;
+}
+
 static enum status tokenize(const char *const *paths, int n_paths) {
     struct tokenizer *tokenizer = NULL;
     struct corpus corpus = {0};
@@ -214,11 +257,12 @@ static enum status tokenize(const char *const *paths, int n_paths) {
                     n_paths == 0  ? "TEXT"
                     : !out_folder ? "--out DIR"
                                   : "--tokenizer FILE");
+    TRY(check_overwritten(paths, n_paths));
     TRY(tokenizer_load(tokenizer_path, &tokenizer));
     enum status status = STATUS_OK;
-    if (tokenizer_n_ids(tokenizer) > 65536)
-        status = FAIL(STATUS_INVALID, "%s has %d ids, but token shards support at most 65536", tokenizer_path,
-                      tokenizer_n_ids(tokenizer));
+    if (tokenizer_n_ids(tokenizer) > TOKENIZER_MAX_IDS)
+        status = FAIL(STATUS_INVALID, "%s has %d ids, but token shards support at most %d", tokenizer_path,
+                      tokenizer_n_ids(tokenizer), TOKENIZER_MAX_IDS);
     if (status == STATUS_OK)
         status = corpus_read(&corpus, paths, n_paths, held_out);
     if (status == STATUS_OK && corpus.bytes == 0)

@@ -7,12 +7,14 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/overwrite.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
 static int64_t vocab_size = 4096;
 static double held_out = 0;
 static const char *out_path = NULL, *tokenizer_path = NULL;
+static bool force = false;
 
 static const struct arg flags[] = {
     {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536,
@@ -20,6 +22,7 @@ static const struct arg flags[] = {
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "train: fraction of the text, from its end, to leave out (0)"},
     {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format (required)"},
+    {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
 };
@@ -43,6 +46,9 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
         return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train tokenizer train: expected text files (- for standard input)");
+    const struct overwrite overwrite = {"tokenizer train", paths, n_paths, "a tokenizer", tokenizer_is_file};
+    if (!force)
+        TRY(overwrite_check(&overwrite, out_path));
     enum status status = corpus_read(&corpus, paths, n_paths, held_out);
     for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
         text_add_bytes(&text, corpus.texts[i].text, corpus.texts[i].train_bytes);
@@ -143,8 +149,8 @@ static enum status run_tokenizer(int n_args, char **args) {
 
 const struct command command_tokenizer = {
     .name = "tokenizer",
-    .synopsis =
-        "train TEXT... --out FILE | encode [TEXT...] --tokenizer FILE | decode [ID...] --tokenizer FILE",
+    .synopsis = "train TEXT... --out FILE [--force] | encode [TEXT...] --tokenizer FILE | decode [ID...] "
+                "--tokenizer FILE",
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
     .details = "encode and decode read standard input when no TEXT or ID is given.",
     .flags = flags,

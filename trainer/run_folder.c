@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/ranks.h"
@@ -40,8 +41,35 @@ static enum status remove_meeting_files(const char *path) {
     return status;
 }
 
+// config.json is replaced by the run's resolved configuration. Refuses to replace another file of that name:
+// a configuration written by hand, or that of a Hugging Face model.
+static enum status check_replaced_config(const char *folder) {
+    static const char *const sections[] = {"model",     "data",       "zero_optimization",
+                                           "scheduler", "checkpoint", "run"};
+    char *path = file_path("%s/config.json", folder);
+    cJSON *json = NULL;
+    if (!path)
+        return STATUS_FAILED;
+    enum status status = STATUS_OK;
+    if (file_exists(path)) {
+        bool is_resolved = json_read_file(path, &json) == STATUS_OK;
+        for (size_t i = 0; i < sizeof sections / sizeof *sections && is_resolved; i++)
+            is_resolved = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, sections[i]));
+        status_clear();
+        if (!is_resolved)
+            status = FAIL(STATUS_INVALID,
+                          "%s would be overwritten by the run's configuration, and was not written by a run; "
+                          "choose another folder with run.dir",
+                          path);
+    }
+    cJSON_Delete(json);
+    free(path);
+    return status;
+}
+
 enum status run_folder_open(struct run_folder *folder, const char *path) {
     TRY(run_folder_join(folder, path));
+    TRY(check_replaced_config(path));
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
         return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);

@@ -13,7 +13,8 @@ struct run_folder {
 };
 
 // For rank 0. Creates the folder, locks it and removes files that a killed run left. STATUS_INVALID when it
-// cannot be created or another process, which the message names, holds the lock.
+// cannot be created, another process, which the message names, holds the lock, or its config.json is not that
+// of a run.
 enum status run_folder_open(struct run_folder *folder, const char *path) MUST_CHECK;
 // For the other ranks: sets the paths only.
 enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CHECK;

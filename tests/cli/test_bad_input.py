@@ -120,6 +120,49 @@ class Data(CommandCase):
         self.refuses(config, says=['data.train', '2'])
 
 
+class Overwriting(CommandCase):
+    """No command writes over its input, nor over a file of another kind than it writes, without --force."""
+
+    def refuses_to_replace(self, name, *arguments, says=()):
+        before = (self.folder / name).read_bytes()
+        self.refuses(*arguments, says=[name, 'overwrit', *says])
+        self.assertEqual((self.folder / name).read_bytes(), before)
+
+    def test_a_tokenizer_over_the_text(self):
+        (self.folder / 'my.txt').write_text('the quick brown fox\n' * 50)
+        (self.folder / 'notes.txt').write_text('notes\n')
+        train = 'tokenizer', 'train', 'my.txt', '--vocab-size', 260, '--out'
+        self.refuses_to_replace('my.txt', *train, 'my.txt', says=['its input', '--force'])
+        (self.folder / 'link').symlink_to('my.txt')
+        self.refuses('tokenizer', 'train', 'my.txt', '--out', './link', says=['./link', 'its input'])
+        self.refuses_to_replace('notes.txt', *train, 'notes.txt', says=['is not a tokenizer', '--force'])
+        (self.folder / 'empty').touch()
+        for out in 'new.tiktoken', 'new.tiktoken', 'empty':
+            self.run_train(*train, out)
+        self.run_train(*train, 'notes.txt', '--force')
+        self.assertEqual((self.folder / 'notes.txt').read_bytes(), (self.folder / 'new.tiktoken').read_bytes())
+
+    def test_shards_over_other_files(self):
+        out = self.folder / 'out'
+        out.mkdir()
+        (out / 'meta.json').write_text('{"mine": true}')
+        (self.folder / 'my.txt').write_text('text')
+        tokenize = 'tokenize', 'my.txt', '--tokenizer', 'bytes', '--out', 'out'
+        self.refuses_to_replace('out/meta.json', *tokenize, says=['not the meta.json of token shards', '--force'])
+        (out / 'meta.json').rename(out / 'val-00007.bin')
+        self.refuses_to_replace('out/val-00007.bin', *tokenize, says=['is not a token shard'])
+        self.refuses_to_replace('out/val-00007.bin', 'tokenize', 'out/val-00007.bin', *tokenize[2:], says=['its input'])
+        self.run_train(*tokenize, '--force')
+        self.run_train(*tokenize)
+        self.assertEqual(sorted(p.name for p in out.iterdir()), ['meta.json', 'train-00000.bin'])
+
+    def test_a_run_over_a_configuration(self):
+        self.tiny_config(name='config.json')
+        self.refuses_to_replace('config.json', 'config.json', 'run.dir=.', says=['run.dir'])
+        self.run_train('config.json', 'train.max_steps=2')
+        self.run_train('run/config.json', 'train.max_steps=3')  # that of the run
+
+
 class Weights(CommandCase):
     def setUp(self):
         super().setUp()
