@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "configs/config.h"
+#include "trainer/data_defaults.h"
 
 static enum status print_text(struct text *text) {
     TRY(text_status(text));
@@ -19,6 +20,8 @@ static enum status run_check(int n_args, char **args) {
             STATUS_INVALID,
             "train check: no configuration named; usage: train check CONFIG.json [section.key=value ...]");
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
+    if (status == STATUS_OK)
+        status = data_defaults_apply(&config);
     if (status == STATUS_OK)
         status = config_resolve(&config, 1);
     if (status == STATUS_OK) {

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "data/tokenizer.h"
 #include "infer/weights.h"
+#include "trainer/data_defaults.h"
 #include "trainer/plan/fit_report.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/plan/report.h"
@@ -105,6 +106,8 @@ static enum status read_sizes(struct planner *planner) {
     struct config config;
     struct plan_report *report = &planner->report;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
+    if (status == STATUS_OK)
+        status = data_defaults_vocabulary(&config);
     if (status == STATUS_OK)
         status = find_sizes(planner, &config);
     if (status == STATUS_OK) {
@@ -241,6 +244,8 @@ static enum status refuse(struct plan_case *one, const char *source) {
 static enum status plan_one(struct planner *planner, struct plan_case *one) {
     struct config config;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
+    if (status == STATUS_OK)
+        status = data_defaults_vocabulary(&config);
     if (status == STATUS_OK && config.model.init_from[0])
         status = model_sizes_from_weights(&config, &planner->weights);
     if (status == STATUS_OK && planner->n_ids)

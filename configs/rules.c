@@ -113,8 +113,10 @@ static enum status check_sequence(const struct config *c) {
                 c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
 }
 
+// A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
 static enum status check_samples(const struct config *c) {
-    if (c->train.sample_every == 0 || c->data.tokenizer[0])
+    bool comes_with_data = c->data.train.n_paths > 0 && !config_given(c, "data.tokenizer");
+    if (c->train.sample_every == 0 || c->data.tokenizer[0] || comes_with_data)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
                 "%s: train.sample_every is %lld, but samples need a tokenizer; set data.tokenizer", c->source,

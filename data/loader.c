@@ -2,6 +2,7 @@
 // row is computed; no order is stored.
 #include "data/loader.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +129,7 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
     while (row[bad] < loader->options.vocab_size)
         bad++;
     batch->bad_shard = shard;
-    batch->bad_token = start + bad;
+    batch->bad_token = shard->first_token + start + bad;
     batch->bad_value = row[bad];
 }
 
@@ -225,15 +226,27 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 
 // ---- opening
 
+// What makes or fetches the shards that a config of this repository names, or any others.
+static const char *how_to_get(const char *pattern) {
+    if (strstr(pattern, "fineweb"))
+        return "scripts/corpus_fineweb.sh fetches FineWeb's shards; or name shards of your own, as in "
+               "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
+    if (strstr(pattern, "corpus/kjv"))
+        return "scripts/corpus_kjv.sh makes the shards of the King James text; or name shards of your own, "
+               "as in "
+               "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
+    return "make token shards of a text with ./train tokenize my.txt --tokenizer FILE --out my, then set "
+           "data.train='my/train-*.bin'";
+}
+
 static enum status find_shards(const struct loader *loader, struct file_list *paths) {
     const struct file_list *patterns = loader->options.patterns;
     for (int i = 0; i < patterns->n_paths; i++) {
         if (file_glob(paths, patterns->paths[i]) == STATUS_OK)
             continue;
         status_clear();
-        return FAIL(STATUS_INVALID,
-                    "%s: no file matches %s; create token shards from text with ./train tokenize",
-                    loader->option, patterns->paths[i]);
+        return FAIL(STATUS_INVALID, "%s: no file matches %s; %s", loader->option, patterns->paths[i],
+                    how_to_get(patterns->paths[i]));
     }
     return STATUS_OK;
 }
@@ -263,6 +276,25 @@ static enum status check_tokenizer(struct loader *loader, const struct shard *sh
                 tokenizer_identity_describe(&shard->tokenizer, other));
 }
 
+// Of all tokens, in the order of the shards, the last `held_out` are held out. Restricts each shard to its
+// tokens on this loader's side of the split.
+static void select_part(struct loader *loader) {
+    const struct loader_options *options = &loader->options;
+    size_t total = 0, before = 0;
+    for (int i = 0; i < loader->n_shards; i++)
+        total += loader->shards[i].n_tokens;
+    const size_t split = total - (size_t)ceil((double)total * options->held_out);
+    for (int i = 0; i < loader->n_shards; i++) {
+        struct shard *shard = &loader->shards[i];
+        const size_t n = shard->n_tokens, here = split <= before      ? 0
+                                                 : split - before < n ? split - before
+                                                                      : n;
+        shard->first_token = options->of_held_out ? here : 0;
+        shard->n_tokens = options->of_held_out ? n - here : here;
+        before += n;
+    }
+}
+
 static enum status open_shards(struct loader *loader, const struct file_list *paths) {
     loader->shards = calloc((size_t)paths->n_paths + 1, sizeof *loader->shards);
     loader->first_sequence = calloc((size_t)paths->n_paths + 1, sizeof *loader->first_sequence);
@@ -276,11 +308,15 @@ static enum status open_shards(struct loader *loader, const struct file_list *pa
         struct shard *shard = &loader->shards[i];
         TRY(shard_open(shard, paths->paths[i]));
         keep_open(loader, i);
+        loader->n_shards++;
+        TRY(check_tokenizer(loader, shard));
+    }
+    select_part(loader);
+    for (int i = 0; i < loader->n_shards; i++) {
+        struct shard *shard = shard_to_read(loader, i);
         size_t n = shard->n_tokens > 0 ? (shard->n_tokens - 1) / (size_t)loader->options.seq_len : 0;
         loader->first_sequence[i + 1] = loader->first_sequence[i] + n;
         loader->n_tokens += shard->n_tokens;
-        loader->n_shards++;
-        TRY(check_tokenizer(loader, shard));
         TRY(identity_add(&loader->identity, shard));
     }
     return STATUS_OK;
@@ -296,13 +332,14 @@ static enum status find_and_open_shards(struct loader *loader) {
 }
 
 static enum status check_size(const struct loader *loader) {
-    if (loader_n_sequences(loader) >= (size_t)loader->options.batch_size)
+    if (loader_n_sequences(loader) > 0)
         return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: %d shard%s of %zu tokens hold %zu sequences of %d + 1 tokens, fewer than a batch of %d; "
-                "add data, or lower train.train_batch_size or train.seq_len",
-                loader->option, loader->n_shards, loader->n_shards == 1 ? "" : "s", loader->n_tokens,
-                loader_n_sequences(loader), loader->options.seq_len, loader->options.batch_size);
+    return FAIL(
+        STATUS_INVALID,
+        "%s: %d shard%s of %zu tokens hold%s no sequence of train.seq_len %d + 1 tokens; add data, or lower "
+        "train.seq_len",
+        loader->option, loader->n_shards, loader->n_shards == 1 ? "" : "s", loader->n_tokens,
+        loader->n_shards == 1 ? "s" : "", loader->options.seq_len);
 }
 
 static enum status start_thread(struct loader *loader) {

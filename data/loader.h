@@ -24,6 +24,8 @@ struct loader;
 struct loader_options {
     const struct file_list *patterns; // paths or globs of shards, in order
     const char *option;               // config option that named them ("data.train"), for messages
+    double held_out;                  // fraction of all their tokens, from the end, that is held out; 0: none
+    bool of_held_out;                 // load what is held out, instead of what comes before it
     int vocab_size;                   // tokens at or above it are refused, with file and token offset
     int seq_len;                      // T
     int batch_size;                   // sequences per step, over all micro-batches and ranks
@@ -36,7 +38,7 @@ struct loader_options {
 };
 
 // STATUS_INVALID: a shard is damaged, two shards were made with different tokenizers, or all shards together
-// hold less than one batch.
+// hold no sequence. With fewer sequences than a batch, a batch repeats some: it goes on with the next epoch.
 enum status loader_new(const struct loader_options *options, struct loader **out) MUST_CHECK;
 void loader_delete(struct loader *loader);
 

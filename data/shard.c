@@ -123,12 +123,13 @@ static int open_again(struct shard *shard) {
         return errno;
     if (fstat(shard->descriptor, &info) != 0)
         return errno;
-    size_t expected = SHARD_HEADER_BYTES + shard->n_tokens * sizeof(uint16_t);
+    size_t expected = SHARD_HEADER_BYTES + (shard->first_token + shard->n_tokens) * sizeof(uint16_t);
     return S_ISREG(info.st_mode) && (size_t)info.st_size >= expected ? 0 : READ_SHORT;
 }
 
 static int read_tokens(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
     int error = shard->descriptor < 0 ? open_again(shard) : 0;
+    first += shard->first_token;
     return error ? error
                  : read_at(shard, SHARD_HEADER_BYTES + first * sizeof *tokens, n * sizeof *tokens, tokens);
 }

@@ -23,8 +23,8 @@
 
 struct shard {
     char *path;
-    int descriptor; // -1: released; the next read reopens the file
-    size_t n_tokens;
+    int descriptor;                      // -1: released; the next read reopens the file
+    size_t first_token, n_tokens;        // the part of the file that is used; all of it after shard_open
     struct tokenizer_identity tokenizer; // n_ids 0: not recorded
 };
 
@@ -34,8 +34,8 @@ enum status shard_open(struct shard *shard, const char *path) MUST_CHECK;
 void shard_close(struct shard *shard);
 // Whether the file begins with SHARD_MAGIC. False when it cannot be read.
 bool shard_is_file(const char *path);
-// Reads tokens [first, first + n), which must be within n_tokens. Not thread-safe. STATUS_FAILED: the file
-// changed size since it was opened, or cannot be read.
+// Reads tokens [first, first + n) of the part, which must be within n_tokens. Not thread-safe. STATUS_FAILED:
+// the file changed size since it was opened, or cannot be read.
 enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) MUST_CHECK;
 // Like shard_read, but returns false instead of recording a failure. For prefetching.
 bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens);

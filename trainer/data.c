@@ -7,8 +7,14 @@
 
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
     const struct config *config = trainer->config;
-    struct loader_options options = {.patterns = validation ? &config->data.val : &config->data.train,
-                                     .option = validation ? "data.val" : "data.train",
+    const bool splits = config->data.val_split > 0;
+    struct loader_options options = {.patterns =
+                                         validation && !splits ? &config->data.val : &config->data.train,
+                                     .option = !validation ? "data.train"
+                                               : splits    ? "data.val_split"
+                                                           : "data.val",
+                                     .held_out = config->data.val_split,
+                                     .of_held_out = validation && splits,
                                      .vocab_size = (int)config->model.vocab_size,
                                      .seq_len = (int)config->train.seq_len,
                                      .batch_size = (int)config->train.train_batch_size,
@@ -28,7 +34,7 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
 
 static enum status open_data(struct trainer *trainer) {
     TRY(open_loader(trainer, false, &trainer->train));
-    if (trainer->config->data.val.n_paths == 0)
+    if (trainer->config->data.val.n_paths == 0 && trainer->config->data.val_split == 0)
         return STATUS_OK;
     const size_t n = (size_t)trainer->config->train.micro_batch_size * (size_t)trainer->config->train.seq_len;
     trainer->val_losses = calloc(n, sizeof *trainer->val_losses);
@@ -91,7 +97,7 @@ static void warn_of_shared_data(const struct trainer *trainer) {
         return;
     for (uint32_t v = 0; v < val->n_entries; v++)
         for (uint32_t t = 0; t < train->n_entries; t++)
-            if (val->entries[v].tokens == train->entries[t].tokens &&
+            if (val->entries[v].tokens > 0 && val->entries[v].tokens == train->entries[t].tokens &&
                 val->entries[v].checksum == train->entries[t].checksum) {
                 log_warning(
                     "data.val holds training data: %s has the contents of %s of data.train, so the "
@@ -188,6 +194,35 @@ static enum status settle_orders(struct trainer *trainer) {
     loader_begin_order(trainer->train, record->orders[last].step,
                        order_seed((uint64_t)trainer->config->train.seed, last));
     return take_val(trainer);
+}
+
+void trainer_describe_data(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const struct loader *train = trainer->train;
+    char tokens[32];
+    log_info("data: %s tokens in %d shard%s; each step takes %lld x %lld sequences of %lld tokens%s",
+             text_count(tokens, sizeof tokens, (double)loader_n_tokens(train)), loader_n_shards(train),
+             loader_n_shards(train) == 1 ? "" : "s", (long long)config->train.gradient_accumulation_steps,
+             (long long)config->train.micro_batch_size, (long long)config->train.seq_len,
+             trainer->comm->world > 1 ? " per rank" : "");
+    if (loader_n_sequences(train) < (size_t)config->train.train_batch_size)
+        log_warning(
+            "data.train holds %zu sequences, fewer than a batch of %lld: every step repeats some of them; "
+            "lower train.train_batch_size or train.seq_len, or add data",
+            loader_n_sequences(train), (long long)config->train.train_batch_size);
+    if (trainer->val && config->data.val_split > 0)
+        log_info("validation: the last %s tokens of data.train, %g of it (data.val_split)",
+                 text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
+                 config->data.val_split);
+    else if (trainer->val && !config_given(config, "data.val"))
+        log_info("validation: %s tokens of %s, found beside data.train (data.val)",
+                 text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
+                 config->data.val.paths[0]);
+    if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
+        log_info("tokenizer: %s, that of data.train", config->data.tokenizer);
+    else if (!trainer->tokenizer && loader_tokenizer(train)->n_ids > 0)
+        log_info("tokenizer: %s of data.train is not found; set data.tokenizer for samples and bits per byte",
+                 loader_tokenizer(train)->name);
 }
 
 enum status trainer_open_data(struct trainer *trainer) {

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/processors.h"
+#include "trainer/data_defaults.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
@@ -16,6 +17,7 @@
 static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
     TRY(config_require_training(config));
+    TRY(data_defaults_apply(config));
     if (config->model.init_from[0]) {
         TRY(weights_open(&trainer->weights, config->model.init_from));
         TRY(model_sizes_from_weights(config, &trainer->weights.config));
@@ -235,7 +237,7 @@ static enum status load_state(struct trainer *trainer) {
 
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    char weights[32], tokens[32];
+    char weights[32];
     const struct comm *comm = trainer->comm;
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
              trainer->gemm_rate / 1e9, comm->world > 1 ? " in total" : "");
@@ -253,11 +255,7 @@ static void describe(const struct trainer *trainer) {
         text_count(weights, sizeof weights, (double)trainer->params.n_weights),
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
-    log_info("data: %s tokens in %d shard%s; each step takes %lld x %lld sequences of %lld tokens%s",
-             text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->train)),
-             loader_n_shards(trainer->train), loader_n_shards(trainer->train) == 1 ? "" : "s",
-             (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size,
-             (long long)config->train.seq_len, comm->world > 1 ? " per rank" : "");
+    trainer_describe_data(trainer);
 }
 
 // Opens the run folder and checks that it is the same on all ranks.

@@ -103,7 +103,14 @@ static enum status check_shards(const struct trainer *trainer, const char *optio
 
 enum status trainer_check_shard_tokenizers(const struct trainer *trainer) {
     char train[TOKENIZER_DESCRIPTION_BYTES], val[TOKENIZER_DESCRIPTION_BYTES];
+    const struct config *config = trainer->config;
     TRY(check_shards(trainer, "data.train", trainer->train));
+    if (config->train.sample_every > 0 && !trainer->tokenizer)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: train.sample_every is %lld, but samples need a tokenizer, and data.train comes without "
+            "one; set data.tokenizer, or train.sample_every=0",
+            config->source, (long long)config->train.sample_every);
     if (!trainer->val)
         return STATUS_OK;
     const struct tokenizer_identity *of_train = loader_tokenizer(trainer->train),

@@ -75,6 +75,8 @@ void trainer_free(struct trainer *trainer);
 // Opens data.train and data.val. Checks that all ranks see the same data, and that a resumed run gets the
 // data that it was trained on, unless checkpoint.accept_new_data allows other data. Collective.
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
+// Logs what the data is, and what of it was not in the config (trainer/data_defaults.h).
+void trainer_describe_data(const struct trainer *trainer);
 
 // Opens the checkpoint to resume, if any, and takes over its step and records. Checks that the config
 // continues it (resuming.c). Collective.
@@ -88,7 +90,8 @@ enum status trainer_load_tokenizer(struct trainer *trainer) MUST_CHECK;
 // copy. STATUS_INVALID names both when they differ.
 enum status trainer_check_resumed_tokenizer(struct trainer *trainer) MUST_CHECK;
 // Compares it with those that data.train and data.val record. Shards that record none pass. STATUS_INVALID
-// names both when two differ, or when the shards' has more ids than the model.
+// names both when two differ, or when the shards' has more ids than the model; and when samples are asked for
+// without a tokenizer.
 enum status trainer_check_shard_tokenizers(const struct trainer *trainer) MUST_CHECK;
 
 // Collective. Returns the worst status of all ranks for something that each did alone.

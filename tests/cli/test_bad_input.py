@@ -114,10 +114,10 @@ class Data(CommandCase):
         write_shard(self.folder / 'tokens.bin', tokens)
         self.refuses(config, says=['tokens.bin', '61', '130'])
 
-    def test_shard_shorter_than_one_batch(self):
+    def test_shard_shorter_than_one_sequence(self):
         config = self.tiny_config()
-        write_shard(self.folder / 'tokens.bin', [1] * 40)
-        self.refuses(config, says=['data.train', '2'])
+        write_shard(self.folder / 'tokens.bin', [1] * 30)
+        self.refuses(config, says=['data.train', 'no sequence of train.seq_len 32 + 1 tokens'])
 
 
 class Overwriting(CommandCase):

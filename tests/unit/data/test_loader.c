@@ -3,6 +3,7 @@
 #include "tests/support/expect.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <stdbool.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -294,20 +295,64 @@ static void test_earlier_failures_are_kept(void **state) {
     loader_delete(loader);
 }
 
-static void test_less_than_one_batch(void **state) {
+static void test_less_than_one_sequence(void **state) {
     (void)state;
     struct loader *loader;
-    EXPECT_FAILURE(STATUS_INVALID, try_new(pattern, VOCABULARY, 13, 13, true, 1, &loader), "data.train",
-                   "3 shards", "111 tokens", "12 sequences", "8 + 1", "batch of 13");
-    assert_null(loader);
     char path[300];
     temporary_path(&temporary, "group-b.bin", path, sizeof path);
     EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, false, 1, &loader), "data.train",
-                   "1 shard ", "8 tokens", "0 sequences", "batch of 1");
+                   "1 shard ", "8 tokens", "no sequence", "8 + 1");
+    assert_null(loader);
     write_shard("empty.bin", 0, 0);
     temporary_path(&temporary, "empty.bin", path, sizeof path);
     EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, false, 1, &loader), "0 tokens",
-                   "0 sequences");
+                   "no sequence");
+}
+
+// A batch of more sequences than there are goes on with the next epoch.
+static void test_less_than_one_batch(void **state) {
+    (void)state;
+    int one[26], two[26];
+    struct loader *loader = group_loader(26, 26, false, 1);
+    first_tokens(loader, 0, 0, 26, one);
+    assert_memory_equal(one, one + N_SEQUENCES, N_SEQUENCES * sizeof *one);
+    first_tokens(loader, 1, 0, 26, two);
+    assert_int_equal(two[0], one[2]); // 26 = 2 x 12 + 2
+    loader_delete(loader);
+}
+
+// The last 5 % to 60 % are held out. Both loaders together have every token once.
+static void test_held_out(void **state) {
+    (void)state;
+    char *paths[1] = {pattern};
+    const struct file_list patterns = {paths, 1};
+    struct loader_options options = {.patterns = &patterns,
+                                     .option = "data.train",
+                                     .vocab_size = VOCABULARY,
+                                     .seq_len = 1,
+                                     .batch_size = 1,
+                                     .micro_batch_size = 1};
+    const double fractions[] = {0.05, 0.5, 0.6};
+    const int first_held_out[] = {FIRST_C + 51, FIRST_C + 1, 44}; // of 46 + 8 + 57 tokens
+    const int last_trained[] = {FIRST_C + 50, 5007,
+                                43}; // a single token, as in the second case, is no sequence
+    for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
+        struct loader *train, *val;
+        const int32_t *tokens, *targets;
+        options.held_out = fractions[i];
+        options.of_held_out = false;
+        EXPECT_OK(loader_new(&options, &train));
+        options.of_held_out = true;
+        EXPECT_OK(loader_new(&options, &val));
+        assert_int_equal(loader_n_tokens(train) + loader_n_tokens(val), N_A + N_B + N_C);
+        assert_int_equal(loader_n_tokens(val), (size_t)ceil(fractions[i] * (N_A + N_B + N_C)));
+        EXPECT_OK(loader_batch(val, 0, 0, &tokens, &targets));
+        assert_int_equal(tokens[0], first_held_out[i]);
+        EXPECT_OK(loader_batch(train, (int64_t)loader_n_sequences(train) - 1, 0, &tokens, &targets));
+        assert_int_equal(targets[0], last_trained[i]);
+        loader_delete(train);
+        loader_delete(val);
+    }
 }
 
 static void test_missing_and_invalid_shards(void **state) {
@@ -439,7 +484,9 @@ int main(void) {
         cmocka_unit_test(test_one_sequence_exactly),
         cmocka_unit_test(test_token_beyond_the_vocabulary),
         cmocka_unit_test(test_earlier_failures_are_kept),
+        cmocka_unit_test(test_less_than_one_sequence),
         cmocka_unit_test(test_less_than_one_batch),
+        cmocka_unit_test(test_held_out),
         cmocka_unit_test(test_missing_and_invalid_shards),
         cmocka_unit_test(test_deleting_while_reading),
         cmocka_unit_test(test_more_tokens_than_31_bits),

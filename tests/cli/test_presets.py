@@ -1,0 +1,123 @@
+"""From a preset to a run: naming the training shards is enough. What goes with them is found, or held out, and said."""
+import json
+import os
+import shutil
+import struct
+import subprocess
+import unittest
+
+import harness
+from harness import CommandCase, ROOT, pseudo_random_tokens, write_shard
+
+PRESET = ROOT / 'configs' / 'gpt2-small.json'
+TINY = ('device=cpu', 'model.n_layer=1', 'model.n_head=2', 'model.n_embd=16', 'model.n_positions=32', 'train.seq_len=32',
+        'train.micro_batch_size=2', 'train.train_batch_size=4', 'scheduler.warmup_steps=1', 'run.threads=1', 'precision.compute=fp32')
+
+
+class DataAlone(CommandCase):
+    def preset(self, *arguments, run='run', config=PRESET, steps=2):
+        return self.run_train(config, *TINY, f'train.max_steps={steps}', f'run.dir={run}', *arguments)
+
+    def resolved(self, run='run'):
+        return json.loads((self.folder / run / 'config.json').read_text())
+
+    def losses(self, run):
+        lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
+        return [entry['val_loss'] for entry in map(json.loads, lines) if 'val_loss' in entry]
+
+    def test_shards_of_tokenize(self):
+        """The validation shards, the tokenizer and the size of the vocabulary come with the training shards."""
+        (self.folder / 'my.txt').write_text('the quick brown fox jumps over the lazy dog\n' * 200)
+        self.run_train('tokenizer', 'train', 'my.txt', '--vocab-size', 270, '--out', 'elsewhere/my.tiktoken')
+        self.run_train('tokenize', 'my.txt', '--tokenizer', 'elsewhere/my.tiktoken', '--split', 0.2, '--out', 'my')
+        for config in PRESET, ROOT / 'configs' / 'quickstart.json':
+            error = self.preset('data.train=my/train-*.bin', 'train.sample_every=2', run=config.stem, config=config).error
+            self.assertIn('of my/val-*.bin, found beside data.train', error)
+            self.assertIn('tokenizer: elsewhere/my.tiktoken, that of data.train', error)
+            self.assertIn('bits per byte', error)
+            resolved = self.resolved(config.stem)
+            self.assertEqual(resolved['data'], {**resolved['data'], 'val': ['my/val-*.bin'], 'val_split': 0,
+                                                'tokenizer': 'elsewhere/my.tiktoken'})
+            self.assertEqual(resolved['model']['vocab_size'], 270)
+        self.preset(config=self.folder / 'gpt2-small' / 'config.json', run='gpt2-small', steps=3)
+        # moved: the tokenizer beside the shards is found first, and one that was changed is not taken
+        shutil.move(self.folder / 'elsewhere' / 'my.tiktoken', self.folder / 'my')
+        self.assertIn('tokenizer: my/my.tiktoken', self.preset('data.train=my/train-*.bin', run='moved').error)
+        with open(self.folder / 'my' / 'my.tiktoken', 'a') as file:
+            file.write('IUBAQEBA 269\n')
+        error = self.preset('data.train=my/train-*.bin', run='changed').error
+        self.assertIn('tokenizer: my.tiktoken of data.train is not found; set data.tokenizer', error)
+        self.refuses(PRESET, *TINY, 'data.train=my/train-*.bin', 'train.sample_every=1', 'run.dir=other',
+                     says=['train.sample_every', 'data.tokenizer'])
+
+    def test_the_last_part_is_held_out(self):
+        """The same run as on two files that are cut there, on one rank and on two, also when it is resumed."""
+        tokens = pseudo_random_tokens(4000, 61)
+        for name, part in ('all-a', tokens[:2500]), ('all-b', tokens[2500:]), ('b', tokens[2500:3800]), ('val', tokens[3800:]):
+            write_shard(self.folder / f'{name}.bin', part)
+        shutil.copy(self.folder / 'all-a.bin', self.folder / 'a.bin')
+        split = 'data.train=all-?.bin', 'model.vocab_size=61'
+        error = self.preset(*split).error
+        self.assertIn('validation: the last 200 tokens of data.train, 0.05 of it (data.val_split)', error)
+        self.assertNotIn('holds training data', error)
+        cut = 'data.train=["a.bin", "b.bin"]', 'data.val=val.bin', 'model.vocab_size=61'
+        self.preset(*cut, run='cut')
+        self.assertEqual(self.curve(), self.curve('cut'))
+        self.assertEqual(self.losses('run'), self.losses('cut'))
+        self.preset(*split, steps=4)
+        self.preset(*cut, run='cut', steps=4)
+        self.assertEqual(self.final_state(), self.final_state('cut'))
+        self.refuses(PRESET, *TINY, *split, 'run.dir=run', 'train.max_steps=5', 'data.val_split=0.1',
+                     says=['data.val_split was 0.05 and is now 0.1'])
+        self.finish(self.start_mpirun('-n', 2, harness.TRAIN, PRESET, *TINY, *split, 'train.max_steps=2', 'run.dir=two'), 0)
+        for one, two in zip(self.losses('run'), self.losses('two')):
+            self.assertLess(harness.relative(two, one), 1e-5)
+
+    def test_llmc_names(self):
+        write_shard(self.folder / 'x_train_000001.bin', pseudo_random_tokens(2000, 61))
+        write_shard(self.folder / 'x_val_000000.bin', pseudo_random_tokens(300, 61, seed=2))
+        for pattern, val in ('x_train_*.bin', 'x_val_*.bin'), ('x_train_000001.bin', 'x_val*.bin'):
+            out = self.run_train('check', PRESET, f'data.train={pattern}').out
+            self.assertEqual(json.loads(out)['data']['val'], [val])
+        self.assertEqual(json.loads(self.run_train('check', PRESET, 'data.train=x_train_*.bin', 'data.val=').out)['data']['val'], [])
+
+    def test_less_data_than_a_batch(self):
+        write_shard(self.folder / 'few.bin', pseudo_random_tokens(70, 61))
+        error = self.preset('data.train=few.bin', 'model.vocab_size=61', 'data.val_split=0').error
+        self.assertIn('data.train holds 2 sequences, fewer than a batch of 4', error)
+
+    def test_missing_data_says_what_makes_it(self):
+        self.refuses(PRESET, says=['data.train', 'corpus/fineweb10B/', 'scripts/corpus_fineweb.sh', './train tokenize'])
+        self.refuses(ROOT / 'configs' / 'quickstart.json', says=['corpus/kjv/train-*.bin', 'scripts/corpus_kjv.sh'])
+        self.refuses(PRESET, 'data.train=my/*.bin', says=['my/*.bin', './train tokenize my.txt --tokenizer FILE --out my'])
+
+
+@unittest.skipUnless(shutil.which('curl'), 'curl is not installed')
+class FineWeb(CommandCase):
+    def test_shards_are_fetched(self):
+        script = self.folder / 'here' / 'scripts' / 'corpus_fineweb.sh'
+        script.parent.mkdir(parents=True)
+        shutil.copy(ROOT / 'scripts' / script.name, script)
+        hub = self.folder / 'hub' / 'kjj0' / 'fineweb10B-gpt2' / 'resolve' / 'main'
+        hub.mkdir(parents=True)
+        write_shard(hub / 'fineweb_val_000000.bin', [1] * 100)
+        write_shard(hub / 'fineweb_train_000001.bin', [2] * 200)
+        write_shard(hub / 'fineweb_train_000002.bin', [3] * 200, count=201)
+
+        def fetch(*arguments):
+            return subprocess.run([script, *arguments], text=True, capture_output=True,
+                                  env=dict(os.environ, FINEWEB_URL=f'file://{self.folder}/hub'))
+        process = fetch('10B', '1')
+        self.assertEqual(process.returncode, 0, process.stderr)
+        folder = script.parents[1] / 'corpus' / 'fineweb10B'
+        self.assertEqual(sorted(p.name for p in folder.iterdir()), ['fineweb_train_000001.bin', 'fineweb_val_000000.bin'])
+        self.assertEqual(struct.unpack('<3i', (folder / 'fineweb_train_000001.bin').read_bytes()[:12]), (20240520, 1, 200))
+        process = fetch('10B', '2')
+        self.assertEqual((process.returncode, process.stdout), (1, 'corpus/fineweb10B/fineweb_train_000002.bin\n'))
+        self.assertIn('is not a complete token shard', process.stderr)
+        for arguments in ('5B',), ('10B', '104'), ('10B', 'all'):
+            self.assertEqual(fetch(*arguments).returncode, 2)
+
+
+if __name__ == '__main__':
+    unittest.main()

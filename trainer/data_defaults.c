@@ -1,0 +1,118 @@
+// See trainer/data_defaults.h. Each rank finds the same in the same files; the ranks' configs are compared
+// afterwards.
+#include "trainer/data_defaults.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/shard_meta.h"
+
+// ---- the tokenizer
+
+// The first shard of data.train. Returns false if it cannot be opened.
+static bool open_first_shard(const struct config *config, struct shard *shard) {
+    struct file_list paths = {0};
+    bool opened = config->data.train.n_paths > 0 &&
+                  file_glob(&paths, config->data.train.paths[0]) == STATUS_OK &&
+                  shard_open(shard, paths.paths[0]) == STATUS_OK;
+    file_list_free(&paths);
+    if (!opened)
+        status_clear();
+    return opened;
+}
+
+static enum status apply_tokenizer(struct config *config, bool with_file) {
+    struct shard shard;
+    if (!open_first_shard(config, &shard))
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    char *path = NULL;
+    const bool is_recorded = shard.tokenizer.n_ids > 0;
+    if (is_recorded && !config_given(config, "model.vocab_size") && !config->model.init_from[0])
+        config->model.vocab_size = shard.tokenizer.n_ids;
+    if (is_recorded && with_file && !config_given(config, "data.tokenizer"))
+        status = shard_find_tokenizer(&shard, &path);
+    if (path) {
+        free(config->data.tokenizer);
+        config->data.tokenizer = path;
+    }
+    shard_close(&shard);
+    return status;
+}
+
+enum status data_defaults_vocabulary(struct config *config) {
+    return apply_tokenizer(config, false);
+}
+
+// ---- validation shards
+
+static bool matches(const char *pattern) {
+    struct file_list paths = {0};
+    bool found = file_glob(&paths, pattern) == STATUS_OK;
+    file_list_free(&paths);
+    if (!found)
+        status_clear();
+    return found;
+}
+
+// The last "train" in the file name, or NULL.
+static const char *find_word(const char *path) {
+    const char *slash = strrchr(path, '/'), *found = NULL;
+    for (const char *at = slash ? slash + 1 : path; (at = strstr(at, "train")); at++)
+        found = at;
+    return found;
+}
+
+// *pattern: validation shards that belong to a pattern of data.train; NULL when there are none. Of a single
+// shard (fineweb_train_000001.bin) the number may differ (fineweb_val_000000.bin).
+static enum status follow(const char *train, char **pattern) {
+    const char *word = find_word(train);
+    *pattern = NULL;
+    if (!word)
+        return STATUS_OK;
+    const int before = (int)(word - train);
+    char *candidates[] = {file_path("%.*sval%s", before, train, word + strlen("train")),
+                          file_path("%.*sval*.bin", before, train)};
+    enum status status = candidates[0] && candidates[1] ? STATUS_OK : STATUS_FAILED;
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++)
+        if (status == STATUS_OK && !*pattern && matches(candidates[i]))
+            *pattern = candidates[i];
+        else
+            free(candidates[i]);
+    return status;
+}
+
+static bool holds(const struct file_list *list, const char *path) {
+    for (int i = 0; i < list->n_paths; i++)
+        if (strcmp(list->paths[i], path) == 0)
+            return true;
+    return false;
+}
+
+static enum status apply_val(struct config *config) {
+    const struct file_list *train = &config->data.train;
+    struct file_list val = {.paths = calloc((size_t)train->n_paths + 1, sizeof *val.paths)};
+    if (!val.paths)
+        return FAIL(STATUS_FAILED, "out of memory for %d paths", train->n_paths);
+    enum status status = STATUS_OK;
+    for (int i = 0; i < train->n_paths && status == STATUS_OK; i++) {
+        char *pattern;
+        status = follow(train->paths[i], &pattern);
+        if (pattern && !holds(&val, pattern))
+            val.paths[val.n_paths++] = pattern;
+        else
+            free(pattern);
+    }
+    file_list_free(&config->data.val);
+    config->data.val = val;
+    return status;
+}
+
+enum status data_defaults_apply(struct config *config) {
+    TRY(apply_tokenizer(config, true));
+    if (!config_given(config, "data.val"))
+        TRY(apply_val(config));
+    if (config->data.val.n_paths > 0)
+        config->data.val_split = 0;
+    return STATUS_OK;
+}
