@@ -202,3 +202,26 @@ const char *text_double(char *buffer, double value) {
     }
     return buffer;
 }
+
+// Bytes of the UTF-8 character that starts with this byte; 0 if none does.
+static size_t character_bytes(unsigned char first) {
+    return first < 0x80                    ? 1
+           : first >= 0xC2 && first < 0xE0 ? 2
+           : first >= 0xE0 && first < 0xF0 ? 3
+           : first >= 0xF0 && first < 0xF5 ? 4
+                                           : 0;
+}
+
+bool text_is_readable(const char *bytes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        const unsigned char first = (unsigned char)bytes[i];
+        const size_t length = character_bytes(first);
+        if (length == 0 || first == 0x7F || (first < ' ' && !strchr("\t\n\v\f\r\b\x1b", first)) || first == 0)
+            return false;
+        for (size_t k = 1; k < length && i + k < n; k++)
+            if (((unsigned char)bytes[i + k] & 0xC0) != 0x80)
+                return false;
+        i += length;
+    }
+    return n > 0;
+}

@@ -22,6 +22,10 @@ void text_add_bytes(struct text *text, const void *bytes, size_t length);
 void text_add_shell_word(struct text *text, const char *word);
 enum status text_status(const struct text *text) MUST_CHECK; // STATUS_FAILED after an allocation failed
 
+// Whether bytes are text for people: UTF-8 without control characters but white space. A character that is
+// cut at the end counts, so that the start of a file can be asked about. False when empty.
+bool text_is_readable(const char *bytes, size_t n);
+
 // Levenshtein distance of two names.
 int text_distance(const char *a, const char *b);
 // The one of `names` (count n) closest to `name`, for "did you mean"; NULL when none is close.

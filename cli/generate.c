@@ -98,6 +98,16 @@ static enum status measure_prompts(struct prompts *prompts, const struct session
 
 // ---- generation
 
+// Generation goes on from the last half of a full context (infer/sample.h), so that there is room for new
+// tokens.
+static void warn_of_long_prompts(const struct session *session, const struct prompts *prompts) {
+    const int positions = session->params.config.n_positions;
+    if (prompts->longest > positions)
+        log_warning(
+            "the %sprompt has %d tokens, more than the model's context of %d: it is cut to its last %d",
+            prompts->n > 1 ? "longest " : "", prompts->longest, positions, positions > 1 ? positions / 2 : 1);
+}
+
 static enum status write_samples(struct session *session, struct generator *generator,
                                  const struct generator_options *options, const struct prompts *prompts) {
     const struct sample_request request = {
@@ -136,6 +146,7 @@ static enum status generate(struct session *session, struct prompts *prompts, co
     if (!session->tokenizer)
         return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", path);
     TRY(measure_prompts(prompts, session));
+    warn_of_long_prompts(session, prompts);
     const struct generator_options options = choose_options(session, prompts);
     enum status status =
         generator_new(&session->params, &options, session->device, &session->memory.table, &generator);

@@ -1,8 +1,12 @@
 // ./train inspect PATH: recognizes a file or folder, and describes its contents.
+#include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/commands.h"
@@ -192,32 +196,59 @@ static enum status inspect_folder(const char *path) {
 
 // ---- recognizing files
 
-static bool is_text(const struct file_map *map) {
-    size_t n = map->bytes < 4096 ? map->bytes : 4096;
-    for (size_t i = 0; i < n; i++)
-        if (map->data[i] == 0)
-            return false;
-    return n > 0;
+// The start of a file, and its size.
+struct start {
+    char bytes[4096];
+    size_t n;
+    uint64_t file_bytes;
+};
+
+static enum status read_start(const char *path, struct start *start) {
+    int descriptor;
+    struct stat info;
+    *start = (struct start){0};
+    TRY(file_open_regular(path, O_RDONLY, &descriptor));
+    ssize_t n = pread(descriptor, start->bytes, sizeof start->bytes, 0);
+    enum status status = n >= 0 && fstat(descriptor, &info) == 0
+                             ? STATUS_OK
+                             : FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
+    if (status == STATUS_OK) {
+        start->n = (size_t)n;
+        start->file_bytes = (uint64_t)info.st_size;
+    }
+    close(descriptor);
+    return status;
+}
+
+static enum status inspect_text(const char *path, const struct start *start) {
+    char bytes[32];
+    size_t first_line = 0;
+    while (first_line < start->n && first_line < 60 && (unsigned char)start->bytes[first_line] >= ' ')
+        first_line++;
+    printf("%s: text, %s\n", path, text_bytes(bytes, sizeof bytes, (double)start->file_bytes));
+    printf("  begins: %.*s\n", (int)first_line, start->bytes);
+    printf("  to train on it, make token shards: ./train tokenize %s --tokenizer FILE --out DIR\n", path);
+    return STATUS_OK;
 }
 
 static enum status inspect_file(const char *path) {
-    struct file_map map;
+    struct start start;
     uint64_t header = 0;
     int32_t magic = 0;
-    TRY(file_map_open(&map, path));
-    if (map.bytes >= sizeof header) {
-        memcpy(&header, map.data, sizeof header);
-        memcpy(&magic, map.data, sizeof magic);
-    }
-    bool tensors = map.bytes > 9 && header <= SAFETENSORS_MAX_HEADER && map.data[8] == '{';
-    bool text = is_text(&map);
-    file_map_close(&map);
+    TRY(read_start(path, &start));
+    memcpy(&header, start.bytes, sizeof header);
+    memcpy(&magic, start.bytes, sizeof magic);
+    if (start.file_bytes == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s is empty (0 bytes), expected a token shard, a safetensors file or a tokenizer", path);
     if (magic == SHARD_MAGIC)
         return inspect_shard(path);
-    if (tensors)
+    if (start.n > 9 && header <= SAFETENSORS_MAX_HEADER && start.bytes[8] == '{')
         return inspect_safetensors(path);
-    if (text)
+    if (tokenizer_is_file(path))
         return inspect_tokenizer(path);
+    if (text_is_readable(start.bytes, start.n))
+        return inspect_text(path, &start);
     return FAIL(STATUS_INVALID,
                 "%s is not recognized: it starts with the bytes %016llx, expected a token shard, a "
                 "safetensors file or a tokenizer",
@@ -236,7 +267,7 @@ static enum status run_inspect(int n_args, char **args) {
 const struct command command_inspect = {
     .name = "inspect",
     .synopsis = "FILE_OR_FOLDER [--tokenizer FILE]",
-    .summary = "describe a token shard, tokenizer, safetensors file, checkpoint or run",
+    .summary = "describe a token shard, tokenizer, safetensors file, text, checkpoint or run",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_inspect,

@@ -18,15 +18,20 @@
 static double held_out = 0;
 static int64_t shard_tokens = SHARD_MAX_TOKENS;
 static const char *out_folder = NULL, *tokenizer_path = NULL;
-static bool force = false;
+static bool force = false, end_of_text = false, raw = false;
 
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_folder, 0, 0,
      "the folder for train-*.bin, val-*.bin and meta.json (required)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "a tiktoken file, a vocab.bpe, or \"bytes\" (required)"},
+     "a tiktoken file, a vocab.bpe, or \"bytes\" (required; with --raw optional: the one that made the ids)"},
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "fraction of the text, from its end, to hold out for validation (0)"},
+    {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0,
+     "read <|endoftext|> in the texts as the end of a document, not as text"},
+    {"--raw", ARG_FLAG, &raw, 0, 0,
+     "the files hold 2-byte token ids without a header (nanoGPT's .bin); val in a file's name: for "
+     "validation"},
     {"--force", ARG_FLAG, &force, 0, 0, "overwrite files of --out that tokenize did not write"},
     {"--shard-tokens", ARG_INTEGER, &shard_tokens, 1, 1e9, "tokens per shard (100000000)"},
 };
@@ -93,13 +98,13 @@ static enum status add_ids(struct split_writer *split, const int32_t *ids, size_
 }
 
 // Adds a document, or the part of it that belongs to the split: end-of-text, then its tokens.
-static enum status add_text(struct split_writer *split, const struct tokenizer *tokenizer, const char *text,
-                            size_t bytes) {
+static enum status add_document(struct split_writer *split, const struct tokenizer *tokenizer,
+                                const char *text, size_t bytes) {
     struct token_list list = {0};
-    const int32_t end_of_text = tokenizer_end_of_text(tokenizer);
+    const int32_t end_id = tokenizer_end_of_text(tokenizer);
     if (bytes == 0)
         return STATUS_OK;
-    enum status status = add_ids(split, &end_of_text, 1);
+    enum status status = add_ids(split, &end_id, 1);
     if (status == STATUS_OK)
         status = tokenizer_encode(tokenizer, text, bytes, &list);
     if (status == STATUS_OK)
@@ -109,8 +114,71 @@ static enum status add_text(struct split_writer *split, const struct tokenizer *
     return status;
 }
 
+// Adds the documents of a text, or of the part of it that belongs to the split.
+static enum status add_text(struct split_writer *split, const struct tokenizer *tokenizer, const char *text,
+                            size_t bytes) {
+    const char *at = text, *document;
+    for (size_t n; corpus_next_document(&at, text + bytes, end_of_text, &document, &n);)
+        TRY(add_document(split, tokenizer, document, n));
+    return STATUS_OK;
+}
+
+// ---- token ids without a header
+
+static enum status check_raw(const char *path, const uint16_t *tokens, size_t n,
+                             const struct tokenizer *tokenizer, size_t first) {
+    for (size_t i = 0; tokenizer && i < n; i++)
+        if (tokens[i] >= tokenizer_n_ids(tokenizer))
+            return FAIL(STATUS_INVALID,
+                        "%s: token %zu is %d, but %s has the ids 0 to %d: it is another tokenizer's", path,
+                        first + i, tokens[i], tokenizer_path, tokenizer_n_ids(tokenizer) - 1);
+    return STATUS_OK;
+}
+
+static enum status add_raw_stream(struct split_writer *split, const struct tokenizer *tokenizer,
+                                  const char *path, FILE *stream) {
+    char bytes[8192];
+    uint16_t tokens[sizeof bytes / 2];
+    int32_t ids[sizeof bytes / 2];
+    size_t n, before = split->n_tokens;
+    while ((n = fread(bytes, 1, sizeof bytes, stream)) > 0) {
+        memcpy(tokens, bytes, n);
+        if (split->n_tokens == before && n >= 4 && memcmp(bytes, &(int32_t){SHARD_MAGIC}, 4) == 0)
+            return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw",
+                        path);
+        if (n % 2 != 0)
+            return FAIL(STATUS_INVALID, "%s has an odd number of bytes, expected tokens of 2 bytes", path);
+        TRY(check_raw(path, tokens, n / 2, tokenizer, split->n_tokens - before));
+        for (size_t i = 0; i < n / 2; i++)
+            ids[i] = tokens[i];
+        TRY(add_ids(split, ids, n / 2));
+    }
+    return ferror(stream) ? FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno)) : STATUS_OK;
+}
+
+static enum status add_raw_files(struct split_writer splits[2], const struct tokenizer *tokenizer,
+                                 const char *const *paths, int n_paths) {
+    for (int i = 0; i < n_paths; i++) {
+        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
+        FILE *stream = fopen(paths[i], "rb");
+        if (!stream)
+            return FAIL(STATUS_INVALID, "cannot open %s: %s", paths[i], strerror(errno));
+        enum status status =
+            add_raw_stream(&splits[strstr(name, "val") != NULL], tokenizer, paths[i], stream);
+        fclose(stream);
+        TRY(status);
+    }
+    if (splits[0].n_tokens + splits[1].n_tokens == 0)
+        return FAIL(STATUS_INVALID, "train tokenize: %s contains no tokens", paths[0]);
+    TRY(finish_shard(&splits[0]));
+    return finish_shard(&splits[1]);
+}
+
 static void report(const struct split_writer *split) {
-    if (split->n_bytes > 0)
+    if (raw && split->n_tokens > 0)
+        log_info("%s: %zu tokens in %d shard%s", split->name, split->n_tokens, split->n_shards,
+                 split->n_shards == 1 ? "" : "s");
+    else if (split->n_bytes > 0)
         log_info("%s: %zu bytes, %zu tokens in %d shard%s, %.2f bytes per token", split->name, split->n_bytes,
                  split->n_tokens, split->n_shards, split->n_shards == 1 ? "" : "s",
                  (double)split->n_bytes / (double)split->n_tokens);
@@ -142,16 +210,25 @@ static enum status remove_stale(const struct split_writer *split) {
     return status;
 }
 
+static void add_tokenizer(struct text *json, const struct tokenizer *tokenizer) {
+    char *absolute = realpath(tokenizer_path, NULL); // NULL for "bytes"
+    json_add_string(json, tokenizer_path);
+    text_add(json, ",\n  \"tokenizer_path\": ");
+    json_add_string(json, absolute ? absolute : tokenizer_path);
+    text_add(json, ",\n  \"ids\": %d,\n  \"tokenizer_xxh3\": \"%016llx\"", tokenizer_n_ids(tokenizer),
+             (unsigned long long)tokenizer_checksum(tokenizer));
+    free(absolute);
+}
+
+//   tokenizer   NULL: not known (--raw)
 static enum status write_meta(const struct tokenizer *tokenizer, const struct split_writer splits[2],
                               const char *path, struct file_writer *meta) {
     struct text json = {0};
-    char *absolute = realpath(tokenizer_path, NULL); // NULL for "bytes"
     text_add(&json, "{\n  \"tokenizer\": ");
-    json_add_string(&json, tokenizer_path);
-    text_add(&json, ",\n  \"tokenizer_path\": ");
-    json_add_string(&json, absolute ? absolute : tokenizer_path);
-    text_add(&json, ",\n  \"ids\": %d,\n  \"tokenizer_xxh3\": \"%016llx\"", tokenizer_n_ids(tokenizer),
-             (unsigned long long)tokenizer_checksum(tokenizer));
+    if (tokenizer)
+        add_tokenizer(&json, tokenizer);
+    else
+        text_add(&json, "null,\n  \"ids\": null");
     for (int i = 0; i < 2; i++)
         text_add(&json, ",\n  \"%s\": {\"bytes\": %zu, \"tokens\": %zu, \"shards\": %d}", splits[i].name,
                  splits[i].n_bytes, splits[i].n_tokens, splits[i].n_shards);
@@ -164,7 +241,6 @@ static enum status write_meta(const struct tokenizer *tokenizer, const struct sp
         status = file_finish(meta);
     }
     text_free(&json);
-    free(absolute);
     return status;
 }
 
@@ -193,16 +269,26 @@ static enum status add_texts(struct split_writer splits[2], const struct tokeniz
     return finish_shard(&splits[1]);
 }
 
-static enum status write_shards(const struct tokenizer *tokenizer, const struct corpus *corpus) {
-    const struct tokenizer_identity identity = tokenizer_identify(tokenizer, tokenizer_path);
-    struct split_writer splits[2] = {{.name = "train", .tokenizer = identity},
-                                     {.name = "val", .tokenizer = identity}};
+// What the shards are made of: the documents of a corpus or, with --raw, files of token ids.
+struct source {
+    const struct tokenizer *tokenizer; // NULL: not known (--raw)
+    const struct corpus *corpus;
+    const char *const *paths; // (n_paths)
+    int n_paths;
+};
+
+static enum status write_shards(const struct source *source) {
+    struct split_writer splits[2] = {{.name = "train"}, {.name = "val"}};
     struct file_writer meta = {0};
+    if (source->tokenizer)
+        splits[0].tokenizer = splits[1].tokenizer = tokenizer_identify(source->tokenizer, tokenizer_path);
     TRY(file_make_folders(out_folder));
     char *meta_path = file_path("%s/meta.json", out_folder);
-    enum status status = meta_path ? add_texts(splits, tokenizer, corpus) : STATUS_FAILED;
+    enum status status = !meta_path ? STATUS_FAILED
+                         : raw      ? add_raw_files(splits, source->tokenizer, source->paths, source->n_paths)
+                                    : add_texts(splits, source->tokenizer, source->corpus);
     if (status == STATUS_OK)
-        status = write_meta(tokenizer, splits, meta_path, &meta);
+        status = write_meta(source->tokenizer, splits, meta_path, &meta);
     if (status == STATUS_OK)
         status = publish(splits, meta_path, &meta);
     for (int i = 0; i < 2; i++) {
@@ -249,26 +335,49 @@ static enum status check_overwritten(const char *const *paths, int n_paths) {
     return status;
 }
 
+static enum status read_corpus(struct corpus *corpus, const char *const *paths, int n_paths) {
+    TRY(corpus_read(corpus, paths, n_paths, held_out, end_of_text));
+    if (corpus->bytes == 0)
+        return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", paths[0]);
+    const size_t n_markers = end_of_text ? 0 : corpus_count_markers(corpus);
+    if (n_markers > 0)
+        log_warning(CORPUS_END_OF_TEXT
+                    " occurs %zu time%s and is encoded as text; with --end-of-text it ends a "
+                    "document",
+                    n_markers, n_markers == 1 ? "" : "s");
+    return STATUS_OK;
+}
+
+static enum status check_arguments(int n_paths) {
+    const char *missing = n_paths == 0              ? "TEXT"
+                          : !out_folder             ? "--out DIR"
+                          : !tokenizer_path && !raw ? "--tokenizer FILE"
+                                                    : NULL;
+    if (missing)
+        return FAIL(STATUS_INVALID, "train tokenize: %s is missing; see: train help tokenize", missing);
+    if (raw && (held_out > 0 || end_of_text))
+        return FAIL(
+            STATUS_INVALID,
+            "train tokenize: --raw copies token ids and takes neither --split nor --end-of-text; name the "
+            "validation file with val, or train with data.val_split");
+    return STATUS_OK;
+}
+
 static enum status tokenize(const char *const *paths, int n_paths) {
     struct tokenizer *tokenizer = NULL;
     struct corpus corpus = {0};
-    if (!out_folder || !tokenizer_path || n_paths == 0)
-        return FAIL(STATUS_INVALID, "train tokenize: %s is missing; see: train help tokenize",
-                    n_paths == 0  ? "TEXT"
-                    : !out_folder ? "--out DIR"
-                                  : "--tokenizer FILE");
+    TRY(check_arguments(n_paths));
     TRY(check_overwritten(paths, n_paths));
-    TRY(tokenizer_load(tokenizer_path, &tokenizer));
+    if (tokenizer_path)
+        TRY(tokenizer_load(tokenizer_path, &tokenizer));
     enum status status = STATUS_OK;
-    if (tokenizer_n_ids(tokenizer) > TOKENIZER_MAX_IDS)
+    if (tokenizer && tokenizer_n_ids(tokenizer) > TOKENIZER_MAX_IDS)
         status = FAIL(STATUS_INVALID, "%s has %d ids, but token shards support at most %d", tokenizer_path,
                       tokenizer_n_ids(tokenizer), TOKENIZER_MAX_IDS);
+    if (status == STATUS_OK && !raw)
+        status = read_corpus(&corpus, paths, n_paths);
     if (status == STATUS_OK)
-        status = corpus_read(&corpus, paths, n_paths, held_out);
-    if (status == STATUS_OK && corpus.bytes == 0)
-        status = FAIL(STATUS_INVALID, "train tokenize: %s contains no text", paths[0]);
-    if (status == STATUS_OK)
-        status = write_shards(tokenizer, &corpus);
+        status = write_shards(&(struct source){tokenizer, &corpus, paths, n_paths});
     corpus_free(&corpus);
     tokenizer_delete(tokenizer);
     return status;
@@ -289,9 +398,11 @@ static enum status run_tokenize(int n_args, char **args) {
 
 const struct command command_tokenize = {
     .name = "tokenize",
-    .synopsis = "TEXT... --out DIR --tokenizer FILE [--split 0.05]",
+    .synopsis = "TEXT... --out DIR --tokenizer FILE [--split 0.05] [--end-of-text] | --raw FILE... --out DIR",
     .summary = "tokenize text files into token shards, with a validation split",
-    .details = "Each file is one document, preceded by end-of-text; - reads standard input.",
+    .details =
+        "Each file is one document, preceded by end-of-text; - reads standard input. With --end-of-text,\n"
+        "<|endoftext|> in a file separates documents.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenize,

@@ -14,7 +14,7 @@
 static int64_t vocab_size = 4096;
 static double held_out = 0;
 static const char *out_path = NULL, *tokenizer_path = NULL;
-static bool force = false;
+static bool force = false, end_of_text = false;
 
 static const struct arg flags[] = {
     {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536,
@@ -22,6 +22,8 @@ static const struct arg flags[] = {
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "train: fraction of the text, from its end, to leave out (0)"},
     {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format (required)"},
+    {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0,
+     "train, encode: read <|endoftext|> as the end of a document, not as text"},
     {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
@@ -49,9 +51,12 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     const struct overwrite overwrite = {"tokenizer train", paths, n_paths, "a tokenizer", tokenizer_is_file};
     if (!force)
         TRY(overwrite_check(&overwrite, out_path));
-    enum status status = corpus_read(&corpus, paths, n_paths, held_out);
-    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
-        text_add_bytes(&text, corpus.texts[i].text, corpus.texts[i].train_bytes);
+    enum status status = corpus_read(&corpus, paths, n_paths, held_out, end_of_text);
+    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++) {
+        const char *at = corpus.texts[i].text, *end = at + corpus.texts[i].train_bytes, *document;
+        for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);)
+            text_add_bytes(&text, document, bytes);
+    }
     if (status == STATUS_OK)
         status = text_status(&text);
     if (status == STATUS_OK)
@@ -68,13 +73,26 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     return status;
 }
 
+// End-of-text stands where the marker was.
+static enum status encode_text(const struct tokenizer *tokenizer, const struct corpus_text *text,
+                               struct token_list *list) {
+    const char *at = text->text, *end = at + text->bytes, *document;
+    for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);) {
+        TRY(tokenizer_encode(tokenizer, document, bytes, list));
+        if (document + bytes < end)
+            TRY(token_list_add(list, tokenizer_end_of_text(tokenizer)));
+    }
+    return STATUS_OK;
+}
+
 static enum status encode(const struct tokenizer *tokenizer, const char *const *paths, int n_paths) {
     static const char *const standard_input[] = {"-"};
     struct corpus corpus = {0};
     struct token_list list = {0};
-    enum status status = corpus_read(&corpus, n_paths ? paths : standard_input, n_paths ? n_paths : 1, 0);
+    enum status status =
+        corpus_read(&corpus, n_paths ? paths : standard_input, n_paths ? n_paths : 1, 0, end_of_text);
     for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
-        status = tokenizer_encode(tokenizer, corpus.texts[i].text, corpus.texts[i].bytes, &list);
+        status = encode_text(tokenizer, &corpus.texts[i], &list);
     for (size_t i = 0; i < list.n && status == STATUS_OK; i++)
         printf("%" PRId32 "%c", list.ids[i], i + 1 < list.n ? ' ' : '\n');
     token_list_free(&list);

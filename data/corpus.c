@@ -1,7 +1,6 @@
 // Holds the whole text in memory. For a larger corpus, run ./train tokenize several times.
 #include "data/corpus.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +12,44 @@ static enum status read_text(struct corpus_text *text) {
     return file_read_stream(path, SIZE_MAX / 2, &text->text, &text->bytes);
 }
 
-// Where to split the text so that about `wanted` bytes come before: after a line, else after a UTF-8
-// character.
-static size_t split_point(const struct corpus_text *text, size_t wanted) {
+#define MARKER_BYTES (sizeof CORPUS_END_OF_TEXT - 1)
+
+static const char *find_marker(const char *text, size_t bytes) {
+    return memmem(text, bytes, CORPUS_END_OF_TEXT, MARKER_BYTES);
+}
+
+bool corpus_next_document(const char **at, const char *end, bool documents, const char **document,
+                          size_t *bytes) {
+    if (*at >= end)
+        return false;
+    const char *marker = documents ? find_marker(*at, (size_t)(end - *at)) : NULL;
+    *document = *at;
+    *bytes = (size_t)((marker ? marker : end) - *at);
+    *at = marker ? marker + MARKER_BYTES : end;
+    return true;
+}
+
+size_t corpus_count_markers(const struct corpus *corpus) {
+    size_t n = 0;
+    for (int i = 0; i < corpus->n_texts; i++) {
+        const struct corpus_text *text = &corpus->texts[i];
+        const char *end = text->text + text->bytes;
+        for (const char *at = text->text; (at = find_marker(at, (size_t)(end - at))); at += MARKER_BYTES)
+            n++;
+    }
+    return n;
+}
+
+// Where to split the text so that about `wanted` bytes come before: before a marker, after a line, else after
+// a UTF-8 character.
+static size_t split_point(const struct corpus_text *text, size_t wanted, bool documents) {
     if (wanted >= text->bytes)
         return text->bytes;
+    // From a marker's length before on, so that no marker is cut.
+    const size_t from = wanted < MARKER_BYTES ? 0 : wanted - MARKER_BYTES + 1;
+    const char *marker = documents && wanted > 0 ? find_marker(text->text + from, text->bytes - from) : NULL;
+    if (marker)
+        return (size_t)(marker - text->text);
     const char *newline = memchr(text->text + wanted, '\n', text->bytes - wanted);
     size_t at = newline ? (size_t)(newline - text->text) + 1 : text->bytes;
     if (at < text->bytes || wanted == 0)
@@ -28,17 +60,18 @@ static size_t split_point(const struct corpus_text *text, size_t wanted) {
     return at;
 }
 
-static void split(struct corpus *corpus, double held_out) {
+static void split(struct corpus *corpus, double held_out, bool documents) {
     size_t wanted = (size_t)((double)corpus->bytes * (1 - held_out));
     for (int i = 0; i < corpus->n_texts; i++) {
         struct corpus_text *text = &corpus->texts[i];
-        text->train_bytes = held_out > 0 ? split_point(text, wanted) : text->bytes;
+        text->train_bytes = held_out > 0 ? split_point(text, wanted, documents) : text->bytes;
         wanted -= wanted < text->train_bytes ? wanted : text->train_bytes;
         corpus->train_bytes += text->train_bytes;
     }
 }
 
-enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths, double held_out) {
+enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths, double held_out,
+                        bool documents) {
     *corpus = (struct corpus){.texts = calloc((size_t)n_paths + 1, sizeof *corpus->texts)};
     if (!corpus->texts)
         return FAIL(STATUS_FAILED, "out of memory for %d texts", n_paths);
@@ -48,7 +81,7 @@ enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_p
         TRY(read_text(text));
         corpus->bytes += text->bytes;
     }
-    split(corpus, held_out);
+    split(corpus, held_out, documents);
     return STATUS_OK;
 }
 

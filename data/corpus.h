@@ -2,9 +2,12 @@
 #ifndef ZERO_DATA_CORPUS_H
 #define ZERO_DATA_CORPUS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
+
+#define CORPUS_END_OF_TEXT "<|endoftext|>" // GPT-2's marker between documents
 
 struct corpus_text {
     const char *path;
@@ -19,11 +22,21 @@ struct corpus {
 };
 
 // Reads the files; "-" is standard input. An empty file counts as a document.
-//   held_out   fraction of all bytes to hold out, from the end of the corpus
-// The split point moves to the end of its line; within the last line of a text, to the end of its UTF-8
-// character. STATUS_INVALID: a file is absent.
-enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths,
-                        double held_out) MUST_CHECK;
+//   held_out    fraction of all bytes to hold out, from the end of the corpus
+//   documents   CORPUS_END_OF_TEXT in a text ends a document
+// The split point moves to the end of its document, with `documents` and where there is a marker; else to the
+// end of its line; within the last line of a text, to the end of its UTF-8 character. STATUS_INVALID: a file
+// is absent.
+enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths, double held_out,
+                        bool documents) MUST_CHECK;
+// The next document of a text, from *at on, which moves behind it and its marker. Returns false at the end.
+// Without `documents`, all of the text is one.
+//   end               of the text
+//   document, bytes   [out] without the marker; may be empty
+bool corpus_next_document(const char **at, const char *end, bool documents, const char **document,
+                          size_t *bytes);
+// How often the marker occurs in all texts.
+size_t corpus_count_markers(const struct corpus *corpus);
 void corpus_free(struct corpus *corpus);
 
 #endif

@@ -8,7 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read without byte swapping");
+
+#define LLMC_MODEL_MAGIC 20240326
 
 enum { READ_SHORT = -1 }; // unexpected end of file; other results are 0 or errno
 
@@ -60,8 +64,30 @@ static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_ident
         *tokenizer = found;
 }
 
+// Empty files and text are named as what they are.
+static enum status refuse_text(const struct shard *shard, size_t bytes) {
+    char start[4096];
+    const size_t n = bytes < sizeof start ? bytes : sizeof start;
+    if (bytes == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s is empty (0 bytes), expected a token shard of at least %d bytes; make it again, for "
+                    "example with ./train "
+                    "tokenize",
+                    shard->path, SHARD_HEADER_BYTES);
+    int error = read_at(shard, 0, n, start);
+    if (error)
+        return read_failed(shard, error);
+    return text_is_readable(start, n) ? FAIL(STATUS_INVALID,
+                                             "%s is text, expected a token shard; make shards of it with "
+                                             "./train tokenize %s --tokenizer "
+                                             "FILE --out DIR, then name DIR/train-*.bin",
+                                             shard->path, shard->path)
+                                      : STATUS_OK;
+}
+
 static enum status check_header(struct shard *shard, size_t bytes) {
     int32_t header[N_WORDS];
+    TRY(refuse_text(shard, bytes));
     if (bytes < SHARD_HEADER_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
@@ -69,11 +95,15 @@ static enum status check_header(struct shard *shard, size_t bytes) {
     int error = read_at(shard, 0, sizeof header, header);
     if (error)
         return read_failed(shard, error);
+    if (header[WORD_MAGIC] == LLMC_MODEL_MAGIC)
+        return FAIL(STATUS_INVALID, "%s is a model of llm.c, not a token shard", shard->path);
     if (header[WORD_MAGIC] != SHARD_MAGIC)
-        return FAIL(STATUS_INVALID,
-                    "%s is not a token shard: it starts with %d, expected %d; create "
-                    "shards from text with ./train tokenize",
-                    shard->path, header[WORD_MAGIC], SHARD_MAGIC);
+        return FAIL(
+            STATUS_INVALID,
+            "%s is not a token shard: it starts with %d, expected %d. Make shards from text with ./train "
+            "tokenize; if it holds 2-byte tokens without a header, as nanoGPT's .bin files do, convert it "
+            "with ./train tokenize --raw %s --out DIR",
+            shard->path, header[WORD_MAGIC], SHARD_MAGIC, shard->path);
     if (header[WORD_VERSION] != SHARD_VERSION)
         return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path,
                     header[WORD_VERSION], SHARD_VERSION);

@@ -208,6 +208,22 @@ static void test_types_by_name(void **state) {
     assert_int_equal(untouched, DTYPE_U8);
 }
 
+static void test_readable(void **state) {
+    (void)state;
+    assert_true(text_is_readable("one\ttwo\r\n", 9));
+    assert_true(text_is_readable("\xc3\x84rger \xe6\x97\xa5 \xf0\x9f\x98\x80", 15));
+    assert_true(text_is_readable("\xe6\x97", 2)); // cut at the end
+    assert_false(text_is_readable("", 0));
+    assert_false(text_is_readable("a\0b", 3));
+    assert_false(text_is_readable("a\x01", 2));
+    assert_false(text_is_readable("\xe6\x97 ", 3));
+    assert_false(text_is_readable("\x80", 1));
+    assert_false(text_is_readable("\xc0\xaf", 2));
+    assert_false(text_is_readable("\xff\xfe"
+                                  "a",
+                                  3));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_growing),
@@ -218,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_fp16_values),
         cmocka_unit_test(test_fp16_rounding),
+        cmocka_unit_test(test_readable),
         cmocka_unit_test(test_types_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

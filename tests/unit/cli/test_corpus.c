@@ -44,7 +44,7 @@ static void expect_split_at(const char *const *texts, int n, double held_out, co
     struct corpus corpus;
     size_t total = 0, total_train = 0;
     write_texts(texts, n);
-    EXPECT_OK(corpus_read(&corpus, names, n, held_out));
+    EXPECT_OK(corpus_read(&corpus, names, n, held_out, false));
     assert_int_equal(corpus.n_texts, n);
     for (int i = 0; i < n; i++) {
         assert_int_equal(corpus.texts[i].bytes, strlen(texts[i]));
@@ -86,9 +86,9 @@ static void test_unreadable_texts(void **state) {
     const char *const names[] = {paths[0], temporary.folder};
     struct corpus corpus;
     write_texts((const char *[]){"x"}, 1);
-    EXPECT_FAILURE(STATUS_INVALID, corpus_read(&corpus, names, 2, 0), temporary.folder, "folder");
+    EXPECT_FAILURE(STATUS_INVALID, corpus_read(&corpus, names, 2, 0, false), temporary.folder, "folder");
     corpus_free(&corpus);
-    EXPECT_OK(corpus_read(&corpus, names, 0, 0.1));
+    EXPECT_OK(corpus_read(&corpus, names, 0, 0.1, false));
     assert_int_equal(corpus.bytes, 0);
     corpus_free(&corpus);
 }
