@@ -247,7 +247,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     if (status == STATUS_OK)
         status = data_defaults_vocabulary(&config);
     if (status == STATUS_OK && config.model.init_from[0])
-        status = model_sizes_from_weights(&config, &planner->weights);
+        status = model_sizes_from_weights(&config, &planner->weights, config.model.init_from);
     if (status == STATUS_OK && planner->n_ids)
         status = model_sizes_from_tokenizer(&config, planner->n_ids);
     if (status == STATUS_OK) {

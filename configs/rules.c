@@ -78,8 +78,7 @@ static enum status check_derived(const struct config *config) {
     return STATUS_OK;
 }
 
-// runs/NAME for configs/NAME.json.
-static enum status derive_run_folder(struct config *config) {
+enum status config_derive_run_folder(struct config *config) {
     if (config->run.dir[0])
         return STATUS_OK;
     const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
@@ -246,7 +245,7 @@ enum status config_resolve(struct config *config, int world) {
         status = check_derived(config);
     status = faults_take(&faults, status);
     if (status == STATUS_OK)
-        status = derive_run_folder(config);
+        status = config_derive_run_folder(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
     for (size_t i = 0; i < sizeof rules / sizeof *rules && status == STATUS_OK; i++)

@@ -14,14 +14,28 @@
 
 // ---- configuration and tokenizer
 
+// A run that will resume needs its own checkpoints only: model.init_from may be gone by then.
+static enum status find_model_sizes(struct trainer *trainer) {
+    struct config *config = trainer->config;
+    struct gpt_config sizes;
+    bool resumes = false;
+    TRY(config_derive_run_folder(config));
+    const char *resume = config->checkpoint.resume,
+               *path = strcmp(resume, "auto") == 0 ? config->run.dir : resume;
+    if (strcmp(resume, "never") != 0)
+        TRY(checkpoint_peek(path, &sizes, &resumes));
+    if (resumes)
+        return model_sizes_from_weights(config, &sizes, path);
+    TRY(weights_open(&trainer->weights, config->model.init_from));
+    return model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from);
+}
+
 static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
     TRY(config_require_training(config));
     TRY(data_defaults_apply(config));
-    if (config->model.init_from[0]) {
-        TRY(weights_open(&trainer->weights, config->model.init_from));
-        TRY(model_sizes_from_weights(config, &trainer->weights.config));
-    }
+    if (config->model.init_from[0])
+        TRY(find_model_sizes(trainer));
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = model_sizes(config);
@@ -217,6 +231,8 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
         }
     } else if (trainer->config->model.init_from[0]) {
         source->read = read_weights;
+        if (!trainer->weights.path) // find_model_sizes saw a checkpoint that find_checkpoint did not open
+            TRY(weights_open(&trainer->weights, trainer->config->model.init_from));
         TRY(weights_bind(&trainer->weights, &trainer->params));
     }
     return STATUS_OK;

@@ -1,7 +1,8 @@
 // An option that the config gives is never changed: a value that disagrees with it is an error.
 #include "trainer/plan/model_sizes.h"
 
-enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found) {
+enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found,
+                                     const char *path) {
     const struct {
         const char *option;
         int64_t *value;
@@ -14,8 +15,7 @@ enum status model_sizes_from_weights(struct config *config, const struct gpt_con
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (config_given(config, sizes[i].option) && *sizes[i].value != sizes[i].found)
             return FAIL(STATUS_INVALID, "%s: %s is %lld, but the weights in %s have %d; leave the option out",
-                        config->source, sizes[i].option, (long long)*sizes[i].value, config->model.init_from,
-                        sizes[i].found);
+                        config->source, sizes[i].option, (long long)*sizes[i].value, path, sizes[i].found);
         *sizes[i].value = sizes[i].found;
     }
     return STATUS_OK;

@@ -126,9 +126,7 @@ enum status checkpoint_open(struct comm *comm, const char *folder, struct checkp
     return status;
 }
 
-void checkpoint_close(struct checkpoint *checkpoint) {
-    if (!checkpoint)
-        return;
+void checkpoint_clear(struct checkpoint *checkpoint) {
     checkpoint_files_delete(checkpoint->open);
     for (int i = 0; i < checkpoint->n_files; i++)
         free(checkpoint->files[i].name);
@@ -142,6 +140,13 @@ void checkpoint_close(struct checkpoint *checkpoint) {
     params_free(&checkpoint->params);
     config_free(&checkpoint->config);
     free(checkpoint->path);
+    *checkpoint = (struct checkpoint){0};
+}
+
+void checkpoint_close(struct checkpoint *checkpoint) {
+    if (!checkpoint)
+        return;
+    checkpoint_clear(checkpoint);
     free(checkpoint);
 }
 

@@ -63,6 +63,11 @@ enum status checkpoint_open_path(struct comm *comm, const char *path, struct che
 // STATUS_INVALID when the folder holds a checkpoint: for checkpoint.resume "never".
 enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) MUST_CHECK;
 
+// Reads the sizes of the model in `path`: a checkpoint folder, a run folder or a folder of checkpoints (the
+// newest with a good manifest). Reads manifests only and verifies no data. Each rank may do so alone.
+//   found   [out] false when there is none
+enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *found) MUST_CHECK;
+
 // Lists the steps of the step-N folders in ascending order. Only names that checkpoint_path gives count. None
 // for an absent folder. STATUS_FAILED when it cannot be listed. Free *steps with free().
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;

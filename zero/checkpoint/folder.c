@@ -270,6 +270,53 @@ enum status checkpoint_open_path(struct comm *comm, const char *path, struct che
     return status;
 }
 
+// ---- the sizes of a model
+
+static bool peek_checkpoint(const char *folder, struct gpt_config *model) {
+    struct checkpoint checkpoint = {.path = (char *)(uintptr_t)folder};
+    char *path = file_path("%s/" MANIFEST_NAME, folder), *json = NULL;
+    size_t length;
+    bool found = path && checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &json, &length) == STATUS_OK &&
+                 manifest_parse(&checkpoint, json, length, path) == STATUS_OK;
+    *model = checkpoint.params.config;
+    if (!found)
+        status_clear();
+    free(json);
+    free(path);
+    checkpoint.path = NULL; // the caller's
+    checkpoint_clear(&checkpoint);
+    return found;
+}
+
+static enum status peek_steps(const char *checkpoints_folder, struct gpt_config *model, bool *found) {
+    int64_t *steps;
+    int n_steps;
+    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+    enum status status = STATUS_OK;
+    for (int i = n_steps - 1; i >= 0 && status == STATUS_OK && !*found; i--) {
+        char *path = checkpoint_path(checkpoints_folder, steps[i]);
+        status = path ? STATUS_OK : STATUS_FAILED;
+        *found = path && peek_checkpoint(path, model);
+        free(path);
+    }
+    free(steps);
+    return status;
+}
+
+enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *found) {
+    *found = false;
+    if (checkpoint_is_folder(path)) {
+        *found = peek_checkpoint(path, model);
+        return STATUS_OK;
+    }
+    char *inside = file_path("%s/checkpoints", path);
+    enum status status = inside ? peek_steps(inside, model, found) : STATUS_FAILED;
+    if (status == STATUS_OK && !*found)
+        status = peek_steps(path, model, found);
+    free(inside);
+    return status;
+}
+
 // ---- removing and renaming
 
 enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best) {

@@ -44,4 +44,7 @@ void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEA
 enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size_t length,
                            const char *source) MUST_CHECK;
 
+// Frees the members (checkpoint.c).
+void checkpoint_clear(struct checkpoint *checkpoint);
+
 #endif
