@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -70,28 +69,18 @@ enum status file_append_open(const char *path, FILE **stream) {
     return open_stream(path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
 }
 
-enum status file_map_open(struct file_map *map, const char *path) {
-    int descriptor;
-    *map = (struct file_map){0};
-    TRY(open_regular(path, &descriptor, &map->bytes));
-    enum status status = STATUS_OK;
-    if (map->bytes > 0) {
-        void *data = mmap(NULL, map->bytes, PROT_READ, MAP_SHARED, descriptor, 0);
-        if (data == MAP_FAILED)
-            status = FAIL(STATUS_FAILED, "cannot map %s: %s", path, strerror(errno));
-        else
-            map->data = data;
+int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno;
+        if (got == 0)
+            return FILE_READ_SHORT;
+        done += (size_t)got;
     }
-    if (!map->data)
-        map->bytes = 0;
-    close(descriptor);
-    return status;
-}
-
-void file_map_close(struct file_map *map) {
-    if (map->data)
-        munmap((void *)(uintptr_t)map->data, map->bytes);
-    *map = (struct file_map){0};
+    return 0;
 }
 
 // Reads until end of file, because pipes and files in /proc report no size.

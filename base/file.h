@@ -1,4 +1,4 @@
-// Checked file access: whole-file reads, memory maps, atomic writes (temporary name, flush, rename), folders,
+// Checked file access: reads, atomic writes (temporary name, flush, rename), folders,
 // globs and locks. Every message names the path and the system's reason.
 #ifndef ZERO_BASE_FILE_H
 #define ZERO_BASE_FILE_H
@@ -10,15 +10,6 @@
 
 #include "base/status.h"
 
-// A read-only memory map of a whole file; `data` is NULL for an empty file.
-struct file_map {
-    const uint8_t *data;
-    size_t bytes;
-};
-// STATUS_INVALID: the file is absent or not a regular file.
-enum status file_map_open(struct file_map *map, const char *path) MUST_CHECK;
-void file_map_close(struct file_map *map);
-
 // Reads a whole regular file into *data, which the caller frees. A NUL follows the last byte; *bytes does not
 // count it. STATUS_INVALID: the file is absent, not a regular file, or larger than max_bytes.
 enum status file_read(const char *path, size_t max_bytes, char **data, size_t *bytes) MUST_CHECK;
@@ -29,6 +20,11 @@ enum status file_read_stream(const char *path, size_t max_bytes, char **data, si
 //   flags   as for open(2)
 // A file that cannot be opened gives STATUS_INVALID when it is opened for reading, else STATUS_FAILED.
 enum status file_open_regular(const char *path, int flags, int *descriptor) MUST_CHECK;
+// Reads `bytes` at `offset`. Returns 0, errno, or FILE_READ_SHORT when the file ends before. Records no
+// failure. Files are read and not mapped, so that one that is cut during a run gives an error and not a
+// SIGBUS.
+#define FILE_READ_SHORT (-1)
+int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out);
 // Opens a stream that appends to a regular file; creates the file if it is absent.
 enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
 

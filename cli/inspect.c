@@ -170,6 +170,25 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     return status;
 }
 
+static bool holds_parts(const char *folder) {
+    char *index = file_path("%s/model.safetensors.index.json", folder);
+    bool found = index && file_exists(index);
+    free(index);
+    return found;
+}
+
+// A Hugging Face model in several files.
+static enum status inspect_parts(const char *folder) {
+    char *pattern = file_path("%s/model*.safetensors", folder);
+    struct file_list parts = {0};
+    enum status status = pattern ? file_glob(&parts, pattern) : STATUS_FAILED;
+    for (int i = 0; i < parts.n_paths && status == STATUS_OK; i++)
+        status = inspect_safetensors(parts.paths[i]);
+    file_list_free(&parts);
+    free(pattern);
+    return status;
+}
+
 static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
@@ -182,6 +201,8 @@ static enum status inspect_folder(const char *path) {
         status = inspect_run(path, path);
     else if (status == STATUS_OK && file_exists(tensors))
         status = inspect_safetensors(tensors);
+    else if (status == STATUS_OK && holds_parts(path))
+        status = inspect_parts(path);
     else if (status == STATUS_OK)
         status =
             FAIL(STATUS_INVALID,

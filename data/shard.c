@@ -14,25 +14,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read witho
 
 #define LLMC_MODEL_MAGIC 20240326
 
-enum { READ_SHORT = -1 }; // unexpected end of file; other results are 0 or errno
-
-// Reads `bytes` at `offset`. Returns 0, errno, or READ_SHORT when the file ends too early.
-static int read_at(const struct shard *shard, size_t offset, size_t bytes, void *out) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(shard->descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return errno;
-        if (got == 0)
-            return READ_SHORT;
-        done += (size_t)got;
-    }
-    return 0;
-}
-
 static enum status read_failed(const struct shard *shard, int error) {
-    if (error == READ_SHORT)
+    if (error == FILE_READ_SHORT)
         return FAIL(STATUS_FAILED, "%s was truncated while in use; restore the file and start again",
                     shard->path);
     return FAIL(STATUS_FAILED, "cannot read %s: %s", shard->path, strerror(error));
@@ -74,7 +57,7 @@ static enum status refuse_text(const struct shard *shard, size_t bytes) {
                     "example with ./train "
                     "tokenize",
                     shard->path, SHARD_HEADER_BYTES);
-    int error = read_at(shard, 0, n, start);
+    int error = file_read_at(shard->descriptor, 0, n, start);
     if (error)
         return read_failed(shard, error);
     return text_is_readable(start, n) ? FAIL(STATUS_INVALID,
@@ -92,7 +75,7 @@ static enum status check_header(struct shard *shard, size_t bytes) {
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
                     shard->path, bytes, SHARD_HEADER_BYTES);
-    int error = read_at(shard, 0, sizeof header, header);
+    int error = file_read_at(shard->descriptor, 0, sizeof header, header);
     if (error)
         return read_failed(shard, error);
     if (header[WORD_MAGIC] == LLMC_MODEL_MAGIC)
@@ -140,7 +123,7 @@ bool shard_is_file(const char *path) {
         status_clear();
         return false;
     }
-    bool is_shard = read_at(&shard, 0, sizeof magic, &magic) == 0 && magic == SHARD_MAGIC;
+    bool is_shard = file_read_at(shard.descriptor, 0, sizeof magic, &magic) == 0 && magic == SHARD_MAGIC;
     close(shard.descriptor);
     return is_shard;
 }
@@ -154,14 +137,15 @@ static int open_again(struct shard *shard) {
     if (fstat(shard->descriptor, &info) != 0)
         return errno;
     size_t expected = SHARD_HEADER_BYTES + (shard->first_token + shard->n_tokens) * sizeof(uint16_t);
-    return S_ISREG(info.st_mode) && (size_t)info.st_size >= expected ? 0 : READ_SHORT;
+    return S_ISREG(info.st_mode) && (size_t)info.st_size >= expected ? 0 : FILE_READ_SHORT;
 }
 
 static int read_tokens(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
     int error = shard->descriptor < 0 ? open_again(shard) : 0;
     first += shard->first_token;
     return error ? error
-                 : read_at(shard, SHARD_HEADER_BYTES + first * sizeof *tokens, n * sizeof *tokens, tokens);
+                 : file_read_at(shard->descriptor, SHARD_HEADER_BYTES + first * sizeof *tokens,
+                                n * sizeof *tokens, tokens);
 }
 
 bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "infer/weights_refuse.h"
 
 // Also true when the folder cannot be examined: opening it then reports why.
 static bool holds(const char *folder, const char *name) {
@@ -17,6 +18,35 @@ static bool holds(const char *folder, const char *name) {
     return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
+static bool ends_with(const char *string, const char *end) {
+    size_t length = strlen(string), end_length = strlen(end);
+    return length >= end_length && strcmp(string + length - end_length, end) == 0;
+}
+
+static enum status open_huggingface(struct weights *weights, const char *folder) {
+    weights->folder = file_path("%s", folder);
+    if (!weights->folder)
+        return STATUS_FAILED;
+    if (!holds(folder, "config.json"))
+        return FAIL(
+            STATUS_INVALID,
+            "%s: there is no config.json in %s, which gives the model's sizes; fetch it from where the "
+            "weights are from",
+            weights->path, folder);
+    return huggingface_read_config(folder, &weights->config);
+}
+
+// A .safetensors file or index by its path.
+static enum status open_file(struct weights *weights) {
+    const char *slash = strrchr(weights->path, '/');
+    char *folder =
+        slash ? file_path("%.*s", slash > weights->path ? (int)(slash - weights->path) : 1, weights->path)
+              : file_path(".");
+    enum status status = folder ? open_huggingface(weights, folder) : STATUS_FAILED;
+    free(folder);
+    return status;
+}
+
 enum status weights_open(struct weights *weights, const char *path) {
     *weights = (struct weights){.path = strdup(path)};
     if (!weights->path)
@@ -26,13 +56,11 @@ enum status weights_open(struct weights *weights, const char *path) {
         weights->config = weights->checkpoint->params.config;
         return STATUS_OK;
     }
-    if (holds(path, "model.safetensors"))
-        return huggingface_read_config(path, &weights->config);
-    return FAIL(STATUS_INVALID,
-                "%s contains no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
-                "(with step-N), a checkpoint (with manifest.json) or a Hugging Face GPT-2 folder "
-                "(with config.json and model.safetensors)",
-                path);
+    if (holds(path, "model.safetensors") || holds(path, "model.safetensors.index.json"))
+        return open_huggingface(weights, path);
+    if (file_exists(path) && (ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json")))
+        return open_file(weights);
+    return weights_refuse(path);
 }
 
 enum status weights_bind(struct weights *weights, const struct params *params) {
@@ -46,14 +74,14 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end, float *out) {
     if (weights->checkpoint)
         return checkpoint_read_span(weights->checkpoint, CHECKPOINT_MASTER, unit, begin, end, out);
-    huggingface_span(&weights->huggingface, unit, begin, end, out);
-    return STATUS_OK;
+    return huggingface_span(&weights->huggingface, unit, begin, end, out);
 }
 
 void weights_close(struct weights *weights) {
     checkpoint_close(weights->checkpoint);
     if (weights->huggingface_open)
         huggingface_close(&weights->huggingface);
+    free(weights->folder);
     free(weights->path);
     *weights = (struct weights){0};
 }

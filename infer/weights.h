@@ -1,7 +1,7 @@
 // A source of trained weights, for model.init_from and the commands that use a trained model:
 // - a run folder, or a folder of checkpoints: the newest checkpoint that verifies
 // - a checkpoint folder
-// - a Hugging Face GPT-2 folder
+// - a Hugging Face GPT-2 folder, or a .safetensors file or index in one
 #ifndef ZERO_INFER_WEIGHTS_H
 #define ZERO_INFER_WEIGHTS_H
 
@@ -11,13 +11,15 @@
 struct weights {
     char *path;
     struct gpt_config config;      // the sizes of the model
-    struct checkpoint *checkpoint; // NULL: a Hugging Face folder
+    char *folder;                  // of a Hugging Face model: that of config.json; else NULL
+    struct checkpoint *checkpoint; // NULL: a Hugging Face model
     struct huggingface_weights huggingface;
     bool huggingface_open;
 };
 
-// Detects what `path` is and reads the sizes. Checkpoints are verified here. STATUS_INVALID lists what was
-// expected.
+// Detects what `path` is and reads the sizes. Checkpoints are verified here. STATUS_INVALID says what the
+// path is instead (PyTorch's pickle, a model of llm.c, the name of a model on the Hugging Face Hub) and how
+// to convert it, or lists what was expected.
 enum status weights_open(struct weights *weights, const char *path) MUST_CHECK;
 // Checks every tensor against the table, which must outlive `weights`. Required before weights_read_span.
 enum status weights_bind(struct weights *weights, const struct params *params) MUST_CHECK;

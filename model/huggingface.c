@@ -15,6 +15,7 @@
 
 #define LARGEST_CONFIG   ((size_t)1 << 20) // bytes; a larger file is not a config.json
 #define PROBLEMS_LISTED  5
+#define COMPARED_BYTES   ((size_t)1 << 16)
 #define EPSILON_RELATIVE 1e-6 // 1e-5 is not exact in any binary type
 
 // ---- config.json
@@ -95,7 +96,7 @@ enum status huggingface_read_config(const char *folder, struct gpt_config *confi
     return status;
 }
 
-// ---- model.safetensors
+// ---- the tensors
 
 // The problems found with a file's tensors: the text of the first few, and the count of all.
 struct problems {
@@ -153,74 +154,180 @@ static void check_tensor(const struct safetensor *tensor, const struct param *pa
             shape_text(wanted, sizeof wanted, expected, param->n_dims));
 }
 
-// lm_head may be saved next to the embedding that it is tied to. Then the two must be equal.
-static void check_head(const struct huggingface_weights *weights, const struct safetensor *head,
-                       struct problems *problems) {
-    int index = weights->tensor_of_param[params_find(weights->params, "wte.weight")];
-    const struct safetensor *embedding = index < 0 ? NULL : &weights->file.tensors[index];
-    if (embedding && (strcmp(embedding->dtype, head->dtype) != 0 || embedding->bytes != head->bytes ||
-                      memcmp(embedding->data, head->data, head->bytes) != 0))
-        PROBLEM(problems, "\"%s\" differs from \"%s\": untied embeddings are not supported", head->name,
-                embedding->name);
+static const struct safetensor *tensor_at(const struct huggingface_weights *weights,
+                                          struct huggingface_tensor place) {
+    return place.file < 0 ? NULL : &weights->files[place.file].tensors[place.tensor];
 }
 
-static void match_tensors(struct huggingface_weights *weights, struct problems *problems) {
-    const struct params *params = weights->params;
-    const struct safetensor *head = NULL;
-    for (int i = 0; i < weights->file.n_tensors; i++) {
-        const struct safetensor *tensor = &weights->file.tensors[i];
-        int index = params_find(params, tensor->name);
-        if (index >= 0 && weights->tensor_of_param[index] >= 0) {
-            PROBLEM(problems, "\"%s\" is given twice, with and without \"transformer.\"",
-                    params->params[index].name);
-        } else if (index >= 0) {
-            weights->tensor_of_param[index] = i;
-            check_tensor(tensor, &params->params[index], problems);
-        } else if (strcmp(tensor->name, "lm_head.weight") == 0) {
-            head = tensor;
-        } else if (!is_mask(tensor->name)) {
-            PROBLEM(problems, "\"%s\" is not a tensor of a GPT-2 with %d layers", tensor->name,
-                    params->config.n_layer);
-        }
+// Whether two tensors of one type and size have the same bytes.
+static enum status compare_data(const struct huggingface_weights *weights, struct huggingface_tensor a,
+                                struct huggingface_tensor b, bool *same) {
+    const struct safetensor *x = tensor_at(weights, a), *y = tensor_at(weights, b);
+    const size_t chunk = COMPARED_BYTES / x->element_bytes;
+    uint8_t *buffer = malloc(2 * COMPARED_BYTES);
+    enum status status = buffer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory opening %s", weights->path);
+    *same = true;
+    for (size_t i = 0, n; i < x->elements && *same && status == STATUS_OK; i += n) {
+        n = x->elements - i < chunk ? x->elements - i : chunk;
+        status = safetensors_read(&weights->files[a.file], x, i, n, buffer);
+        if (status == STATUS_OK)
+            status = safetensors_read(&weights->files[b.file], y, i, n, buffer + COMPARED_BYTES);
+        *same = status == STATUS_OK && memcmp(buffer, buffer + COMPARED_BYTES, n * x->element_bytes) == 0;
     }
+    free(buffer);
+    return status;
+}
+
+// lm_head may be saved next to the embedding that it is tied to. Then the two must be equal.
+static enum status check_head(const struct huggingface_weights *weights, struct huggingface_tensor place,
+                              struct problems *problems) {
+    const struct huggingface_tensor of_embedding =
+        weights->tensor_of_param[params_find(weights->params, "wte.weight")];
+    const struct safetensor *embedding = tensor_at(weights, of_embedding), *head = tensor_at(weights, place);
+    bool same = true;
+    if (embedding && head) {
+        same = strcmp(embedding->dtype, head->dtype) == 0 && embedding->bytes == head->bytes;
+        if (same)
+            TRY(compare_data(weights, of_embedding, place, &same));
+    }
+    if (!same)
+        PROBLEM(problems, "\"%s\" differs from \"%s\": untied embeddings are not supported", head->name,
+                embedding->name);
+    return STATUS_OK;
+}
+
+// head   [out] where lm_head.weight is, if it is given
+static void match_tensor(struct huggingface_weights *weights, struct huggingface_tensor place,
+                         struct huggingface_tensor *head, struct problems *problems) {
+    const struct params *params = weights->params;
+    const struct safetensor *tensor = tensor_at(weights, place);
+    int index = params_find(params, tensor->name);
+    if (index >= 0 && weights->tensor_of_param[index].file >= 0) {
+        PROBLEM(problems, "\"%s\" is given twice, with and without \"transformer.\" or in two files",
+                params->params[index].name);
+    } else if (index >= 0) {
+        weights->tensor_of_param[index] = place;
+        check_tensor(tensor, &params->params[index], problems);
+    } else if (strcmp(tensor->name, "lm_head.weight") == 0) {
+        *head = place;
+    } else if (!is_mask(tensor->name)) {
+        PROBLEM(problems, "\"%s\" is not a tensor of a GPT-2 with %d layers", tensor->name,
+                params->config.n_layer);
+    }
+}
+
+static enum status match_tensors(struct huggingface_weights *weights, struct problems *problems) {
+    const struct params *params = weights->params;
+    struct huggingface_tensor head = {-1, 0};
+    for (int file = 0; file < weights->n_files; file++)
+        for (int i = 0; i < weights->files[file].n_tensors; i++)
+            match_tensor(weights, (struct huggingface_tensor){file, i}, &head, problems);
     for (int i = 0; i < params->n_params; i++)
-        if (weights->tensor_of_param[i] < 0)
+        if (weights->tensor_of_param[i].file < 0)
             PROBLEM(problems, "\"%s\" is missing", params->params[i].name);
-    if (head)
-        check_head(weights, head, problems);
+    return check_head(weights, head, problems);
 }
 
 static enum status check_tensors(struct huggingface_weights *weights) {
     struct problems problems = {0};
-    match_tensors(weights, &problems);
-    enum status status = text_status(&problems.text);
+    enum status status = match_tensors(weights, &problems);
+    if (status == STATUS_OK)
+        status = text_status(&problems.text);
     if (status == STATUS_OK && problems.n > PROBLEMS_LISTED)
-        status = FAIL(STATUS_INVALID, "%s: %s; and %d more", weights->file.path, problems.text.data,
+        status = FAIL(STATUS_INVALID, "%s: %s; and %d more", weights->path, problems.text.data,
                       problems.n - PROBLEMS_LISTED);
     else if (status == STATUS_OK && problems.n > 0)
-        status = FAIL(STATUS_INVALID, "%s: %s", weights->file.path, problems.text.data);
+        status = FAIL(STATUS_INVALID, "%s: %s", weights->path, problems.text.data);
     text_free(&problems.text);
     return status;
 }
 
-enum status huggingface_open(struct huggingface_weights *weights, const char *folder,
+// ---- the files
+
+static enum status add_file(struct huggingface_weights *weights, const char *path) {
+    struct safetensors *grown =
+        realloc(weights->files, ((size_t)weights->n_files + 1) * sizeof *weights->files);
+    if (!grown)
+        return FAIL(STATUS_FAILED, "out of memory opening %s", path);
+    weights->files = grown;
+    TRY(safetensors_open(&weights->files[weights->n_files], path));
+    weights->n_files++;
+    return STATUS_OK;
+}
+
+static bool is_open(const struct huggingface_weights *weights, const char *path) {
+    for (int i = 0; i < weights->n_files; i++)
+        if (strcmp(weights->files[i].path, path) == 0)
+            return true;
+    return false;
+}
+
+// The files that the index names, in its folder. Which tensor is where is found in the files themselves.
+static enum status add_indexed(struct huggingface_weights *weights, const cJSON *index) {
+    const char *slash = strrchr(weights->path, '/');
+    const int folder = slash ? (int)(slash - weights->path) + 1 : 0;
+    const cJSON *map, *item;
+    TRY(json_get_object(index, "weight_map", weights->path, &map));
+    cJSON_ArrayForEach(item, map) {
+        const char *name = cJSON_GetStringValue(item);
+        if (!name || !ends_with(name, ".safetensors") || strchr(name, '/'))
+            return FAIL(
+                STATUS_INVALID,
+                "%s: \"%.80s\" of \"weight_map\" does not name a .safetensors file of the same folder",
+                weights->path, item->string);
+        char *path = file_path("%.*s%s", folder, weights->path, name);
+        enum status status = path ? STATUS_OK : STATUS_FAILED;
+        if (path && !is_open(weights, path))
+            status = add_file(weights, path);
+        free(path);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status open_files(struct huggingface_weights *weights) {
+    if (!ends_with(weights->path, ".json"))
+        return add_file(weights, weights->path);
+    cJSON *index;
+    TRY(json_read_file(weights->path, &index));
+    enum status status = cJSON_IsObject(index)
+                             ? add_indexed(weights, index)
+                             : FAIL(STATUS_INVALID, "%s: expected an object", weights->path);
+    cJSON_Delete(index);
+    return status;
+}
+
+static enum status find_path(struct huggingface_weights *weights, const char *path) {
+    if (ends_with(path, ".safetensors") || ends_with(path, ".json")) {
+        weights->path = file_path("%s", path);
+        return weights->path ? STATUS_OK : STATUS_FAILED;
+    }
+    char *one = file_path("%s/model.safetensors", path),
+         *index = file_path("%s/model.safetensors.index.json", path);
+    const bool is_indexed = one && index && !file_exists(one) && file_exists(index);
+    weights->path = is_indexed ? index : one;
+    free(is_indexed ? one : index);
+    return weights->path ? STATUS_OK : STATUS_FAILED;
+}
+
+static enum status make_table(struct huggingface_weights *weights) {
+    const int n = weights->params->n_params;
+    weights->tensor_of_param = malloc((size_t)n * sizeof *weights->tensor_of_param);
+    if (!weights->tensor_of_param)
+        return FAIL(STATUS_FAILED, "out of memory opening %s", weights->path);
+    for (int i = 0; i < n; i++)
+        weights->tensor_of_param[i] = (struct huggingface_tensor){-1, 0};
+    return check_tensors(weights);
+}
+
+enum status huggingface_open(struct huggingface_weights *weights, const char *path,
                              const struct params *params) {
     *weights = (struct huggingface_weights){.params = params};
-    char *path = file_path("%s/model.safetensors", folder);
-    if (!path)
-        return STATUS_FAILED;
-    enum status status = safetensors_open(&weights->file, path);
-    free(path);
-    if (status != STATUS_OK)
-        return status;
-    weights->tensor_of_param = malloc((size_t)params->n_params * sizeof *weights->tensor_of_param);
-    if (!weights->tensor_of_param) {
-        status = FAIL(STATUS_FAILED, "out of memory opening the weights in %s", folder);
-    } else {
-        for (int i = 0; i < params->n_params; i++)
-            weights->tensor_of_param[i] = -1;
-        status = check_tensors(weights);
-    }
+    enum status status = find_path(weights, path);
+    if (status == STATUS_OK)
+        status = open_files(weights);
+    if (status == STATUS_OK)
+        status = make_table(weights);
     if (status != STATUS_OK)
         huggingface_close(weights);
     return status;
@@ -228,40 +335,76 @@ enum status huggingface_open(struct huggingface_weights *weights, const char *fo
 
 void huggingface_close(struct huggingface_weights *weights) {
     free(weights->tensor_of_param);
-    safetensors_close(&weights->file);
+    for (int i = 0; i < weights->n_files; i++)
+        safetensors_close(&weights->files[i]);
+    free(weights->files);
+    free(weights->path);
     *weights = (struct huggingface_weights){0};
 }
 
-// The index, in the file's tensor, of element i of the parameter.
-static size_t source_index(const struct param *param, size_t i) {
-    if (!param->hf_transposed)
-        return i;
-    size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
-    return i % columns * rows + i / columns;
+// ---- values
+
+// Reads what the elements [first, first + n) of a parameter need: of a transposed one, of each row of the
+// file's tensor the columns that become whole rows of the parameter.
+//   stride   [out] elements in `raw` from one row of the file to the next; 1 where nothing is transposed
+//   skipped  [out] elements of the parameter in `raw` before `first`
+static enum status read_raw(const struct safetensors *file, const struct safetensor *tensor,
+                            const struct param *param, size_t first, size_t n, uint8_t **raw, size_t *stride,
+                            size_t *skipped) {
+    const size_t columns = param->hf_transposed ? (size_t)param->shape[1] : 1;
+    const size_t rows = param->hf_transposed ? (size_t)param->shape[0] : param->elements;
+    const size_t first_row = first / columns, n_rows = (first + n - 1) / columns - first_row + 1;
+    *stride = n_rows;
+    *skipped = first - first_row * columns;
+    *raw = malloc(n_rows * columns * tensor->element_bytes);
+    if (!*raw)
+        return FAIL(STATUS_FAILED, "out of memory reading %s", file->path);
+    if (n_rows == rows)
+        return safetensors_read(file, tensor, 0, rows * columns, *raw);
+    for (size_t c = 0; c < columns; c++)
+        TRY(safetensors_read(file, tensor, c * rows + first_row, n_rows,
+                             *raw + c * n_rows * tensor->element_bytes));
+    return STATUS_OK;
 }
 
-struct reading {
-    const struct param *param;
+struct conversion {
     const struct safetensor *tensor;
-    size_t begin, end; // elements of the unit
-    float *out;        // (end - begin)
+    const uint8_t *raw; // and its layout, as read_raw gives it
+    size_t skipped, n, columns, stride;
+    float *out; // (n)
 };
 
-static void read_part(const void *context, int part, int n_parts) {
-    const struct reading *reading = context;
-    size_t n = reading->end - reading->begin, first = reading->begin - reading->param->offset;
-    struct parallel_span span = parallel_span_of(n, 16, part, n_parts);
-    for (size_t i = span.begin; i < span.end; i++)
-        reading->out[i] = safetensor_value(reading->tensor, source_index(reading->param, first + i));
+static void convert_part(const void *context, int part, int n_parts) {
+    const struct conversion *c = context;
+    struct parallel_span span = parallel_span_of(c->n, 16, part, n_parts);
+    for (size_t k = span.begin; k < span.end; k++) {
+        size_t i = c->skipped + k;
+        c->out[k] = safetensor_value(c->tensor, c->raw, i % c->columns * c->stride + i / c->columns);
+    }
 }
 
-void huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
-                      float *out) {
+static enum status read_elements(const struct huggingface_weights *weights, int index, size_t first, size_t n,
+                                 float *out) {
+    const struct param *param = &weights->params->params[index];
+    const struct huggingface_tensor place = weights->tensor_of_param[index];
+    const struct safetensor *tensor = tensor_at(weights, place);
+    const size_t columns = param->hf_transposed ? (size_t)param->shape[1] : 1;
+    size_t stride, skipped;
+    uint8_t *raw = NULL;
+    enum status status =
+        read_raw(&weights->files[place.file], tensor, param, first, n, &raw, &stride, &skipped);
+    if (status == STATUS_OK)
+        parallel_run(parallel_threads(), convert_part,
+                     &(struct conversion){tensor, raw, skipped, n, columns, stride, out});
+    free(raw);
+    return status;
+}
+
+enum status huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
+                             float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
-    for (struct param_overlap it = {0}; params_next_overlap(weights->params, unit, begin, end, &it);) {
-        const struct param *param = &weights->params->params[it.param];
-        const struct safetensor *tensor = &weights->file.tensors[weights->tensor_of_param[it.param]];
-        parallel_run(parallel_threads(), read_part,
-                     &(struct reading){param, tensor, it.begin, it.end, out + (it.begin - begin)});
-    }
+    for (struct param_overlap it = {0}; params_next_overlap(weights->params, unit, begin, end, &it);)
+        TRY(read_elements(weights, it.param, it.begin - weights->params->params[it.param].offset,
+                          it.end - it.begin, out + (it.begin - begin)));
+    return STATUS_OK;
 }

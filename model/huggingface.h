@@ -1,4 +1,5 @@
-// Reads GPT-2 weights from a Hugging Face folder (config.json and model.safetensors).
+// Reads GPT-2 weights as Hugging Face stores them: config.json, and model.safetensors or several such files
+// with an index.
 #ifndef ZERO_MODEL_HUGGINGFACE_H
 #define ZERO_MODEL_HUGGINGFACE_H
 
@@ -10,21 +11,30 @@
 // layer_norm_epsilon, untied embeddings, and options that change GPT-2's attention or MLP.
 enum status huggingface_read_config(const char *folder, struct gpt_config *config) MUST_CHECK;
 
+// Where a parameter is: tensor `tensor` of file `file`. file -1: nowhere.
+struct huggingface_tensor {
+    int file, tensor;
+};
 struct huggingface_weights {
     const struct params *params;
-    struct safetensors file;
-    int *tensor_of_param; // (n_params) index into the file's tensors
+    char *path; // of the file or of the index, for messages
+    struct safetensors *files;
+    int n_files;
+    struct huggingface_tensor *tensor_of_param; // (n_params)
 };
-// Opens FOLDER/model.safetensors and checks every tensor against the table: names (with or without
-// "transformer."), shapes, types (F32, F16, BF16). STATUS_INVALID names the tensors that are missing, unknown
-// or of another shape. Ignored: the masks h.N.attn.bias and h.N.attn.masked_bias, and an lm_head.weight equal
-// to wte. `params` must outlive `weights`.
-enum status huggingface_open(struct huggingface_weights *weights, const char *folder,
+// Opens the weights and checks every tensor against the table: names (with or without "transformer."),
+// shapes, types (F32, F16, BF16). STATUS_INVALID names the tensors that are missing, unknown or of another
+// shape. Ignored: the masks h.N.attn.bias and h.N.attn.masked_bias, and an lm_head.weight equal to wte.
+// `params` must outlive `weights`.
+//   path   a .safetensors file; an index (.safetensors.index.json) of several; or a folder with
+//   model.safetensors or
+//          model.safetensors.index.json
+enum status huggingface_open(struct huggingface_weights *weights, const char *path,
                              const struct params *params) MUST_CHECK;
 void huggingface_close(struct huggingface_weights *weights);
-// Writes the fp32 values of elements [begin, end) of a unit to out[0 ..], transposed to (out, in) where
-// needed; padding gets zero.
-void huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
-                      float *out);
+// Reads the fp32 values of elements [begin, end) of a unit to out[0 ..], transposed to (out, in) where
+// needed; padding gets zero. STATUS_FAILED: a file was cut since it was opened, or cannot be read.
+enum status huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
+                             float *out) MUST_CHECK;
 
 #endif

@@ -3,10 +3,14 @@
 // format.
 #include "model/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/dtype.h"
 #include "base/json.h"
@@ -67,9 +71,9 @@ static enum status read_shape(struct safetensor *tensor, const cJSON *entry, con
     return STATUS_OK;
 }
 
-//   data  what follows the header
+//   data  offset of what follows the header
 static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, const char *path,
-                                const uint8_t *data, size_t data_bytes) {
+                                uint64_t data, uint64_t data_bytes) {
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     uint64_t begin, end;
     if (!cJSON_IsArray(offsets) || !offsets->child || !offsets->child->next || offsets->child->next->next ||
@@ -81,7 +85,7 @@ static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, c
                     path, tensor->name, begin, end);
     if (end > data_bytes)
         return FAIL(STATUS_INVALID,
-                    "%s: tensor \"%s\" ends at %" PRIu64 ", beyond the file's %zu bytes of data; "
+                    "%s: tensor \"%s\" ends at %" PRIu64 ", beyond the file's %" PRIu64 " bytes of data; "
                     "the file may be cut short",
                     path, tensor->name, end, data_bytes);
     size_t expected;
@@ -91,13 +95,14 @@ static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, c
         return FAIL(STATUS_INVALID,
                     "%s: tensor \"%s\" has %" PRIu64 " bytes of data, expected %zu for %zu elements of %s",
                     path, tensor->name, end - begin, expected, tensor->elements, tensor->dtype);
-    tensor->data = data + begin;
+    tensor->offset = data + begin;
+    tensor->element_bytes = element_bytes(tensor->dtype);
     tensor->bytes = expected;
     return STATUS_OK;
 }
 
-static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, const char *path,
-                               const uint8_t *data, size_t data_bytes) {
+static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, const char *path, uint64_t data,
+                               uint64_t data_bytes) {
     size_t length = strlen(entry->string);
     if (length > LONGEST_NAME)
         return FAIL(STATUS_INVALID, "%s: a tensor's name has %zu bytes, at most %d allowed", path, length,
@@ -127,36 +132,36 @@ static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, co
 // By offset. An empty tensor comes before the tensor at the same offset.
 static int by_data(const void *a, const void *b) {
     const struct safetensor *x = a, *y = b;
-    if (x->data != y->data)
-        return x->data < y->data ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
 // The tensors, in order of their data, must cover it without gap or overlap.
-static enum status check_coverage(const struct safetensors *file, const uint8_t *data, size_t data_bytes) {
-    size_t covered = 0;
+static enum status check_coverage(const struct safetensors *file, uint64_t data, uint64_t data_bytes) {
+    uint64_t covered = 0;
     for (int i = 0; i < file->n_tensors; i++) {
         const struct safetensor *tensor = &file->tensors[i];
-        size_t begin = (size_t)(tensor->data - data);
+        uint64_t begin = tensor->offset - data;
         if (begin < covered)
             return FAIL(STATUS_INVALID,
-                        "%s: tensor \"%s\" begins at %zu and overlaps \"%s\", which ends at %zu", file->path,
-                        tensor->name, begin, file->tensors[i - 1].name, covered);
+                        "%s: tensor \"%s\" begins at %" PRIu64 " and overlaps \"%s\", which ends at %" PRIu64,
+                        file->path, tensor->name, begin, file->tensors[i - 1].name, covered);
         if (begin > covered)
-            return FAIL(STATUS_INVALID, "%s: %zu bytes before tensor \"%s\" belong to no tensor", file->path,
-                        begin - covered, tensor->name);
+            return FAIL(STATUS_INVALID, "%s: %" PRIu64 " bytes before tensor \"%s\" belong to no tensor",
+                        file->path, begin - covered, tensor->name);
         covered = begin + tensor->bytes;
     }
     if (covered < data_bytes)
-        return FAIL(STATUS_INVALID, "%s: %zu bytes after the last tensor%s%s%s belong to no tensor",
+        return FAIL(STATUS_INVALID, "%s: %" PRIu64 " bytes after the last tensor%s%s%s belong to no tensor",
                     file->path, data_bytes - covered, file->n_tensors ? " \"" : "",
                     file->n_tensors ? file->tensors[file->n_tensors - 1].name : "",
                     file->n_tensors ? "\"" : "");
     return STATUS_OK;
 }
 
-static enum status read_tensors(struct safetensors *file, const cJSON *header, const uint8_t *data,
-                                size_t data_bytes) {
+static enum status read_tensors(struct safetensors *file, const cJSON *header, uint64_t data,
+                                uint64_t data_bytes) {
     int n_entries = cJSON_GetArraySize(header);
     file->tensors = calloc(n_entries > 0 ? (size_t)n_entries : 1, sizeof *file->tensors);
     if (!file->tensors)
@@ -176,40 +181,68 @@ static enum status read_tensors(struct safetensors *file, const cJSON *header, c
     return check_coverage(file, data, data_bytes);
 }
 
-static enum status read_file(struct safetensors *file) {
-    const struct file_map *map = &file->map;
-    if (map->bytes < LENGTH_BYTES)
-        return FAIL(STATUS_INVALID, "%s has %zu bytes: too short for a safetensors file", file->path,
-                    map->bytes);
-    uint64_t length;
-    memcpy(&length, map->data, sizeof length);
+static enum status read_at(const struct safetensors *file, uint64_t offset, size_t bytes, void *out) {
+    int error = file_read_at(file->descriptor, offset, bytes, out);
+    if (error == FILE_READ_SHORT)
+        return FAIL(STATUS_FAILED, "%s was truncated while it was read; restore the file and start again",
+                    file->path);
+    return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", file->path, strerror(error)) : STATUS_OK;
+}
+
+static enum status check_length(const struct safetensors *file, uint64_t length) {
     if (length > SAFETENSORS_MAX_HEADER)
         return FAIL(STATUS_INVALID,
                     "%s is not a safetensors file: its header would have %" PRIu64
                     " bytes, at most %d are allowed",
                     file->path, length, SAFETENSORS_MAX_HEADER);
-    if (length > map->bytes - LENGTH_BYTES)
+    if (length > file->bytes - LENGTH_BYTES)
         return FAIL(STATUS_INVALID,
-                    "%s: the header of %" PRIu64 " bytes is longer than the file of %zu; it may be cut short",
-                    file->path, length, map->bytes);
-    const char *text = (const char *)map->data + LENGTH_BYTES;
+                    "%s: the header of %" PRIu64 " bytes is longer than the file of %" PRIu64
+                    "; it may be cut short",
+                    file->path, length, file->bytes);
+    return STATUS_OK;
+}
+
+static enum status parse_header(struct safetensors *file, const char *text, size_t length) {
+    cJSON *header;
     if (length == 0 || text[0] != '{')
         return FAIL(STATUS_INVALID, "%s: the header is not a JSON object", file->path);
-    cJSON *header;
-    TRY(json_parse(text, (size_t)length, file->path, &header));
-    size_t before = LENGTH_BYTES + (size_t)length;
-    enum status status = read_tensors(file, header, map->data + before, map->bytes - before);
+    TRY(json_parse(text, length, file->path, &header));
+    uint64_t before = LENGTH_BYTES + length;
+    enum status status = read_tensors(file, header, before, file->bytes - before);
     cJSON_Delete(header);
     return status;
 }
 
+static enum status read_file(struct safetensors *file) {
+    uint64_t length;
+    if (file->bytes < LENGTH_BYTES)
+        return FAIL(STATUS_INVALID, "%s has %" PRIu64 " bytes: too short for a safetensors file", file->path,
+                    file->bytes);
+    TRY(read_at(file, 0, sizeof length, &length));
+    TRY(check_length(file, length));
+    char *text = malloc((size_t)length + 1);
+    if (!text)
+        return FAIL(STATUS_FAILED, "out of memory for the header of %s", file->path);
+    enum status status = read_at(file, LENGTH_BYTES, (size_t)length, text);
+    if (status == STATUS_OK)
+        status = parse_header(file, text, (size_t)length);
+    free(text);
+    return status;
+}
+
 enum status safetensors_open(struct safetensors *file, const char *path) {
-    *file = (struct safetensors){.path = strdup(path)};
+    struct stat info;
+    *file = (struct safetensors){.path = strdup(path), .descriptor = -1};
     enum status status = file->path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the path %s", path);
     if (status == STATUS_OK)
-        status = file_map_open(&file->map, path);
-    if (status == STATUS_OK)
+        status = file_open_regular(path, O_RDONLY, &file->descriptor);
+    if (status == STATUS_OK && fstat(file->descriptor, &info) != 0)
+        status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
+    if (status == STATUS_OK) {
+        file->bytes = (uint64_t)info.st_size;
         status = read_file(file);
+    }
     if (status != STATUS_OK)
         safetensors_close(file);
     return status;
@@ -219,9 +252,10 @@ void safetensors_close(struct safetensors *file) {
     for (int i = 0; i < file->n_tensors; i++)
         free(file->tensors[i].name);
     free(file->tensors);
+    if (file->path && file->descriptor >= 0) // a zero-initialized one has no file
+        close(file->descriptor);
     free(file->path);
-    file_map_close(&file->map);
-    *file = (struct safetensors){0};
+    *file = (struct safetensors){.descriptor = -1};
 }
 
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name) {
@@ -233,22 +267,27 @@ const struct safetensor *safetensors_find(const struct safetensors *file, const 
 
 // ---- elements
 
-float safetensor_value(const struct safetensor *tensor, size_t i) {
+enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,
+                             size_t n, void *out) {
+    return read_at(file, tensor->offset + first * tensor->element_bytes, n * tensor->element_bytes, out);
+}
+
+float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i) {
     // The second letter distinguishes F32, F64, F16 and BF16. memcpy, because the data is unaligned.
     switch (tensor->dtype[1]) {
     case '3': {
         float value;
-        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        memcpy(&value, elements + i * sizeof value, sizeof value);
         return value;
     }
     case '6': {
         double value;
-        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        memcpy(&value, elements + i * sizeof value, sizeof value);
         return (float)value;
     }
     default: {
         uint16_t value;
-        memcpy(&value, tensor->data + i * sizeof value, sizeof value);
+        memcpy(&value, elements + i * sizeof value, sizeof value);
         return tensor->dtype[0] == 'B' ? bf16_to_float(value) : f16_to_float(value);
     }
     }

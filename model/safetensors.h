@@ -1,5 +1,6 @@
 // safetensors files: header length (u64), JSON header (name -> dtype, shape, data_offsets), data.
-// Files are mapped, and everything in them is validated: lengths, overlaps, gaps, overflow, duplicate names.
+// Everything in a file is validated: lengths, overlaps, gaps, overflow, duplicate names. Tensors are read
+// when they are asked for.
 #ifndef ZERO_MODEL_SAFETENSORS_H
 #define ZERO_MODEL_SAFETENSORS_H
 
@@ -18,13 +19,15 @@ struct safetensor {
     int n_dims;
     int64_t shape[SAFETENSORS_MAX_DIMS];
     size_t elements;
-    const uint8_t *data; // little-endian, row-major, unaligned
+    size_t element_bytes;
+    uint64_t offset; // of its data in the file: little-endian, row-major, unaligned
     size_t bytes;
 };
 
 struct safetensors {
     char *path;
-    struct file_map map;
+    int descriptor;
+    uint64_t bytes;             // of the file
     struct safetensor *tensors; // in order of their data
     int n_tensors;
 };
@@ -37,8 +40,12 @@ enum status safetensors_open(struct safetensors *file, const char *path) MUST_CH
 void safetensors_close(struct safetensors *file);
 // The tensor with this name, or NULL.
 const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
-// Element i as fp32. The tensor is F32, F16, BF16 or F64.
-float safetensor_value(const struct safetensor *tensor, size_t i);
+// Reads the bytes of elements [first, first + n) of a tensor of this file. STATUS_FAILED: the file was cut
+// since it was opened, or cannot be read.
+enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,
+                             size_t n, void *out) MUST_CHECK;
+// Element i of what was read, as fp32. The tensor is F32, F16, BF16 or F64.
+float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i);
 
 // Writes a file of fp32 tensors, in the order given. `read` supplies elements [begin, end) of tensor i in
 // out[0 ..]. The file appears under its name only when it is complete.

@@ -71,21 +71,20 @@ static void test_read(void **state) {
                    "at most 10 bytes");
 }
 
-static void test_map(void **state) {
+static void test_read_at(void **state) {
     (void)state;
-    struct file_map map;
+    int descriptor;
+    char bytes[10] = "";
     EXPECT_OK(file_write_all(in_folder("a"), "0123456789", 10));
-    EXPECT_OK(file_map_open(&map, in_folder("a")));
-    assert_int_equal(map.bytes, 10);
-    assert_memory_equal(map.data, "0123456789", 10);
-    file_map_close(&map);
-    assert_null(map.data);
-    EXPECT_OK(file_write_all(in_folder("empty"), "", 0));
-    EXPECT_OK(file_map_open(&map, in_folder("empty")));
-    assert_true(!map.data && map.bytes == 0);
-    file_map_close(&map);
-    EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, in_folder("none")), "/none", "No such file");
-    EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, folder), "is a folder");
+    EXPECT_OK(file_open_regular(in_folder("a"), O_RDONLY, &descriptor));
+    assert_int_equal(file_read_at(descriptor, 3, 7, bytes), 0);
+    assert_memory_equal(bytes, "3456789", 8);
+    assert_int_equal(file_read_at(descriptor, 10, 0, bytes), 0);
+    assert_int_equal(file_read_at(descriptor, 3, 8, bytes), FILE_READ_SHORT);
+    assert_int_equal(file_read_at(-1, 0, 1, bytes), EBADF);
+    assert_int_equal(truncate(in_folder("a"), 5), 0); // while it is open
+    assert_int_equal(file_read_at(descriptor, 3, 7, bytes), FILE_READ_SHORT);
+    close(descriptor);
 }
 
 static void test_write(void **state) {
@@ -241,7 +240,6 @@ static void test_regular_files_only(void **state) {
     size_t bytes;
     int descriptor;
     FILE *stream;
-    struct file_map map;
     struct file_writer writer;
     assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
     assert_int_equal(symlink("/dev/zero", in_folder("zero")), 0);
@@ -250,7 +248,7 @@ static void test_regular_files_only(void **state) {
     for (int i = 0; i < 2; i++) {
         const char *path = in_folder(names[i]);
         EXPECT_FAILURE(STATUS_INVALID, file_read(path, 1000, &data, &bytes), path, kinds[i], "regular file");
-        EXPECT_FAILURE(STATUS_INVALID, file_map_open(&map, path), path, kinds[i]);
+        EXPECT_FAILURE(STATUS_INVALID, file_open_regular(path, O_RDONLY, &descriptor), path, kinds[i]);
         EXPECT_FAILURE(STATUS_INVALID, file_append_open(path, &stream), path, kinds[i]);
         EXPECT_FAILURE(STATUS_INVALID, file_writer_open(&writer, path), path, kinds[i]);
         EXPECT_FAILURE(STATUS_INVALID, file_lock(path, &descriptor), path, kinds[i]);
@@ -292,7 +290,7 @@ static void test_read_stream(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_read),        TEST(test_map),     TEST(test_write),
+        TEST(test_read),        TEST(test_read_at), TEST(test_write),
         TEST(test_disk_full),   TEST(test_folders), TEST(test_remove_tree),
         TEST(test_glob),        TEST(test_lock),    TEST(test_regular_files_only),
         TEST(test_read_stream),

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "model/huggingface.h"
+#include "tests/support/tensors.h"
 
 #define GOLDEN        "tests/golden/"
 #define SHARD_HEADER  1024 // bytes, before the uint16 tokens
@@ -111,7 +112,7 @@ static void read_model(struct run *run, struct device *device) {
     float *values = malloc(run->model.params.n_elements * sizeof *values);
     assert_non_null(values);
     for (int unit = 0; unit < run->model.params.n_units; unit++) {
-        huggingface_span(&weights, unit, 0, run->model.params.units[unit].elements, values);
+        assert_ok(huggingface_span(&weights, unit, 0, run->model.params.units[unit].elements, values));
         whole_model_set_unit(&run->model, unit, values);
     }
     free(values);
@@ -145,17 +146,20 @@ static double tensor_error(const struct run *run, const char *prefix, int index,
     if (!expected)
         fail_msg("the golden file has no %s", name);
     assert_int_equal(expected->elements, param->elements);
+    uint8_t *wanted = tensor_load(&run->tensors, expected);
+    assert_non_null(wanted);
     size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
     size_t C = (size_t)params->config.n_embd, at = param_position(params, index);
     skip_keys = skip_keys && strstr(param->name, "c_attn.bias");
     double error = 0, largest = 0;
     for (size_t i = 0; i < param->elements; i++) {
         size_t source = param->hf_transposed ? i % columns * rows + i / columns : i;
-        double value = (double)safetensor_value(expected, source);
+        double value = (double)safetensor_value(expected, wanted, source);
         largest = worse(largest, fabs(value));
         if (!(skip_keys && i >= C && i < 2 * C))
             error = worse(error, fabs(state_get(data, type, at + i) - value));
     }
+    free(wanted);
     return relative ? error / largest : error;
 }
 
@@ -163,14 +167,16 @@ static void check_logits(struct run *run, const int32_t *tokens) {
     const struct safetensor *expected = safetensors_find(&run->tensors, "logits");
     assert_non_null(expected);
     float *logits = malloc(expected->elements * sizeof *logits);
-    assert_non_null(logits);
+    uint8_t *wanted = tensor_load(&run->tensors, expected);
+    assert_true(logits && wanted);
     assert_int_equal(expected->elements,
                      (size_t)run->B * (size_t)run->T * (size_t)run->model.params.config.vocab_size);
     assert_ok(gpt_logits(run->model.gpt, &run->model.stream, &run->model.hooks, tokens, logits));
     for (size_t i = 0; i < expected->elements; i++)
-        run->reached.logits =
-            worse(run->reached.logits, fabs((double)logits[i] - (double)safetensor_value(expected, i)));
+        run->reached.logits = worse(run->reached.logits,
+                                    fabs((double)logits[i] - (double)safetensor_value(expected, wanted, i)));
     free(logits);
+    free(wanted);
 }
 
 // Returns the mean loss of a step. The gradients are left in the model.

@@ -6,6 +6,7 @@
 #include <stdint.h>
 // cmocka needs the headers above.
 #include <cmocka.h>
+#include <unistd.h>
 
 #include "base/dtype.h"
 #include "base/text.h"
@@ -144,7 +145,7 @@ static void check_values(const struct tensor_entries *entries, const char *prefi
     for (int unit = 0; unit < params.n_units; unit++) {
         const struct param_unit *u = &params.units[unit];
         memset(values, 0xff, u->elements * sizeof *values);
-        huggingface_span(&weights, unit, 0, u->elements, values);
+        assert_int_equal(huggingface_span(&weights, unit, 0, u->elements, values), STATUS_OK);
         for (int i = u->first_param; i < u->first_param + u->n_params; i++, n_seen++) {
             const struct param *param = &params.params[i];
             char name[64];
@@ -197,16 +198,36 @@ static void test_spans_of_a_unit(void **state) {
     size_t n = params.units[1].elements;
     float *whole = malloc(n * sizeof *whole), *part = malloc((n + 1) * sizeof *part);
     assert_true(whole && part);
-    huggingface_span(&weights, 1, 0, n, whole);
+    assert_int_equal(huggingface_span(&weights, 1, 0, n, whole), STATUS_OK);
     for (size_t begin = 0; begin < n; begin += 37)
         for (size_t end = begin; end <= n; end += 101) {
             part[end - begin] = 12345;
-            huggingface_span(&weights, 1, begin, end, part);
+            assert_int_equal(huggingface_span(&weights, 1, begin, end, part), STATUS_OK);
             assert_memory_equal(part, whole + begin, (end - begin) * sizeof *part);
             assert_true(part[end - begin] == 12345);
         }
     free(whole);
     free(part);
+    huggingface_close(&weights);
+    params_free(&params);
+}
+
+// Weights are read, not mapped: a file that is cut while they are read is an error, and no signal.
+static void test_a_truncated_file(void **state) {
+    (void)state;
+    struct tensor_entries entries;
+    struct params params;
+    struct huggingface_weights weights;
+    float values[64];
+    make_entries(&entries, "", "F32");
+    write_weights(&entries);
+    assert_int_equal(params_init(&params, &small_config), STATUS_OK);
+    assert_int_equal(huggingface_open(&weights, temporary.folder, &params), STATUS_OK);
+    assert_int_equal(truncate(weights_path, 100), 0);
+    assert_int_equal(huggingface_span(&weights, 1, 0, 64, values), STATUS_FAILED);
+    assert_non_null(strstr(status_message(), weights_path));
+    assert_non_null(strstr(status_message(), "was truncated while it was read"));
+    status_clear();
     huggingface_close(&weights);
     params_free(&params);
 }
@@ -397,10 +418,10 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value_is_read), cmocka_unit_test(test_spans_of_a_unit),
-        cmocka_unit_test(test_ignored_tensors),     cmocka_unit_test(test_wrong_tensors_are_named),
-        cmocka_unit_test(test_good_configs),        cmocka_unit_test(test_bad_configs_name_the_key),
-        cmocka_unit_test(test_absent_folders),
+        cmocka_unit_test(test_every_value_is_read),      cmocka_unit_test(test_spans_of_a_unit),
+        cmocka_unit_test(test_a_truncated_file),         cmocka_unit_test(test_ignored_tensors),
+        cmocka_unit_test(test_wrong_tensors_are_named),  cmocka_unit_test(test_good_configs),
+        cmocka_unit_test(test_bad_configs_name_the_key), cmocka_unit_test(test_absent_folders),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
