@@ -16,7 +16,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
 static FILE *log_file;
-static bool live; // the progress line is on the terminal
+static bool live;          // the progress line is on the terminal
+static size_t live_length; // of it, in columns
 
 void log_set_level(enum log_level level) {
     shown = level;
@@ -87,21 +88,50 @@ static size_t terminal_columns(void) {
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
-void log_live(const char *format, ...) {
+// The field to drop next, or -1 if none is left.
+static int least_useful(const struct log_field *fields, const bool *kept, int n) {
+    int worst = -1;
+    for (int i = 0; i < n; i++)
+        if (kept[i] && (worst < 0 || fields[i].rank >= fields[worst].rank))
+            worst = i;
+    return worst;
+}
+
+const char *log_join_fields(const struct log_field *fields, int n, size_t columns, char *line, size_t size) {
+    enum { MOST_FIELDS = 16, GAP = 2 };
+    bool kept[MOST_FIELDS] = {false};
+    size_t width = 0, length = 0;
+    line[0] = '\0';
+    n = n < MOST_FIELDS ? n : MOST_FIELDS;
+    for (int i = 0; i < n; i++) {
+        kept[i] = fields[i].text[0] != '\0';
+        width += kept[i] ? strlen(fields[i].text) + GAP : 0;
+    }
+    columns = columns < size - 1 ? columns : size - 1;
+    for (int drop; width > columns + GAP && (drop = least_useful(fields, kept, n)) >= 0;) {
+        kept[drop] = false;
+        width -= strlen(fields[drop].text) + GAP;
+    }
+    for (int i = 0; i < n; i++)
+        if (kept[i])
+            length +=
+                (size_t)snprintf(line + length, size - length, "%s%s", length ? "  " : "", fields[i].text);
+    return line;
+}
+
+// A line that fills the last column, or is wider, wraps and cannot be redrawn. If the terminal became
+// narrower than the line on it, that line may have wrapped: it is left behind, and a new one begins.
+void log_live(const struct log_field *fields, int n) {
     if (shown < LOG_INFO || !log_is_terminal())
         return;
-    char line[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(line, sizeof line, format, arguments);
-    va_end(arguments);
-    size_t columns = terminal_columns();
-    if (strlen(line) >= columns) // a wrapped line cannot be redrawn
-        line[columns - 1] = '\0';
+    char line[512];
+    const size_t columns = terminal_columns();
+    log_join_fields(fields, n, columns - 1, line, sizeof line);
     pthread_mutex_lock(&lock);
-    fprintf(stderr, "\r%s\033[K", line);
+    fprintf(stderr, "%s\r%s\033[K", live && live_length >= columns ? "\n" : "", line);
     fflush(stderr);
     live = true;
+    live_length = strlen(line);
     pthread_mutex_unlock(&lock);
 }
 

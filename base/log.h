@@ -5,6 +5,7 @@
 #define ZERO_BASE_LOG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/status.h"
 
@@ -24,9 +25,17 @@ void log_close_file(void);
 
 // Whether standard error is a terminal that can redraw a line: TERM is set and not "dumb".
 bool log_is_terminal(void);
-// Redraws the progress line, cut to the terminal's width. The next message clears it first. No-op when
-// standard error is not a terminal.
-void log_live(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// One field of the progress line. A line that is too long loses whole fields, those of the highest rank
+// first; the fields left keep their order. Empty text: no field.
+struct log_field {
+    char text[64];
+    int rank; // from 0; several fields may share one, of which the last one goes first
+};
+// Writes the fields that fit into `columns` to `line`, two blanks between them. Returns `line`.
+const char *log_join_fields(const struct log_field *fields, int n, size_t columns, char *line, size_t size);
+// Redraws the progress line, as wide as the terminal is at this moment. The next message clears it first.
+// No-op when standard error is not a terminal.
+void log_live(const struct log_field *fields, int n);
 // Keeps the progress line on the screen and starts a new line below it.
 void log_live_end(void);
 

@@ -67,7 +67,8 @@ const struct command command_train = {
     .details = "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
                "Override values are JSON; a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
                "The last of several for one option wins, so options can be appended to a saved command.\n"
-               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits. Run the same\n"
-               "command again to resume.",
+               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; a second "
+               "Ctrl-C stops\n"
+               "at once. Run the same command again to resume.",
     .run = run_train,
 };

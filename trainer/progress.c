@@ -1,27 +1,211 @@
-// The most important fields come first: a narrow terminal truncates the line.
+// See trainer/progress.h. Ranks of use: step, loss, tokens/s and time left stay on 60 columns; then memory,
+// the micro-batch, the fraction of the GEMM rate, the gradient norm, the learning rate, and the time of a
+// step.
 #include "trainer/progress.h"
 
 #include <math.h>
+#include <string.h>
 
-#include "base/log.h"
+#include "base/clock.h"
 #include "base/text.h"
+#include "trainer/signals.h"
 
-void progress_step(const struct config *config, const struct step_metrics *step) {
-    int64_t done = step->step, left = step->total - done;
-    bool terminal = log_is_terminal();
-    if (!terminal && done % config->run.log_every != 0 && left > 0)
-        return;
-    double norm = fabs(step->grad_norm); // "nan" rather than "-nan" after an overflow
-    char line[256], rate[32], memory[32], time_left[32];
-    snprintf(line, sizeof line,
-             "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %s tok/s  %.0f ms  %.0f%% of GEMM  %s  %s left",
-             (long long)done, (long long)step->total, step->loss, norm, step->lr,
-             text_count(rate, sizeof rate, step->tokens_per_s), step->step_ms, 100 * step->mfu,
-             text_bytes(memory, sizeof memory,
-                        (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes)),
-             text_duration(time_left, sizeof time_left, (double)left * step->step_ms / 1e3));
-    if (terminal)
-        log_live("%s", line);
+#define REDRAW_S    0.5  // within a step, on a terminal
+#define LINE_S      60.0 // within a step, elsewhere
+#define LONG_STEP_S 5.0  // steps that are announced before the first one
+
+enum { SHORT_TEXT = 20 };
+
+// "20 s", "4:10", "3d 04h"
+static const char *rough_duration(char *out, size_t size, double seconds) {
+    const double day = 86400;
+    if (seconds < 100)
+        snprintf(out, size, "%.0f s", seconds);
+    else if (seconds < day)
+        text_duration(out, size, seconds);
     else
-        log_info("%s", line);
+        snprintf(out, size, "%.0fd %02.0fh", floor(seconds / day), floor(fmod(seconds, day) / 3600));
+    return out;
+}
+
+static void answer_signal(void *context) {
+    char line[160];
+    progress_describe_stop(context, clock_monotonic_s(), line, sizeof line);
+    log_info("%s", line);
+}
+
+void progress_init(struct progress *progress, const struct config *config) {
+    *progress = (struct progress){.config = config, .saved_step = -2};
+    pthread_mutex_init(&progress->lock, NULL);
+    signals_on_stop(answer_signal, progress);
+}
+
+void progress_free(struct progress *progress) {
+    signals_on_stop(NULL, NULL);
+    signals_set_farewell("");
+    pthread_mutex_destroy(&progress->lock);
+}
+
+// ---- the line
+
+// Seconds of the whole step under way: by its micro-batches, once some are done.
+static double expected_step_s(const struct progress *progress, double now_s) {
+    const double n = (double)progress->config->train.gradient_accumulation_steps;
+    if (progress->phase == PROGRESS_STEP && progress->micro > 0 && !progress->has_last)
+        return (now_s - progress->began_s) / (double)progress->micro * n;
+    return progress->step_s;
+}
+
+// Seconds that the steps left take, without those that the one under way has taken.
+static double expected_left_s(const struct progress *progress, double now_s) {
+    int64_t left = progress->total - progress->done;
+    double seconds = (double)left * expected_step_s(progress, now_s);
+    return progress->phase == PROGRESS_STEP ? fmax(0, seconds - (now_s - progress->began_s)) : seconds;
+}
+
+#define FIELD(field, use, ...)                                                                               \
+    ((field).rank = (use), (void)snprintf((field).text, sizeof(field).text, __VA_ARGS__))
+
+static void add_figures(const struct step_metrics *step, struct log_field *fields) {
+    char text[SHORT_TEXT];
+    double norm = fabs(step->grad_norm); // "nan" rather than "-nan" after an overflow
+    FIELD(fields[2], 1, "loss %.4f", step->loss);
+    FIELD(fields[3], 7, "norm %.3f", norm);
+    FIELD(fields[4], 8, "lr %.2e", step->lr);
+    FIELD(fields[5], 2, "%s tok/s", text_count(text, sizeof text, step->tokens_per_s));
+    if (step->step_ms < 1e4)
+        FIELD(fields[6], 9, "%.0f ms", step->step_ms);
+    else
+        FIELD(fields[6], 9, "%.1f s", step->step_ms / 1e3);
+    FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->mfu);
+    text_bytes(text, sizeof text,
+               (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes));
+    FIELD(fields[8], 4, "%s", text);
+}
+
+static void add_micro_batch(const struct progress *progress, double now_s, struct log_field *fields) {
+    char passed[SHORT_TEXT], whole[SHORT_TEXT];
+    const int64_t n = progress->config->train.gradient_accumulation_steps;
+    const int64_t at = progress->micro < n ? progress->micro + 1 : n;
+    const double step_s = expected_step_s(progress, now_s);
+    FIELD(fields[1], progress->has_last ? 5 : 1, "micro-batch %lld/%lld", (long long)at, (long long)n);
+    rough_duration(passed, sizeof passed, now_s - progress->began_s);
+    if (step_s > 0)
+        FIELD(fields[6], 9, "%s of about %s", passed, rough_duration(whole, sizeof whole, step_s));
+    else
+        FIELD(fields[6], 9, "%s", passed);
+}
+
+void progress_fields(const struct progress *progress, double now_s,
+                     struct log_field fields[PROGRESS_FIELDS]) {
+    const double left_s = expected_left_s(progress, now_s);
+    char text[SHORT_TEXT];
+    memset(fields, 0, PROGRESS_FIELDS * sizeof *fields);
+    FIELD(fields[0], 0, "step %lld/%lld", (long long)progress->done, (long long)progress->total);
+    if (progress->has_last)
+        add_figures(&progress->last, fields);
+    if (progress->phase == PROGRESS_STEP)
+        add_micro_batch(progress, now_s, fields);
+    if (left_s < 86400)
+        text_duration(text, sizeof text, left_s);
+    else
+        rough_duration(text, sizeof text, left_s);
+    if (progress->has_last || left_s > 0)
+        FIELD(fields[9], 3, "%s left", text);
+}
+
+static void show(struct progress *progress, double now_s) {
+    struct log_field fields[PROGRESS_FIELDS];
+    char line[512];
+    progress->shown_s = now_s;
+    progress_fields(progress, now_s, fields);
+    if (log_is_terminal())
+        log_live(fields, PROGRESS_FIELDS);
+    else
+        log_info("%s", log_join_fields(fields, PROGRESS_FIELDS, sizeof line, line, sizeof line));
+}
+
+// ---- the course of a run
+
+void progress_start(struct progress *progress, int64_t done, int64_t total, double step_s) {
+    const int64_t left = total - done;
+    char one[SHORT_TEXT], all[SHORT_TEXT];
+    pthread_mutex_lock(&progress->lock);
+    progress->done = done;
+    progress->total = total;
+    progress->step_s = step_s;
+    progress->phase = PROGRESS_BETWEEN;
+    pthread_mutex_unlock(&progress->lock);
+    if (step_s >= LONG_STEP_S && left > 0)
+        log_info("each step takes about %s (estimated from the GEMM rate), %lld steps about %s",
+                 rough_duration(one, sizeof one, step_s), (long long)left,
+                 rough_duration(all, sizeof all, (double)left * step_s));
+}
+
+void progress_step_begin(struct progress *progress, double now_s) {
+    pthread_mutex_lock(&progress->lock);
+    progress->phase = PROGRESS_STEP;
+    progress->micro = 0;
+    progress->began_s = now_s;
+    pthread_mutex_unlock(&progress->lock);
+    if (!progress->has_last)
+        progress->shown_s = now_s;
+    if (!progress->has_last && progress->step_s >= LONG_STEP_S)
+        show(progress, now_s);
+}
+
+void progress_micro_batch(struct progress *progress, int64_t done, double now_s) {
+    const int64_t n = progress->config->train.gradient_accumulation_steps;
+    pthread_mutex_lock(&progress->lock);
+    progress->micro = done;
+    pthread_mutex_unlock(&progress->lock);
+    if (done < n && now_s - progress->shown_s >= (log_is_terminal() ? REDRAW_S : LINE_S))
+        show(progress, now_s);
+}
+
+void progress_step(struct progress *progress, const struct step_metrics *step, double now_s) {
+    pthread_mutex_lock(&progress->lock);
+    progress->phase = PROGRESS_BETWEEN;
+    progress->last = *step;
+    progress->has_last = true;
+    progress->done = step->step;
+    progress->total = step->total;
+    progress->step_s = step->step_ms / 1e3;
+    pthread_mutex_unlock(&progress->lock);
+    if (log_is_terminal() || progress->done % progress->config->run.log_every == 0 ||
+        progress->done >= progress->total)
+        show(progress, now_s);
+}
+
+// ---- signals
+
+void progress_describe_stop(struct progress *progress, double now_s, char *line, size_t size) {
+    static const char *const again = "; again to stop at once";
+    char about[SHORT_TEXT];
+    pthread_mutex_lock(&progress->lock);
+    const double step_s = expected_step_s(progress, now_s);
+    if (progress->phase == PROGRESS_SETUP)
+        snprintf(line, size, "stopping before the first step%s", again);
+    else if (progress->phase == PROGRESS_BETWEEN)
+        snprintf(line, size, "finishing what is under way between two steps%s", again);
+    else if (step_s <= 0)
+        snprintf(line, size, "finishing this step%s", again);
+    else
+        snprintf(line, size, "finishing this step (about %s)%s",
+                 rough_duration(about, sizeof about, fmax(1, step_s - (now_s - progress->began_s))), again);
+    pthread_mutex_unlock(&progress->lock);
+}
+
+void progress_saved(struct progress *progress, int64_t saved_step, const char *folder, const char *command) {
+    struct text text = {0};
+    if (saved_step == progress->saved_step)
+        return;
+    progress->saved_step = saved_step;
+    if (saved_step < 0)
+        text_add(&text, "stopped at once, before the first checkpoint: nothing of this run is kept");
+    else
+        text_add(&text, "stopped at once: the checkpoint of step %lld in %s is kept; resume with: %s",
+                 (long long)saved_step, folder, command);
+    signals_set_farewell(text.data ? text.data : "");
+    text_free(&text);
 }

@@ -1,10 +1,53 @@
-// The progress line of a run: updated in place on a terminal; elsewhere a line every run.log_every steps.
+// What a run shows while it trains: the progress line, the micro-batches of a long step, the estimate before
+// the first step, and the answers to signals that stop the run.
+//
+// On a terminal the line is redrawn after each step and twice a second within one. Elsewhere it is a line
+// every run.log_every steps and, within a step of minutes, one per minute.
 #ifndef ZERO_TRAINER_PROGRESS_H
 #define ZERO_TRAINER_PROGRESS_H
 
+#include <pthread.h>
+
+#include "base/log.h"
 #include "configs/config.h"
 #include "trainer/metrics.h"
 
-void progress_step(const struct config *config, const struct step_metrics *step);
+enum progress_phase { PROGRESS_SETUP, PROGRESS_STEP, PROGRESS_BETWEEN };
+
+// Shared with the thread that receives signals.
+struct progress {
+    pthread_mutex_t lock;
+    const struct config *config;
+    enum progress_phase phase;
+    int64_t done, total;      // steps; total: of the whole run, as far as known
+    int64_t micro;            // micro-batches done of the step under way
+    double began_s, shown_s;  // when that step began; when a line was last shown
+    double step_s;            // seconds that a step takes: estimated, then measured; 0: unknown
+    struct step_metrics last; // of the last step
+    bool has_last;
+    int64_t saved_step; // that the second signal's message names
+};
+
+enum { PROGRESS_FIELDS = 10 };
+
+// Times are seconds of base/clock.h.
+void progress_init(struct progress *progress, const struct config *config);
+void progress_free(struct progress *progress);
+
+// The steps begin: `done` of `total` were done before. step_s: the estimated seconds of one, which is printed if
+// it is long.
+void progress_start(struct progress *progress, int64_t done, int64_t total, double step_s);
+void progress_step_begin(struct progress *progress, double now_s);
+void progress_micro_batch(struct progress *progress, int64_t done, double now_s);
+void progress_step(struct progress *progress, const struct step_metrics *step, double now_s);
+
+// The progress line, in the order of the screen; the ranks are those of use.
+void progress_fields(const struct progress *progress, double now_s, struct log_field fields[PROGRESS_FIELDS]);
+
+// The answer to the first signal, in `line`.
+void progress_describe_stop(struct progress *progress, double now_s, char *line, size_t size);
+// Sets the answer to the second signal: what is kept. saved_step: of the newest checkpoint, -1 without one.
+// command: what resumes the run.
+void progress_saved(struct progress *progress, int64_t saved_step, const char *folder, const char *command);
 
 #endif

@@ -1,4 +1,5 @@
-// The handler only sets a flag or calls _exit (both async-signal-safe). It runs on a thread of its own.
+// The handler sets a flag, posts a semaphore, or writes a prepared line and calls _exit: all
+// async-signal-safe. It runs on a thread of its own, which answers the first signal outside of the handler.
 //
 // Compute threads must not be interrupted by a signal. The kernel puts a handler's frame below the red zone
 // of the interrupted stack (128 bytes, System V ABI). oneDNN's generated GEMM code (2.6: sgemm) keeps data
@@ -6,33 +7,76 @@
 #include "trainer/signals.h"
 
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
+
+enum { FAREWELL_BYTES = 1024 };
+
 static atomic_int requested; // the signal that requested a stop; 0: none
+static sem_t arrived;        // posted by the first signal
+static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
+static void (*answer)(void *context);
+static void *answer_context;
+
+// Two buffers: the handler may read one while the other is written.
+static char farewells[2][FAREWELL_BYTES];
+static atomic_int farewell; // the buffer in use
+
+static void say_farewell(void) {
+    const char *line = farewells[atomic_load(&farewell)];
+    for (size_t left = strlen(line); left > 0;) {
+        ssize_t n = write(STDERR_FILENO, line, left);
+        if (n <= 0)
+            return;
+        line += n;
+        left -= (size_t)n;
+    }
+}
 
 // SIGHUP never ends the process at once: a closing terminal sends it together with other signals.
 static void handle(int number) {
     int first = atomic_load(&requested);
-    if (first && first != SIGHUP && number != SIGHUP)
+    if (first && first != SIGHUP && number != SIGHUP) {
+        say_farewell();
         _exit(128 + number);
+    }
     if (!first || first == SIGHUP)
         atomic_store(&requested, number);
+    if (!first)
+        sem_post(&arrived);
 }
 
 static void *wait_for_signals(void *signals) {
     pthread_sigmask(SIG_UNBLOCK, signals, NULL);
-    for (;;)
-        pause();
+    for (;;) {
+        if (sem_wait(&arrived) != 0)
+            continue; // interrupted by a signal
+        pthread_mutex_lock(&answer_lock);
+        if (answer)
+            answer(answer_context);
+        pthread_mutex_unlock(&answer_lock);
+    }
     return NULL;
 }
 
 void signals_catch(void) {
     static sigset_t caught;
+    static bool already;
     const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART}, before;
     pthread_t thread;
+    if (already) { // the handlers and the thread outlive a run
+        pthread_sigmask(SIG_BLOCK, &caught, NULL);
+        return;
+    }
+    already = true;
+    sem_init(&arrived, 0, 0);
     sigemptyset(&action.sa_mask);
     sigemptyset(&caught);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -50,4 +94,20 @@ void signals_catch(void) {
 
 bool signals_stop_requested(void) {
     return atomic_load(&requested) != 0;
+}
+
+void signals_on_stop(void (*say)(void *context), void *context) {
+    pthread_mutex_lock(&answer_lock);
+    answer = say;
+    answer_context = context;
+    pthread_mutex_unlock(&answer_lock);
+}
+
+void signals_set_farewell(const char *line) {
+    int other = 1 - atomic_load(&farewell);
+    if (*line) // over the progress line, where there is one
+        snprintf(farewells[other], FAREWELL_BYTES, "%s%.1000s\n", log_is_terminal() ? "\r\033[K" : "", line);
+    else
+        farewells[other][0] = '\0';
+    atomic_store(&farewell, other);
 }

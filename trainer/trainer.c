@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "trainer/progress.h"
+#include "trainer/schedule.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 
@@ -76,6 +76,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
         TRY(gpt_forward_backward(trainer->engine.gpt, &trainer->stream, &trainer->engine.state.hooks, tokens,
                                  targets, scale, &micro_sum));
         *loss_sum += micro_sum;
+        progress_micro_batch(&trainer->progress, k + 1, clock_monotonic_s());
     }
     return gradients_finish(gradients, &trainer->stream);
 }
@@ -169,6 +170,15 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
     return trainer_agree_between_steps(trainer, batch_status);
 }
 
+// Steps of the whole run, for the screen. With train.max_minutes a guess until the first decision.
+static int64_t estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
+    const double minutes = trainer->config->train.max_minutes;
+    if (minutes == 0 || trainer->history.n_decisions > 0)
+        return trainer->last_step;
+    double left = fmax(0, (60 * minutes - trainer_spent_s(trainer)) / step_s);
+    return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
+}
+
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step + 1};
@@ -177,6 +187,7 @@ static enum status train_step(struct trainer *trainer) {
     struct step_report first;
     enum status batch_status;
     bool whole = false;
+    progress_step_begin(&trainer->progress, began);
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
     TRY(accumulate(trainer, &loss_sum, &batch_status));
     const struct step_report report = {.loss_sum = loss_sum,
@@ -207,10 +218,7 @@ static enum status train_step(struct trainer *trainer) {
     trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
     if (!trainer_leads(trainer))
         return STATUS_OK;
-    now.total = trainer->last_step;
-    if (config->train.max_minutes > 0 && trainer->history.n_decisions == 0) // a first guess, for the screen
-        now.total = now.step +
-                    (int64_t)fmax(0, (60 * config->train.max_minutes - trainer_spent_s(trainer)) / seconds);
+    now.total = estimate_total(trainer, now.step, seconds);
     now.tokens = trainer->tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
@@ -226,7 +234,7 @@ static enum status train_step(struct trainer *trainer) {
     if (trainer->device->place == REGION_DEVICE)
         now.device_bytes =
             trainer->memory.device_measured + comm_sums_bytes(trainer->comm->world, REGION_DEVICE);
-    progress_step(config, &now);
+    progress_step(&trainer->progress, &now, clock_monotonic_s());
     trainer_fail_later(trainer, metrics_step(&trainer->metrics, &now));
     return STATUS_OK;
 }
@@ -290,7 +298,30 @@ static enum status stop(struct trainer *trainer) {
     return STATUS_STOPPED;
 }
 
+// Tells the signal's handler what a stop at once would keep. Only rank 0 prints.
+static void note_saved(struct trainer *trainer) {
+    if (trainer_leads(trainer))
+        progress_saved(&trainer->progress, trainer->saved_step, trainer->folder.checkpoints,
+                       trainer->command);
+}
+
+// The fraction of the GEMM rate that whole steps reach: about the least that benchmarks/cpu.md has on CPUs;
+// on GPUs, what llm.c and Megatron-LM report.
+#define STEP_EFFICIENCY_CPU 0.75
+#define STEP_EFFICIENCY_GPU 0.5
+
+static double estimate_step_s(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
+    double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
+    return params_flops_per_token(&trainer->params, (int)config->train.seq_len) * tokens /
+           (efficiency * trainer->gemm_rate);
+}
+
 static enum status train_loop(struct trainer *trainer) {
+    const double step_s = estimate_step_s(trainer);
+    progress_start(&trainer->progress, trainer->step, estimate_total(trainer, trainer->step, step_s), step_s);
+    note_saved(trainer);
     if (trainer->step == trainer->last_step) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
     while (trainer->step < trainer->last_step) {
@@ -301,6 +332,7 @@ static enum status train_loop(struct trainer *trainer) {
             status = after_step(trainer, trainer->step == trainer->last_step);
         if (status != STATUS_OK)
             return save_progress(trainer, status);
+        note_saved(trainer);
     }
     return STATUS_OK;
 }
@@ -336,8 +368,10 @@ enum status trainer_run(struct config *config, const char *command, struct comm 
     trainer->comm = comm;
     trainer->began_s = clock_monotonic_s();
     signals_catch();
+    progress_init(&trainer->progress, config);
     enum status status = run(trainer);
     log_live_end();
+    progress_free(&trainer->progress);
     trainer_free(trainer);
     free(trainer);
     return status;

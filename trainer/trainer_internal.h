@@ -11,6 +11,7 @@
 #include "trainer/pacing.h"
 #include "trainer/plan/plan.h"
 #include "trainer/profile/profiler.h"
+#include "trainer/progress.h"
 #include "trainer/run_folder.h"
 
 // The state of train.max_minutes (pacing.c).
@@ -50,6 +51,7 @@ struct trainer {
     struct data_record data;    // what the run was trained on, kept in checkpoints
     struct history history;     // what was changed and decided, kept in checkpoints
     struct metrics metrics;
+    struct progress progress;  // of rank 0
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
     struct profiler profiler;

@@ -39,7 +39,7 @@ static void test_messages(void **state) {
     enum status status = log_open_file(log_path);
     log_info("one %d", 1);
     log_debug("hidden");
-    log_live("never off a terminal");
+    log_live(&(struct log_field){"never off a terminal", 0}, 1);
     log_warning("two");
     log_set_level(LOG_ERROR);
     log_info("quiet");
@@ -82,10 +82,18 @@ static void test_live_line(void **state) {
     setenv("TERM", "xterm", 1);
     redirect(line);
     bool is_terminal = log_is_terminal();
-    log_live("step %d", 1);
-    log_live("step 2 with far more words than the terminal is wide");
+    const struct log_field one = {"step 1", 0};
+    const struct log_field many[] = {{"step 2", 0}, {"norm 1", 2}, {"loss 3.12", 1}, {"", 0}};
+    log_live(&one, 1);
+    log_live(many, 4);
     log_info("message");
-    log_live("step 3");
+    log_live(many, 4);
+    size.ws_col = 10; // narrower than the line: it is left as it is
+    ioctl(line, TIOCSWINSZ, &size);
+    log_live(many, 4);
+    size.ws_col = 40;
+    ioctl(line, TIOCSWINSZ, &size);
+    log_live(many, 4);
     log_live_end();
     setenv("TERM", "dumb", 1);
     bool is_dumb_terminal = log_is_terminal();
@@ -101,8 +109,24 @@ static void test_live_line(void **state) {
     close(line);
     close(terminal);
     assert_true(is_terminal && !is_dumb_terminal);
-    assert_string_equal(printed, "\rstep 1\033[K\rstep 2 with far mor\033[K" // 19 of 20 columns
-                                 "\r\033[Kmessage\r\n\rstep 3\033[K\r\n");
+    assert_string_equal(printed, "\rstep 1\033[K\rstep 2  loss 3.12\033[K"
+                                 "\r\033[Kmessage\r\n\rstep 2  loss 3.12\033[K"
+                                 "\r\n\rstep 2\033[K\rstep 2  norm 1  loss 3.12\033[K\r\n");
+}
+
+static void test_fields(void **state) {
+    (void)state;
+    static const struct log_field fields[] = {{"aaaa", 0}, {"bb", 3}, {"cc", 1}, {"dd", 3}};
+    static const struct {
+        size_t columns;
+        const char *line;
+    } cases[] = {
+        {100, "aaaa  bb  cc  dd"}, {16, "aaaa  bb  cc  dd"}, {15, "aaaa  bb  cc"}, {12, "aaaa  bb  cc"},
+        {11, "aaaa  cc"},          {8, "aaaa  cc"},          {7, "aaaa"},          {3, ""}};
+    char line[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(log_join_fields(fields, 4, cases[i].columns, line, sizeof line), cases[i].line);
+    assert_string_equal(log_join_fields(fields, 4, 100, line, 9), "aaaa  cc"); // the buffer is a limit too
 }
 
 static void test_status(void **state) {
@@ -133,6 +157,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_live_line),
+        cmocka_unit_test(test_fields),
         cmocka_unit_test(test_status),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,7 +60,43 @@ static void test_a_hangup_only_requests_a_stop(void **unused) {
     assert_int_equal(exit_code_after(SIGHUP, SIGTERM), STOP_REQUESTED);
 }
 
-// The caller of signals_catch and the threads that it starts are never interrupted by signals.
+static void say_it(void *context) {
+    dprintf(STDERR_FILENO, "%s\n", (const char *)context);
+}
+
+// The first signal is answered by a call, the second by a line that was set before.
+static void test_both_signals_are_answered(void **unused) {
+    (void)unused;
+    static char first[] = "finishing";
+    char said[200] = "";
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signals_catch();
+        signals_on_stop(say_it, first);
+        signals_set_farewell("nothing is kept");
+        signals_set_farewell("step 5 is kept");
+        kill(getpid(), SIGINT);
+        usleep(200000);
+        kill(getpid(), SIGINT);
+        usleep(500000);
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t length = 0;
+    for (ssize_t n; (n = read(ends[0], said + length, sizeof said - 1 - length)) > 0;)
+        length += (size_t)n;
+    close(ends[0]);
+    int result;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(WEXITSTATUS(result), 128 + SIGINT);
+    assert_string_equal(said, "finishing\nstep 5 is kept\n");
+}
+
+// The caller of signals_catch and the threads that it starts are never interrupted.
 static void test_signals_are_blocked_in_the_caller(void **unused) {
     (void)unused;
     static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
@@ -87,6 +124,7 @@ int main(void) {
         cmocka_unit_test(test_the_first_signal_requests_a_stop),
         cmocka_unit_test(test_the_second_signal_ends_the_process),
         cmocka_unit_test(test_a_hangup_only_requests_a_stop),
+        cmocka_unit_test(test_both_signals_are_answered),
         cmocka_unit_test(test_signals_are_blocked_in_the_caller),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,96 @@
+"""What a terminal shows: the progress line at several widths, while it is resized, and the answers to Ctrl-C."""
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import time
+import unittest
+
+import harness
+from harness import CommandCase, take_signals, write_shard
+
+FIELDS = {'step': r'step \d+/\d+', 'loss': r'loss \d+\.\d{4}', 'norm': r'norm [\d.]+', 'rate': r'[\d.]+[KM]? tok/s',
+          'lr': r'lr [\d.e+-]+', 'ms': r'\d+ ms', 'GEMM': r'\d+% of GEMM', 'memory': r'[\d.]+ [MG]iB',
+          'left': r'(\d+:)?\d+:\d\d left|\d+d \d\dh left'}
+
+
+class Terminal(CommandCase):
+    """A run in a pseudo-terminal."""
+
+    def open(self, *arguments, columns):
+        self.screen, line = pty.openpty()
+        self.addCleanup(os.close, self.screen)
+        self.resize(columns)
+        environment = dict(os.environ, OMP_WAIT_POLICY='passive', TERM='xterm', ASAN_OPTIONS='detect_leaks=1')
+        self.process = subprocess.Popen([str(harness.TRAIN), *map(str, arguments)], cwd=self.folder, env=environment,
+                                        stdin=subprocess.DEVNULL, stdout=line, stderr=line, preexec_fn=take_signals)
+        os.close(line)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        self.text = ''
+
+    def resize(self, columns):
+        fcntl.ioctl(self.screen, termios.TIOCSWINSZ, struct.pack('4H', 24, columns, 0, 0))
+
+    def read_until(self, enough, seconds=60):
+        """Reads until enough(text); returns all text since the last call."""
+        text, until = '', time.monotonic() + seconds
+        while not enough(text):
+            self.assertLess(time.monotonic(), until, text)
+            try:
+                text += os.read(self.screen, 65536).decode()
+            except OSError:  # closed by the last process
+                break
+        return text
+
+    def lines(self):
+        """The next progress lines, after those that were on their way in the terminal's buffer (4 KiB on Linux)."""
+        text = self.read_until(lambda text: len(text) > 16384)[12288:]
+        return re.findall(r'\r(step [^\r\n\x1b]*)\x1b\[K', text)
+
+    def check(self, line, columns, *names):
+        """The line has these fields, whole, and is narrower than the terminal."""
+        self.assertLess(len(line), columns)
+        found = [next((name for name, pattern in FIELDS.items() if re.fullmatch(pattern, field)), field)
+                 for field in line.split('  ')]
+        self.assertEqual(set(found) - set(FIELDS), set(), line)
+        self.assertLessEqual(set(names), set(found), line)
+
+    def test_widths_and_resizing(self):
+        config = self.tiny_config(train={'max_steps': 100000}, checkpoint={'every': 100})
+        self.open(config, columns=120)
+        four = 'step', 'loss', 'rate', 'left'
+        for columns, names in (120, FIELDS), (50, four[:3]), (80, (*four, 'memory')), (60, four), (200, FIELDS):
+            self.resize(columns)
+            for line in self.lines():
+                self.check(line, columns, *names)
+        before = len(self.checkpoints())
+        self.process.send_signal(signal.SIGINT)
+        text = self.read_until(lambda text: False)
+        self.assertEqual(self.process.wait(timeout=60), 0)
+        self.assertRegex(text, 'finishing (this step|what is under way).*; again to stop at once\r\n')
+        self.assertIn('; resume with: ./train', text)
+        self.assertGreaterEqual(len(self.checkpoints()), min(before, 1))
+
+    def test_micro_batches_and_a_second_signal(self):
+        """A step of 20,000 micro-batches takes seconds."""
+        write_shard(self.folder / 'tokens.bin', [1, 2, 3, 4] * 50000)
+        config = self.tiny_config(train={'max_steps': 3, 'micro_batch_size': 1, 'train_batch_size': 20000, 'seq_len': 8})
+        self.open(config, columns=80)
+        text = self.read_until(lambda text: text.count('micro-batch') > 1)
+        self.assertRegex(text, r'\rstep 0/3  micro-batch \d+/20000  ')
+        self.process.send_signal(signal.SIGINT)
+        text = self.read_until(lambda text: 'at once' in text)
+        self.assertRegex(text, r'finishing this step \(about (\d+ s|[\d:]+)\); again to stop at once\r\n')
+        self.process.send_signal(signal.SIGINT)
+        text = self.read_until(lambda text: False)
+        self.assertEqual(self.process.wait(timeout=60), 128 + signal.SIGINT)
+        self.assertIn('stopped at once, before the first checkpoint: nothing of this run is kept\r\n', text)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,189 @@
+// The progress line at every width, the micro-batches of a long step, and the answers to signals.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tests/support/expect.h"
+#include "trainer/progress.h"
+
+static struct config config;
+static struct progress progress;
+
+static void begin(const char *json) {
+    EXPECT_OK(config_parse(&config, json, strlen(json), "test"));
+    EXPECT_OK(config_resolve(&config, 1));
+    progress_init(&progress, &config);
+}
+
+static void end(void) {
+    progress_free(&progress);
+    config_free(&config);
+}
+
+static void assert_line(double now_s, size_t columns, const char *expected) {
+    struct log_field fields[PROGRESS_FIELDS];
+    char line[512];
+    progress_fields(&progress, now_s, fields);
+    assert_string_equal(log_join_fields(fields, PROGRESS_FIELDS, columns, line, sizeof line), expected);
+}
+
+static const struct step_metrics usual = {.step = 4700,
+                                          .total = 9400,
+                                          .loss = 3.18631,
+                                          .grad_norm = 1.4451,
+                                          .lr = 3e-4,
+                                          .tokens_per_s = 20012,
+                                          .step_ms = 26,
+                                          .mfu = 0.74,
+                                          .memory_peak_bytes = 86822092};
+
+static void test_whole_fields_go_by_rank_of_use(void **unused) {
+    (void)unused;
+    begin("{\"train\": {\"max_steps\": 9400}}");
+    progress_start(&progress, 4699, 9400, 0.026);
+    progress_step_begin(&progress, 10);
+    progress_step(&progress, &usual, 10.026);
+    assert_line(
+        10.026, 120,
+        "step 4700/9400  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  26 ms  74% of GEMM  82.8 MiB  "
+        "2:02 left");
+    assert_line(10.026, 79, "step 4700/9400  loss 3.1863  20.0K tok/s  74% of GEMM  82.8 MiB  2:02 left");
+    assert_line(10.026, 59, "step 4700/9400  loss 3.1863  20.0K tok/s  2:02 left");
+    assert_line(10.026, 49, "step 4700/9400  loss 3.1863  20.0K tok/s");
+    assert_line(10.026, 30, "step 4700/9400  loss 3.1863");
+    assert_line(10.026, 20, "step 4700/9400");
+    end();
+}
+
+// The widest line that a run of the size of GPT-3 has, on 60 columns.
+static void test_large_figures_keep_the_four_fields(void **unused) {
+    (void)unused;
+    begin("{\"train\": {\"max_steps\": 600000}}");
+    struct step_metrics large = usual;
+    large.step = 99999;
+    large.total = 600000;
+    large.loss = 10.93121;
+    large.tokens_per_s = 1.234e6;
+    large.step_ms = 60000;
+    progress_start(&progress, 99998, 600000, 60);
+    progress_step_begin(&progress, 0);
+    progress_step(&progress, &large, 60);
+    assert_line(60, 59, "step 99999/600000  loss 10.9312  1.23M tok/s  347d 05h left");
+    end();
+}
+
+static void test_a_long_step_shows_its_micro_batches(void **unused) {
+    (void)unused;
+    begin("{\"train\": {\"max_steps\": 10, \"micro_batch_size\": 4, \"train_batch_size\": 512}}");
+    progress_start(&progress, 0, 10, 1300);
+    progress_step_begin(&progress, 100);
+    assert_line(100, 100, "step 0/10  micro-batch 1/128  0 s of about 21:40  3:36:40 left");
+    progress_micro_batch(&progress, 2, 120); // 10 s each
+    assert_line(120, 100, "step 0/10  micro-batch 3/128  20 s of about 21:20  3:33:00 left");
+    assert_line(120, 50, "step 0/10  micro-batch 3/128  3:33:00 left");
+    struct step_metrics first = usual;
+    first.step = 1;
+    first.total = 10;
+    first.step_ms = 1280e3;
+    progress_step(&progress, &first, 1380);
+    progress_step_begin(&progress, 1380);
+    progress_micro_batch(&progress, 64, 2020);
+    assert_line(2020, 200,
+                "step 1/10  micro-batch 65/128  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  "
+                "10:40 of about 21:20  74% of GEMM  82.8 MiB  3:01:20 left");
+    assert_line(2020, 59, "step 1/10  loss 3.1863  20.0K tok/s  82.8 MiB  3:01:20 left");
+    assert_line(2020, 54, "step 1/10  loss 3.1863  20.0K tok/s  3:01:20 left");
+    end();
+}
+
+static void assert_stop(double now_s, const char *expected) {
+    char line[160];
+    progress_describe_stop(&progress, now_s, line, sizeof line);
+    assert_string_equal(line, expected);
+}
+
+static void test_the_first_signal_is_answered(void **unused) {
+    (void)unused;
+    begin("{\"train\": {\"max_steps\": 10}}");
+    assert_stop(0, "stopping before the first step; again to stop at once");
+    progress_start(&progress, 0, 30);
+    progress_step_begin(&progress, 100);
+    assert_stop(110, "finishing this step (about 20 s); again to stop at once");
+    assert_stop(500, "finishing this step (about 1 s); again to stop at once");
+    struct step_metrics first = usual;
+    first.step = 1;
+    first.total = 10;
+    progress_step(&progress, &first, 500);
+    assert_stop(501, "finishing what is under way between two steps; again to stop at once");
+    end();
+}
+
+// What is printed to standard error by `act`.
+static void capture(void (*act)(void), char *out, size_t size) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int before = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    act();
+    dup2(before, STDERR_FILENO);
+    close(before);
+    rewind(file);
+    out[fread(out, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void run_slowly(void) {
+    progress_start(&progress, 2, 1300);
+    progress_step_begin(&progress, 0);
+    for (int k = 1; k < 128; k++)
+        progress_micro_batch(&progress, k, 10 * k);
+    struct step_metrics step = usual;
+    step.step = 2;
+    progress_step(&progress, &step, 1280);
+}
+
+static void run_quickly(void) {
+    progress_start(&progress, 2, 0.1);
+    progress_step_begin(&progress, 0);
+    for (int k = 1; k < 128; k++)
+        progress_micro_batch(&progress, k, 0.001 * k);
+}
+
+static void test_lines_without_a_terminal(void **unused) {
+    (void)unused;
+    char out[8192];
+    begin("{\"train\": {\"max_steps\": 10, \"micro_batch_size\": 4, \"train_batch_size\": 512}, \"run\": "
+          "{\"log_every\": 2}}");
+    capture(run_slowly, out, sizeof out);
+    assert_non_null(
+        strstr(out, "each step takes about 21:40 (estimated from the GEMM rate), 8 steps about 2:53:20\n"
+                    "step 2/10  micro-batch 1/128  0 s of about 21:40  2:53:20 left\n"
+                    "step 2/10  micro-batch 7/128  60 s of about 21:20  2:49:40 left\n"));
+    int lines = 0;
+    for (const char *at = out; (at = strchr(at, '\n')); at++)
+        lines++;
+    assert_int_equal(lines, 2 + 1270 / 60); // step 3 is no multiple of log_every
+    end();
+    begin("{\"train\": {\"max_steps\": 10, \"micro_batch_size\": 4, \"train_batch_size\": 512}}");
+    capture(run_quickly, out, sizeof out);
+    assert_string_equal(out, "");
+    end();
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_fields_go_by_rank_of_use),
+        cmocka_unit_test(test_large_figures_keep_the_four_fields),
+        cmocka_unit_test(test_a_long_step_shows_its_micro_batches),
+        cmocka_unit_test(test_the_first_signal_is_answered),
+        cmocka_unit_test(test_lines_without_a_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
