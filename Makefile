@@ -29,7 +29,7 @@ CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 -g $(warnings) -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
 # oneDNN comes with an OpenMP library, which kernels/cpu/product.c keeps to one thread.
 LDFLAGS += -fopenmp
-LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lm -lpthread
+LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lm -lpthread -ldl
 
 # Flags come from MPI's compiler wrapper. Its headers are system headers, so that they cause no warnings.
 MPICC ?= mpicc

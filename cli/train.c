@@ -40,6 +40,7 @@ static enum status run_train(int n_args, char **args) {
     struct comm *comm = NULL;
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
     const struct comm_options options = {.shared_memory = status != STATUS_OK || config.comm.shared_memory,
+                                         .ends_process = true,
                                          .hang_timeout_s =
                                              status == STATUS_OK ? config.run.hang_timeout_s : 0};
     if (comm_open(&options, &comm) != STATUS_OK)

@@ -29,6 +29,7 @@ class RankCase(CommandCase):
             self.assertIn(fact, process.error[process.error.index(messages[0]):])
         self.assertNotRegex(messages[0], r'rank \d+: rank \d+:')
         self.assertFalse(self.living(), 'a rank is left')
+        return messages[0]
 
     def living(self):
         """Processes of this test's ranks, by rank."""
@@ -334,12 +335,19 @@ class Failures(RankCase):
                             'optimizer.beta')
 
     def test_an_error_of_all_ranks_is_reported_once(self):
+        """The message is the last line: the launcher adds none of its own after it."""
         config = self.ranks_config()
-        self.fails_together(self.start_mpirun('-n', 3, harness.TRAIN, config, 'optimizer.lx=2'), 2, 'optimizer.lr')
-        self.fails_together(self.start_mpirun('-n', 3, harness.TRAIN, self.folder / 'absent.json'), 2, 'absent.json')
-        self.fails_together(self.start_mpirun('-n', 5, harness.TRAIN, config), 2, 'train.train_batch_size 12', '5 ranks')
-        self.fails_together(self.start_mpirun('-n', 2, harness.TRAIN, config, 'optimizer.type=sgd', 'optimizer.lr=1e6',
-                                              'train.gradient_clipping=0', 'train.max_steps=50'), 1, 'diverged')
+        for ranks, code, arguments, facts in (
+                (3, 2, (config, 'optimizer.lx=2'), ['optimizer.lr']),
+                (3, 2, (self.folder / 'absent.json',), ['absent.json']),
+                (1, 2, (self.folder / 'absent.json',), ['absent.json']),
+                (5, 2, (config,), ['train.train_batch_size 12', '5 ranks']),
+                (2, 1, (config, 'optimizer.type=sgd', 'optimizer.lr=1e6', 'train.gradient_clipping=0', 'train.max_steps=50'),
+                 ['diverged'])):
+            with self.subTest(arguments=arguments):
+                process = self.start_mpirun('-n', ranks, harness.TRAIN, *arguments)
+                message = self.fails_together(process, code, *facts)
+                self.assertEqual(process.error.splitlines()[-1], message)
 
 
 class Together(RankCase):

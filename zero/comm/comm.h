@@ -79,6 +79,7 @@ typedef uint64_t comm_work;
 struct comm_options {
     bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
     double hang_timeout_s; // 0: none. All ranks use rank 0's
+    bool ends_process; // comm_close may end the process after a failure, so that the launcher adds no text
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
@@ -93,7 +94,7 @@ enum status comm_attach(struct comm *comm, struct device *device, bool overlap) 
 void comm_detach(struct comm *comm);
 // The last call of every rank. Returns the status to exit with: `status`, or the failure of another rank.
 // A failure that the other ranks do not know of is sent to them. With several ranks the failure is printed
-// here, once, and nothing is logged after it.
+// here, once, and nothing is logged after it; with ends_process it then ends the process, under Open MPI.
 enum status comm_close(struct comm *comm, enum status status);
 // Raises the hang timeout to twice `seconds`, the length of a normal step. May be called from any thread.
 void comm_expect_seconds(struct comm *comm, double seconds);

@@ -46,7 +46,8 @@
 //   3. One rank prints it: rank 0, or the rank sharing memory with it that first claims `speaker`. A
 //      watchdog that reports a dead rank prints at once, because mpirun kills all ranks soon after one died.
 //   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
-//      return from their collective.
+//      return from their collective. With ends_process, rank 0 then ends all with a silenced MPI_Abort:
+//      mpirun would print two banners below the message. It still prints one about a process that was killed.
 #ifndef ZERO_ZERO_COMM_MPI_H
 #define ZERO_ZERO_COMM_MPI_H
 

@@ -112,7 +112,7 @@ static void test_the_first_signal_is_answered(void **unused) {
     (void)unused;
     begin("{\"train\": {\"max_steps\": 10}}");
     assert_stop(0, "stopping before the first step; again to stop at once");
-    progress_start(&progress, 0, 30);
+    progress_start(&progress, 0, 10, 30);
     progress_step_begin(&progress, 100);
     assert_stop(110, "finishing this step (about 20 s); again to stop at once");
     assert_stop(500, "finishing this step (about 1 s); again to stop at once");
@@ -140,7 +140,7 @@ static void capture(void (*act)(void), char *out, size_t size) {
 }
 
 static void run_slowly(void) {
-    progress_start(&progress, 2, 1300);
+    progress_start(&progress, 2, 10, 1300);
     progress_step_begin(&progress, 0);
     for (int k = 1; k < 128; k++)
         progress_micro_batch(&progress, k, 10 * k);
@@ -150,7 +150,7 @@ static void run_slowly(void) {
 }
 
 static void run_quickly(void) {
-    progress_start(&progress, 2, 0.1);
+    progress_start(&progress, 2, 10, 0.1);
     progress_step_begin(&progress, 0);
     for (int k = 1; k < 128; k++)
         progress_micro_batch(&progress, k, 0.001 * k);
