@@ -66,6 +66,23 @@ void text_add_shell_word(struct text *text, const char *word) {
     text_add(text, "'");
 }
 
+void text_add_folded(struct text *text, const char *line, size_t columns, const char *indent,
+                     const char *mark) {
+    size_t begin = 0, blank = 0, at = 0, used = 0; // used: columns before `begin` on its line
+    bool quoted = false;
+    for (; line[at]; at++) {
+        quoted = quoted != (line[at] == '\'');
+        if (used + at - begin + (line[at] == ' ' ? 0 : 1) + strlen(mark) > columns && blank > begin) {
+            text_add(text, "%.*s%s\n%s", (int)(blank - begin), line + begin, mark, indent);
+            begin = blank + 1;
+            used = strlen(indent);
+        }
+        if (line[at] == ' ' && !quoted && at > begin + strspn(line + begin, " "))
+            blank = at;
+    }
+    text_add(text, "%s", line + begin);
+}
+
 enum status text_status(const struct text *text) {
     return text->failed ? FAIL(STATUS_FAILED, "out of memory for text of %zu bytes", text->length)
                         : STATUS_OK;

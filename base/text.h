@@ -20,6 +20,11 @@ void text_add(struct text *text, const char *format, ...) __attribute__((format(
 void text_add_bytes(struct text *text, const void *bytes, size_t length);
 // Appends `word` quoted for a shell: in single quotes if it contains characters that a shell interprets.
 void text_add_shell_word(struct text *text, const char *word);
+// Appends `line`, broken at blanks outside of single quotes where it would be wider than `columns`. Lines
+// that go on end with `mark` ("" or " \\"); those that follow begin with `indent`. A word that is too wide
+// stays whole.
+void text_add_folded(struct text *text, const char *line, size_t columns, const char *indent,
+                     const char *mark);
 enum status text_status(const struct text *text) MUST_CHECK; // STATUS_FAILED after an allocation failed
 
 // Whether bytes are text for people: UTF-8 without control characters but white space. A character that is

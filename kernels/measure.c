@@ -10,8 +10,9 @@
 
 #define MEASURED_CPU_RATE 200e9 // FLOP/s, an estimate that sizes the product to the available time
 #define MEASURED_TOGETHER 1e-3  // seconds of GPU work per timing, long enough to hide launch overhead
-#define MEASURED_WIDENING 4     // n_embd -> 4 n_embd, the first layer of an MLP
-#define MEASURED_RUNS     12    // at least; the best one is least disturbed by other processes
+#define MOST_N_EMBD       4096 // wider products have the same rate, and matrices that may not fit into memory
+#define MEASURED_WIDENING 4    // n_embd -> 4 n_embd, the first layer of an MLP
+#define MEASURED_RUNS     12   // at least; the best one is least disturbed by other processes
 #define DECIDING_SECONDS  0.05
 #define MOST_TOGETHER     1024
 #define LEAST_ROWS        64
@@ -46,10 +47,10 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     product->out_bytes = (size_t)(size * rows * n_out);
     product->weight_bytes = (size_t)(size * n_out * n_embd);
     TRY(stream_init(&product->stream, device));
-    TRY(device->memory_new(device, product->x_bytes, "matrix products for measuring FLOP/s", &product->x));
-    TRY(device->memory_new(device, product->weight_bytes, "matrix products for measuring FLOP/s",
+    TRY(device->memory_new(device, product->x_bytes, "matrices for measuring the GEMM rate", &product->x));
+    TRY(device->memory_new(device, product->weight_bytes, "matrices for measuring the GEMM rate",
                            &product->weight));
-    TRY(device->memory_new(device, product->out_bytes, "matrix products for measuring FLOP/s",
+    TRY(device->memory_new(device, product->out_bytes, "matrices for measuring the GEMM rate",
                            &product->out));
     product->args = (struct linear_forward_args){
         .out = product->out,
@@ -64,7 +65,7 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     };
     TRY(device->ops->workspace_bytes(device, OP_linear_forward, &product->args,
                                      &product->stream.workspace_bytes));
-    return device->memory_new(device, product->stream.workspace_bytes, "matrix products for measuring FLOP/s",
+    return device->memory_new(device, product->stream.workspace_bytes, "matrices for measuring the GEMM rate",
                               &product->stream.workspace);
 }
 
@@ -139,6 +140,7 @@ static int measured_rows(const struct device *device, int rows, int n_embd, doub
 
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, struct gemm_rate *rate) {
+    n_embd = n_embd < MOST_N_EMBD ? n_embd : MOST_N_EMBD;
     rows = measured_rows(device, rows, n_embd, seconds);
     return measure_rates(device, rows, n_embd, &type, 1, seconds, rate);
 }

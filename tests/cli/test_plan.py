@@ -39,9 +39,13 @@ class Plan(CommandCase):
         tables = {}
         for block in out.split('\n\n')[1:]:
             lines = block.splitlines()
+            self.assertLessEqual(max(map(len, lines)), 100, block)
             if len(lines) > 1 and lines[1].startswith('stage'):
-                titles = cells_of(lines[1])
-                tables[int(lines[0].split()[0])] = [list(zip(titles, cells_of(line))) for line in lines[2:6]]
+                rows = tables[int(lines[0].split()[0])] = [[], [], [], []]
+                for begin, line in enumerate(lines):
+                    if line.startswith('stage'):  # columns that do not fit follow below
+                        for row, cells in zip(rows, lines[begin + 1:begin + 5]):
+                            row += zip(cells_of(line)[bool(row):], cells_of(cells)[bool(row):])
         return tables
 
     def check_text(self, text, exact):
@@ -68,7 +72,7 @@ class Plan(CommandCase):
                 titles = dict(row)
                 for kind in KINDS:
                     self.check_text(titles[kind], stage['bytes'][kind])
-                self.check_text(titles['total'], stage['total'])
+                self.check_text(titles['model memory'], stage['total'])
                 self.assertEqual(int(titles.get('of rank', 0)), stage['rank'])
                 self.assertEqual(list(stage['sends']), ['reduce_scatter', 'all_gather'])
                 for operation, sent in stage['sends'].items():
@@ -158,6 +162,25 @@ class Plan(CommandCase):
         self.assertEqual(apart['ranks_per_machine'], 8)  # only the transport differs
         for a, b in zip(one['stages'], apart['stages']):
             self.assertNotEqual(a['bytes']['communication'], b['bytes']['communication'])
+
+    def test_a_model_that_is_far_too_large_is_refused_by_its_plan(self):
+        """Not by the measurement before it, whose own matrices would take 32 GiB at this width."""
+        config = self.tiny_config(model={'n_embd': 65536, 'n_head': 64}, precision={'compute': 'bf16'})
+        self.refuses(config, code=1, says=['the run needs ', 'TiB of memory per rank', 'use a smaller model'])
+
+    def test_no_line_is_wider_than_100_columns(self):
+        """Tables fold between columns, prose and commands between words; folded commands are still commands."""
+        for words in (['--ranks', '8', '--per-machine', '4', 'optimizer.type=adafactor', 'zero_optimization.partition=layer',
+                       'zero_optimization.offload_optimizer.device=cpu'], ['--paper'], ['--fit', '--ranks', '1,3']):
+            out = self.run_train('plan', ROOT / 'configs' / 'gpt2-small.json', 'device=cuda', '--device-memory', '6G',
+                                 'precision.compute=bf16', *words, cwd=ROOT).out
+            for line in out.splitlines():
+                if len(line) > 100:  # one word, and its indent
+                    self.assertEqual(len(line.rstrip('\\').split()), 1, line)
+        command = out[out.index('    ./train'):out.index('    takes')].replace('\\\n', '')
+        self.assertEqual(json.loads(self.run_train('plan', ROOT / 'configs' / 'gpt2-small.json', 'device=cuda', '--device-memory',
+                                                   '6G', 'precision.compute=bf16', '--fit', '--ranks', '1,3', '--json',
+                                                   cwd=ROOT).out)['fits'][0]['proposals'][0]['command'], ' '.join(command.split()))
 
     def test_presets(self):
         for preset in sorted((ROOT / 'configs').glob('gpt*.json')):
@@ -298,7 +321,7 @@ class Fit(CommandCase):
         self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=elementwise'])
         out = self.run_train('plan', config, 'recompute=block', '--fit', '--ranks', 1).out
         self.assertIn(f'./train {config} recompute=elementwise\n', out)
-        self.assertRegex(out, r'fastest: \d+ x \d+ sequences per rank\n')
+        self.assertRegex(out, r'fastest: nothing offloaded or recomputed for memory, \d+ x \d+ sequences per rank\n')
 
     def test_an_absent_gpu(self):
         """Plans for a GPU do not need CUDA in the build."""

@@ -339,6 +339,8 @@ static void describe(const struct config *config, int world, bool gpu, struct te
         add_phrase(words, "parameters on the host");
     if (gpu && config->top.offload_activations == CONFIG_OFFLOAD_CPU)
         add_phrase(words, "activations on the host");
+    if (words->length == 0) // as a run is by default
+        add_phrase(words, "nothing offloaded or recomputed for memory");
     text_add(words, "%s%lld x %lld sequences per rank", words->length ? ", " : "",
              (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size);
 }

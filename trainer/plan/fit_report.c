@@ -83,6 +83,23 @@ static void add_machine(struct text *out, const struct fit_report *report) {
              report->host_is_here ? " (available on this one)" : "");
 }
 
+// Frees `command`.
+static void add_folded_command(struct text *out, struct text *command) {
+    if (command->data)
+        text_add_folded(out, command->data, PLAN_COLUMNS, "        ", " \\");
+    text_add(out, "\n");
+    out->failed |= command->failed;
+    text_free(command);
+}
+
+static void add_command_line(struct text *out, const struct fit_report *report, int world,
+                             const char *overrides) {
+    struct text command = {0};
+    text_add(&command, "    ");
+    add_command(&command, report, world, overrides);
+    add_folded_command(out, &command);
+}
+
 static void add_proposal(struct text *out, const struct fit_report *report, int world,
                          const struct fit_proposal *proposal, double fastest_s) {
     double times = proposal->step_s / fastest_s;
@@ -92,9 +109,8 @@ static void add_proposal(struct text *out, const struct fit_report *report, int 
         text_add(out, "  about %.*f times as long: %s\n", times < 10 ? 2 : 0, times, proposal->description);
     else
         text_add(out, "  fastest: %s\n", proposal->description);
-    text_add(out, "    ");
-    add_command(out, report, world, proposal->overrides);
-    text_add(out, "\n    takes ");
+    add_command_line(out, report, world, proposal->overrides);
+    text_add(out, "    takes ");
     add_taken(out, report, proposal);
     text_add(out, "; %s\n",
              proposal->same_bits ? "the same losses to the bit" : "the same losses to rounding");
@@ -104,9 +120,12 @@ static void add_otherwise(struct text *out, const struct fit_report *report, int
                           const struct fit_case *one) {
     text_add(out, "  nothing fits\n");
     if (one->preset) {
-        text_add(out, "  the largest preset that fits: %s\n    ", one->of_preset.description);
-        add_preset_command(out, report, world, one);
-        text_add(out, "\n    takes ");
+        struct text command = {0};
+        text_add(out, "  the largest preset that fits: %s\n", one->of_preset.description);
+        text_add(&command, "    ");
+        add_preset_command(&command, report, world, one);
+        add_folded_command(out, &command);
+        text_add(out, "    takes ");
         add_taken(out, report, &one->of_preset);
         text_add(out, "\n");
     } else {
@@ -114,10 +133,10 @@ static void add_otherwise(struct text *out, const struct fit_report *report, int
     }
     if (!one->narrow)
         return;
-    text_add(out, "  it fits with optimizer.state_dtype=%s, which changes rounding: %s\n    ", one->narrow,
+    text_add(out, "  it fits with optimizer.state_dtype=%s, which changes rounding: %s\n", one->narrow,
              one->of_narrow.description);
-    add_command(out, report, world, one->of_narrow.overrides);
-    text_add(out, "\n    takes ");
+    add_command_line(out, report, world, one->of_narrow.overrides);
+    text_add(out, "    takes ");
     add_taken(out, report, &one->of_narrow);
     text_add(out, "\n");
 }
@@ -125,11 +144,15 @@ static void add_otherwise(struct text *out, const struct fit_report *report, int
 static void add_case(struct text *out, const struct fit_report *report, int i) {
     const struct plan_case *plan = &report->plans->cases[i];
     const struct fit_case *one = &report->cases[i];
-    text_add(out, "\n%d rank%s", plan->world, plan->world == 1 ? "" : "s");
+    const char *plural = plan->world == 1 ? "" : "s";
+    text_add(out, "\n");
     if (plan->refused) {
-        text_add(out, ": %s\n", plan->refused);
+        struct text line = {0};
+        text_add(&line, "%d rank%s: %s", plan->world, plural, plan->refused);
+        plan_add_prose(out, &line);
         return;
     }
+    text_add(out, "%d rank%s", plan->world, plural);
     if (plan->world > 1)
         text_add(out, ", %d per machine", plan->local_world);
     text_add(out, "\n");
@@ -149,14 +172,15 @@ static enum status print_text(struct text *text) {
 
 enum status fit_report_print(const struct fit_report *report) {
     const struct plan_report *plans = report->plans;
-    struct text out = {0};
+    struct text out = {0}, line = {0};
     char weights[32];
-    text_add(&out, "%s: %s parameters, %s%s, into ", plans->source,
+    text_add(&line, "%s: %s parameters, %s%s, into ", plans->source,
              text_count(weights, sizeof weights, (double)plans->n_weights), dtype_name(plans->type),
              plans->type_measured ? " (measured: the faster type on this machine)" : "");
-    add_machine(&out, report);
+    add_machine(&line, report);
+    plan_add_prose(&out, &line);
     text_add(&out,
-             "\nMemory is exact. The order is an estimate from nominal speeds, not a prediction of time.\n");
+             "Memory is exact. The order is an estimate from nominal speeds, not a prediction of time.\n");
     for (int i = 0; i < plans->n_cases; i++)
         add_case(&out, report, i);
     return print_text(&out);

@@ -1,4 +1,5 @@
-// A table is filled cell by cell, then printed with each column as wide as its widest cell.
+// A table is filled cell by cell, then printed with each column as wide as its widest cell. Columns that do
+// not fit into 100 follow below, after the first column again. Prose is folded likewise.
 #include "trainer/plan/report.h"
 
 #include <inttypes.h>
@@ -20,11 +21,12 @@ void plan_report_free(struct plan_report *report) {
 
 // ---- tables
 
-enum { MOST_ROWS = 8, MOST_COLUMNS = 20 };
+enum { MOST_ROWS = 8, MOST_COLUMNS = 20, GAP = 2 };
 
 struct table {
-    int n_rows, n_columns; // in use; columns: those of the longest row
-    int filled;            // cells in the last row
+    int n_rows, n_columns;    // in use; columns: those of the longest row
+    int filled;               // cells in the last row
+    bool glued[MOST_COLUMNS]; // this column stays beside the one before it
     char cells[MOST_ROWS][MOST_COLUMNS][24];
 };
 
@@ -46,17 +48,47 @@ static void add_bytes(struct table *table, uint64_t bytes) {
     text_bytes(next_cell(table), sizeof table->cells[0][0], (double)bytes);
 }
 
-static void add_table(struct text *out, const struct table *table) {
-    for (int row = 0; row < table->n_rows; row++) {
-        for (int column = 0; column < table->n_columns; column++) {
-            size_t width = 0;
-            for (int i = 0; i < table->n_rows; i++)
-                if (strlen(table->cells[i][column]) > width)
-                    width = strlen(table->cells[i][column]);
-            text_add(out, "%s%*s", column ? "  " : "", (int)width, table->cells[row][column]);
-        }
-        text_add(out, "\n");
+static size_t column_width(const struct table *table, int column) {
+    size_t width = 0;
+    for (int row = 0; row < table->n_rows; row++)
+        if (strlen(table->cells[row][column]) > width)
+            width = strlen(table->cells[row][column]);
+    return width;
+}
+
+// The end of the columns from `begin` that fit beside the first one. At least one group of glued columns.
+static int last_beside_first(const struct table *table, int begin) {
+    size_t width = column_width(table, 0);
+    int end = begin;
+    for (int column = begin; column < table->n_columns; column++) {
+        width += GAP + column_width(table, column);
+        const bool is_last_of_group = column + 1 == table->n_columns || !table->glued[column + 1];
+        if (is_last_of_group && (width <= PLAN_COLUMNS || end == begin))
+            end = column + 1;
+        if (width > PLAN_COLUMNS && end > begin)
+            break;
     }
+    return end;
+}
+
+static void add_table(struct text *out, const struct table *table) {
+    for (int begin = 1, end; begin < table->n_columns; begin = end) {
+        end = last_beside_first(table, begin);
+        for (int row = 0; row < table->n_rows; row++) {
+            text_add(out, "%*s", (int)column_width(table, 0), table->cells[row][0]);
+            for (int column = begin; column < end; column++)
+                text_add(out, "%*s%*s", GAP, "", (int)column_width(table, column), table->cells[row][column]);
+            text_add(out, "\n");
+        }
+    }
+}
+
+void plan_add_prose(struct text *out, struct text *line) {
+    if (line->data)
+        text_add_folded(out, line->data, PLAN_COLUMNS, "  ", "");
+    text_add(out, "\n");
+    out->failed |= line->failed;
+    text_free(line);
 }
 
 // ---- the plans
@@ -83,15 +115,16 @@ static bool ranks_differ(const struct plan_case *one) {
 static void add_header(struct table *table, bool with_host, bool name_rank, int n_columns) {
     begin_row(table);
     ADD_CELL(table, "stage");
-    for (int kind = 0; kind < N_REGION_KINDS; kind++)
-        ADD_CELL(table, "%s", region_kind_name((enum region_kind)kind));
-    ADD_CELL(table, "total");
+    ADD_CELL(table, "model memory");
     if (with_host)
         ADD_CELL(table, "on the host");
     if (name_rank)
         ADD_CELL(table, "of rank");
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        ADD_CELL(table, "%s", region_kind_name((enum region_kind)kind));
     for (int i = 0; i < n_columns; i++) {
         ADD_CELL(table, "%s", comm_operation_name(collectives[i]));
+        table->glued[table->filled] = true;
         ADD_CELL(table, "calls");
     }
 }
@@ -100,13 +133,13 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
                       bool with_host, bool name_rank, int n_columns) {
     begin_row(table);
     ADD_CELL(table, "%s%d", configured ? "*" : "", stage);
-    for (int kind = 0; kind < N_REGION_KINDS; kind++)
-        add_bytes(table, plan->most.bytes[kind]);
     add_bytes(table, plan->most.total);
     if (with_host)
         add_bytes(table, plan->most.host);
     if (name_rank)
         ADD_CELL(table, "%d", plan->rank);
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        add_bytes(table, plan->most.bytes[kind]);
     for (int i = 0; i < n_columns; i++) {
         add_bytes(table, plan->most.volume.bytes[collectives[i]]);
         ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[collectives[i]]);
@@ -143,7 +176,10 @@ static void add_fitting(struct text *out, const struct plan_report *report, cons
 static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
     const char *plural = one->world == 1 ? "" : "s";
     if (one->refused) {
-        text_add(out, "\n%d rank%s: %s\n", one->world, plural, one->refused);
+        struct text line = {0};
+        text_add(&line, "%d rank%s: %s", one->world, plural, one->refused);
+        text_add(out, "\n");
+        plan_add_prose(out, &line);
         return;
     }
     text_add(out, "\n%d rank%s", one->world, plural);
@@ -164,7 +200,8 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     if (!differ)
         return;
     char bytes[32];
-    text_add(out, "Ranks differ: the table shows the rank that needs most. The least that any rank needs:");
+    text_add(out,
+             "Ranks differ: the table shows the rank that needs most. The least that any rank needs:\n ");
     for (int stage = 0; stage < N_STAGES; stage++)
         text_add(out, "%s stage %d %s", stage ? "," : "", stage,
                  text_bytes(bytes, sizeof bytes, (double)one->stages[stage].least));
@@ -176,8 +213,9 @@ static void add_report(struct text *out, const struct plan_report *report) {
     text_add(out, "%s: %s parameters, %s%s, partition %s\n", report->source,
              text_count(weights, sizeof weights, (double)report->n_weights), dtype_name(report->type),
              report->type_measured ? " (measured: the faster type on this machine)" : "", report->partition);
-    text_add(out, "Per rank: memory by kind, without the program itself, and communication per step.\n"
-                  "train_batch_size = micro_batch_size x gradient_accumulation_steps x ranks.\n");
+    text_add(out,
+             "Per rank: model memory and its kinds (the program itself takes more), communication per step.\n"
+             "train_batch_size = micro_batch_size x gradient_accumulation_steps x ranks.\n");
     if (report->gpu_is_planned)
         text_add(out,
                  "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
@@ -219,13 +257,13 @@ static void add_paper(struct text *out) {
             for (int stage = 1; stage < N_STAGES; stage++)
                 add_paper_figure(&table, paper_bytes(stage, paper_models[model].n_params, paper_ranks[i]));
     }
-    text_add(out, "Model states per rank in GB (1e9 bytes), parameters/stage: table 1 of the ZeRO paper "
+    text_add(out, "Model states per rank in GB (1e9 bytes), parameters/stage: table 1 of the ZeRO paper\n"
                   "(arXiv 1910.02054).\n"
                   "P parameters, N ranks: stage 1 4P + 12P/N, stage 2 2P + 14P/N, stage 3 16P/N.\n\n");
     add_table(out, &table);
-    text_add(out, "\nzero.c keeps gradients in fp32: 2 + 4 + 12 = 18 bytes per parameter in bf16 and fp16, 4 "
-                  "+ 4 + 8 = 16 "
-                  "in fp32. The paper counts 2 + 2 + 12 = 16.\n");
+    text_add(out, "\nzero.c keeps gradients in fp32. Its bytes per parameter:\n"
+                  "in bf16 and fp16 2 + 4 + 12 = 18 bytes, 4 + 4 + 8 = 16 in fp32. The paper counts 2 + 2 + "
+                  "12 = 16.\n");
 }
 
 // ---- JSON

@@ -28,6 +28,11 @@ struct plan_report {
 };
 void plan_report_free(struct plan_report *report);
 
+// The most columns of what is printed, where words allow.
+enum { PLAN_COLUMNS = 100 };
+// Appends the line, folded, and a newline. Frees `line`.
+void plan_add_prose(struct text *out, struct text *line);
+
 // Print to standard output. report: NULL for no plans. paper: adds the paper's table.
 enum status plan_report_print(const struct plan_report *report, bool paper) MUST_CHECK;
 enum status plan_report_print_json(const struct plan_report *report, bool paper) MUST_CHECK;

@@ -224,8 +224,29 @@ static void test_readable(void **state) {
                                   3));
 }
 
+static void expect_folded(const char *line, size_t columns, const char *mark, const char *expected) {
+    struct text text = {0};
+    text_add_folded(&text, line, columns, "  ", mark);
+    assert_string_equal(text.data, expected);
+    text_free(&text);
+}
+
+static void test_folding(void **state) {
+    (void)state;
+    expect_folded("", 10, "", "");
+    expect_folded("one two", 7, "", "one two");
+    expect_folded("one two", 6, "", "one\n  two");
+    expect_folded("one two three four", 10, "", "one two\n  three\n  four");
+    expect_folded("  one two three", 9, "", "  one two\n  three");
+    expect_folded("a 'b c d e' f", 9, "", "a\n  'b c d e'\n  f");
+    expect_folded("x averyverylongword y", 8, "", "x\n  averyverylongword\n  y");
+    expect_folded("one two", 6, " \\", "one \\\n  two");
+    expect_folded("one two x", 10, " \\", "one two \\\n  x"); // every line leaves room for the mark
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folding),
         cmocka_unit_test(test_growing),
         cmocka_unit_test(test_numbers_read_back),
         cmocka_unit_test(test_human_readable_numbers),

@@ -145,7 +145,8 @@ static void run_slowly(void) {
     for (int k = 1; k < 128; k++)
         progress_micro_batch(&progress, k, 10 * k);
     struct step_metrics step = usual;
-    step.step = 2;
+    step.step = 3;
+    step.total = 10;
     progress_step(&progress, &step, 1280);
 }
 
