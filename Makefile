@@ -2,8 +2,9 @@
 #   make VARIANT=asan      address and undefined-behaviour sanitizers, in build/asan
 #   make VARIANT=tsan CC=clang  thread sanitizer, in build/tsan-clang
 #   make CC=clang          another compiler, in build/release-clang
-#   make CUDA_ARCH="90"    CUDA kernels for these compute capabilities only; default: those of ours that nvcc supports
+#   make CUDA_ARCH="80 90" CUDA kernels for these compute capabilities, or "all"; default: those of this machine's GPUs
 #   make CUDA=no           without CUDA, even if nvcc is installed
+#   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
 # Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
@@ -19,10 +20,10 @@ compiler := $(notdir $(firstword $(CC)))
 suffix := $(if $(filter gcc cc,$(compiler)),,-$(compiler))
 BUILD ?= build/$(VARIANT)$(suffix)
 
-# A simulated GPU replaces only kernels/cuda: C objects come from the release or asan variant.
+# A simulated GPU, and VARIANT=cpu, replace only kernels/cuda: C objects come from the release or asan variant.
 simulated := $(filter cudasim%,$(VARIANT))
-c_variant := $(if $(simulated),$(if $(filter %-asan,$(VARIANT)),asan,release),$(VARIANT))
-OBJECTS := $(if $(simulated),build/$(c_variant)$(suffix),$(BUILD))
+c_variant := $(if $(simulated),$(if $(filter %-asan,$(VARIANT)),asan,release),$(patsubst cpu,release,$(VARIANT)))
+OBJECTS := $(if $(simulated)$(filter cpu,$(VARIANT)),build/$(c_variant)$(suffix),$(BUILD))
 
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
 CPPFLAGS += -I. -D_GNU_SOURCE
@@ -53,20 +54,35 @@ else ifeq ($(c_variant),tsan)
     $(error VARIANT=tsan needs CC=clang: the sanitizer does not see the synchronization inside gcc's OpenMP library)
   endif
 endif
-ifeq ($(filter $(VARIANT),release asan tsan cudasim cudasim-asan cudasim-race),)
-  $(error VARIANT is release, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
+ifeq ($(filter $(VARIANT),release cpu asan tsan cudasim cudasim-asan cudasim-race),)
+  $(error VARIANT is release, cpu, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
 # Empty in a source tarball, which may have been unpacked inside another repository.
 commit := $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null))
 
-# `make V=1` shows whole commands.
+# ---- what make prints: a line per folder when its first file is compiled; `make V=1` shows whole commands instead.
+# $(call announce,GROUP,LINE) prints the line once in a run of make: a folder named after the group marks it, and
+# only one of several jobs can create it.
+announced := $(BUILD)/announced
+began := $(shell rm -rf $(announced); date +%s)
 ifeq ($(V),1)
-  say = @true
+  announce = @true
 else
   quiet := @
-  say = @echo
+  announce = @mkdir -p $(announced); mkdir $(announced)/$(subst /,_,$(strip $(1))) 2>/dev/null && echo $(2) || true
 endif
+# Before the first file: how many were never compiled, and about how long they take. Seconds of one core of a 2 GHz
+# Xeon: 1.1 per C file, 10 per CUDA source and architecture.
+jobs = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
+never_compiled = $(filter-out $(wildcard $(1)),$(1))
+core_seconds = $(words $(new_c)) * 11 / 10 + $(words $(new_cuda)) * $(or $(words $(cuda_archs)),1) * 10
+start_line = "building $(BUILD) with $(CC)$(if $(cuda_archs),$(comma) CUDA for $(cuda_archs:%=sm_%)):" \
+             "$(words $(new_c) $(new_cuda)) new files, about $$((($(core_seconds)) / $(jobs) + 1)) s with" \
+             "$(jobs) job$(if $(filter 1,$(jobs)),; make -j$$(nproc) uses all cores,s)"
+announce_compile = $(if $(new_c)$(new_cuda),$(call announce,start,$(start_line)))
+comma := ,
+group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECTS)/%,%,$(@D))))
 
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
@@ -134,23 +150,43 @@ ifneq ($(simulated),)
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
   cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-  wanted_archs := 80 86 89 90 100 120
-  CUDA_ARCH ?= $(filter $(wanted_archs),$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
+  # CUDA_ARCH=all: what a release has. Otherwise those of the GPUs that are here, as the driver lists them; for one that
+  # nvcc does not know yet, the newest that it knows, whose PTX the driver compiles. Without a GPU the oldest, for the
+  # same reason: it runs on every later GPU, after the driver compiled it for some seconds at the first start.
+  supported_archs := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
+  release_archs := $(filter 80 86 89 90 100 120,$(supported_archs))
+  ifeq ($(CUDA_ARCH),all)
+    cuda_archs := $(release_archs)
+  else ifneq ($(strip $(CUDA_ARCH)),)
+    cuda_archs := $(CUDA_ARCH)
+  else
+    gpus_here := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x '[0-9]*' | sort -nu)
+    gpus_here := $(filter-out 5% 6% 7%,$(gpus_here))
+    cuda_archs := $(filter $(supported_archs),$(gpus_here))
+    cuda_archs += $(if $(filter-out $(supported_archs),$(gpus_here)),$(filter-out $(cuda_archs),$(lastword $(release_archs))))
+    ifeq ($(strip $(cuda_archs)),)
+      cuda_archs := $(firstword $(release_archs))
+      gpu_note := "no GPU here: CUDA for sm_$(cuda_archs) only, which later GPUs run too." \
+                  "CUDA_ARCH=all builds for $(release_archs:%=sm_%), CUDA=no without CUDA"
+    endif
+  endif
   nvcc_flags := -std=c++17 -O3 -g -lineinfo -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-fno-omit-frame-pointer,$(no_tracking) \
-                $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=sm_$(arch)) \
-                -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+                $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+                -gencode arch=compute_$(lastword $(cuda_archs)),code=compute_$(lastword $(cuda_archs))
   cuda_link := -L$(cuda_home)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 else
-  cuda_objects := $(BUILD)/kernels/cuda/stub.o
+  stub_object := $(OBJECTS)/kernels/cuda/stub.o
 endif
 LDLIBS += $(cuda_link)
 
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu
 	@mkdir -p $(@D)
-	$(say) "compile $@"
+	$(announce_compile)
+	$(call announce,$(@D),"  compile $(group)")
 ifneq ($(simulated),)
 	$(quiet)$(CXX) -x c++ $(simulator_flags) $(kernel_flags) -MMD -MP -c -o $@ $<
 else
+	$(if $(gpu_note),$(call announce,gpu-note,$(gpu_note)))
 	$(quiet)$(NVCC) --version | sed -n '/release/s/.*release //p' >$(@D)/nvcc-version
 	$(quiet)$(NVCC) $(nvcc_flags) -Xptxas -v -MMD -MP -c -o $@ $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
 endif
@@ -161,19 +197,21 @@ $(BUILD)/tests/cudasim/ptx.o $(BUILD)/tests/cudasim/cublaslt_product.o: \
   kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
 $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	@mkdir -p $(@D)
-	$(say) "compile $@"
+	$(announce_compile)
+	$(call announce,$(@D),"  compile $(group)")
 	$(quiet)$(CXX) $(simulator_flags) $(kernel_flags_here) -MMD -MP -c -o $@ $<
 
 # A file named after the CUDA settings: when they change, CUDA objects are rebuilt.
 empty :=
-cuda_choice := $(BUILD)/cuda-$(CUDA)$(if $(filter yes,$(CUDA)),-$(subst $(empty) ,-,$(strip $(CUDA_ARCH))))
+cuda_choice := $(BUILD)/cuda-$(CUDA)$(if $(filter yes,$(CUDA)),-$(subst $(empty) ,-,$(strip $(cuda_archs))))
 $(cuda_choice):
 	@mkdir -p $(@D)
 	@rm -f $(BUILD)/cuda-*
 	@touch $@
 $(cuda_objects): $(cuda_choice)
 
-$(cuda_library): $(cuda_objects) $(simulator_objects) $(cuda_choice)
+$(cuda_library): $(cuda_objects) $(stub_object) $(simulator_objects) $(cuda_choice)
+	@mkdir -p $(@D)
 	@rm -f $@
 	$(quiet)$(AR) rcs $@ $(filter %.o,$^)
 
@@ -185,8 +223,8 @@ link = $(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^
 
 $(BUILD)/train: $(OBJECTS)/main.o $(foreach f,$(folders),$(call library,$(f))) $(cuda_library)
 	@mkdir -p $(@D)
-	$(say) "link    $@"
 	$(quiet)$(link) $(LDLIBS)
+	$(call announce,linked,"$@ is built$(if $(cuda_archs),$(comma) with CUDA for $(cuda_archs:%=sm_%)): $$(($$(date +%s) - $(began))) s")
 
 define library_rule
 $(call library,$(1)): $(call objects_of,$(1))
@@ -197,7 +235,8 @@ $(foreach f,$(folders),$(eval $(call library_rule,$(f))))
 
 $(OBJECTS)/%.o: %.c
 	@mkdir -p $(@D)
-	$(say) "compile $@"
+	$(announce_compile)
+	$(call announce,$(@D),"  compile $(group)")
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
@@ -222,7 +261,8 @@ $(OBJECTS)/configs/presets.o: CPPFLAGS += -I$(OBJECTS)
 define isa_rule
 $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$(say) "compile $$@"
+	$$(announce_compile)
+	$$(call announce,$$(@D),"  compile $$(group)")
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) $(isa_flags_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
@@ -244,14 +284,18 @@ $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(te
                $(call test_libraries,$(call test_folder,$(1))) \
                $(if $(filter base configs data,$(call test_folder,$(1))),,$(cuda_library))
 	@mkdir -p $$(@D)
-	$(say) "link    $$@"
+	$$(call announce,link-$$(@D),"  link $$(@D)")
 	$(quiet)$$(link) $(LDLIBS) -lcmocka
 endef
 $(foreach t,$(test_sources:%.c=%),$(eval $(call test_rule,$(t))))
 
 $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call library,kernels) $(call library,base)
-	$(say) "link    $@"
+	$(call announce,link-$(@D),"  link $(@D)")
 	$(quiet)$(link) $(LDLIBS) -lcmocka
+
+new_c := $(call never_compiled,$(OBJECTS)/main.o $(foreach f,$(folders),$(call objects_of,$(f))) \
+           $(if $(filter tests test,$(MAKECMDGOALS)),$(test_sources:%.c=$(OBJECTS)/%.o)))
+new_cuda := $(call never_compiled,$(cuda_objects) $(simulator_objects))
 
 # scripts/run_tests.sh runs every program of this list, and fails if one is missing.
 tests: $(BUILD)/train $(tests)

@@ -12,5 +12,6 @@ for argument in "$@"; do
   case $argument in -h | --help) exec python3 "$here/bench_optimizer.py" --help ;; esac
 done
 "$here/install.sh" --benchmarks
-make -C "$here/.." --no-print-directory -j"$(nproc)" train
-exec python3 "$here/bench_optimizer.py" "$@"
+# Without CUDA: its kernels take minutes to compile.
+make -C "$here/.." --no-print-directory -j"$(nproc)" VARIANT=cpu build/cpu/train
+exec python3 "$here/bench_optimizer.py" --train "$here/../build/cpu/train" "$@"

@@ -13,5 +13,9 @@ for argument in "$@"; do
   case $argument in -h | --help) exec python3 "$here/bench_zero.py" --help ;; esac
 done
 "$here/install.sh" --benchmarks
-make -C "$here/.." --no-print-directory -j"$(nproc)" train
-exec python3 "$here/bench_zero.py" "$@"
+# Without CUDA, whose kernels take minutes to compile, unless this machine has a GPU, or the ranks run on other machines.
+program=build/cpu/train variant=cpu
+case " $* " in *" --mpirun"*) program=build/release/train variant=release ;; esac
+if nvidia-smi -L >/dev/null 2>&1; then program=build/release/train variant=release; fi
+make -C "$here/.." --no-print-directory -j"$(nproc)" VARIANT=$variant $program
+exec python3 "$here/bench_zero.py" --train "$here/../$program" "$@"

@@ -121,7 +121,7 @@ def main():
     known = arguments.file.read_text() if arguments.file.exists() else ''
     missing = {a for _, _, a in from_text(known)} - {a for _, _, a in from_text(text)}
     if arguments.update and missing:
-        print(f'this build lacks {" ".join(sorted(missing))}, which {arguments.file.name} has; build for all architectures: make')
+        print(f'this build lacks {" ".join(sorted(missing))}, which {arguments.file.name} has; build for all architectures: make CUDA_ARCH=all')
         return 1
     if arguments.update:
         arguments.file.write_text(text)

@@ -16,10 +16,9 @@ scripts/install.sh --corpus
 echo "all installed"
 
 step "build"
-# Builds kernels for the GPUs of this machine only, if there are any: building for all architectures takes minutes.
-gpus=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -nu | xargs) || gpus=
-if [ -n "$gpus" ]; then
-  make -j"$(nproc)" CUDA_ARCH="$gpus" train
+# make compiles CUDA code for the GPUs that are here. Without one, leave it out: it takes minutes.
+if nvidia-smi -L >/dev/null 2>&1; then
+  make -j"$(nproc)" train
 else
   make -j"$(nproc)" CUDA=no train
 fi

@@ -19,7 +19,7 @@ case "${1:-}" in
     ;;
 esac
 if [ $full = yes ]; then
-  export ZERO_TESTS_FULL=1
+  export ZERO_TESTS_FULL=1 CUDA_ARCH=${CUDA_ARCH:-all}
 else
   export CUDA_ARCH=${CUDA_ARCH:-80} # newer GPUs run it too
 fi

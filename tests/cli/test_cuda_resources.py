@@ -59,6 +59,7 @@ class Resources(CommandCase):
         code, out = self.check('--update')
         self.assertEqual(code, 1)
         self.assertIn('lacks sm_90', out)
+        self.assertIn('make CUDA_ARCH=all', out)
         self.assertEqual((self.folder / 'RESOURCES.md').read_text(), record)
 
     def test_a_spill_always_fails(self):

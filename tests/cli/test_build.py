@@ -1,0 +1,90 @@
+"""What make prints, and for which GPUs it compiles: with stand-ins for nvcc and nvidia-smi."""
+import os
+import re
+import subprocess
+import unittest
+
+import harness
+from harness import ROOT, CommandCase
+
+NVCC = '''#!/bin/sh
+case "$*" in
+  *--list-gpu-arch*) printf 'compute_%s\\n' 75 80 86 87 89 90 100 120; exit ;;
+  *--version*) echo 'Cuda compilation tools, release 13.0, V13.0.88'; exit ;;
+esac
+for word; do [ "$last" = -o ] && : >"$word"; last=$word; done
+echo "$@" >>"$(dirname "$0")/calls"
+'''
+
+
+@unittest.skipIf(harness.SANITIZERS, 'runs none of the program')
+class Build(CommandCase):
+    def make(self, *words, code=0, **variables):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(('MAKE', 'MFLAGS', 'CUDA'))}
+        environment.update(variables, PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}')
+        process = subprocess.run(['make', f'BUILD={self.folder / "build"}', *map(str, words)], cwd=ROOT, env=environment, text=True,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+        self.assertEqual(process.returncode, code, process.stdout)
+        return process.stdout
+
+    def program(self, name, text):
+        path = self.folder / 'bin' / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def architectures(self, gpus, **variables):
+        """What one CUDA source is compiled for on a machine with these GPUs, and what make prints."""
+        nvcc = self.program('nvcc', NVCC)
+        prints = f"printf '{gpus}'" if gpus else 'echo no devices were found; exit 6'
+        self.program('nvidia-smi', f'#!/bin/sh\n{prints}\n')
+        out = self.make(f'NVCC={nvcc}', 'CUDA=yes', '-B', self.folder / 'build' / 'kernels' / 'cuda' / 'adafactor.o', **variables)
+        call = (self.folder / 'bin' / 'calls').read_text().splitlines()[-1]
+        return re.findall(r'code=(\w+)', call), out
+
+    def test_the_gpus_that_are_here(self):
+        for gpus, expected in (('9.0\\n9.0\\n', ['sm_90', 'compute_90']), ('8.6\\n12.0\\n', ['sm_86', 'sm_120', 'compute_120']),
+                               ('8.7\\n', ['sm_87', 'compute_87']),
+                               ('14.0\\n', ['sm_120', 'compute_120'])):  # newer than this nvcc: its PTX is for later GPUs
+            with self.subTest(gpus):
+                found, out = self.architectures(gpus)
+                self.assertEqual(found, expected)
+                self.assertNotIn('no GPU here', out)
+                self.assertIn(f'CUDA for {" ".join(expected[:-1])}: ', out)
+
+    def test_without_a_gpu(self):
+        for gpus in '', '7.5\\n':  # too old for the kernels
+            found, out = self.architectures(gpus)
+            self.assertEqual(found, ['sm_80', 'compute_80'])
+            self.assertIn('no GPU here: CUDA for sm_80 only, which later GPUs run too. CUDA_ARCH=all builds for sm_80 sm_86 '
+                          'sm_89 sm_90 sm_100 sm_120, CUDA=no without CUDA\n', out)
+
+    def test_what_is_given(self):
+        every = [f'sm_{number}' for number in (80, 86, 89, 90, 100, 120)]
+        self.assertEqual(self.architectures('9.0\\n', CUDA_ARCH='all')[0], [*every, 'compute_120'])
+        found, out = self.architectures('', CUDA_ARCH='86 90')
+        self.assertEqual(found, ['sm_86', 'sm_90', 'compute_90'])
+        self.assertNotIn('no GPU here', out)
+
+    def test_a_line_per_folder(self):
+        files = [self.folder / 'build' / name for name in ('base/rng.o', 'base/text.o', 'data/permutation.o')]
+        out = self.make('CUDA=no', '-j2', *files).splitlines()
+        self.assertRegex(out[0], rf'^building {self.folder}/build with \S+: \d+ new files, about \d+ s with 2 jobs$')
+        self.assertEqual(sorted(out[1:]), ['  compile base', '  compile data'])
+        again = self.make('CUDA=no', *files[:1], '-B').splitlines()
+        self.assertRegex(again[0], r'with 1 job; make -j\d+ uses all cores$')
+        self.assertEqual(again[1:], ['  compile base'])
+        whole = self.make('CUDA=no', 'V=1', *files[:1], '-B')
+        self.assertRegex(whole, r'-c -o \S+/base/rng\.o base/rng\.c')
+        self.assertNotIn('  compile', whole)
+
+    def test_the_cpu_program_shares_the_objects_of_the_release(self):
+        out = self.make('VARIANT=cpu', 'OBJECTS=objects', '-n', self.folder / 'build' / 'train')
+        self.assertIn('objects/kernels/cuda/stub.o', out)
+        self.assertNotIn('kernels/cuda/adafactor', out)
+        self.assertNotIn(f'{self.folder}/build/main.o', out)
+
+
+if __name__ == '__main__':
+    unittest.main()
