@@ -379,7 +379,7 @@ def comparison_table(results):
                                                      if name in one['ratios'] else ['', ''])]
                 for name, p in one['programs'].items()]
         lines.append(rows_to_markdown(['program', 'tokens/s', 'ms per step', 'of GEMM', *(['of idle'] if results['busy'] else []),
-                                       'peak GiB', 'speedup of zero.c', 'relative memory'], rows))
+                                       'total GiB', 'speedup of zero.c', 'relative memory'], rows))
     return ''.join(lines)
 
 
@@ -400,7 +400,7 @@ def growth_table(results):
                          f"{point['flops_per_token'] / 1e9:.3f}", f"{point['flops_per_token'] / first['flops_per_token']:.3f}",
                          f"{point['of_gemm']:.2f}", f"{point['peak_bytes'] / 2**30:.2f}", f"{point['most_stolen']:.0%}"])
         lines.append(rows_to_markdown(['case', 'threads', 'ms per token', 'relative', 'GFLOP per token',
-                                       'relative', 'of GEMM', 'peak GiB', 'taken by the host'], rows))
+                                       'relative', 'of GEMM', 'total GiB', 'taken by the host'], rows))
     return ''.join(lines)
 
 

@@ -74,7 +74,7 @@ def speed_table(results):
 
 def memory_table(results):
     titles = ['ranks', 'stage', *STATES, 'model states', 'planned', "ZeRO's formula", 'communication', 'activations',
-              'other', 'total', 'planned', 'peak resident']
+              'other', 'model memory', 'planned', 'total']
     rows = [[str(c['ranks']), str(c['stage']), *(mib(c['memory'][kind]) for kind in STATES), mib(c['states_bytes']),
              mib(c['states_planned_bytes']), mib(c['states_formula_bytes']),
              *(mib(of_kinds(c['memory'], kinds)) for _, kinds, _ in KINDS[len(STATES):]), mib(c['total_bytes']),
@@ -95,7 +95,7 @@ def table(results):
             "- Planned: computed before the run starts, padding included.\n"
             "- ZeRO's formula (arXiv 1910.02054, section 5): per parameter, the compute dtype, 4 bytes of gradient and\n"
             '  the optimizer states. Stage 1 divides the last among the ranks, stage 2 also gradients, stage 3 everything.\n'
-            '- Peak resident: of the whole process, the largest of all ranks.\n')
+            '- Total: resident memory of the whole process at its peak, the largest of all ranks: model memory and the program.\n')
 
 
 # ---- the figure

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 
 #define LARGEST_METRICS ((size_t)4 << 30)
@@ -117,6 +118,33 @@ static void add_kinds(struct text *line, const char *name, const size_t *bytes) 
     text_add(line, "}");
 }
 
+static size_t beyond(size_t total, size_t part) {
+    return total > part ? total - part : 0;
+}
+
+void metrics_log_planned(size_t model_bytes, size_t program_bytes) {
+    char model[32], program[32], total[32];
+    log_info("host memory as planned: model memory %s, program %s, total %s",
+             text_bytes(model, sizeof model, (double)model_bytes),
+             text_bytes(program, sizeof program, (double)program_bytes),
+             text_bytes(total, sizeof total, (double)(model_bytes + program_bytes)));
+}
+
+void metrics_log_measured(const struct step_metrics *step) {
+    const size_t figures[][2] = {
+        {step->model_bytes, step->model_planned_bytes},
+        {beyond(step->memory_peak_bytes, step->model_bytes),
+         beyond(step->memory_planned_bytes, step->model_planned_bytes)},
+        {step->memory_peak_bytes, step->memory_planned_bytes},
+    };
+    char texts[3][2][32];
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++)
+            text_bytes(texts[i][k], sizeof texts[i][k], (double)figures[i][k]);
+    log_info("host memory as measured (planned): model memory %s (%s), program %s (%s), total %s (%s)",
+             texts[0][0], texts[0][1], texts[1][0], texts[1][1], texts[2][0], texts[2][1]);
+}
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)step->step);
@@ -134,6 +162,12 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "mfu", step->mfu);
     text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
              step->memory_peak_bytes);
+    text_add(&line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,
+             step->model_bytes);
+    text_add(&line, ", \"program_planned_bytes\": %zu, \"program_bytes\": %zu",
+             beyond(step->memory_planned_bytes, step->model_planned_bytes),
+             beyond(step->memory_peak_bytes, step->model_bytes));
+    text_add(&line, ", \"threads\": %d", step->threads);
     text_add(&line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
              step->device_bytes);
     add_kinds(&line, "memory_planned", step->planned);

@@ -27,8 +27,12 @@ struct step_metrics {
     double tokens_per_s;
     double step_ms;
     double mfu; // model FLOPs utilization, relative to the measured GEMM rate of the compute type
-    // Host memory of rank 0 as planned, with the program itself; the largest resident set of any rank.
+    // Host memory. Total: as planned for rank 0; as measured, the largest resident set of any rank. It is the
+    // model memory of rank 0 (the regions of the plan) and the program: its code, stacks and libraries, as
+    // planned the resident set before the model memory was allocated, as measured the rest of the total.
     size_t memory_planned_bytes, memory_peak_bytes;
+    size_t model_planned_bytes, model_bytes;
+    int threads; // of the rank
     // GPU memory of rank 0 as planned, and as measured by the decrease of free memory; 0 without a GPU.
     size_t device_planned_bytes, device_bytes;
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
@@ -60,6 +64,9 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
 enum status metrics_last_step(const char *folder, int64_t *step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
+// Log the three words of memory: model memory, program, total; before the first step, and after the last one.
+void metrics_log_planned(size_t model_bytes, size_t program_bytes);
+void metrics_log_measured(const struct step_metrics *step);
 void metrics_close(struct metrics *metrics);
 
 // Resident set size of this process in bytes: the largest so far, and now. 0 if it cannot be read.

@@ -80,7 +80,7 @@ static void add_figures(const struct step_metrics *step, struct log_field *field
     FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->mfu);
     text_bytes(text, sizeof text,
                (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes));
-    FIELD(fields[8], 4, "%s", text);
+    FIELD(fields[8], 4, "%s %s", step->device_bytes ? "GPU" : "total", text);
 }
 
 static void add_micro_batch(const struct progress *progress, double now_s, struct log_field *fields) {

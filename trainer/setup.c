@@ -161,7 +161,7 @@ static enum status refuse_memory(struct trainer *trainer, const struct memory_ne
     enum status status = fit_advise(&options, &machine, &advice);
     if (status == STATUS_OK)
         status = FAIL(
-            STATUS_FAILED, "the run needs %s of %smemory per rank, and %s are available%s%s",
+            STATUS_FAILED, "the run needs %s of %smodel memory per rank, and %s are available%s%s",
             text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
             text_bytes(there, sizeof there, (double)need->available),
             place == REGION_HOST && need->ranks > 1 ? " to each rank" : "", advice.data ? advice.data : "");
@@ -193,6 +193,8 @@ static enum status make_model(struct trainer *trainer) {
     trainer->program_bytes =
         metrics_resident_memory() - engine_links_bytes(&options) -
         (options.device->place == REGION_HOST ? comm_sums_bytes(options.world, REGION_HOST) : 0);
+    if (trainer_leads(trainer))
+        metrics_log_planned(region_place_bytes(table, REGION_HOST), trainer->program_bytes);
     TRY(trainer_agree(trainer, region_memory_allocate(&trainer->memory)));
     enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
                                      trainer->host_device ? trainer->host_device : trainer->device);

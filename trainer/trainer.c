@@ -179,6 +179,14 @@ static int64_t estimate_total(const struct trainer *trainer, int64_t done, doubl
     return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
 }
 
+// Host memory that the regions took, of all kinds.
+static size_t measured_on_host(const struct trainer *trainer) {
+    size_t bytes = 0;
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        bytes += trainer->memory.taken[kind];
+    return bytes - region_place_bytes(&trainer->memory.table, REGION_DEVICE);
+}
+
 static enum status train_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct step_metrics now = {.step = trainer->step + 1};
@@ -230,6 +238,9 @@ static enum status train_step(struct trainer *trainer) {
     }
     now.memory_planned_bytes =
         region_place_bytes(&trainer->memory.table, REGION_HOST) + trainer->program_bytes;
+    now.model_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_HOST);
+    now.model_bytes = measured_on_host(trainer);
+    now.threads = trainer->device->n_threads;
     now.device_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_DEVICE);
     if (trainer->device->place == REGION_DEVICE)
         now.device_bytes =
@@ -356,6 +367,8 @@ static enum status run(struct trainer *trainer) {
     char duration[32];
     log_info("done: %lld steps in %s; the run is in %s", (long long)(trainer->step - first),
              text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
+    if (trainer->progress.has_last)
+        metrics_log_measured(&trainer->progress.last);
     return STATUS_OK;
 }
 

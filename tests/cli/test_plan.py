@@ -166,7 +166,7 @@ class Plan(CommandCase):
     def test_a_model_that_is_far_too_large_is_refused_by_its_plan(self):
         """Not by the measurement before it, whose own matrices would take 32 GiB at this width."""
         config = self.tiny_config(model={'n_embd': 65536, 'n_head': 64}, precision={'compute': 'bf16'})
-        self.refuses(config, code=1, says=['the run needs ', 'TiB of memory per rank', 'use a smaller model'])
+        self.refuses(config, code=1, says=['the run needs ', 'TiB of model memory per rank', 'use a smaller model'])
 
     def test_no_line_is_wider_than_100_columns(self):
         """Tables fold between columns, prose and commands between words; folded commands are still commands."""

@@ -14,7 +14,7 @@ import harness
 from harness import CommandCase, take_signals, write_shard
 
 FIELDS = {'step': r'step \d+/\d+', 'loss': r'loss \d+\.\d{4}', 'norm': r'norm [\d.]+', 'rate': r'[\d.]+[KM]? tok/s',
-          'lr': r'lr [\d.e+-]+', 'ms': r'\d+ ms', 'GEMM': r'\d+% of GEMM', 'memory': r'[\d.]+ [MG]iB',
+          'lr': r'lr [\d.e+-]+', 'ms': r'\d+ ms', 'GEMM': r'\d+% of GEMM', 'memory': r'total [\d.]+ [MG]iB',
           'left': r'(\d+:)?\d+:\d\d left|\d+d \d\dh left'}
 
 

@@ -219,10 +219,10 @@ void plan_print(const struct region_table *table, const struct comm_volume *volu
                      text_bytes(bytes, sizeof bytes, (double)n));
     }
     size_t on_device = region_place_bytes(table, REGION_DEVICE);
-    text_add(&line, "total %s", text_bytes(bytes, sizeof bytes, (double)region_total_bytes(table)));
+    text_add(&line, "in all %s", text_bytes(bytes, sizeof bytes, (double)region_total_bytes(table)));
     if (on_device > 0)
         text_add(&line, ", of which %s on the GPU", text_bytes(bytes, sizeof bytes, (double)on_device));
-    log_info("memory: %s%s", line.data ? line.data : "", world > 1 ? " on rank 0" : "");
+    log_info("model memory%s: %s", world > 1 ? " of rank 0" : "", line.data ? line.data : "");
     text_free(&line);
     if (world > 1)
         log_info("each step rank 0 sends %s in %llu calls",

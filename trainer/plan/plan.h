@@ -40,7 +40,7 @@ struct plan_stage {
 // Plans every stage; the options' stage and rank are ignored. Takes as long as the plans of a few ranks.
 enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) MUST_CHECK;
 
-// Logs what the run takes by kind of region and, with several ranks, what rank 0 sends each step.
+// Logs the model memory by kind of region and, with several ranks, what rank 0 sends each step.
 void plan_print(const struct region_table *table, const struct comm_volume *volume, int world);
 
 #endif

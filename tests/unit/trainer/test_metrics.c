@@ -96,7 +96,10 @@ static void test_floats_read_back_to_the_bit(void **unused) {
                                            .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
                                            .mfu = rng_uniform(1, 7, (uint64_t)i),
                                            .memory_planned_bytes = (size_t)i << 30,
-                                           .memory_peak_bytes = (size_t)i << 31};
+                                           .memory_peak_bytes = (size_t)i << 31,
+                                           .model_planned_bytes = (size_t)i << 29,
+                                           .model_bytes = (size_t)i << 28,
+                                           .threads = i};
         EXPECT_OK(metrics_step(&metrics, &written[i]));
     }
     metrics_close(&metrics);
@@ -114,6 +117,14 @@ static void test_floats_read_back_to_the_bit(void **unused) {
         assert_true(number(entry, "mfu") == written[i].mfu);
         assert_true(number(entry, "memory_planned_bytes") == (double)written[i].memory_planned_bytes);
         assert_true(number(entry, "memory_peak_bytes") == (double)written[i].memory_peak_bytes);
+        for (int k = 0; k < 2; k++) { // planned, measured: total = model memory + program
+            static const char *const totals[] = {"memory_planned_bytes", "memory_peak_bytes"};
+            static const char *const models[] = {"model_planned_bytes", "model_bytes"};
+            static const char *const programs[] = {"program_planned_bytes", "program_bytes"};
+            assert_true(number(entry, models[k]) == (double)((size_t)i << (29 - k)));
+            assert_true(number(entry, totals[k]) == number(entry, models[k]) + number(entry, programs[k]));
+        }
+        assert_true(number(entry, "threads") == i);
     }
     cJSON_Delete(lines);
 }

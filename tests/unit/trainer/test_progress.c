@@ -49,11 +49,13 @@ static void test_whole_fields_go_by_rank_of_use(void **unused) {
     progress_start(&progress, 4699, 9400, 0.026);
     progress_step_begin(&progress, 10);
     progress_step(&progress, &usual, 10.026);
-    assert_line(
-        10.026, 120,
-        "step 4700/9400  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  26 ms  74% of GEMM  82.8 MiB  "
-        "2:02 left");
-    assert_line(10.026, 79, "step 4700/9400  loss 3.1863  20.0K tok/s  74% of GEMM  82.8 MiB  2:02 left");
+    assert_line(10.026, 120,
+                "step 4700/9400  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  26 ms  74% of GEMM  "
+                "total 82.8 MiB  "
+                "2:02 left");
+    assert_line(10.026, 80,
+                "step 4700/9400  loss 3.1863  20.0K tok/s  74% of GEMM  total 82.8 MiB  2:02 left");
+    assert_line(10.026, 79, "step 4700/9400  loss 3.1863  20.0K tok/s  total 82.8 MiB  2:02 left");
     assert_line(10.026, 59, "step 4700/9400  loss 3.1863  20.0K tok/s  2:02 left");
     assert_line(10.026, 49, "step 4700/9400  loss 3.1863  20.0K tok/s");
     assert_line(10.026, 30, "step 4700/9400  loss 3.1863");
@@ -96,9 +98,9 @@ static void test_a_long_step_shows_its_micro_batches(void **unused) {
     progress_micro_batch(&progress, 64, 2020);
     assert_line(2020, 200,
                 "step 1/10  micro-batch 65/128  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  "
-                "10:40 of about 21:20  74% of GEMM  82.8 MiB  3:01:20 left");
-    assert_line(2020, 59, "step 1/10  loss 3.1863  20.0K tok/s  82.8 MiB  3:01:20 left");
-    assert_line(2020, 54, "step 1/10  loss 3.1863  20.0K tok/s  3:01:20 left");
+                "10:40 of about 21:20  74% of GEMM  total 82.8 MiB  3:01:20 left");
+    assert_line(2020, 65, "step 1/10  loss 3.1863  20.0K tok/s  total 82.8 MiB  3:01:20 left");
+    assert_line(2020, 59, "step 1/10  loss 3.1863  20.0K tok/s  3:01:20 left");
     end();
 }
 
