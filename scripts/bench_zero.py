@@ -10,17 +10,20 @@ import json
 import math
 import os
 import pathlib
+import resource
 import shlex
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 from bench_zero_report import STATES, figure, plural, table
 from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MAX_TOKENS = 4_000_000  # in the random shard; longer runs repeat it
+BUSY = 0.1  # more of the processor time than this, taken by others, is reported
 OURS = 'zero_optimization.stage', 'run.dir', 'train.max_steps'  # options that the benchmark itself sets
 
 
@@ -81,6 +84,29 @@ def usable_cores():
     except (OSError, ValueError):
         pass
     return cores
+
+
+def machine_seconds():
+    """Seconds that the machine's processors have worked since boot, all together, stolen time included."""
+    user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path('/proc/stat').read_text().split(None, 9)[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf('SC_CLK_TCK')
+
+
+def own_seconds():
+    """Processor seconds of this process and of its children that have ended, with theirs."""
+    uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in uses)
+
+
+class Others:
+    """The fraction of the machine's processor time that others than this benchmark took since it was created."""
+
+    def __init__(self):
+        self.began, self.machine, self.own = time.monotonic(), machine_seconds(), own_seconds()
+
+    def fraction(self):
+        worked = machine_seconds() - self.machine - (own_seconds() - self.own)
+        return max(0.0, worked / ((time.monotonic() - self.began) * os.cpu_count()))
 
 
 def processor_name():
@@ -168,7 +194,7 @@ def threads_of(arguments, config, ranks):
 
 
 def run_once(arguments, config, ranks, stage):
-    """Runs once; returns the lines of its metrics and the manifest of its final state."""
+    """Runs once; returns the lines of its metrics, the manifest of its final state, and what others took meanwhile."""
     folder = arguments.output / 'run'
     shutil.rmtree(folder, ignore_errors=True)
     micro, accumulation = batch_of(config, ranks)
@@ -176,10 +202,12 @@ def run_once(arguments, config, ranks, stage):
                f'run.dir={folder}', f'run.threads={threads_of(arguments, config, ranks)}',
                f'zero_optimization.stage={stage}', f'train.micro_batch_size={micro}',
                f'train.gradient_accumulation_steps={accumulation}']
+    others = Others()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors='replace', env=environment())
     try:
         out, _ = process.communicate()
+        others = None if arguments.mpirun else others.fraction()  # the ranks may be on other machines
     except KeyboardInterrupt:
         process.communicate()  # the ranks receive the signal too and end themselves; killing mpirun would orphan them
         raise
@@ -190,21 +218,22 @@ def run_once(arguments, config, ranks, stage):
     lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
     manifest = json.loads(next((folder / 'checkpoints').glob('step-*/manifest.json')).read_text())
     shutil.rmtree(folder)
-    return [line for line in lines if 'loss' in line], manifest
+    return [line for line in lines if 'loss' in line], manifest, others
 
 
 def measure(arguments, config):
-    """All runs: {(ranks, stage): [(lines, manifest) of each round]}."""
+    """All runs: {(ranks, stage): [(lines, manifest, others) of each round]}."""
     runs = {(ranks, stage): [] for ranks in arguments.ranks for stage in arguments.stages}
     for ranks in arguments.ranks:
         for k in range(arguments.rounds):
             # Every other round runs in reverse order, so that a steady slowdown favours no stage.
             for stage in arguments.stages if k % 2 == 0 else reversed(arguments.stages):
-                lines, manifest = run_once(arguments, config, ranks, stage)
-                runs[ranks, stage].append((lines, manifest))
+                lines, manifest, others = run_once(arguments, config, ranks, stage)
+                runs[ranks, stage].append((lines, manifest, others))
                 speed = statistics.median(line['tokens_per_s'] for line in lines[arguments.warmup:])
                 print(f'{plural(ranks, "rank")}, stage {stage}, round {k + 1} of {arguments.rounds}: '
-                      f'{speed:,.0f} tokens/s', flush=True)
+                      f'{speed:,.0f} tokens/s' + (f'; busy: others took {others:.0%} of the processors'
+                                                   if others and others > BUSY else ''), flush=True)
     return runs
 
 
@@ -212,7 +241,7 @@ def measure(arguments, config):
 
 def bits(run):
     """The results that must be equal between stages: losses, gradient norms, and the checksums of the final state."""
-    lines, manifest = run
+    lines, manifest, _ = run
     return [(m['step'], m['loss'], m['grad_norm']) for m in lines], [xxh3 for _, xxh3 in manifest['ranks']]
 
 
@@ -236,10 +265,10 @@ def states_by_formula(manifest, ranks, stage):
 
 def cell_of(arguments, config, runs, ranks, stage):
     here = runs[ranks, stage]
-    measured = [line for lines, _ in here for line in lines[arguments.warmup:]]
+    measured = [line for lines, _, _ in here for line in lines[arguments.warmup:]]
     like = same_arithmetic(config, ranks, stage, arguments.stages)
     expected = bits(runs[ranks, like][0])
-    every = [line for lines, _ in here for line in lines]
+    every = [line for lines, _, _ in here for line in lines]
     last = measured[-1]
     micro, accumulation = batch_of(config, ranks)
 
@@ -249,7 +278,8 @@ def cell_of(arguments, config, runs, ranks, stage):
     speeds = sorted(line['tokens_per_s'] for line in measured)
     cut = (len(speeds) - 1) / 4
     return {
-        'ranks': ranks, 'stage': stage, 'threads': threads_of(arguments, config, ranks),
+        'ranks': ranks, 'stage': stage, 'threads': last['threads'],
+        'others': None if arguments.mpirun else max(others for _, _, others in here),
         'micro_batch_size': micro, 'gradient_accumulation_steps': accumulation,
         'tokens_per_s': statistics.median(speeds),
         'tokens_per_s_quartiles': [speeds[math.floor(cut)], speeds[math.ceil(3 * cut)]],
@@ -275,10 +305,15 @@ def summarize(arguments, config, runs, notes):
     for cell in cells:
         cell['of_lowest_stage'] = cell['tokens_per_s'] / first[cell['ranks']]['tokens_per_s']
     cores, here = usable_cores(), not arguments.mpirun
-    crowded = [ranks for ranks in arguments.ranks if here and ranks > cores]
+    crowded = [ranks for ranks, cell in first.items() if here and ranks * cell['threads'] > cores]
     if crowded:
-        notes.append(f'{" and ".join(map(str, crowded))} ranks are more than the {cores} cores of this machine: there '
-                     'tokens/s compares stages only; it does not show scaling.')
+        each = ' and '.join(f'{plural(ranks, "rank")} x {plural(first[ranks]["threads"], "thread")}' for ranks in crowded)
+        notes.append(f'Oversubscribed: {each} are more than the {plural(cores, "core")} of this machine: there tokens/s compares '
+                     'stages only; it does not show scaling.')
+    busiest = max((cell['others'] or 0) for cell in cells)
+    if busiest > BUSY:
+        notes.append(f'Busy: other processes, or the host, took up to {busiest:.0%} of the processor time of this machine during '
+                     'a run; speeds are lower than on an idle machine, and less exact.')
     divided = [ranks for ranks, cell in first.items() if cell['gradient_accumulation_steps'] > 1]
     if divided and not config['zero_optimization']['reduce_every_micro_batch']:
         notes.append(f'Where a step has several micro-batches (here on {" and ".join(map(str, sorted(divided)))} ranks), '

@@ -62,9 +62,10 @@ def yes(value):
 
 
 def speed_table(results):
-    titles = ['ranks', 'stage', 'threads', 'tokens/s', f'of stage {lowest_stage(results)}', 'sent per step, MiB', 'planned',
+    titles = ['ranks', 'stage', 'threads', 'others', 'tokens/s', f'of stage {lowest_stage(results)}', 'sent per step, MiB', 'planned',
               'calls', 'planned', 'comm, ms', 'hidden', 'same bits', 'as planned']
-    rows = [[str(c['ranks']), str(c['stage']), str(c['threads'] or 'auto'), f'{c["tokens_per_s"]:,.0f}',
+    rows = [[str(c['ranks']), str(c['stage']), str(c['threads']),
+             '-' if c['others'] is None else f'{c["others"]:.0%}', f'{c["tokens_per_s"]:,.0f}',
              f'{c["of_lowest_stage"]:.2f}', f'{c["comm_bytes"] / MIB:,.2f}', f'{c["comm_planned_bytes"] / MIB:,.2f}',
              str(c['comm_calls']), str(c['comm_planned_calls']), f'{c["comm_ms"]:.1f}',
              f'{100 * c["comm_hidden"]:.0f} %' if c['comm_calls'] else '-', yes(c['same_bits']), yes(c['as_planned'])]
@@ -87,6 +88,8 @@ def table(results):
     return (f'# The ZeRO stages side by side\n\n`{results["command"]}`, zero.c {results["program"]}\n\n'
             f'{model_line(results)}. {method_line(results)}.\n{notes}\n'
             f'## Speed and traffic\n\n{speed_table(results)}\n'
+            '- Threads: of each rank, as they were.\n'
+            '- Others: the most of the processor time that other processes, or the host, took during a run.\n'
             '- Sent, calls, comm: of rank 0, per step.\n'
             '- Hidden: the fraction of comm that overlapped with computation.\n'
             '- Same bits: losses, gradient norms and final states equal those of the lowest stage, in every round.\n'

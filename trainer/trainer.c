@@ -240,7 +240,7 @@ static enum status train_step(struct trainer *trainer) {
         region_place_bytes(&trainer->memory.table, REGION_HOST) + trainer->program_bytes;
     now.model_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_HOST);
     now.model_bytes = measured_on_host(trainer);
-    now.threads = trainer->device->n_threads;
+    now.threads = (trainer->host_device ? trainer->host_device : trainer->device)->n_threads;
     now.device_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_DEVICE);
     if (trainer->device->place == REGION_DEVICE)
         now.device_bytes =

@@ -1,5 +1,6 @@
 """scripts/bench_zero.sh on a tiny model: its files, its figures and its error messages."""
 import json
+import os
 import subprocess
 import sys
 import unittest
@@ -85,9 +86,30 @@ class BenchZero(CommandCase):
         config = self.config(micro_batch_size=1)
         self.bench('--config', config, '--ranks', '2', '--rounds', '1')
         self.assertEqual([c['same_bits_as'] for c in self.results()['cells']], [0, 0, 2, 2])
-        self.assertEqual(len(self.results()['notes']), 1 + (self.results()['cores'] < 2))
+        notes = [note for note in self.results()['notes'] if not note.startswith('Busy: ')]
+        self.assertEqual(len(notes), 1 + (self.results()['cores'] < 2))
         self.bench('--config', config, '--ranks', '2', '--rounds', '1', 'zero_optimization.reduce_every_micro_batch=true')
         self.assertEqual([c['same_bits_as'] for c in self.results()['cells']], [0, 0, 0, 0])
+
+    def test_a_busy_and_oversubscribed_machine_is_named(self):
+        """Beside one busy process per core, and with more threads than cores; threads are those of the run."""
+        cores = len(os.sched_getaffinity(0))
+        busy = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(cores)]
+        try:
+            out = self.bench('--config', self.config(), '--ranks', '1', '--stages', '0', '--rounds', '1',
+                             f'run.threads={cores + 1}', 'model.n_layer=8').stdout
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+        cell, = self.results()['cells']
+        self.assertEqual(cell['threads'], cores + 1)
+        self.assertGreater(cell['others'], 0.1)
+        self.assertEqual([dict(row)['threads'] for row in self.rows()['Speed and traffic']], [str(cores + 1)])
+        self.assertRegex(out, r'round 1 of 1: .* tokens/s; busy: others took \d+% of the processors')
+        self.assertRegex(out, r'\nBusy: other processes, or the host, took up to \d+% of the processor time')
+        self.assertIn(f'\nOversubscribed: 1 rank x {cores + 1} threads are more than the {cores} core', out)
+        self.assertEqual(self.results()['crowded_ranks'], [1])
 
     def test_stages_that_differ_are_an_error(self):
         """A program that trains stage 1 with another seed simulates a faulty stage."""
