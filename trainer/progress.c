@@ -4,14 +4,16 @@
 #include "trainer/progress.h"
 
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/text.h"
 #include "trainer/signals.h"
 
-#define REDRAW_S    0.5  // within a step, on a terminal
-#define LINE_S      60.0 // within a step, elsewhere
+#define REDRAW_S    0.5  // within a step or what is between two, on a terminal
+#define LINE_S      60.0 // the same, elsewhere
+#define TICK_S      1    // between two looks at the clock
 #define LONG_STEP_S 5.0  // steps that are announced before the first one
 
 enum { SHORT_TEXT = 20 };
@@ -28,32 +30,46 @@ static const char *rough_duration(char *out, size_t size, double seconds) {
     return out;
 }
 
-static void answer_signal(void *context) {
-    char line[160];
-    progress_describe_stop(context, clock_monotonic_s(), line, sizeof line);
+static void answer_signal(void *context, int signal) {
+    char line[256];
+    progress_describe_stop(context, signal, clock_monotonic_s(), line, sizeof line);
     log_info("%s", line);
 }
 
-void progress_init(struct progress *progress, const struct config *config) {
-    *progress = (struct progress){.config = config, .saved_step = -2};
+void progress_init(struct progress *progress, const struct config *config, int world) {
+    pthread_condattr_t monotonic;
+    *progress = (struct progress){.config = config, .world = world, .saved_step = -2};
     pthread_mutex_init(&progress->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&progress->end, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     signals_on_stop(answer_signal, progress);
 }
 
 void progress_free(struct progress *progress) {
     signals_on_stop(NULL, NULL);
     signals_set_farewell("");
+    pthread_mutex_lock(&progress->lock);
+    progress->ending = true;
+    pthread_cond_signal(&progress->end);
+    pthread_mutex_unlock(&progress->lock);
+    if (progress->ticks)
+        pthread_join(progress->thread, NULL);
+    pthread_cond_destroy(&progress->end);
     pthread_mutex_destroy(&progress->lock);
 }
 
 // ---- the line
 
-// Seconds of the whole step under way: by its micro-batches, once some are done.
+// Seconds of the whole step under way: by its micro-batches, once some are done; never less than it has
+// taken.
 static double expected_step_s(const struct progress *progress, double now_s) {
     const double n = (double)progress->config->train.gradient_accumulation_steps;
     if (progress->phase == PROGRESS_STEP && progress->micro > 0 && !progress->has_last)
         return (now_s - progress->began_s) / (double)progress->micro * n;
-    return progress->step_s;
+    return progress->phase == PROGRESS_STEP ? fmax(progress->step_s, now_s - progress->began_s)
+                                            : progress->step_s;
 }
 
 // Seconds that the steps left take, without those that the one under way has taken.
@@ -90,7 +106,7 @@ static void add_micro_batch(const struct progress *progress, double now_s, struc
     const double step_s = expected_step_s(progress, now_s);
     FIELD(fields[1], progress->has_last ? 5 : 1, "micro-batch %lld/%lld", (long long)at, (long long)n);
     rough_duration(passed, sizeof passed, now_s - progress->began_s);
-    if (step_s > 0)
+    if (step_s > now_s - progress->began_s)
         FIELD(fields[6], 9, "%s of about %s", passed, rough_duration(whole, sizeof whole, step_s));
     else
         FIELD(fields[6], 9, "%s", passed);
@@ -106,6 +122,10 @@ void progress_fields(const struct progress *progress, double now_s,
         add_figures(&progress->last, fields);
     if (progress->phase == PROGRESS_STEP)
         add_micro_batch(progress, now_s, fields);
+    if (progress->phase == PROGRESS_BETWEEN && progress->what) {
+        FIELD(fields[1], 1, "%s", progress->what);
+        FIELD(fields[6], 9, "%s", rough_duration(text, sizeof text, now_s - progress->began_s));
+    }
     if (left_s < 86400)
         text_duration(text, sizeof text, left_s);
     else
@@ -114,6 +134,7 @@ void progress_fields(const struct progress *progress, double now_s,
         FIELD(fields[9], 3, "%s left", text);
 }
 
+// The caller holds the lock, so that the line of a tick is never older than one on the screen.
 static void show(struct progress *progress, double now_s) {
     struct log_field fields[PROGRESS_FIELDS];
     char line[512];
@@ -127,7 +148,38 @@ static void show(struct progress *progress, double now_s) {
 
 // ---- the course of a run
 
-void progress_start(struct progress *progress, int64_t done, int64_t total, double step_s) {
+// On a terminal, twice a second at most; elsewhere, once a minute.
+static void show_if_due(struct progress *progress, double now_s) {
+    if (now_s - progress->shown_s >= (log_is_terminal() ? REDRAW_S : LINE_S))
+        show(progress, now_s);
+}
+
+void progress_tick(struct progress *progress, double now_s) {
+    pthread_mutex_lock(&progress->lock);
+    if (progress->phase == PROGRESS_STEP || (progress->phase == PROGRESS_BETWEEN && progress->what))
+        show_if_due(progress, now_s);
+    pthread_mutex_unlock(&progress->lock);
+}
+
+static void *tick_until_end(void *context) {
+    struct progress *progress = context;
+    bool ending = false;
+    while (!ending) {
+        struct timespec until;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += TICK_S;
+        pthread_mutex_lock(&progress->lock);
+        while (!progress->ending && pthread_cond_timedwait(&progress->end, &progress->lock, &until) == 0)
+            ;
+        ending = progress->ending;
+        pthread_mutex_unlock(&progress->lock);
+        if (!ending)
+            progress_tick(progress, clock_monotonic_s());
+    }
+    return NULL;
+}
+
+void progress_start(struct progress *progress, int64_t done, int64_t total, double step_s, bool ticks) {
     const int64_t left = total - done;
     char one[SHORT_TEXT], all[SHORT_TEXT];
     pthread_mutex_lock(&progress->lock);
@@ -140,6 +192,8 @@ void progress_start(struct progress *progress, int64_t done, int64_t total, doub
         log_info("each step takes about %s (estimated from the GEMM rate), %lld steps about %s",
                  rough_duration(one, sizeof one, step_s), (long long)left,
                  rough_duration(all, sizeof all, (double)left * step_s));
+    if (ticks) // without the thread the line is drawn less often
+        progress->ticks = pthread_create(&progress->thread, NULL, tick_until_end, progress) == 0;
 }
 
 void progress_step_begin(struct progress *progress, double now_s) {
@@ -147,53 +201,68 @@ void progress_step_begin(struct progress *progress, double now_s) {
     progress->phase = PROGRESS_STEP;
     progress->micro = 0;
     progress->began_s = now_s;
-    pthread_mutex_unlock(&progress->lock);
     if (!progress->has_last)
         progress->shown_s = now_s;
     if (!progress->has_last && progress->step_s >= LONG_STEP_S)
         show(progress, now_s);
+    pthread_mutex_unlock(&progress->lock);
 }
 
 void progress_micro_batch(struct progress *progress, int64_t done, double now_s) {
-    const int64_t n = progress->config->train.gradient_accumulation_steps;
     pthread_mutex_lock(&progress->lock);
     progress->micro = done;
+    if (done < progress->config->train.gradient_accumulation_steps)
+        show_if_due(progress, now_s);
     pthread_mutex_unlock(&progress->lock);
-    if (done < n && now_s - progress->shown_s >= (log_is_terminal() ? REDRAW_S : LINE_S))
-        show(progress, now_s);
 }
 
 void progress_step(struct progress *progress, const struct step_metrics *step, double now_s) {
     pthread_mutex_lock(&progress->lock);
     progress->phase = PROGRESS_BETWEEN;
+    progress->what = NULL;
     progress->last = *step;
     progress->has_last = true;
     progress->done = step->step;
     progress->total = step->total;
     progress->step_s = step->step_ms / 1e3;
-    pthread_mutex_unlock(&progress->lock);
     if (log_is_terminal() || progress->done % progress->config->run.log_every == 0 ||
         progress->done >= progress->total)
         show(progress, now_s);
+    pthread_mutex_unlock(&progress->lock);
+}
+
+void progress_between(struct progress *progress, const char *what, double now_s) {
+    pthread_mutex_lock(&progress->lock);
+    progress->phase = PROGRESS_BETWEEN;
+    progress->what = what;
+    progress->began_s = progress->shown_s = now_s;
+    pthread_mutex_unlock(&progress->lock);
 }
 
 // ---- signals
 
-void progress_describe_stop(struct progress *progress, double now_s, char *line, size_t size) {
-    static const char *const again = "; again to stop at once";
+void progress_describe_stop(struct progress *progress, int signal, double now_s, char *line, size_t size) {
+    struct text text = {0};
     char about[SHORT_TEXT];
     pthread_mutex_lock(&progress->lock);
     const double step_s = expected_step_s(progress, now_s);
     if (progress->phase == PROGRESS_SETUP)
-        snprintf(line, size, "stopping before the first step%s", again);
+        text_add(&text, "stopping before the first step");
     else if (progress->phase == PROGRESS_BETWEEN)
-        snprintf(line, size, "finishing what is under way between two steps%s", again);
-    else if (step_s <= 0)
-        snprintf(line, size, "finishing this step%s", again);
+        text_add(&text, "finishing %s", progress->what ? progress->what : "what is under way");
     else
-        snprintf(line, size, "finishing this step (about %s)%s",
-                 rough_duration(about, sizeof about, fmax(1, step_s - (now_s - progress->began_s))), again);
+        text_add(&text, "finishing this step");
+    if (progress->phase == PROGRESS_STEP && step_s > 0)
+        text_add(&text, " (about %s)",
+                 rough_duration(about, sizeof about, fmax(1, step_s - (now_s - progress->began_s))));
+    text_add(&text, "; again to stop at once");
+    if (progress->world > 1 && signal == SIGTERM)
+        text_add(
+            &text,
+            ". After Ctrl-C, mpirun kills the ranks within a second or so; SIGUSR1 to mpirun has no limit");
     pthread_mutex_unlock(&progress->lock);
+    snprintf(line, size, "%s", text.data ? text.data : "");
+    text_free(&text);
 }
 
 void progress_saved(struct progress *progress, int64_t saved_step, const char *folder, const char *command) {

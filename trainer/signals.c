@@ -21,7 +21,7 @@ enum { FAREWELL_BYTES = 1024 };
 static atomic_int requested; // the signal that requested a stop; 0: none
 static sem_t arrived;        // posted by the first signal
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
-static void (*answer)(void *context);
+static void (*answer)(void *context, int signal);
 static void *answer_context;
 
 // Two buffers: the handler may read one while the other is written.
@@ -59,7 +59,7 @@ static void *wait_for_signals(void *signals) {
             continue; // interrupted by a signal
         pthread_mutex_lock(&answer_lock);
         if (answer)
-            answer(answer_context);
+            answer(answer_context, atomic_load(&requested));
         pthread_mutex_unlock(&answer_lock);
     }
     return NULL;
@@ -96,7 +96,7 @@ bool signals_stop_requested(void) {
     return atomic_load(&requested) != 0;
 }
 
-void signals_on_stop(void (*say)(void *context), void *context) {
+void signals_on_stop(void (*say)(void *context, int signal), void *context) {
     pthread_mutex_lock(&answer_lock);
     answer = say;
     answer_context = context;

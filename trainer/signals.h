@@ -12,9 +12,9 @@
 void signals_catch(void);
 bool signals_stop_requested(void);
 
-// Calls say(context) on that thread when the first signal arrives. NULL: nothing. Returns once no call of the
-// one before is under way.
-void signals_on_stop(void (*say)(void *context), void *context);
+// Calls say(context, signal) on that thread when the first signal arrives. NULL: nothing. Returns once no
+// call of the one before is under way.
+void signals_on_stop(void (*say)(void *context, int signal), void *context);
 // Sets the line that the second signal writes to standard error before it ends the process; "": none. `line`
 // is copied, and cut after 1,000 bytes.
 void signals_set_farewell(const char *line);

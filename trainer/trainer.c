@@ -256,7 +256,9 @@ static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer), double *seconds) {
     const double began = clock_monotonic_s();
     profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
+    progress_between(&trainer->progress, name, clock_monotonic_s());
     TRY(act(trainer));
+    progress_between(&trainer->progress, NULL, clock_monotonic_s());
     profile_end(trainer->profiler.profile, (struct operation_cost){0});
     if (seconds)
         *seconds = clock_monotonic_s() - began;
@@ -290,6 +292,7 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
     text_add(&reason, "%s", status_message());
     status_clear();
     log_live_end();
+    progress_between(&trainer->progress, "checkpoint", clock_monotonic_s());
     if (trainer_save(trainer) != STATUS_OK)
         log_warning("the progress up to step %lld could not be saved: %s", (long long)trainer->step,
                     status_message());
@@ -301,8 +304,9 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
 
 static enum status stop(struct trainer *trainer) {
     log_live_end();
+    progress_between(&trainer->progress, NULL, clock_monotonic_s());
     if (trainer->saved_step != trainer->step)
-        TRY(trainer_save(trainer));
+        TRY(between_steps(trainer, "checkpoint", trainer_save));
     TRY(trainer_profile_end(trainer));
     log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
              (long long)trainer->last_step, trainer->command);
@@ -331,7 +335,8 @@ static double estimate_step_s(const struct trainer *trainer) {
 
 static enum status train_loop(struct trainer *trainer) {
     const double step_s = estimate_step_s(trainer);
-    progress_start(&trainer->progress, trainer->step, estimate_total(trainer, trainer->step, step_s), step_s);
+    progress_start(&trainer->progress, trainer->step, estimate_total(trainer, trainer->step, step_s), step_s,
+                   trainer_leads(trainer));
     note_saved(trainer);
     if (trainer->step == trainer->last_step) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
@@ -381,7 +386,7 @@ enum status trainer_run(struct config *config, const char *command, struct comm 
     trainer->comm = comm;
     trainer->began_s = clock_monotonic_s();
     signals_catch();
-    progress_init(&trainer->progress, config);
+    progress_init(&trainer->progress, config, comm->world);
     enum status status = run(trainer);
     log_live_end();
     progress_free(&trainer->progress);

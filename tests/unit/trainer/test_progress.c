@@ -1,5 +1,6 @@
 // The progress line at every width, the micro-batches of a long step, and the answers to signals.
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,7 +19,7 @@ static struct progress progress;
 static void begin(const char *json) {
     EXPECT_OK(config_parse(&config, json, strlen(json), "test"));
     EXPECT_OK(config_resolve(&config, 1));
-    progress_init(&progress, &config);
+    progress_init(&progress, &config, 1);
 }
 
 static void end(void) {
@@ -46,7 +47,7 @@ static const struct step_metrics usual = {.step = 4700,
 static void test_whole_fields_go_by_rank_of_use(void **unused) {
     (void)unused;
     begin("{\"train\": {\"max_steps\": 9400}}");
-    progress_start(&progress, 4699, 9400, 0.026);
+    progress_start(&progress, 4699, 9400, 0.026, false);
     progress_step_begin(&progress, 10);
     progress_step(&progress, &usual, 10.026);
     assert_line(10.026, 120,
@@ -73,7 +74,7 @@ static void test_large_figures_keep_the_four_fields(void **unused) {
     large.loss = 10.93121;
     large.tokens_per_s = 1.234e6;
     large.step_ms = 60000;
-    progress_start(&progress, 99998, 600000, 60);
+    progress_start(&progress, 99998, 600000, 60, false);
     progress_step_begin(&progress, 0);
     progress_step(&progress, &large, 60);
     assert_line(60, 59, "step 99999/600000  loss 10.9312  1.23M tok/s  347d 05h left");
@@ -83,7 +84,7 @@ static void test_large_figures_keep_the_four_fields(void **unused) {
 static void test_a_long_step_shows_its_micro_batches(void **unused) {
     (void)unused;
     begin("{\"train\": {\"max_steps\": 10, \"micro_batch_size\": 4, \"train_batch_size\": 512}}");
-    progress_start(&progress, 0, 10, 1300);
+    progress_start(&progress, 0, 10, 1300, false);
     progress_step_begin(&progress, 100);
     assert_line(100, 100, "step 0/10  micro-batch 1/128  0 s of about 21:40  3:36:40 left");
     progress_micro_batch(&progress, 2, 120); // 10 s each
@@ -105,8 +106,8 @@ static void test_a_long_step_shows_its_micro_batches(void **unused) {
 }
 
 static void assert_stop(double now_s, const char *expected) {
-    char line[160];
-    progress_describe_stop(&progress, now_s, line, sizeof line);
+    char line[256];
+    progress_describe_stop(&progress, SIGTERM, now_s, line, sizeof line);
     assert_string_equal(line, expected);
 }
 
@@ -114,7 +115,7 @@ static void test_the_first_signal_is_answered(void **unused) {
     (void)unused;
     begin("{\"train\": {\"max_steps\": 10}}");
     assert_stop(0, "stopping before the first step; again to stop at once");
-    progress_start(&progress, 0, 10, 30);
+    progress_start(&progress, 0, 10, 30, false);
     progress_step_begin(&progress, 100);
     assert_stop(110, "finishing this step (about 20 s); again to stop at once");
     assert_stop(500, "finishing this step (about 1 s); again to stop at once");
@@ -122,7 +123,14 @@ static void test_the_first_signal_is_answered(void **unused) {
     first.step = 1;
     first.total = 10;
     progress_step(&progress, &first, 500);
-    assert_stop(501, "finishing what is under way between two steps; again to stop at once");
+    assert_stop(501, "finishing what is under way; again to stop at once");
+    progress_between(&progress, "evaluation", 501);
+    assert_stop(502, "finishing evaluation; again to stop at once");
+    progress.world = 2; // SIGTERM may be from mpirun
+    assert_stop(
+        502,
+        "finishing evaluation; again to stop at once. After Ctrl-C, mpirun kills the ranks within a second "
+        "or so; SIGUSR1 to mpirun has no limit");
     end();
 }
 
@@ -142,7 +150,7 @@ static void capture(void (*act)(void), char *out, size_t size) {
 }
 
 static void run_slowly(void) {
-    progress_start(&progress, 2, 10, 1300);
+    progress_start(&progress, 2, 10, 1300, false);
     progress_step_begin(&progress, 0);
     for (int k = 1; k < 128; k++)
         progress_micro_batch(&progress, k, 10 * k);
@@ -153,10 +161,41 @@ static void run_slowly(void) {
 }
 
 static void run_quickly(void) {
-    progress_start(&progress, 2, 10, 0.1);
+    progress_start(&progress, 2, 10, 0.1, false);
     progress_step_begin(&progress, 0);
     for (int k = 1; k < 128; k++)
         progress_micro_batch(&progress, k, 0.001 * k);
+}
+
+static void tick_slowly(void) {
+    progress_start(&progress, 0, 0.5, false);
+    progress_step_begin(&progress, 0);
+    for (int s = 1; s < 130; s++)
+        progress_tick(&progress, s);
+    struct step_metrics step = usual;
+    step.step = 2;
+    progress_step(&progress, &step, 130);
+    for (int s = 131; s < 200; s++)
+        progress_tick(&progress, s);
+    progress_between(&progress, "evaluation", 200);
+    for (int s = 201; s < 270; s++)
+        progress_tick(&progress, s);
+    progress_between(&progress, NULL, 270);
+    progress_tick(&progress, 400);
+}
+
+// One micro-batch, or an evaluation, that takes minutes.
+static void test_ticks(void **unused) {
+    (void)unused;
+    char out[8192];
+    begin("{\"train\": {\"max_steps\": 10}, \"run\": {\"log_every\": 2}}");
+    capture(tick_slowly, out, sizeof out);
+    assert_string_equal(out,
+                        "step 0/10  micro-batch 1/1  60 s  9:00 left\n"
+                        "step 0/10  micro-batch 1/1  2:00  18:00 left\n"
+                        "step 3/10  evaluation  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  60 s  "
+                        "74% of GEMM  total 82.8 MiB  0:00 left\n");
+    end();
 }
 
 static void test_lines_without_a_terminal(void **unused) {
@@ -187,6 +226,7 @@ int main(void) {
         cmocka_unit_test(test_a_long_step_shows_its_micro_batches),
         cmocka_unit_test(test_the_first_signal_is_answered),
         cmocka_unit_test(test_lines_without_a_terminal),
+        cmocka_unit_test(test_ticks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

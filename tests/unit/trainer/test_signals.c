@@ -60,8 +60,8 @@ static void test_a_hangup_only_requests_a_stop(void **unused) {
     assert_int_equal(exit_code_after(SIGHUP, SIGTERM), STOP_REQUESTED);
 }
 
-static void say_it(void *context) {
-    dprintf(STDERR_FILENO, "%s\n", (const char *)context);
+static void say_it(void *context, int number) {
+    dprintf(STDERR_FILENO, "%s %d\n", (const char *)context, number);
 }
 
 // The first signal is answered by a call, the second by a line that was set before.
@@ -93,7 +93,7 @@ static void test_both_signals_are_answered(void **unused) {
     int result;
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(WEXITSTATUS(result), 128 + SIGINT);
-    assert_string_equal(said, "finishing\nstep 5 is kept\n");
+    assert_string_equal(said, "finishing 2\nstep 5 is kept\n");
 }
 
 // The caller of signals_catch and the threads that it starts are never interrupted.
