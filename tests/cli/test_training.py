@@ -261,6 +261,29 @@ class Running(CommandCase):
                 self.assertEqual(float(written), entry[field])
         self.assertEqual([m['tokens'] for m in self.metrics()], [64 * (k + 1) for k in range(6)])
 
+    def test_memory_has_one_set_of_words(self):
+        """Model memory, program and total: before the first step as planned, at the end as measured, and in the metrics."""
+        error, units = self.run_train(self.tiny_config()).error, {'B': 1, 'KiB': 2**10, 'MiB': 2**20, 'GiB': 2**30}
+
+        def sizes(line):
+            return [float(number) * units[unit] for number, unit in re.findall(r'([\d.]+) ([KMG]?i?B)', line)]
+        words = 'model memory', 'program', 'total'
+        lines = [line for line in error.splitlines() if all(word in line for word in words)]
+        self.assertEqual([line.split(':')[0] for line in lines],
+                         ['host memory as planned', 'host memory as measured (planned)'])
+        last = self.metrics()[-1]
+        planned = [last[f'{word}_planned_bytes'] for word in ('model', 'program', 'memory')]
+        measured = [last['model_bytes'], last['program_bytes'], last['memory_peak_bytes']]
+        for printed, exact in zip(sizes(lines[0]) + sizes(lines[1]), planned + [x for pair in zip(measured, planned) for x in pair]):
+            self.assertLess(relative(printed, exact), 0.01)
+        self.assertEqual(planned[0] + planned[1], planned[2])
+        self.assertEqual(measured[0] + measured[1], measured[2])
+        self.assertEqual((planned[0], measured[0]), (sum(last['memory_planned'].values()), sum(last['memory'].values())))
+        step = [line for line in error.splitlines() if line.startswith('step 6/6')][0]
+        self.assertLess(relative(sizes(re.search(r'  total ([^ ]+ \w+)', step)[0])[0], measured[2]), 0.01)
+        plan = json.loads(self.run_train('plan', self.tiny_config(), '--ranks', 1, '--json').out)['plans'][0]
+        self.assertEqual(plan['stages'][0]['total'], planned[0])
+
     def test_tensorboard_reads_the_events(self):
         self.run_train(self.tiny_config())
         losses = events_of(self.folder / 'run')['train/loss']
