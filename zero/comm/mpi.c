@@ -48,11 +48,12 @@ static int print_nothing(const char *file, const char *topic, int wants_header, 
 }
 
 // Turns off the texts that Open MPI itself prints from this process, such as MPI_Abort's: it prints them
-// through a pointer that libopen-pal exports (opal/util/show_help.h). Returns false where it does not, and
-// with other MPIs.
+// through a pointer that libopen-pal exports (opal/util/show_help.h). Returns false where that is not so, and
+// under another launcher than the mpirun of Open MPI 4 (which sets this variable), which may print other
+// texts at other times.
 static bool silence_mpi(void) {
     typedef int (*show_help)(const char *file, const char *topic, int wants_header, ...);
-    void *symbol = dlsym(RTLD_DEFAULT, "opal_show_help");
+    void *symbol = getenv("OMPI_MCA_orte_hnp_uri") ? dlsym(RTLD_DEFAULT, "opal_show_help") : NULL;
     if (symbol)
         *(show_help *)symbol = print_nothing;
     return symbol != NULL;
