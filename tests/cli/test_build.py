@@ -85,6 +85,21 @@ class Build(CommandCase):
         self.assertNotIn('kernels/cuda/adafactor', out)
         self.assertNotIn(f'{self.folder}/build/main.o', out)
 
+    def test_benchmarks_of_the_cpu_build_no_cuda(self):
+        """make and python3 are replaced by scripts that print how they are called."""
+        for name in 'make', 'python3':
+            self.program(name, f'#!/bin/sh\necho {name} "$@"\n')
+        environment = dict(os.environ, PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}')
+        for script, gpu, words, program in (('bench_cpu', True, [], 'cpu'), ('bench_optimizer', True, [], 'cpu'),
+                                            ('bench_zero', False, [], 'cpu'), ('bench_zero', True, [], 'release'),
+                                            ('bench_zero', False, ['--mpirun', 'mpirun -hostfile hosts'], 'release')):
+            with self.subTest(script=script, gpu=gpu, words=words):
+                self.program('nvidia-smi', f'#!/bin/sh\nexit {0 if gpu else 6}\n')
+                out = subprocess.run([ROOT / 'scripts' / f'{script}.sh', *words], env=environment, text=True, capture_output=True,
+                                     timeout=60).stdout
+                self.assertRegex(out, rf'(?m)^make .* VARIANT={program} build/{program}/train$')
+                self.assertRegex(out, rf'(?m)^python3 \S+/{script}\.py --train \S+/build/{program}/train')
+
 
 if __name__ == '__main__':
     unittest.main()
