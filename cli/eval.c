@@ -18,7 +18,7 @@ static const struct arg flags[] = {
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
      "sequences per batch, at most as many as the data has (8)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the model's own"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096,
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},

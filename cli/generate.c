@@ -27,7 +27,7 @@ static const struct arg flags[] = {
     {"--top-p", ARG_NUMBER, &top_p, 0, 1,
      "sample from the most likely tokens that together reach this probability (1)"},
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the checkpoint's"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the model's own"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096,
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},

@@ -24,7 +24,8 @@ static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_folder, 0, 0,
      "the folder for train-*.bin, val-*.bin and meta.json (required)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "a tiktoken file, a vocab.bpe, or \"bytes\" (required; with --raw optional: the one that made the ids)"},
+     "a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, or \"bytes\" (required; with --raw optional: "
+     "the one that made the ids)"},
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "fraction of the text, from its end, to hold out for validation (0)"},
     {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0,

@@ -26,7 +26,7 @@ static const struct arg flags[] = {
      "train, encode: read <|endoftext|> as the end of a document, not as text"},
     {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "encode, decode: a tiktoken file, a vocab.bpe, or \"bytes\""},
+     "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, or \"bytes\""},
 };
 
 // Creates the folder of --out if necessary.

@@ -27,8 +27,10 @@ enum status token_list_add(struct token_list *list, int32_t id) MUST_CHECK;
 void token_list_free(struct token_list *list);
 
 // Loads a tokenizer.
-//   path   "bytes"; a tiktoken file (lines of base64 and rank, as tokenizer_save writes); or a vocab.bpe file
-//          ("#version", then merges)
+//   path   "bytes"; a tiktoken file (lines of base64 and rank, as tokenizer_save writes); a vocab.bpe or
+//   merges.txt
+//          file ("#version", then merges); or a Hugging Face tokenizer.json or vocab.json (with merges.txt
+//          beside it) that works like GPT-2's
 // STATUS_INVALID: the file is absent or malformed; the message has file, line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 void tokenizer_delete(struct tokenizer *tokenizer);

@@ -1,11 +1,11 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
-// (one line per merge, in an alphabet that maps every byte to a printable character).
+// (one line per merge, in an alphabet that maps every byte to a printable character). Hugging Face's are in
+// tokenizer_json.c.
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <utf8proc.h>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -14,54 +14,10 @@
 #define LARGEST_FILE   ((size_t)256 << 20)
 #define LARGEST_TOKENS (1 << 22)
 
-// The tokens as they are read.
-struct tokens {
-    struct text bytes;
-    uint32_t *offsets; // (n + 1)
-    int *lines;        // (n) line of each in the file
-    int n, capacity;
-};
-
-static enum status tokens_add(struct tokens *tokens, const char *bytes, size_t n, int line) {
-    if (tokens->n + 2 > tokens->capacity) {
-        int capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
-        uint32_t *offsets = realloc(tokens->offsets, (size_t)capacity * sizeof *offsets);
-        if (offsets)
-            tokens->offsets = offsets;
-        int *lines = realloc(tokens->lines, (size_t)capacity * sizeof *lines);
-        if (lines)
-            tokens->lines = lines;
-        if (!offsets || !lines)
-            return FAIL(STATUS_FAILED, "out of memory for %d tokens", tokens->n);
-        tokens->capacity = capacity;
-        tokens->offsets[0] = 0;
-    }
-    text_add_bytes(&tokens->bytes, bytes, n);
-    TRY(text_status(&tokens->bytes));
-    tokens->lines[tokens->n] = line;
-    tokens->offsets[++tokens->n] = (uint32_t)tokens->bytes.length;
-    return STATUS_OK;
-}
-
-static void tokens_free(struct tokens *tokens) {
-    text_free(&tokens->bytes);
-    free(tokens->offsets);
-    free(tokens->lines);
-}
-
-static enum status tokens_finish(struct tokens *tokens, const char *kind, const char *source,
-                                 struct tokenizer **out) {
-    enum status status = tokenizer_from_tokens(kind, tokens->bytes.data, tokens->offsets, tokens->lines,
-                                               tokens->n, source, out);
-    free(tokens->lines);
-    *tokens = (struct tokens){0};
-    return status;
-}
-
-static enum status add_bytes(struct tokens *tokens) {
+static enum status add_bytes(struct token_table *tokens) {
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
-        TRY(tokens_add(tokens, &c, 1, 1));
+        TRY(token_table_add(tokens, &c, 1, 1));
     }
     return STATUS_OK;
 }
@@ -125,7 +81,7 @@ static bool next_line(struct reader *reader) {
     return true;
 }
 
-static enum status read_tiktoken(struct reader *reader, struct tokens *tokens) {
+static enum status read_tiktoken(struct reader *reader, struct token_table *tokens) {
     unsigned char *decoded = NULL;
     enum status status = STATUS_OK;
     while (status == STATUS_OK && next_line(reader)) {
@@ -155,53 +111,18 @@ static enum status read_tiktoken(struct reader *reader, struct tokens *tokens) {
             status = FAIL(STATUS_INVALID, "%s:%d: more than %d tokens", reader->path, reader->number,
                           LARGEST_TOKENS);
         else
-            status = tokens_add(tokens, (const char *)decoded, (size_t)n, reader->number);
+            status = token_table_add(tokens, (const char *)decoded, (size_t)n, reader->number);
     }
     free(decoded);
     return status;
 }
 
-// GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. The ids of single
-// bytes follow the same order.
-static void bpe_alphabet(int code_points[256], int order[256]) {
-    int n = 0, next = 256;
-    for (int byte = 0; byte < 256; byte++) {
-        bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-        code_points[byte] = printable ? byte : 0;
-        if (printable)
-            order[n++] = byte;
-    }
-    for (int byte = 0; byte < 256; byte++)
-        if (!code_points[byte]) {
-            code_points[byte] = next++;
-            order[n++] = byte;
-        }
-}
-
-// Converts half of a merge back to bytes. Returns their number, or -1.
-static int bpe_decode(const char *text, size_t n, const int code_points[256], char *out) {
-    int bytes = 0;
-    while (n > 0) {
-        utf8proc_int32_t c;
-        utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
-        int byte = 0;
-        while (length > 0 && byte < 256 && code_points[byte] != c)
-            byte++;
-        if (length <= 0 || byte == 256)
-            return -1;
-        out[bytes++] = (char)byte;
-        text += length;
-        n -= (size_t)length;
-    }
-    return bytes;
-}
-
-static enum status read_merges(struct reader *reader, struct tokens *tokens) {
+static enum status read_merges(struct reader *reader, struct token_table *tokens) {
     int code_points[256], order[256];
-    bpe_alphabet(code_points, order);
+    token_alphabet(code_points, order);
     for (int i = 0; i < 256; i++) {
         const char c = (char)order[i];
-        TRY(tokens_add(tokens, &c, 1, 1));
+        TRY(token_table_add(tokens, &c, 1, 1));
     }
     while (next_line(reader)) {
         char bytes[1024];
@@ -209,14 +130,14 @@ static enum status read_merges(struct reader *reader, struct tokens *tokens) {
             continue;
         const char *space = memchr(reader->line, ' ', reader->length);
         size_t left = space ? (size_t)(space - reader->line) : 0;
-        int a =
-            space && reader->length < sizeof bytes ? bpe_decode(reader->line, left, code_points, bytes) : -1;
-        int b = a > 0 ? bpe_decode(space + 1, reader->length - left - 1, code_points, bytes + a) : -1;
+        int a = space && reader->length < sizeof bytes ? token_decode(reader->line, left, code_points, bytes)
+                                                       : -1;
+        int b = a > 0 ? token_decode(space + 1, reader->length - left - 1, code_points, bytes + a) : -1;
         if (b <= 0)
             return FAIL(STATUS_INVALID,
                         "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
                         reader->path, reader->number);
-        TRY(tokens_add(tokens, bytes, (size_t)(a + b), reader->number));
+        TRY(token_table_add(tokens, bytes, (size_t)(a + b), reader->number));
     }
     return STATUS_OK;
 }
@@ -232,43 +153,49 @@ static bool is_tiktoken_line(const char *line, size_t length) {
 }
 
 bool tokenizer_is_file(const char *path) {
-    char start[256];
+    char start[256] = "";
     int descriptor;
     if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
         status_clear();
         return false;
     }
-    ssize_t n = pread(descriptor, start, sizeof start, 0);
+    ssize_t n = pread(descriptor, start, sizeof start - 1, 0);
     close(descriptor);
     if (n <= 0)
         return false;
+    if (start[strspn(start, " \t\r\n")] == '{')
+        return tokenizer_is_json(path);
     const char *newline = memchr(start, '\n', (size_t)n);
     return newline &&
            (strncmp(start, "#version", 8) == 0 || is_tiktoken_line(start, (size_t)(newline - start)));
 }
 
 enum status tokenizer_load(const char *path, struct tokenizer **out) {
-    struct tokens tokens = {0};
+    struct token_table tokens = {0};
     *out = NULL;
     if (strcmp(path, "bytes") == 0) {
         enum status status = add_bytes(&tokens);
         if (status == STATUS_OK)
-            return tokens_finish(&tokens, "bytes", path, out);
-        tokens_free(&tokens);
+            return token_table_finish(&tokens, "bytes", path, out);
+        token_table_free(&tokens);
         return status;
     }
     char *data = NULL;
     size_t length;
     TRY(file_read(path, LARGEST_FILE, &data, &length));
     struct reader reader = {.path = path, .next = data, .end = data + length};
-    bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
-    enum status status = merges ? read_merges(&reader, &tokens) : read_tiktoken(&reader, &tokens);
+    const size_t blanks = strspn(data, " \t\r\n");
+    const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
+    enum status status = data[blanks] == '{' ? tokenizer_read_json(path, data, length, &tokens)
+                         : merges            ? read_merges(&reader, &tokens)
+                                             : read_tiktoken(&reader, &tokens);
     free(data);
     if (status == STATUS_OK && tokens.n == 0)
-        status = FAIL(STATUS_INVALID, "%s holds no tokens, expected a tiktoken file or a vocab.bpe", path);
+        status = FAIL(STATUS_INVALID,
+                      "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
     if (status == STATUS_OK)
-        return tokens_finish(&tokens, "byte-pair", path, out);
-    tokens_free(&tokens);
+        return token_table_finish(&tokens, "byte-pair", path, out);
+    token_table_free(&tokens);
     return status;
 }
 

@@ -2,6 +2,9 @@
 #ifndef ZERO_DATA_TOKENIZER_INTERNAL_H
 #define ZERO_DATA_TOKENIZER_INTERNAL_H
 
+#include <stdbool.h>
+
+#include "data/token_table.h"
 #include "data/tokenizer.h"
 
 // Tables use open addressing. An empty slot has the key EMPTY_KEY, or the id -1.
@@ -24,6 +27,13 @@ struct tokenizer {
     int32_t byte_ids[256];
     int32_t byte_pairs[256][256]; // id of two bytes, or -1. Small enough for the CPU cache, unlike `pairs`
 };
+
+// Reads a Hugging Face tokenizer.json; or a vocab.json, with the merges.txt beside it. STATUS_INVALID:
+// malformed, or not a tokenizer that works like GPT-2's (the message has the first difference).
+enum status tokenizer_read_json(const char *path, const char *json, size_t length,
+                                struct token_table *tokens) MUST_CHECK;
+// Whether the file is one of these. False when it cannot be read.
+bool tokenizer_is_json(const char *path);
 
 // Builds a tokenizer from its tokens.
 //   bytes, offsets   id i has bytes[offsets[i] .. offsets[i + 1]); takes ownership of both, also on failure

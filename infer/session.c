@@ -9,9 +9,11 @@
 static enum status open_tokenizer(struct session *session, const char *given) {
     if (given && given[0])
         return tokenizer_load(given, &session->tokenizer);
-    if (session->weights.checkpoint && session->weights.checkpoint->tokenizer)
-        return tokenizer_load(session->weights.checkpoint->tokenizer, &session->tokenizer);
-    return STATUS_OK;
+    char *path;
+    TRY(weights_find_tokenizer(&session->weights, &path));
+    enum status status = path ? tokenizer_load(path, &session->tokenizer) : STATUS_OK;
+    free(path);
+    return status;
 }
 
 enum status session_open(struct session *session, const struct session_options *options) {

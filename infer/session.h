@@ -16,7 +16,7 @@ struct session {
     struct stream stream;
     enum dtype type;
     struct region_memory memory;
-    struct tokenizer *tokenizer; // NULL: none was given or recorded with the checkpoint
+    struct tokenizer *tokenizer; // NULL: none was given or found with the weights
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`
     char *span;              // all units, in `type`
@@ -27,7 +27,7 @@ struct session_options {
     const char *path;      // a run, checkpoint or Hugging Face folder (infer/weights.h)
     const char *device;    // like the option `device`
     int64_t threads;       // like run.threads
-    const char *tokenizer; // "" or NULL: the checkpoint's own
+    const char *tokenizer; // "" or NULL: the one that belongs to the weights
 };
 
 // Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "data/tokenizer.h"
 #include "infer/weights_refuse.h"
 
 // Also true when the folder cannot be examined: opening it then reports why.
@@ -75,6 +77,38 @@ enum status weights_read_span(const struct weights *weights, int unit, size_t be
     if (weights->checkpoint)
         return checkpoint_read_span(weights->checkpoint, CHECKPOINT_MASTER, unit, begin, end, out);
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
+}
+
+// Whether this program can use the tokenizer file of a model's folder.
+static bool can_load(const char *path) {
+    struct tokenizer *tokenizer = NULL;
+    bool loaded = tokenizer_load(path, &tokenizer) == STATUS_OK;
+    if (!loaded) {
+        log_warning("the model's tokenizer is not used: %s", status_message());
+        status_clear();
+    }
+    tokenizer_delete(tokenizer);
+    return loaded;
+}
+
+enum status weights_find_tokenizer(const struct weights *weights, char **path) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.bpe"};
+    *path = NULL;
+    if (weights->checkpoint && weights->checkpoint->tokenizer)
+        *path = file_path("%s", weights->checkpoint->tokenizer);
+    if (weights->checkpoint)
+        return *path || !weights->checkpoint->tokenizer ? STATUS_OK : STATUS_FAILED;
+    for (size_t i = 0; i < sizeof names / sizeof *names && weights->folder; i++) {
+        char *found = file_path("%s/%s", weights->folder, names[i]);
+        if (!found)
+            return STATUS_FAILED;
+        if (file_exists(found) && can_load(found)) {
+            *path = found;
+            return STATUS_OK;
+        }
+        free(found);
+    }
+    return STATUS_OK;
 }
 
 void weights_close(struct weights *weights) {

@@ -26,6 +26,11 @@ enum status weights_bind(struct weights *weights, const struct params *params) M
 // Writes the fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero.
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end,
                               float *out) MUST_CHECK;
+// Finds the tokenizer that belongs to the weights: the checkpoint's copy or, in the folder of a Hugging Face
+// model, tokenizer.json, vocab.json with merges.txt, or vocab.bpe. One that cannot be used is warned of and
+// passed over.
+//   path   [out] for tokenizer_load, to be freed; NULL when there is none
+enum status weights_find_tokenizer(const struct weights *weights, char **path) MUST_CHECK;
 void weights_close(struct weights *weights); // also after a failed weights_open
 
 #endif

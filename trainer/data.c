@@ -219,7 +219,8 @@ void trainer_describe_data(const struct trainer *trainer) {
                  text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
                  config->data.val.paths[0]);
     if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
-        log_info("tokenizer: %s, that of data.train", config->data.tokenizer);
+        log_info("tokenizer: %s, that of %s", config->data.tokenizer,
+                 trainer->weights.path ? "model.init_from" : "data.train");
     else if (!trainer->tokenizer && loader_tokenizer(train)->n_ids > 0)
         log_info("tokenizer: %s of data.train is not found; set data.tokenizer for samples and bits per byte",
                  loader_tokenizer(train)->name);

@@ -14,6 +14,20 @@
 
 // ---- configuration and tokenizer
 
+// The tokenizer of model.init_from, unless the config gives one. It comes before that of the shards, which is
+// compared with it later.
+static enum status take_tokenizer(struct trainer *trainer) {
+    struct config *config = trainer->config;
+    char *path = NULL;
+    if (!config_given(config, "data.tokenizer"))
+        TRY(weights_find_tokenizer(&trainer->weights, &path));
+    if (path) {
+        free(config->data.tokenizer);
+        config->data.tokenizer = path;
+    }
+    return STATUS_OK;
+}
+
 // A run that will resume needs its own checkpoints only: model.init_from may be gone by then.
 static enum status find_model_sizes(struct trainer *trainer) {
     struct config *config = trainer->config;
@@ -27,15 +41,16 @@ static enum status find_model_sizes(struct trainer *trainer) {
     if (resumes)
         return model_sizes_from_weights(config, &sizes, path);
     TRY(weights_open(&trainer->weights, config->model.init_from));
-    return model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from);
+    TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from));
+    return take_tokenizer(trainer);
 }
 
 static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
     TRY(config_require_training(config));
-    TRY(data_defaults_apply(config));
     if (config->model.init_from[0])
         TRY(find_model_sizes(trainer));
+    TRY(data_defaults_apply(config));
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = model_sizes(config);

@@ -1,13 +1,11 @@
 """model.init_from and the commands that take a Hugging Face model: what people have on their disks, and how it is named."""
+import base64
 import json
-import os
 import shutil
 import struct
-import subprocess
 import unittest
 
-import harness
-from harness import CommandCase, GOLDEN, pseudo_random_tokens, write_shard
+from harness import CommandCase, GOLDEN, write_shard
 
 
 class WeightsCase(CommandCase):
@@ -88,6 +86,122 @@ class Formats(WeightsCase):
                 f'{name} does not exist here', 'hf download openai-community/gpt2 config.json model.safetensors',
                 '--local-dir gpt2, then use the folder gpt2'])
         self.refuses('generate', './gpt2', says=['./gpt2 does not exist; expected the folder of a run'])
+
+
+def byte_alphabet():
+    """GPT-2's characters for the bytes 0 to 255."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+
+
+class Tokenizers(WeightsCase):
+    """The tokenizer in a model's folder: tokenizer.json, or vocab.json and merges.txt."""
+
+    def setUp(self):
+        super().setUp()
+        text = 'the quick brown fox — naïve? — jumps over the lazy dog; 12345\n' * 40
+        (self.folder / 'my.txt').write_text(text)
+        self.run_train('tokenizer', 'train', 'my.txt', '--vocab-size', 290, '--out', 'bpe.tiktoken')
+        letters = byte_alphabet()
+        tokens = [base64.b64decode(line.split()[0]) for line in (self.folder / 'bpe.tiktoken').read_text().splitlines()]
+        ids = {token: k for k, token in enumerate(tokens)}
+
+        def spell(token):
+            return ''.join(letters[byte] for byte in token)
+
+        def parts(token):
+            """The two tokens that are left when all merges but the last are done."""
+            pieces = [token[k:k + 1] for k in range(len(token))]
+            while len(pieces) > 2:
+                k = min(range(len(pieces) - 1), key=lambda k: ids.get(pieces[k] + pieces[k + 1], 10**9))
+                pieces[k:k + 2] = [pieces[k] + pieces[k + 1]]
+            return [spell(piece) for piece in pieces]
+        self.merges = [parts(token) for token in tokens if len(token) > 1]
+        self.vocab = {**{spell(token): k for k, token in enumerate(tokens)}, '<|endoftext|>': len(tokens)}
+        self.text = text[:200]
+        self.expected = self.encode('bpe.tiktoken')
+
+    def encode(self, tokenizer):
+        return self.run_train('tokenizer', 'encode', '--tokenizer', tokenizer, text=self.text).out
+
+    def write_json(self, folder='hf', merges=None, vocab=None, model=(), **members):
+        content = {'version': '1.0', 'added_tokens': [{'id': len(self.vocab) - 1, 'content': '<|endoftext|>', 'special': True}],
+                   'normalizer': None, 'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True},
+                   'model': {'type': 'BPE', 'dropout': None, 'continuing_subword_prefix': '', 'vocab': vocab or self.vocab,
+                             'merges': merges or [' '.join(pair) for pair in self.merges], **dict(model)}, **members}
+        (self.folder / folder / 'tokenizer.json').write_text(json.dumps(content))
+
+    def test_the_same_ids(self):
+        self.write_json()
+        self.assertEqual(self.encode('hf/tokenizer.json'), self.expected)
+        self.write_json(merges=self.merges)
+        self.assertEqual(self.encode('hf/tokenizer.json'), self.expected)
+        self.assertIn('byte-pair tokenizer, 290 ids', self.run_train('inspect', 'hf/tokenizer.json').out)
+        (self.model / 'vocab.json').write_text(json.dumps(self.vocab))
+        self.refuses('tokenizer', 'encode', '--tokenizer', 'hf/vocab.json', text='x', says=['hf/merges.txt'])
+        (self.model / 'merges.txt').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, self.merges)) + '\n')
+        self.assertEqual(self.encode('hf/vocab.json'), self.expected)
+
+    def test_what_works_otherwise_is_refused(self):
+        def refuses(*says, **changes):
+            self.write_json(**changes)
+            self.refuses('tokenizer', 'encode', '--tokenizer', 'hf/tokenizer.json', text='x', says=['hf/tokenizer.json', *says])
+        refuses('its model is not BPE', model={'type': 'Unigram'})
+        refuses('byte_fallback', model={'byte_fallback': True})
+        refuses('normalizer', normalizer={'type': 'NFC'})
+        refuses('not ByteLevel', pre_tokenizer={'type': 'Sequence', 'pretokenizers': []})
+        refuses('adds a space', pre_tokenizer={'type': 'ByteLevel', 'add_prefix_space': True})
+        refuses('not in the order', merges=self.merges[1:] + self.merges[:1])
+        refuses('no merge makes', merges=self.merges[:-1])
+        first = {token: (id + 1) % len(self.vocab) for token, id in self.vocab.items()}
+        refuses('its last id is not <|endoftext|>', vocab=first, added_tokens=[])
+        refuses('its last id', added_tokens=[{'id': len(self.vocab), 'content': '[PAD]'}])
+        refuses('count up without gaps', vocab={**self.vocab, 'Ġzz': 500})
+        refuses('byte alphabet', vocab={**self.vocab, ' ': len(self.vocab) - 1, '<|endoftext|>': len(self.vocab)},
+                added_tokens=[])
+
+    def test_the_folder_of_the_weights(self):
+        sizes = {'n_layer': 1, 'n_head': 2, 'n_embd': 16, 'vocab_size': 290, 'n_positions': 32}
+        self.make_model(sizes)
+        self.write_json('made')
+        self.run_train('tokenize', 'my.txt', '--tokenizer', 'made/tokenizer.json', '--split', 0.2, '--out', 'shards')
+        config = self.config, 'model.init_from=made', 'data.train=shards/train-*.bin', 'train.micro_batch_size=1'
+        error = self.run_train(*config).error
+        self.assertIn('tokenizer: made/tokenizer.json, that of model.init_from', error)
+        self.assertIn('bits per byte', error)
+        self.assertIn('the lazy', self.run_train('generate', 'made', '--prompt', 'the lazy', '--tokens', 3).out)
+        self.assertIn('bits per byte', self.run_train('eval', 'made', '--data', 'shards/val-*.bin').out)
+        self.run_train('tokenizer', 'train', 'c.json', '--vocab-size', 262, '--out', 'other.tiktoken')
+        self.run_train('tokenize', 'my.txt', '--tokenizer', 'other.tiktoken', '--out', 'other')
+        self.refuses(*config[:2], 'data.train=other/train-*.bin', 'run.dir=new',
+                     says=['data.train was tokenized with other.tiktoken', 'made/tokenizer.json is tokenizer.json (290 ids'])
+        self.write_json('made', normalizer={'type': 'NFC'})
+        error = self.run_train(*config, 'run.dir=new').error
+        self.assertIn("the model's tokenizer is not used: made/tokenizer.json: it has a normalizer", error)
+        shutil.rmtree(self.folder / 'made')
+        self.run_train(*config, 'train.max_steps=3')  # resumes: the checkpoint has a copy
+        self.assertIn('the lazy', self.run_train('generate', 'run', '--prompt', 'the lazy', '--tokens', 3).out)
+
+    def make_model(self, sizes):
+        """A Hugging Face folder of zeros."""
+        folder = self.folder / 'made'
+        folder.mkdir()
+        config = json.loads((self.model / 'config.json').read_text())
+        (folder / 'config.json').write_text(json.dumps({**config, **sizes}))
+        width = sizes['n_embd']
+        shapes = {'wte.weight': [sizes['vocab_size'], width], 'wpe.weight': [sizes['n_positions'], width],
+                  'ln_f.weight': [width], 'ln_f.bias': [width]}
+        for name, shape in {'ln_1': [width], 'ln_2': [width], 'attn.c_attn': [width, 3 * width], 'attn.c_proj': [width, width],
+                            'mlp.c_fc': [width, 4 * width], 'mlp.c_proj': [4 * width, width]}.items():
+            shapes[f'h.0.{name}.weight'], shapes[f'h.0.{name}.bias'] = shape, shape[-1:]
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            n = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + n]}
+            at += n
+        text = json.dumps(header).encode()
+        (folder / 'model.safetensors').write_bytes(struct.pack('<Q', len(text)) + text + bytes(at))
 
 
 class Resuming(WeightsCase):

@@ -11,7 +11,7 @@
 
 #include "data/loader.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_internal.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
@@ -184,6 +184,35 @@ static void test_damaged_merges(void **state) {
     try_all("merge files", original.n, try_tokenizer);
 }
 
+// Hugging Face's tokenizer.json: the bytes in GPT-2's alphabet, a few merges and end-of-text.
+static void test_damaged_json(void **state) {
+    (void)state;
+    static const char *const merges[][2] = {{"t", "h"}, {"\xc4\xa0", "th"}, {"th", "e"}, {"1", "2"}};
+    const int n_merges = sizeof merges / sizeof *merges;
+    int code_points[256], order[256];
+    struct text json = {0};
+    token_alphabet(code_points, order);
+    text_add(&json,
+             "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+             "\"model\":{\"type\":\"BPE\",\"merges\":[");
+    for (int i = 0; i < n_merges; i++)
+        text_add(&json, i % 2 ? "%s[\"%s\",\"%s\"]" : "%s\"%s %s\"", i ? "," : "", merges[i][0],
+                 merges[i][1]);
+    text_add(&json, "],\"vocab\":{");
+    for (int i = 0; i < n_merges; i++)
+        text_add(&json, "\"%s%s\":%d,", merges[i][0], merges[i][1], 256 + i);
+    text_add(&json, "\"<|endoftext|>\":%d", 256 + n_merges);
+    for (int i = 0; i < 256; i++)
+        text_add(&json, ",\"\\u%04x\":%d", (unsigned)code_points[order[i]], i);
+    text_add(&json, "}},\"added_tokens\":[{\"id\":%d,\"content\":\"<|endoftext|>\"}]}", 256 + n_merges);
+    assert_int_equal(text_status(&json), STATUS_OK);
+    original = (struct bytes){.n = json.length};
+    assert_true(json.length <= sizeof original.data / 2);
+    memcpy(original.data, json.data, json.length);
+    text_free(&json);
+    try_all("tokenizer.json files", 330, try_tokenizer);
+}
+
 static int set_up(void **state) {
     (void)state;
     if (!temporary_init(&temporary))
@@ -202,6 +231,7 @@ int main(void) {
         cmocka_unit_test(test_damaged_shards),
         cmocka_unit_test(test_damaged_tiktoken_files),
         cmocka_unit_test(test_damaged_merges),
+        cmocka_unit_test(test_damaged_json),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
