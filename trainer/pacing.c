@@ -116,6 +116,8 @@ static void say_length(struct trainer *trainer, const struct history_decision *d
     log_info("train.max_minutes=%g: %lld steps in all, at %.3g ms each; %s are left",
              trainer->config->train.max_minutes, (long long)decision->total, step_s * 1e3,
              text_duration(duration, sizeof duration, budget_s(trainer->config) - decision->spent_s));
+    if (trainer->step < trainer->config->scheduler.warmup_steps)
+        trainer_describe_warmup(trainer->config, decision->total);
 }
 
 static enum status take(struct trainer *trainer, const struct history_decision *decision) {

@@ -78,16 +78,20 @@ static void describe_changed_rate(const struct trainer *trainer) {
         steps_before, steps_now, (long long)trainer->step + 1, is, was, steps_before);
 }
 
-void trainer_describe_schedule(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    const int64_t warmup = schedule_warmup_steps(config);
-    if (config->train.max_minutes > 0)
-        return; // the length is not known yet
+void trainer_describe_warmup(const struct config *config, int64_t steps) {
+    const int64_t warmup = schedule_warmup_of(config, steps);
     if (warmup < config->scheduler.warmup_steps)
         log_info(
             "warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld steps",
             (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
-            (long long)config_decay_steps(config));
+            (long long)steps);
+}
+
+void trainer_describe_schedule(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    if (config->train.max_minutes > 0)
+        return; // the length is not known yet
+    trainer_describe_warmup(config, config_decay_steps(config));
     if (trainer->resumed && trainer->resumed->config.train.max_minutes == 0)
         describe_changed_rate(trainer);
 }

@@ -11,14 +11,13 @@ static double progress(double step, double from, double to) {
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-// steps: of the schedule; 0: a run without steps
-static int64_t warmup_of(const struct config *config, int64_t steps) {
+int64_t schedule_warmup_of(const struct config *config, int64_t steps) {
     const int64_t warmup = config->scheduler.warmup_steps;
     return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
 }
 
 int64_t schedule_warmup_steps(const struct config *config) {
-    return warmup_of(config, config_decay_steps(config));
+    return schedule_warmup_of(config, config_decay_steps(config));
 }
 
 double schedule_lr(const struct config *config, int64_t step) {
@@ -42,8 +41,11 @@ double schedule_lr(const struct config *config, int64_t step) {
     return decay > 0 ? peak * (1 - (1 - lowest) * p) : peak;
 }
 
+// A schedule that has left the warm-up does not return to it when the run turns out to be longer.
 static int64_t warmup_paced(const struct config *config, const struct history_decision *decision) {
-    return decision ? warmup_of(config, decision->total) : config->scheduler.warmup_steps;
+    if (!decision)
+        return config->scheduler.warmup_steps;
+    return decision->position > 0 ? 0 : schedule_warmup_of(config, decision->total);
 }
 
 double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step) {

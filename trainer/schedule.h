@@ -7,9 +7,10 @@
 #include "configs/config.h"
 #include "zero/checkpoint/history.h"
 
-// The steps of warm-up: scheduler.warmup_steps, or, where that is longer than the whole schedule
-// (config_decay_steps), a tenth of the schedule and at least one step.
-int64_t schedule_warmup_steps(const struct config *config);
+// The steps of warm-up in a schedule of `steps` (0: a run without steps): scheduler.warmup_steps, or, where
+// that is longer than the schedule, a tenth of the schedule and at least one step.
+int64_t schedule_warmup_of(const struct config *config, int64_t steps);
+int64_t schedule_warmup_steps(const struct config *config); // of config_decay_steps
 
 // Learning rate of step `step` (from 0). Warm-up over W steps is linear: peak (step + 1) / W. Afterwards,
 // with p going from 0 at the end of the warm-up to 1 at the last step of the schedule, and r = min_lr_ratio:

@@ -104,6 +104,23 @@ static void test_the_rate_is_continuous(void **unused) {
     }
 }
 
+// A run that seems shorter than its warm-up shortens it; when it turns out to be longer, the rate does not go
+// back.
+static void test_a_warm_up_that_was_shortened(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "\"eval_every\": 0", "\"type\": \"linear\"");
+    const struct history_decision shorter = {.step = 3, .total = 8};
+    assert_true(schedule_lr_paced(&config, NULL, 2) == PEAK * 3 / 10);
+    assert_true(schedule_lr_paced(&config, &shorter, 3) > 0.7 * PEAK);
+    const struct history_decision longer = {
+        .step = 5, .total = 100, .position = schedule_position(&config, &shorter, 4)};
+    const double before = schedule_lr_paced(&config, &shorter, 4),
+                 after = schedule_lr_paced(&config, &longer, 5);
+    assert_true(after < before && after > before - 0.02 * PEAK);
+    config_free(&config);
+}
+
 // A length that stands gives the rates of a run with that max_steps.
 static void test_a_length_that_stands(void **unused) {
     (void)unused;
@@ -121,6 +138,7 @@ int main(void) {
         cmocka_unit_test(test_when),
         cmocka_unit_test(test_how_long),
         cmocka_unit_test(test_the_rate_is_continuous),
+        cmocka_unit_test(test_a_warm_up_that_was_shortened),
         cmocka_unit_test(test_a_length_that_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
