@@ -25,17 +25,21 @@ static void take_batch(struct translator *t) {
     int n_given = 0;
     for (int i = 0; i < 3; i++) {
         values[i] = deepspeed_take(t, paths[i]);
+        if (cJSON_IsNull(values[i])) {
+            deepspeed_answer(t, &t->out->off, paths[i], values[i], "not set");
+            values[i] = NULL;
+        }
         n_given += values[i] && !deepspeed_is_auto(values[i]);
     }
+    const bool whole = values[0] && !deepspeed_is_auto(values[0]);
     for (int i = 0; i < 3; i++) {
         char why[160];
         snprintf(why, sizeof why, "the Trainer's %s; its default is written: set yours", arguments[i]);
         if (!values[i])
             continue;
-        if (deepspeed_is_auto(values[i]) ? i == 0 || values[0] == NULL || n_given >= 2
-                                         : n_given == 3 && i == 2)
+        if (deepspeed_is_auto(values[i]) ? i == 0 || whole : n_given == 3 && i == 2)
             deepspeed_answer(t, &t->out->translated, paths[i], values[i],
-                             "derived from the other two and the number of ranks");
+                             "derived from the others and the number of ranks");
         else if (!deepspeed_is_auto(values[i]))
             deepspeed_set(t, &t->out->translated, paths[i], values[i], ours[i], values[i], "");
         else

@@ -1,6 +1,7 @@
 // The table of other trainers' names, and its lookups.
 #include "configs/foreign.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const struct foreign foreigns[] = {
@@ -53,7 +54,11 @@ static const struct foreign *find_with_sections(const char *name, bool deepspeed
     return NULL;
 }
 
-const struct foreign *foreign_find(const char *name) {
+const struct foreign *foreign_find(const char *full_name) {
+    char name[256];
+    snprintf(name, sizeof name, "%s", full_name);
+    for (char *p = name + 1; name[0] && *p; p++) // learning-rate; llm.c's flags begin with their dash
+        *p = *p == '-' ? '_' : *p;
     const struct foreign *row = find_with_sections(name, false);
     const char *dot = strrchr(name, '.'), *own = dot ? dot + 1 : name;
     return row ? row : find(own, strlen(own), true, false);

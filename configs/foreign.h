@@ -24,7 +24,8 @@ extern const int n_foreigns;
 
 // The row for an unknown option, "train.max_iters", or section; NULL if it is no known name. It is the first
 // that has the whole name, else a section that contains it, else its last component.
-const struct foreign *foreign_find(const char *name);
+// Dashes inside the name count as underscores.
+const struct foreign *foreign_find(const char *full_name);
 // The row of DeepSpeed's for a path in its file, or for a section that contains it; NULL if it is none of its
 // options.
 const struct foreign *foreign_find_deepspeed(const char *path);

@@ -302,6 +302,69 @@ static void test_other_values(void **state) {
     deepspeed_free(&out);
 }
 
+// transformers' example for stage 2: no scheduler, no batch of its own, offload to the host.
+static void test_stage_2_with_auto(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    translate("{\"bf16\": {\"enabled\": \"auto\"},"
+              " \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 3e-5, \"betas\": \"auto\", "
+              "\"eps\": \"auto\","
+              "  \"weight_decay\": \"auto\"}},"
+              " \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\", "
+              "\"pin_memory\": true},"
+              "  \"allgather_partitions\": true, \"allgather_bucket_size\": 2e8, \"overlap_comm\": true,"
+              "  \"reduce_scatter\": true, \"reduce_bucket_size\": 2e8, \"contiguous_gradients\": true,"
+              "  \"round_robin_gradients\": true},"
+              " \"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\", "
+              "\"train_batch_size\": 64,"
+              " \"train_micro_batch_size_per_gpu\": \"auto\"}",
+              &out);
+    const struct config *c = &out.config;
+    assert_true(c->optimizer.lr == 3e-5 && c->train.gradient_clipping == 1);
+    assert_int_equal(c->train.train_batch_size, 64);
+    assert_false(config_given(c, "train.micro_batch_size"));     // for the number of ranks to decide
+    assert_int_equal(c->scheduler.type, CONFIG_SCHEDULE_LINEAR); // the Trainer's
+    assert_true(c->scheduler.warmup_steps == 0 && c->scheduler.min_lr_ratio == 0);
+    assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
+    assert_int_equal(c->zero_optimization.allgather_bucket_size, 200000000);
+    expect_line(&out.chosen, "  scheduler (not given) -> scheduler.type=\"linear\"");
+    expect_line(&out.needless, "  zero_optimization.round_robin_gradients true: ");
+    assert_int_equal(out.alters.n, 0);
+    deepspeed_free(&out);
+}
+
+// Stage 3 as DeepSpeed's documentation writes it, without "auto".
+static void test_stage_3(void **state) {
+    (void)state;
+    struct deepspeed_translation out;
+    translate(
+        "{\"train_micro_batch_size_per_gpu\": 8, \"gradient_accumulation_steps\": 4,"
+        " \"fp16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"Adam\"},"
+        " \"zero_optimization\": {\"stage\": 3, \"stage3_max_live_parameters\": 1e9,"
+        "  \"stage3_prefetch_bucket_size\": 1e7, \"stage3_param_persistence_threshold\": 1e5,"
+        "  \"reduce_bucket_size\": 1e7, \"sub_group_size\": 1e9,"
+        "  \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/n\", \"pipeline_read\": true},"
+        "  \"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"/n\", \"buffer_size\": 1e8}},"
+        " \"aio\": {\"thread_count\": 1}, \"flops_profiler\": {\"enabled\": true, \"profile_step\": 1},"
+        " \"tensorboard\": {\"enabled\": true}, \"csv_monitor\": {\"enabled\": false},"
+        " \"data_types\": {\"grad_accum_dtype\": \"fp32\"}, \"checkpoint\": {\"load_universal\": true}}",
+        &out);
+    const struct config *c = &out.config;
+    assert_int_equal(c->train.micro_batch_size, 8);
+    assert_int_equal(c->train.gradient_accumulation_steps, 4);
+    assert_true(c->optimizer.lr == 1e-3 && c->optimizer.betas.value[1] == 0.999); // DeepSpeed's defaults
+    assert_int_equal(c->zero_optimization.stage, 3);
+    assert_int_equal(c->zero_optimization.stage3_prefetch_bucket_size, 10000000);
+    assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
+    assert_int_equal(c->zero_optimization.offload_param.device, CONFIG_OFFLOAD_CPU);
+    assert_true(c->run.profile);
+    expect_line(&out.needless, "  checkpoint.load_universal true: ");
+    expect_line(&out.needless, "  tensorboard: TensorBoard events are always written");
+    expect_line(&out.needless, "  data_types: gradients are accumulated in fp32");
+    expect_line(&out.off, "  csv_monitor: ");
+    deepspeed_free(&out);
+}
+
 // The parent of the k-th item of a tree, and the item.
 static cJSON *find_item(cJSON *node, int *k, cJSON **item) {
     cJSON *child, *parent = NULL;
@@ -367,6 +430,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stage_2),
         cmocka_unit_test(test_stage_3_with_auto),
+        cmocka_unit_test(test_stage_2_with_auto),
+        cmocka_unit_test(test_stage_3),
         cmocka_unit_test(test_every_option_has_an_answer),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_other_values),

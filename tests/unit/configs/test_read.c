@@ -206,6 +206,7 @@ static void test_names_of_others(void **state) {
         {"aio.block_size", "NVMe"}, // not nanoGPT's block_size
         {"optimizer.params.lr", "did you mean optimizer.lr?"},
         {"--learning-rate", "command line: unknown option learning_rate"},
+        {"learning-rate", "here it is optimizer.lr"},
         {"-b", "llm.c; here it is train.micro_batch_size"},
         {"dropout", "a name of nanoGPT; there is no dropout; leave it out"},
         {"--moe-router-topk", "a name of Megatron; there are no experts"},
