@@ -256,7 +256,7 @@ static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer), double *seconds) {
     const double began = clock_monotonic_s();
     profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
-    progress_between(&trainer->progress, name, clock_monotonic_s());
+    progress_between(&trainer->progress, name, began);
     TRY(act(trainer));
     progress_between(&trainer->progress, NULL, clock_monotonic_s());
     profile_end(trainer->profiler.profile, (struct operation_cost){0});
@@ -278,8 +278,10 @@ static enum status after_step(struct trainer *trainer, bool last) {
         TRY(between_steps(trainer, "checkpoint", trainer_save, &trainer->pacing.save_s));
     if (profiler_is_full(&trainer->profiler) || last)
         TRY(trainer_profile_end(trainer));
-    if (trainer->val && last)
+    if (trainer->val && last) {
+        progress_between(&trainer->progress, "final evaluation", clock_monotonic_s());
         TRY(trainer_evaluate_final(trainer));
+    }
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }
 
@@ -306,7 +308,7 @@ static enum status stop(struct trainer *trainer) {
     log_live_end();
     progress_between(&trainer->progress, NULL, clock_monotonic_s());
     if (trainer->saved_step != trainer->step)
-        TRY(between_steps(trainer, "checkpoint", trainer_save));
+        TRY(between_steps(trainer, "checkpoint", trainer_save, NULL));
     TRY(trainer_profile_end(trainer));
     log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
              (long long)trainer->last_step, trainer->command);

@@ -168,12 +168,13 @@ static void run_quickly(void) {
 }
 
 static void tick_slowly(void) {
-    progress_start(&progress, 0, 0.5, false);
+    progress_start(&progress, 0, 10, 0.5, false);
     progress_step_begin(&progress, 0);
     for (int s = 1; s < 130; s++)
         progress_tick(&progress, s);
     struct step_metrics step = usual;
-    step.step = 2;
+    step.step = 3;
+    step.total = 10;
     progress_step(&progress, &step, 130);
     for (int s = 131; s < 200; s++)
         progress_tick(&progress, s);

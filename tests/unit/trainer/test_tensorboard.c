@@ -192,7 +192,7 @@ static void write_events(struct tensorboard *board, int64_t first, int64_t last)
 
 // The steps of a file's events after the first.
 static void assert_event_steps(const char *path, const char *expected) {
-    struct board_event events[MOST_EVENTS];
+    struct board_event events[MAX_EVENTS];
     char got[128] = "";
     int n = read_events(path, events);
     assert_string_equal(events[0].version, "brain.Event:2");
@@ -278,10 +278,8 @@ static int remove_folder(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checksums),
-        cmocka_unit_test(test_events_read_back),
-        cmocka_unit_test(test_trimming),
-        cmocka_unit_test(test_trimming_files_of_earlier_versions),
+        cmocka_unit_test(test_checksums),        cmocka_unit_test(test_events_read_back),
+        cmocka_unit_test(test_trimming),         cmocka_unit_test(test_trimming_files_of_earlier_versions),
         cmocka_unit_test(test_a_missing_folder),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
