@@ -60,12 +60,12 @@ static enum status refuse_text(const struct shard *shard, size_t bytes) {
     int error = file_read_at(shard->descriptor, 0, n, start);
     if (error)
         return read_failed(shard, error);
-    return text_is_readable(start, n) ? FAIL(STATUS_INVALID,
-                                             "%s is text, expected a token shard; make shards of it with "
-                                             "./train tokenize %s --tokenizer "
-                                             "FILE --out DIR, then name DIR/train-*.bin",
-                                             shard->path, shard->path)
-                                      : STATUS_OK;
+    if (!text_is_readable(start, n))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s is text (%zu bytes), expected a token shard; make shards of it with ./train tokenize %s "
+                "--tokenizer FILE --out DIR, then name DIR/train-*.bin",
+                shard->path, bytes, shard->path);
 }
 
 static enum status check_header(struct shard *shard, size_t bytes) {

@@ -173,7 +173,7 @@ def prepare(arguments, notes):
         shard = arguments.output / 'tokens.bin'
         write_random_tokens(shard, n, config['model']['vocab_size'])
         config['data']['train'] = [str(shard)]
-    config['data'].update(val=[], tokenizer='')
+    config['data'].update(val=[], val_split=0, tokenizer='')
     train.update(max_steps=steps, eval_every=0, sample_every=0)
     config['scheduler']['warmup_steps'] = min(config['scheduler']['warmup_steps'], steps)
     config['checkpoint'].update(every=0, resume='auto')

@@ -82,7 +82,7 @@ class OtherKinds(CommandCase):
         self.refuses('inspect', 'empty.bin', says=['empty.bin is empty (0 bytes)'])
         config = self.tiny_config()
         self.refuses(config, 'data.train=empty.bin', says=['empty.bin is empty (0 bytes)'])
-        self.refuses(config, 'data.train=my.txt', says=['my.txt is text', './train tokenize my.txt --tokenizer FILE'])
+        self.refuses(config, 'data.train=my.txt', says=['my.txt is text (', './train tokenize my.txt --tokenizer FILE'])
         (self.folder / 'model.bin').write_bytes(struct.pack('<256i', 20240326, 3, *[0] * 254))
         self.refuses(config, 'data.train=model.bin', says=['model.bin is a model of llm.c'])
 
