@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -51,7 +52,8 @@ static enum status check_replaced_config(const char *folder) {
     if (!path)
         return STATUS_FAILED;
     enum status status = STATUS_OK;
-    if (file_exists(path)) {
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) { // writing reports what is wrong with others
         bool is_resolved = json_read_file(path, &json) == STATUS_OK;
         for (size_t i = 0; i < sizeof sections / sizeof *sections && is_resolved; i++)
             is_resolved = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, sections[i]));
