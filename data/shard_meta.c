@@ -1,20 +1,22 @@
 // See data/shard_meta.h.
 #include "data/shard_meta.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
 
-// Whether `path` is the tokenizer that the shard records. A file that cannot be read is not.
-static bool is_tokenizer_of(const struct shard *shard, const char *path) {
+// Whether `path` is the expected tokenizer. A file that cannot be read is not.
+static bool is_tokenizer(const char *path, const struct tokenizer_identity *expected) {
     struct tokenizer *tokenizer = NULL;
     if (strcmp(path, "bytes") != 0 && !file_exists(path))
         return false;
     bool is_same = tokenizer_load(path, &tokenizer) == STATUS_OK;
     if (is_same) {
         const struct tokenizer_identity found = tokenizer_identify(tokenizer, path);
-        is_same = shard->tokenizer.n_ids > 0 && !tokenizer_identity_differs(&found, &shard->tokenizer);
+        is_same = found.n_ids == expected->n_ids &&
+                  (expected->checksum == 0 || found.checksum == expected->checksum);
     } else
         status_clear();
     tokenizer_delete(tokenizer);
@@ -27,28 +29,51 @@ static const char *meta_string(const cJSON *meta, const char *key) {
     return value ? value : "";
 }
 
+// What meta.json says of the tokenizer, without a checksum. n_ids 0: nothing.
+static struct tokenizer_identity identity_of_meta(const cJSON *meta) {
+    const cJSON *ids = cJSON_GetObjectItemCaseSensitive(meta, "ids");
+    const char *path = meta_string(meta, "tokenizer"), *slash = strrchr(path, '/');
+    struct tokenizer_identity identity = {.n_ids =
+                                              cJSON_IsNumber(ids) && ids->valueint > 0 ? ids->valueint : 0};
+    snprintf(identity.name, sizeof identity.name, "%s", slash ? slash + 1 : path);
+    return identity;
+}
+
+// Tries the candidates in their order.
+static enum status choose(const cJSON *meta, const struct tokenizer_identity *expected, const char *folder,
+                          char **path) {
+    char *beside = file_path("%s%s", folder, expected->name);
+    if (!beside)
+        return STATUS_FAILED;
+    const char *const candidates[] = {strcmp(expected->name, "bytes") == 0 ? "bytes" : beside,
+                                      meta_string(meta, "tokenizer"), meta_string(meta, "tokenizer_path")};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !*path && status == STATUS_OK; i++)
+        if (is_tokenizer(candidates[i], expected)) {
+            *path = file_path("%s", candidates[i]);
+            status = *path ? STATUS_OK : STATUS_FAILED;
+        }
+    free(beside);
+    return status;
+}
+
 enum status shard_find_tokenizer(const struct shard *shard, char **path) {
     const char *slash = strrchr(shard->path, '/');
-    const int folder = slash ? (int)(slash - shard->path) + 1 : 0;
-    char *beside = file_path("%.*s%s", folder, shard->path, shard->tokenizer.name),
-         *meta_path = file_path("%.*smeta.json", folder, shard->path);
+    char *folder = file_path("%.*s", slash ? (int)(slash - shard->path) + 1 : 0, shard->path),
+         *meta_path = folder ? file_path("%smeta.json", folder) : NULL;
     cJSON *meta = NULL;
     *path = NULL;
-    enum status status = beside && meta_path ? STATUS_OK : STATUS_FAILED;
-    if (status == STATUS_OK && (!file_exists(meta_path) || json_read_file(meta_path, &meta) != STATUS_OK))
+    enum status status = meta_path ? STATUS_OK : STATUS_FAILED;
+    if (status == STATUS_OK && file_exists(meta_path) && json_read_file(meta_path, &meta) != STATUS_OK)
         status_clear();
     if (status == STATUS_OK) {
-        const char *const candidates[] = {strcmp(shard->tokenizer.name, "bytes") == 0 ? "bytes" : beside,
-                                          meta_string(meta, "tokenizer"),
-                                          meta_string(meta, "tokenizer_path")};
-        for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !*path; i++)
-            if (is_tokenizer_of(shard, candidates[i])) {
-                *path = file_path("%s", candidates[i]);
-                status = *path ? STATUS_OK : STATUS_FAILED;
-            }
+        const struct tokenizer_identity expected =
+            shard->tokenizer.n_ids > 0 ? shard->tokenizer : identity_of_meta(meta);
+        if (expected.n_ids > 0)
+            status = choose(meta, &expected, folder, path);
     }
     cJSON_Delete(meta);
     free(meta_path);
-    free(beside);
+    free(folder);
     return status;
 }

@@ -6,7 +6,8 @@
 #include "data/shard.h"
 
 // Finds the tokenizer that the shard records: "bytes", or a file. Looks in the shard's folder, then where
-// meta.json says that it was. Only a file with the recorded checksum counts.
+// meta.json says that it was. Only a file with the recorded checksum counts; for shards of version 0.2, which
+// record none in their header, one with the number of ids that meta.json has.
 //   path   [out] for tokenizer_load, to be freed; NULL when it is not found
 enum status shard_find_tokenizer(const struct shard *shard, char **path) MUST_CHECK;
 

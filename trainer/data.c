@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "trainer/trainer_internal.h"
 
+#define MOST_PADDING 512 // ids that a vocabulary is rounded up by, for fast products
+
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
     const struct config *config = trainer->config;
     const bool splits = config->data.val_split > 0;
@@ -218,6 +220,12 @@ void trainer_describe_data(const struct trainer *trainer) {
         log_info("validation: %s tokens of %s, found beside data.train (data.val)",
                  text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
                  config->data.val.paths[0]);
+    const int n_ids = loader_tokenizer(train)->n_ids;
+    if (n_ids > 0 && config->model.vocab_size > n_ids + MOST_PADDING)
+        log_info(
+            "model.vocab_size is %lld, but the tokenizer of data.train has %d ids: the other rows of the "
+            "embedding are never used; leave model.vocab_size out",
+            (long long)config->model.vocab_size, n_ids);
     if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
         log_info("tokenizer: %s, that of %s", config->data.tokenizer,
                  trainer->weights.path ? "model.init_from" : "data.train");

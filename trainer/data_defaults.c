@@ -30,7 +30,7 @@ static enum status apply_tokenizer(struct config *config, bool with_file) {
     const bool is_recorded = shard.tokenizer.n_ids > 0;
     if (is_recorded && !config_given(config, "model.vocab_size") && !config->model.init_from[0])
         config->model.vocab_size = shard.tokenizer.n_ids;
-    if (is_recorded && with_file && !config_given(config, "data.tokenizer") && !config->data.tokenizer[0])
+    if (with_file && !config_given(config, "data.tokenizer") && !config->data.tokenizer[0])
         status = shard_find_tokenizer(&shard, &path);
     if (path) {
         free(config->data.tokenizer);
