@@ -72,11 +72,13 @@ static double expected_step_s(const struct progress *progress, double now_s) {
                                             : progress->step_s;
 }
 
-// Seconds that the steps left take, without those that the one under way has taken.
+// Seconds that the steps left take, without those that the one under way has taken. One slow step after
+// others is no measure of those to come.
 static double expected_left_s(const struct progress *progress, double now_s) {
     int64_t left = progress->total - progress->done;
-    double seconds = (double)left * expected_step_s(progress, now_s);
-    return progress->phase == PROGRESS_STEP ? fmax(0, seconds - (now_s - progress->began_s)) : seconds;
+    double step_s = progress->has_last ? progress->step_s : expected_step_s(progress, now_s);
+    double taken_s = progress->phase == PROGRESS_STEP ? now_s - progress->began_s : 0;
+    return fmax(0, (double)left * step_s - taken_s);
 }
 
 #define FIELD(field, use, ...)                                                                               \

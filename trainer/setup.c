@@ -175,11 +175,12 @@ static enum status refuse_memory(struct trainer *trainer, const struct memory_ne
     char wanted[32], there[32];
     enum status status = fit_advise(&options, &machine, &advice);
     if (status == STATUS_OK)
-        status = FAIL(
-            STATUS_FAILED, "the run needs %s of %smodel memory per rank, and %s are available%s%s",
-            text_bytes(wanted, sizeof wanted, (double)need->wanted), place == REGION_HOST ? "" : "GPU ",
-            text_bytes(there, sizeof there, (double)need->available),
-            place == REGION_HOST && need->ranks > 1 ? " to each rank" : "", advice.data ? advice.data : "");
+        status = FAIL(STATUS_FAILED, "the run needs %s of model memory per rank%s, and %s are available%s%s",
+                      text_bytes(wanted, sizeof wanted, (double)need->wanted),
+                      place == REGION_HOST ? "" : " in GPU memory",
+                      text_bytes(there, sizeof there, (double)need->available),
+                      place == REGION_HOST && need->ranks > 1 ? " to each rank" : "",
+                      advice.data ? advice.data : "");
     text_free(&advice);
     return status;
 }
