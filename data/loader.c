@@ -276,6 +276,13 @@ static enum status check_tokenizer(struct loader *loader, const struct shard *sh
                 tokenizer_identity_describe(&shard->tokenizer, other));
 }
 
+// Of a small corpus at least one sequence is held out, if as much is left.
+static size_t n_held_out(const struct loader *loader, size_t total) {
+    const size_t sequence = (size_t)loader->options.seq_len + 1,
+                 asked = (size_t)ceil((double)total * loader->options.held_out);
+    return asked > 0 && asked < sequence && total >= 2 * sequence ? sequence : asked;
+}
+
 // Of all tokens, in the order of the shards, the last `held_out` are held out. Restricts each shard to its
 // tokens on this loader's side of the split.
 static void select_part(struct loader *loader) {
@@ -283,7 +290,7 @@ static void select_part(struct loader *loader) {
     size_t total = 0, before = 0;
     for (int i = 0; i < loader->n_shards; i++)
         total += loader->shards[i].n_tokens;
-    const size_t split = total - (size_t)ceil((double)total * options->held_out);
+    const size_t split = total - n_held_out(loader, total);
     for (int i = 0; i < loader->n_shards; i++) {
         struct shard *shard = &loader->shards[i];
         const size_t n = shard->n_tokens, here = split <= before      ? 0

@@ -24,7 +24,8 @@ struct loader;
 struct loader_options {
     const struct file_list *patterns; // paths or globs of shards, in order
     const char *option;               // config option that named them ("data.train"), for messages
-    double held_out;                  // fraction of all their tokens, from the end, that is held out; 0: none
+    double held_out;                  // fraction of all their tokens, from the end, that is held out (of few
+                                      // tokens at least one sequence); 0: none
     bool of_held_out;                 // load what is held out, instead of what comes before it
     int vocab_size;                   // tokens at or above it are refused, with file and token offset
     int seq_len;                      // T

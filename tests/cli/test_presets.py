@@ -100,6 +100,8 @@ class DataAlone(CommandCase):
 
     def test_less_data_than_a_batch(self):
         write_shard(self.folder / 'few.bin', pseudo_random_tokens(70, 61))
+        error = self.preset('data.train=few.bin', 'model.vocab_size=61', run='held').error
+        self.assertIn('validation: the last 33 tokens of data.train', error)
         error = self.preset('data.train=few.bin', 'model.vocab_size=61', 'data.val_split=0').error
         self.assertIn('data.train holds 2 sequences, fewer than a batch of 4', error)
 

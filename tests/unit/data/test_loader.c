@@ -353,6 +353,22 @@ static void test_held_out(void **state) {
         loader_delete(train);
         loader_delete(val);
     }
+    // Of few tokens at least one sequence: 56 of 111 for sequences of 55 + 1 tokens cannot be, 28 can.
+    const int seq_lens[] = {55, 27}, n_held_out[] = {6, 28};
+    options.held_out = 0.05;
+    options.of_held_out = true;
+    for (size_t i = 0; i < sizeof seq_lens / sizeof *seq_lens; i++) {
+        struct loader *val;
+        options.seq_len = seq_lens[i];
+        enum status status = loader_new(&options, &val);
+        if (n_held_out[i] < seq_lens[i] + 1) {
+            EXPECT_FAILURE(STATUS_INVALID, status, "6 tokens", "no sequence");
+            continue;
+        }
+        EXPECT_OK(status);
+        assert_int_equal(loader_n_tokens(val), n_held_out[i]);
+        loader_delete(val);
+    }
 }
 
 static void test_missing_and_invalid_shards(void **state) {
