@@ -15,14 +15,14 @@ import harness
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
 
-SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank
+SECONDS = 10 * (3 if harness.SANITIZERS else 1)  # from a failure to the end of every rank, with at most four busy processes per core
 
 
 class RankCase(CommandCase):
     def fails_together(self, process, code, *facts):
         """Checks that all ranks have ended in time, with one message that contains these facts."""
         self.finish(process, code)
-        self.assertLess(process.seconds, SECONDS)
+        self.assertLess(process.seconds, SECONDS * max(1, os.getloadavg()[0] / (4 * os.cpu_count())))
         messages = [line for line in process.error.splitlines() if 'train: error:' in line]
         self.assertEqual(len(messages), 1, process.error)
         for fact in facts:
@@ -191,8 +191,10 @@ class Failures(RankCase):
                                             'zero_optimization.stage=3', 'run.hang_timeout_s=2')
                 self.wait_for_steps(7)
                 os.kill(self.living()[rank], signal.SIGSTOP)
-                self.fails_together(process, 1, f'rank {rank}: does not respond', 'collective ', 'hang_timeout_s')
-                shutil.rmtree(self.folder / 'run')
+                try:
+                    self.fails_together(process, 1, f'rank {rank}: does not respond', 'collective ', 'hang_timeout_s')
+                finally:
+                    shutil.rmtree(self.folder / 'run')
 
     def test_a_pause_is_not_a_hang(self):
         config = self.ranks_config(train={'max_steps': 1000}, scheduler={'type': 'constant', 'warmup_steps': 2})
