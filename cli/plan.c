@@ -249,7 +249,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     if (status == STATUS_OK && config.model.init_from[0])
         status = model_sizes_from_weights(&config, &planner->weights, config.model.init_from);
     if (status == STATUS_OK && planner->n_ids)
-        status = model_sizes_from_tokenizer(&config, planner->n_ids);
+        status = model_sizes_from_tokenizer(&config, config.data.tokenizer, planner->n_ids);
     if (status == STATUS_OK) {
         enum status resolved = config_resolve(&config, one->world);
         if (resolved == STATUS_INVALID)

@@ -226,9 +226,10 @@ void trainer_describe_data(const struct trainer *trainer) {
             "model.vocab_size is %lld, but the tokenizer of data.train has %d ids: the other rows of the "
             "embedding are never used; leave model.vocab_size out",
             (long long)config->model.vocab_size, n_ids);
-    if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
-        log_info("tokenizer: %s, that of %s", config->data.tokenizer,
-                 trainer->weights.path ? "model.init_from" : "data.train");
+    if (trainer->found_tokenizer)
+        log_info("tokenizer: %s, that of model.init_from", trainer->found_tokenizer);
+    else if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
+        log_info("tokenizer: %s, that of data.train", config->data.tokenizer);
     else if (!trainer->tokenizer && loader_tokenizer(train)->n_ids > 0)
         log_info("tokenizer: %s of data.train is not found; set data.tokenizer for samples and bits per byte",
                  loader_tokenizer(train)->name);
@@ -239,6 +240,7 @@ enum status trainer_open_data(struct trainer *trainer) {
     TRY(check_same(trainer, "data.train", loader_identity(trainer->train)));
     if (trainer->val)
         TRY(check_same(trainer, "data.val", loader_identity(trainer->val)));
+    TRY(trainer_check_same_tokenizer(trainer));
     TRY(trainer_agree(trainer, trainer_check_shard_tokenizers(trainer)));
     warn_of_shared_data(trainer);
     return trainer_agree(trainer, settle_orders(trainer));

@@ -14,20 +14,6 @@
 
 // ---- configuration and tokenizer
 
-// The tokenizer of model.init_from, unless the config gives one. It comes before that of the shards, which is
-// compared with it later.
-static enum status take_tokenizer(struct trainer *trainer) {
-    struct config *config = trainer->config;
-    char *path = NULL;
-    if (!config_given(config, "data.tokenizer"))
-        TRY(weights_find_tokenizer(&trainer->weights, &path));
-    if (path) {
-        free(config->data.tokenizer);
-        config->data.tokenizer = path;
-    }
-    return STATUS_OK;
-}
-
 // A run that will resume needs its own checkpoints only: model.init_from may be gone by then.
 static enum status find_model_sizes(struct trainer *trainer) {
     struct config *config = trainer->config;
@@ -42,7 +28,9 @@ static enum status find_model_sizes(struct trainer *trainer) {
         return model_sizes_from_weights(config, &sizes, path);
     TRY(weights_open(&trainer->weights, config->model.init_from));
     TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from));
-    return take_tokenizer(trainer);
+    // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
+    return config->data.tokenizer[0] ? STATUS_OK
+                                     : weights_find_tokenizer(&trainer->weights, &trainer->found_tokenizer);
 }
 
 static enum status resolve_config(struct trainer *trainer) {
@@ -371,6 +359,7 @@ void trainer_free(struct trainer *trainer) {
     weights_close(&trainer->weights);
     tokenizer_delete(trainer->tokenizer);
     free(trainer->token_bytes);
+    free(trainer->found_tokenizer);
     run_folder_close(&trainer->folder);
     log_close_file();
 }

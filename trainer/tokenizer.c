@@ -19,13 +19,37 @@ static enum status make_table(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// The tokenizer of model.init_from comes before one that was found with the shards; the two are compared.
+static const char *path_of(const struct trainer *trainer) {
+    return trainer->found_tokenizer ? trainer->found_tokenizer : trainer->config->data.tokenizer;
+}
+
 enum status trainer_load_tokenizer(struct trainer *trainer) {
     struct config *config = trainer->config;
-    if (!config->data.tokenizer[0])
+    if (!path_of(trainer)[0])
         return STATUS_OK;
-    TRY(tokenizer_load(config->data.tokenizer, &trainer->tokenizer));
-    TRY(model_sizes_from_tokenizer(config, tokenizer_n_ids(trainer->tokenizer)));
+    TRY(tokenizer_load(path_of(trainer), &trainer->tokenizer));
+    TRY(model_sizes_from_tokenizer(config, path_of(trainer), tokenizer_n_ids(trainer->tokenizer)));
     return make_table(trainer);
+}
+
+// ---- several ranks
+
+enum status trainer_check_same_tokenizer(struct trainer *trainer) {
+    struct tokenizer_identity mine = {0}, of_rank_0;
+    char here[TOKENIZER_DESCRIPTION_BYTES], there[TOKENIZER_DESCRIPTION_BYTES];
+    if (trainer->tokenizer)
+        mine = tokenizer_identify(trainer->tokenizer, path_of(trainer));
+    of_rank_0 = mine;
+    TRY(comm_broadcast(trainer->comm, &of_rank_0, sizeof of_rank_0, 0));
+    const bool same = mine.n_ids == of_rank_0.n_ids && mine.checksum == of_rank_0.checksum;
+    return trainer_agree(
+        trainer,
+        same ? STATUS_OK
+             : FAIL(STATUS_INVALID,
+                    "the tokenizer is %s on this rank, but %s on rank 0; every rank must see the same file",
+                    mine.n_ids ? tokenizer_identity_describe(&mine, here) : "absent",
+                    of_rank_0.n_ids ? tokenizer_identity_describe(&of_rank_0, there) : "absent"));
 }
 
 // ---- resume
@@ -49,9 +73,8 @@ static enum status refuse_tokenizer(const struct trainer *trainer, const struct 
         "data.tokenizer %s is not the tokenizer of this run: up to step %lld it was %s, now it is %s. "
         "Bits per byte and samples would be wrong. Restore it (the checkpoint has a copy: "
         "data.tokenizer=%s), or start a new run with another run.dir",
-        trainer->config->data.tokenizer, (long long)trainer->resumed->step,
-        tokenizer_identity_describe(before, was), tokenizer_identity_describe(now, is),
-        trainer->resumed->tokenizer);
+        path_of(trainer), (long long)trainer->resumed->step, tokenizer_identity_describe(before, was),
+        tokenizer_identity_describe(now, is), trainer->resumed->tokenizer);
 }
 
 enum status trainer_check_resumed_tokenizer(struct trainer *trainer) {
@@ -67,8 +90,7 @@ enum status trainer_check_resumed_tokenizer(struct trainer *trainer) {
         return make_table(trainer);
     }
     if (status == STATUS_OK) {
-        const struct tokenizer_identity now =
-            tokenizer_identify(trainer->tokenizer, trainer->config->data.tokenizer);
+        const struct tokenizer_identity now = tokenizer_identify(trainer->tokenizer, path_of(trainer));
         if (tokenizer_identity_differs(&before, &now))
             status = refuse_tokenizer(trainer, &before, &now);
     }
@@ -82,7 +104,7 @@ static enum status check_shards(const struct trainer *trainer, const char *optio
                                 const struct loader *loader) {
     const struct tokenizer_identity *of_shards = loader_tokenizer(loader);
     char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
-    const char *path = trainer->config->data.tokenizer;
+    const char *path = path_of(trainer);
     if (trainer->tokenizer) {
         const struct tokenizer_identity own = tokenizer_identify(trainer->tokenizer, path);
         if (tokenizer_identity_differs(&own, of_shards))

@@ -35,6 +35,7 @@ struct trainer {
     struct checkpoint *resumed;  // NULL: a new run. Open during setup only
     struct weights weights;      // of model.init_from. Open during setup only
     struct tokenizer *tokenizer; // data.tokenizer, else that of the checkpoint to resume; NULL: none
+    char *found_tokenizer;       // the file in the folder of model.init_from, where data.tokenizer is not set
     int *token_bytes;            // (ids) bytes of each token's text; 0 for end-of-text
 
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
@@ -90,6 +91,8 @@ void trainer_describe_schedule(const struct trainer *trainer);
 void trainer_describe_warmup(const struct config *config, int64_t steps);
 // The tokenizer (tokenizer.c). Loads data.tokenizer, if it is set; model.vocab_size may follow from it.
 enum status trainer_load_tokenizer(struct trainer *trainer) MUST_CHECK;
+// Collective. Compares the tokenizer with rank 0's.
+enum status trainer_check_same_tokenizer(struct trainer *trainer) MUST_CHECK;
 // Compares the tokenizer with that of the checkpoint to resume; without data.tokenizer, uses the checkpoint's
 // copy. STATUS_INVALID names both when they differ.
 enum status trainer_check_resumed_tokenizer(struct trainer *trainer) MUST_CHECK;

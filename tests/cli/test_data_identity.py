@@ -180,6 +180,22 @@ class Tokenizers(DataCase):
         self.refuses(self.config(), f'data.train={json.dumps(both)}',
                      says=['a/train-00000.bin was tokenized with a.tiktoken', 'b/train-00000.bin with b.tiktoken'])
 
+    @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
+    def test_ranks_with_different_tokenizers(self):
+        write_shard(self.folder / 'data.bin', pseudo_random_tokens(4000, 265))  # records no tokenizer
+        config = self.config(train='.', tokenizer='t.tiktoken')
+        words = []
+        for name in 'ab':
+            folder = self.folder / f'rank-{name}'
+            folder.mkdir()
+            shutil.copy(self.folder / f'{name}.tiktoken', folder / 't.tiktoken')
+            words += [':', '-n', 1, '--wdir', folder, harness.TRAIN, config, f'data.train={self.folder / "data.bin"}',
+                      'train.train_batch_size=4', 'run.threads=1']
+        process = self.finish(self.start_mpirun(*words[1:]), 2)
+        self.assertEqual(process.error.count('train: error:'), 1, process.error)
+        self.assertIn('rank 1: the tokenizer is t.tiktoken (265 ids', process.error)
+        self.assertIn('on rank 0', process.error)
+
     def test_validation_on_training_data_is_warned_of(self):
         shutil.copy(self.folder / 'a' / 'train-00000.bin', self.folder / 'copy.bin')
         warned = 'data.val holds training data: copy.bin has the contents of train-00000.bin'

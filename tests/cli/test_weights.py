@@ -181,6 +181,7 @@ class Tokenizers(WeightsCase):
         self.assertIn("the model's tokenizer is not used: made/tokenizer.json: it has a normalizer", error)
         shutil.rmtree(self.folder / 'made')
         self.run_train(*config, 'train.max_steps=3')  # resumes: the checkpoint has a copy
+        self.run_train('run/config.json', 'train.max_steps=4')
         self.assertIn('the lazy', self.run_train('generate', 'run', '--prompt', 'the lazy', '--tokens', 3).out)
 
     def make_model(self, sizes):

@@ -26,13 +26,14 @@ bool model_sizes_want_tokenizer(const struct config *config) {
            !config->model.init_from[0];
 }
 
-enum status model_sizes_from_tokenizer(struct config *config, int n_ids) {
+enum status model_sizes_from_tokenizer(struct config *config, const char *path, int n_ids) {
     if (model_sizes_want_tokenizer(config))
         config->model.vocab_size = n_ids;
     if (n_ids <= config->model.vocab_size)
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: data.tokenizer %s has %d ids, more than model.vocab_size %lld",
-                config->source, config->data.tokenizer, n_ids, (long long)config->model.vocab_size);
+    return FAIL(STATUS_INVALID,
+                "%s: the tokenizer %s (data.tokenizer) has %d ids, more than model.vocab_size %lld",
+                config->source, path, n_ids, (long long)config->model.vocab_size);
 }
 
 struct gpt_config model_sizes(const struct config *config) {

@@ -11,9 +11,9 @@ enum status model_sizes_from_weights(struct config *config, const struct gpt_con
                                      const char *path) MUST_CHECK;
 // True if model.vocab_size is left out, so that it becomes the number of ids of data.tokenizer.
 bool model_sizes_want_tokenizer(const struct config *config);
-// Sets model.vocab_size to a tokenizer's n_ids if it is left out. STATUS_INVALID when it is smaller than
-// n_ids.
-enum status model_sizes_from_tokenizer(struct config *config, int n_ids) MUST_CHECK;
+// Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is
+// smaller than n_ids.
+enum status model_sizes_from_tokenizer(struct config *config, const char *path, int n_ids) MUST_CHECK;
 struct gpt_config model_sizes(const struct config *config);
 
 #endif
