@@ -5,8 +5,8 @@
 #include "configs/config.h"
 #include "zero/comm/comm.h"
 
-// Trains until train.max_steps, or until a signal requests a stop (STATUS_STOPPED, with a checkpoint
-// written).
+// Trains until train.max_steps or train.max_minutes, or until a signal requests a stop (STATUS_STOPPED, with
+// a checkpoint written).
 //   config    as read, not resolved: model sizes may come from the weights or the tokenizer that it names
 //   command   the command line that resumes the run, for messages
 // Collective: all ranks of `comm` call it and get the same status.
