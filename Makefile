@@ -73,7 +73,7 @@ else
   announce = @mkdir -p $(announced); mkdir $(announced)/$(subst /,_,$(strip $(1))) 2>/dev/null && echo $(2) || true
 endif
 # Before the first file: how many were never compiled, and about how long they take. Seconds of one core, measured
-# on Zen 4 and Xeon: 0.6 per C file, 10 per CUDA source and architecture.
+# on Zen 4: 0.6 per C file; 10 per CUDA source and architecture.
 jobs = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 never_compiled = $(filter-out $(wildcard $(1)),$(1))
 core_seconds = $(words $(new_c)) * 6 / 10 + $(words $(new_cuda)) * $(or $(words $(cuda_archs)),1) * 10

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import harness
-from harness import CommandCase, take_signals, write_shard
+from harness import CommandCase, restore_signals, write_shard
 
 FIELDS = {'step': r'step \d+/\d+', 'loss': r'loss \d+\.\d{4}', 'norm': r'norm [\d.]+', 'rate': r'[\d.]+[KM]? tok/s',
           'lr': r'lr [\d.e+-]+', 'ms': r'\d+ ms|\d+ s', 'between': 'evaluation|checkpoint', 'GEMM': r'\d+% of GEMM', 'memory': r'total [\d.]+ [MG]iB',
@@ -27,7 +27,7 @@ class Terminal(CommandCase):
         self.resize(columns)
         environment = dict(os.environ, OMP_WAIT_POLICY='passive', TERM='xterm', ASAN_OPTIONS='detect_leaks=1')
         self.process = subprocess.Popen([str(harness.TRAIN), *map(str, arguments)], cwd=self.folder, env=environment,
-                                        stdin=subprocess.DEVNULL, stdout=line, stderr=line, preexec_fn=take_signals)
+                                        stdin=subprocess.DEVNULL, stdout=line, stderr=line, preexec_fn=restore_signals)
         os.close(line)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.kill)
