@@ -10,20 +10,25 @@
 #include "trainer/schedule.h"
 #include "trainer/trainer_internal.h"
 
+#define FEW_STEPS       8 // with fewer left, their length is not looked at again
 #define PASSES_PER_STEP 3 // a step costs as much as three forward passes; an evaluation is one
 
 static double budget_s(const struct config *config) {
     return 60 * config->train.max_minutes;
 }
 
-bool pacing_is_due(const struct history *history, const struct config *config,
+bool pacing_is_due(const struct history *history, const struct config *config, int64_t step,
                    const struct pacing_report *report) {
     static const double fractions[] = {0.02, 0.05, 0.1, 0.2,  0.3,  0.4,  0.5,  0.6, 0.7,
                                        0.8,  0.85, 0.9, 0.93, 0.96, 0.98, 0.99, 1};
     const double budget = budget_s(config);
     if (history->n_decisions == 0)
         return report->step_s > 0 || report->spent_s >= budget;
-    const double last = history->decisions[history->n_decisions - 1].spent_s;
+    const struct history_decision *decision = &history->decisions[history->n_decisions - 1];
+    const int64_t left = decision->total - decision->step;
+    if (left >= FEW_STEPS && 2 * (step - decision->step) >= left)
+        return true;
+    const double last = decision->spent_s;
     for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++)
         if (last < fractions[i] * budget && fractions[i] * budget <= report->spent_s)
             return true;
@@ -137,7 +142,7 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
     if (pacing->n_taken < made->n_decisions && made->decisions[pacing->n_taken].step == trainer->step)
         return take(trainer, &made->decisions[pacing->n_taken++]);
     if (trainer->step < pacing->made_until || trainer->step >= trainer->last_step ||
-        !pacing_is_due(&trainer->history, config, report))
+        !pacing_is_due(&trainer->history, config, trainer->step, report))
         return STATUS_OK;
     struct pacing_evaluations evaluations = {0};
     trainer_evaluation_lengths(trainer, &evaluations.sequences, &evaluations.final_sequences);

@@ -23,8 +23,10 @@ struct pacing_evaluations {
     int64_t sequences, final_sequences;
 };
 
-// True if it is time for a decision: once a step has been measured, then at growing fractions of the time.
-bool pacing_is_due(const struct history *history, const struct config *config,
+// True if it is time for a decision after `step` steps: once a step has been measured, then at growing
+// fractions of the time, and whenever half of the steps that were left are done, which is early where steps
+// have become faster.
+bool pacing_is_due(const struct history *history, const struct config *config, int64_t step,
                    const struct pacing_report *report);
 // The length of the run, in steps, that uses train.max_minutes up: with the evaluations, samples and
 // checkpoints on the way and at the end. At least `step`, the steps done, and at most train.max_steps.

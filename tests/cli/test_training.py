@@ -197,7 +197,7 @@ class Minutes(CommandCase):
 
     def config(self, **sections):
         sections.setdefault('train', {}).update(max_minutes=0.03, train_batch_size=4, eval_every=25, eval_steps=2)
-        config = self.tiny_config(checkpoint={'every': 25, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')}, **sections)
+        config = self.tiny_config(checkpoint={'every': 10, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')}, **sections)
         settings = json.loads(config.read_text())
         del settings['train']['max_steps'], settings['train']['micro_batch_size']
         config.write_text(json.dumps(settings))
@@ -206,12 +206,17 @@ class Minutes(CommandCase):
     def decided(self, run='run'):
         return json.loads((self.folder / run / 'pacing.json').read_text())['decisions']
 
-    def assert_decayed(self, run):
-        """By the last step, unless a slow step (on a busy machine) took the time of the last steps."""
-        rates, last = [m['lr'] for m in self.metrics(run)], self.decided(run)[-1]
-        if last['total'] > last['step'] + 1:
-            self.assertAlmostEqual(rates[-1], 6e-5, delta=1e-9)
-        self.assertLess(rates[-1], max(rates))
+    def rate(self, decisions, step):
+        """The learning rate by the decisions alone: 2 steps of warm-up, then a cosine whose position moves to 1 in equal
+        parts from each decision on."""
+        if step <= 2:
+            return 6e-4 * step / 2
+        position = 0
+        for decision in decisions:
+            if decision['step'] < step:
+                begin, end = max(decision['step'], 2), decision['total']
+                position = decision['position'] + (1 - decision['position']) * ((step - begin) / (end - begin) if end > begin else 1)
+        return 6e-4 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * position)))
 
     def test_a_run_of_two_seconds_on_one_and_two_ranks(self):
         for ranks in 1, 2:
@@ -222,16 +227,17 @@ class Minutes(CommandCase):
                 self.assertEqual(decisions[-1]['total'], len(curve))
                 pacing = json.loads((self.checkpoints(run)[-1] / 'manifest.json').read_text())['pacing']
                 self.assertEqual((pacing['max_minutes'], pacing['decisions']), (0.03, decisions))
-                self.assertGreater(pacing['spent_s'], 0.6 * 1.8)  # the length is decided from a few noisy steps
-                self.assertGreater(len(decisions), 1)
-                self.assert_decayed(run)
+                self.assertGreater(pacing['spent_s'], 0.5 * 1.8)  # the length is decided from a few noisy steps
+                self.assertGreater(len(decisions), 3)
+                for m in curve:
+                    self.assertAlmostEqual(m['lr'], self.rate(decisions, m['step']), delta=1e-15)
                 self.assertIn('train.max_minutes', self.run_ranks(ranks, config, f'run.dir={run}').error)  # is complete
                 state, lines = self.final_state(run), [(m['step'], m['loss'], m['grad_norm'], m['lr']) for m in curve]
                 middle = len(self.checkpoints(run)) // 2
                 self.assertGreater(middle, 0)
                 self.copy_until(middle, run, 'resumed')
                 error = self.run_ranks(ranks, config, 'run.dir=resumed').error
-                self.assertIn(f'resuming after step {25 * middle} of', error)
+                self.assertIn(f'resuming after step {10 * middle} of', error)
                 self.assertEqual([(m['step'], m['loss'], m['grad_norm'], m['lr']) for m in self.metrics('resumed')], lines)
                 self.assertEqual(self.final_state('resumed'), state)
                 self.assertEqual(self.decided('resumed'), decisions)
@@ -239,16 +245,15 @@ class Minutes(CommandCase):
 
     def test_other_times_and_limits(self):
         config = self.config()
-        self.run_train(config, 'train.max_steps=30')  # also a limit
+        self.run_train(config, 'train.max_minutes=2', 'train.max_steps=30')  # also a limit
         self.assertEqual(len(self.curve()), 30)
         self.assertAlmostEqual(self.metrics()[-1]['lr'], 6e-5)
         self.run_train(config, 'train.max_minutes=0.02', 'run.dir=longer')
         steps = len(self.curve('longer'))
         error = self.run_train(config, 'train.max_minutes=0.04', 'run.dir=longer').error
         self.assertIn('train.max_minutes was 0.02 and is now 0.04', error)
-        self.assertRegex(error, rf'step {steps + 1} trains at the rate 0.000\d+ instead of 6e-05')
+        self.assertRegex(error, rf'step {steps + 1} trains at the rate [0-9.e-]+ instead of [0-9.e-]+\n')
         self.assertGreater(len(self.curve('longer')), steps)
-        self.assert_decayed('longer')
 
 
 class Running(CommandCase):

@@ -30,17 +30,23 @@ static void test_when(void **unused) {
     struct config config;
     struct history history = {0};
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
-    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 5}));
-    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 0.1, .step_s = 0.1}));
+    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 5}));
+    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 0.1, .step_s = 0.1}));
     assert_true(
-        pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 61})); // a single slow step
+        pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 61})); // a single slow step
     EXPECT_OK(
         history_add_decision(&history, &(struct history_decision){.step = 2, .total = 9, .spent_s = 0.1}));
-    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
-    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 1.2, .step_s = 0.1}));
+    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
+    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.2, .step_s = 0.1}));
+    // Half of the steps that were left are done, though little of the time is.
+    history.decisions[0].total = 102;
+    assert_false(
+        pacing_is_due(&history, &config, 51, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
+    assert_true(pacing_is_due(&history, &config, 52, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
     history.decisions[0].spent_s = 59.5;
-    assert_false(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 59.9, .step_s = 0.1}));
-    assert_true(pacing_is_due(&history, &config, &(struct pacing_report){.spent_s = 60, .step_s = 0.1}));
+    assert_false(
+        pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 59.9, .step_s = 0.1}));
+    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 60, .step_s = 0.1}));
     history_free(&history);
     config_free(&config);
 }
