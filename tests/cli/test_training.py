@@ -228,7 +228,7 @@ class Minutes(CommandCase):
                 pacing = json.loads((self.checkpoints(run)[-1] / 'manifest.json').read_text())['pacing']
                 self.assertEqual((pacing['max_minutes'], pacing['decisions']), (0.03, decisions))
                 self.assertGreater(pacing['spent_s'], 0.5 * 1.8)  # the length is decided from a few noisy steps
-                self.assertGreater(len(decisions), 3)
+                self.assertGreater(len(decisions), 1)
                 for m in curve:
                     self.assertAlmostEqual(m['lr'], self.rate(decisions, m['step']), delta=1e-15)
                 self.assertIn('train.max_minutes', self.run_ranks(ranks, config, f'run.dir={run}').error)  # is complete
