@@ -4,7 +4,7 @@
 #
 # benchmarks/tests.md lists what only --full runs, and why.
 #
-# usage: scripts/test.sh [--full]      --full: everything, about 40 minutes on two cores: long settings
+# usage: scripts/test.sh [--full]      --full: everything, up to an hour on two cores: long settings
 #                                      (ZERO_TESTS_FULL=1), all tests in all builds, CUDA code for all architectures,
 #                                      and the thread sanitizer
 set -uo pipefail
