@@ -9,19 +9,18 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/processors.h"
 
-#define CACHE_LINE       64
-#define LONGEST_SPIN_NS  200000 // an idle machine's waits are shorter
-#define SHORTEST_SPIN_NS 2000   // about what going to sleep and being woken costs
-#define SPINS_PER_LOOK   8      // pauses between two looks at the clock
+#define CACHE_LINE      64
+#define LONGEST_SPIN_S  200e-6 // an idle machine's waits are shorter
+#define SHORTEST_SPIN_S 2e-6   // about what going to sleep and being woken costs
+#define SPINS_PER_LOOK  8      // pauses between two looks at the clock
 
 // A word that one thread waits for and another changes.
 struct signal_word {
@@ -54,43 +53,29 @@ struct team {
 static atomic_int default_threads; // 0: not set
 static _Thread_local struct team team;
 static _Thread_local bool inside;                    // a part: what it divides runs on its thread alone
-static _Thread_local long spin_ns = LONGEST_SPIN_NS; // of the next wait
+static _Thread_local double spin_s = LONGEST_SPIN_S; // of the next wait
 static pthread_key_t ending; // whose destructor stops the workers of a thread that ends
 static pthread_once_t key_made = PTHREAD_ONCE_INIT;
 
 // ---- waiting
 
-static void pause_a_moment(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static long now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000L + now.tv_nsec;
-}
-
 static bool has_changed(const struct signal_word *word, unsigned from) {
     return atomic_load_explicit(&word->value, memory_order_acquire) != from;
 }
 
-// Spins until the value differs from `from`, for at most spin_ns after the first look at the clock, which it
+// Spins until the value differs from `from`, for at most spin_s after the first look at the clock, which it
 // puts in *began (0: it ended before). Returns whether the value differs.
-static bool spin_while(const struct signal_word *word, unsigned from, long *began) {
+static bool spin_while(const struct signal_word *word, unsigned from, double *began) {
     for (*began = 0;;) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (has_changed(word, from))
                 return true;
-            pause_a_moment();
+            processor_pause();
         }
-        long now = now_ns();
+        double now = clock_monotonic_s();
         if (*began == 0)
             *began = now;
-        else if (now - *began > spin_ns)
+        else if (now - *began > spin_s)
             return false;
     }
 }
@@ -107,14 +92,14 @@ static void sleep_while(struct signal_word *word, unsigned from) {
 // Waits until the value differs from `from`. Spinning pays if the wait is short; so a short wait, spun or
 // slept through, lets the next one spin longer, and a long one halves it.
 static void wait_while(struct signal_word *word, unsigned from) {
-    long began;
+    double began;
     bool is_short = spin_while(word, from, &began);
     if (!is_short) {
         sleep_while(word, from);
-        is_short = now_ns() - began < LONGEST_SPIN_NS;
+        is_short = clock_monotonic_s() - began < LONGEST_SPIN_S;
     }
-    long next = is_short ? spin_ns + spin_ns / 8 : spin_ns / 2;
-    spin_ns = next > LONGEST_SPIN_NS ? LONGEST_SPIN_NS : next < SHORTEST_SPIN_NS ? SHORTEST_SPIN_NS : next;
+    double next = is_short ? spin_s * 1.125 : spin_s / 2;
+    spin_s = next > LONGEST_SPIN_S ? LONGEST_SPIN_S : next < SHORTEST_SPIN_S ? SHORTEST_SPIN_S : next;
 }
 
 // Adds one, and wakes the thread that waits for it.

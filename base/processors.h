@@ -15,4 +15,14 @@ int processors_per_process(int n_processes);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 
+// To be called between two looks at a word that another thread writes: leaves the core's units to that thread
+// where they share it.
+static inline void processor_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

@@ -20,13 +20,10 @@ int64_t schedule_warmup_steps(const struct config *config) {
     return schedule_warmup_of(config, config_decay_steps(config));
 }
 
-double schedule_lr(const struct config *config, int64_t step) {
-    double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio;
-    int64_t warmup = schedule_warmup_steps(config), last = config_decay_steps(config) - 1;
-    if (step < warmup)
-        return peak * (double)(step + 1) / (double)warmup;
-    double p = progress((double)step, (double)(warmup > 0 ? warmup - 1 : 0), (double)last);
-    double decay = config->scheduler.decay_ratio * (double)(last + 1);
+// The rate after the warm-up, at position p of the decay; of warmup_stable_decay at position p_last of its
+// last part.
+static double decayed_rate(const struct config *config, double p, double p_last) {
+    const double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio;
     switch (config->scheduler.type) {
     case CONFIG_SCHEDULE_CONSTANT:
         return peak;
@@ -37,8 +34,16 @@ double schedule_lr(const struct config *config, int64_t step) {
     case CONFIG_SCHEDULE_WARMUP_STABLE_DECAY:
         break;
     }
-    p = progress((double)step, (double)last - decay, (double)last);
-    return decay > 0 ? peak * (1 - (1 - lowest) * p) : peak;
+    return peak * (1 - (1 - lowest) * p_last);
+}
+
+double schedule_lr(const struct config *config, int64_t step) {
+    int64_t warmup = schedule_warmup_steps(config), last = config_decay_steps(config) - 1;
+    if (step < warmup)
+        return config->optimizer.lr * (double)(step + 1) / (double)warmup;
+    double decay = config->scheduler.decay_ratio * (double)(last + 1);
+    return decayed_rate(config, progress((double)step, (double)(warmup > 0 ? warmup - 1 : 0), (double)last),
+                        decay > 0 ? progress((double)step, (double)last - decay, (double)last) : 0);
 }
 
 // A schedule that has left the warm-up does not return to it when the run turns out to be longer.
@@ -60,21 +65,10 @@ double schedule_position(const struct config *config, const struct history_decis
 }
 
 double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step) {
-    const double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio,
-                 decay = config->scheduler.decay_ratio;
+    const double decay = config->scheduler.decay_ratio;
     const int64_t warmup = warmup_paced(config, decision);
     if (step < warmup)
-        return peak * (double)(step + 1) / (double)warmup;
+        return config->optimizer.lr * (double)(step + 1) / (double)warmup;
     const double p = schedule_position(config, decision, step);
-    switch (config->scheduler.type) {
-    case CONFIG_SCHEDULE_CONSTANT:
-        return peak;
-    case CONFIG_SCHEDULE_COSINE:
-        return peak * (lowest + (1 - lowest) * 0.5 * (1 + cos(M_PI * p)));
-    case CONFIG_SCHEDULE_LINEAR:
-        return peak * (1 - (1 - lowest) * p);
-    case CONFIG_SCHEDULE_WARMUP_STABLE_DECAY:
-        break;
-    }
-    return decay > 0 ? peak * (1 - (1 - lowest) * progress(p, 1 - decay, 1)) : peak;
+    return decayed_rate(config, p, decay > 0 ? progress(p, 1 - decay, 1) : 0);
 }

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/processors.h"
+
 #define LARGEST_CHUNK  ((size_t)256 << 10) // fits a core's L2 cache
 #define SMALLEST_CHUNK ((size_t)16 << 10)
 #define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
@@ -97,15 +99,9 @@ void ring_pulled(struct ring *ring) {
     wake(&ring->consumed);
 }
 
-static void pause_a_moment(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 void ring_wait_to_push(struct ring *ring, int spins) {
     for (int i = 0; i < spins && !ring_can_push(ring); i++)
-        pause_a_moment();
+        processor_pause();
     unsigned consumed = atomic_load(&ring->consumed);
     if (!ring_can_push(ring))
         sleep_while(&ring->consumed, consumed);
@@ -113,7 +109,7 @@ void ring_wait_to_push(struct ring *ring, int spins) {
 
 void ring_wait_to_pull(struct ring *ring, int spins) {
     for (int i = 0; i < spins && !ring_can_pull(ring); i++)
-        pause_a_moment();
+        processor_pause();
     unsigned produced = atomic_load(&ring->produced);
     if (!ring_can_pull(ring))
         sleep_while(&ring->produced, produced);
