@@ -7,6 +7,7 @@
 
 #include "kernels/region_memory.h"
 #include "tests/mpi/together.h"
+#include "tests/support/tree_sum.h"
 #include "zero/engine.h"
 
 static struct comm *comm;
@@ -157,10 +158,10 @@ static double norm_of(int stage, const char *partition, float bad) {
         const struct stage_span *span = &states->owned.spans[k];
         const float *sums = gradients_at(gradients, span);
         for (size_t i = 0; i < span->end - span->begin; i++) {
-            float sum = gradient_of(0, span->model_offset + i);
-            for (int rank = 1; rank < comm->world; rank++)
-                sum += gradient_of(rank, span->model_offset + i);
-            right = right && sums[i] == sum;
+            float of_ranks[MOST_RANKS];
+            for (int rank = 0; rank < comm->world; rank++)
+                of_ranks[rank] = gradient_of(rank, span->model_offset + i);
+            right = right && sums[i] == expected_tree_sum(of_ranks, comm->world);
         }
     }
     together_true(comm, right);

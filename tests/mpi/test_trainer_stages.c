@@ -49,9 +49,10 @@ static void read_curve(const char *run, struct run_outcome *outcome) {
         text_add_bytes(&curve, begin, (size_t)(end - begin));
         text_add(&curve, "\n");
         // Compares the two JSON objects byte for byte.
-        char *memory_planned = strstr(line, "\"memory_planned\": {"), *memory = strstr(line, "\"memory\": {");
-        memory_planned += strlen("\"memory_planned\": ");
-        memory += strlen("\"memory\": ");
+        static const char as_planned[] = "\"model_memory_planned\": ", as_measured[] = "\"model_memory\": ";
+        const char *memory_planned = strstr(line, as_planned), *memory = strstr(line, as_measured);
+        memory_planned += strlen(as_planned);
+        memory += strlen(as_measured);
         bool same = strncmp(memory_planned, memory, strcspn(memory, "}")) == 0;
         sscanf(strstr(line, "\"comm_bytes\""), "\"comm_bytes\": %llu, \"comm_planned_bytes\": %llu", &sent,
                &planned);

@@ -1,10 +1,11 @@
-// Collectives among 1 to 4 ranks, compared with plain loops: bitwise equal sums, in rank order; odd sizes;
+// Collectives among 1 to 4 ranks, compared with plain loops: bitwise equal sums, along the tree; odd sizes;
 // ranks that own nothing; many collectives in flight; failures that reach every rank.
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/rng.h"
 #include "tests/mpi/together.h"
+#include "tests/support/tree_sum.h"
 
 static struct comm *comm;
 static struct device *device;
@@ -28,10 +29,10 @@ static float as_sent(float x, enum dtype type) {
 
 static float sum_of(size_t i, uint32_t call, enum dtype type) {
     enum dtype comm_dtype = comm->world > 1 ? type : DTYPE_F32;
-    float sum = as_sent(contribution_of(0, i, call), comm_dtype);
-    for (int rank = 1; rank < comm->world; rank++)
-        sum += as_sent(contribution_of(rank, i, call), comm_dtype);
-    return sum;
+    float of_ranks[MOST_RANKS];
+    for (int rank = 0; rank < comm->world; rank++)
+        of_ranks[rank] = as_sent(contribution_of(rank, i, call), comm_dtype);
+    return expected_tree_sum(of_ranks, comm->world);
 }
 
 // Spans of uneven sizes. idle: the last rank owns none. in_place: `out` offsets equal `in` offsets; otherwise
@@ -126,10 +127,10 @@ static void test_all_reduce(void **state) {
         together_ok(comm, comm_all_reduce(comm, values, n));
         bool right = true;
         for (size_t i = 0; i < n; i++) {
-            double sum = (double)contribution_of(0, i, call) / 3;
-            for (int rank = 1; rank < comm->world; rank++)
-                sum += (double)contribution_of(rank, i, call) / 3;
-            right = right && values[i] == sum;
+            double of_ranks[MOST_RANKS];
+            for (int rank = 0; rank < comm->world; rank++)
+                of_ranks[rank] = (double)contribution_of(rank, i, call) / 3;
+            right = right && values[i] == expected_tree_sum_f64(of_ranks, comm->world);
         }
         together_true(comm, right && values[n] == 0);
         uint64_t sent = comm->traffic.bytes[COMM_ALL_REDUCE] - before.bytes[COMM_ALL_REDUCE];

@@ -34,7 +34,7 @@ struct comm_backend {
     void (*detach)(struct comm *comm);
     // A reduce-scatter or an all-gather, on comm->stream.
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
-    // All-reduce: values[i] becomes the sum over ranks, added in rank order.
+    // All-reduce: values[i] becomes the sum over ranks, added along the tree.
     enum status (*sum)(struct comm *comm, const struct comm_id *id, double *values, size_t n);
     // Control collectives, of any number of bytes, 0 included. Each synchronizes all ranks, so that ranks in
     // different collectives notice it.

@@ -1,5 +1,5 @@
-// What all backends have in common: numbering and counting collectives, waiting for the bulk ones, adding
-// sums in rank order, and agreeing on failures. What differs is in zero/comm/backend.h.
+// What all backends have in common: numbering and counting collectives, waiting for the bulk ones, sums of
+// a few values, and agreeing on failures. What differs is in zero/comm/backend.h.
 #include "zero/comm/comm.h"
 
 #include <stdlib.h>
@@ -11,6 +11,7 @@
 #include "zero/comm/failure.h"
 #include "zero/comm/queue.h"
 #include "zero/comm/self.h"
+#include "zero/comm/sum_tree.h"
 
 const char *comm_operation_name(enum comm_operation operation) {
     static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "all_reduce",
@@ -121,9 +122,10 @@ enum status comm_sum(struct comm *comm, double *values, int n) {
         return FAIL(STATUS_FAILED, "out of memory for a sum over %d ranks", comm->world);
     enum status status = gather(comm, COLLECTIVE_SUM, values, (size_t)n * sizeof *values, all);
     for (int i = 0; i < n && status == STATUS_OK; i++) {
-        values[i] = all[i];
-        for (int r = 1; r < comm->world; r++)
-            values[i] += all[r * n + i];
+        double of_ranks[comm->world];
+        for (int r = 0; r < comm->world; r++)
+            of_ranks[r] = all[r * n + i];
+        values[i] = sum_tree(of_ranks, comm->world);
     }
     free(all);
     return status;

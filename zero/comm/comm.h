@@ -9,7 +9,8 @@
 // Order. Every rank issues the same collectives in the same order. Messages carry the collective's name and
 // number, so ranks that disagree all stop, with a message that names both collectives.
 //
-// Determinism. Sums are added in rank order: their bits depend on the number of ranks and on nothing else.
+// Determinism. Sums over ranks are added along a fixed binary tree over rank numbers (sum_tree.h): their bits
+// depend on the number of ranks and on nothing else.
 //
 // Failures. When a rank fails, in a collective or between two, the collectives of all other ranks return its
 // status and its message ("rank 2: cannot read ..."). No rank waits for a dead one; a rank that stops
@@ -122,7 +123,7 @@ size_t comm_sums_bytes(int world, enum region_place place);
 //   comm_dtype   fp32, bf16 or fp16: each rank's contribution, the owner's too, is rounded to it once; sums
 //                are fp32. One rank alone rounds nothing
 //   accumulate   add to `out` instead of overwriting it
-// Determinism: contributions are added in rank order. `out` may alias the owner's own input where
+// Determinism: contributions are added along the tree. `out` may alias the owner's own input where
 // span.in == span.out.
 enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
                                 const struct comm_transfer *transfer, const float *in, float *out,
@@ -140,7 +141,7 @@ enum status comm_wait_all(struct comm *comm) MUST_CHECK;
 //
 // All but comm_agree first wait for the bulk collectives issued before them.
 
-// values[i] = sum over ranks, added in rank order. For a few values: every rank gathers all contributions.
+// values[i] = sum over ranks, added along the tree. For a few values: every rank gathers all contributions.
 enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;
 // The same for many values: each rank sums one shard of them and sends it to the others. What it sends:
 // comm_all_reduce_bytes.

@@ -10,6 +10,7 @@
 #include "kernels/ops.h"
 #include "zero/comm/mpi_peer.h"
 #include "zero/comm/mpi_staging.h"
+#include "zero/comm/sum_tree.h"
 
 // One bulk collective, divided into chunks.
 struct exchange {
@@ -116,37 +117,63 @@ static enum status own_contribution(const struct exchange *exchange, const struc
     return round_own(exchange, mpi->staging.rounded, span->in, span->elements);
 }
 
-// Sums one span that this rank owns, in rank order.
-//   chunks   (world) the other ranks' chunks of this round
-//   done     element of the chunks at which the span begins
-static enum status sum_span(const struct exchange *exchange, const void **chunks,
-                            const struct comm_span *span, size_t done) {
-    struct comm *comm = exchange->comm;
-    const struct comm_call *call = exchange->call;
-    float *sums = (float *)(void *)mpi_of(comm)->staging.sums, *out = (float *)call->out + span->out;
-    struct contribution first = {.buffer = -1};
-    for (int rank = 0; rank < comm->world; rank++) {
-        struct contribution next = {.buffer = -1};
-        if (rank == comm->rank)
-            TRY(own_contribution(exchange, span, &next.data));
+// The sum of a span that this rank owns.
+struct span_sum {
+    const struct exchange *exchange;
+    const void **chunks; // (world) the other ranks' chunks of this round
+    struct comm_span span;
+    size_t done; // element of the chunks at which the span begins
+};
+
+static enum status load_contribution(const struct span_sum *sum, int rank, struct contribution *out) {
+    const size_t size = sum->exchange->size;
+    *out = (struct contribution){.buffer = -1};
+    if (rank == sum->exchange->comm->rank)
+        return own_contribution(sum->exchange, &sum->span, &out->data);
+    return contribution_load(sum->exchange->comm, (const char *)sum->chunks[rank] + sum->done * size,
+                             sum->span.elements * size, out);
+}
+
+// Adds the contributions of n >= 2 ranks along the tree (sum_tree.h) to `to`, with partial sums from `depth`
+// on.
+static enum status sum_ranks(const struct span_sum *sum, int first, int n, int depth, float *to) {
+    struct comm *comm = sum->exchange->comm;
+    const enum dtype type = sum->exchange->call->type;
+    const size_t elements = sum->span.elements;
+    const int left = sum_tree_left(n);
+    struct contribution a = {.buffer = -1}, b = {.buffer = -1};
+    float *partial = staging_sum(comm, depth);
+    const float *left_sum = partial;
+    if (left > 1)
+        TRY(sum_ranks(sum, first, left, depth, partial));
+    else {
+        TRY(load_contribution(sum, first, &a));
+        if (type == DTYPE_F32) // two fp32 contributions are added where they are
+            left_sum = a.data;
         else
-            TRY(contribution_load(comm, (const char *)chunks[rank] + done * exchange->size,
-                                  span->elements * exchange->size, &next));
-        float *to = rank == comm->world - 1 && !call->accumulate ? out : sums;
-        if (rank == 0) {
-            first = next;
-            continue;
-        }
-        if (rank == 1 && call->type != DTYPE_F32)
-            TRY(sum_begin(comm, sums, first.data, span->elements, call->type));
-        // Two fp32 contributions are added where they are.
-        const void *partial = rank == 1 && call->type == DTYPE_F32 ? first.data : sums;
-        TRY(sum_add(comm, to, partial, next.data, span->elements, call->type));
-        TRY(contribution_release(comm, &next));
-        if (rank == 1)
-            TRY(contribution_release(comm, &first));
+            TRY(sum_begin(comm, partial, a.data, elements, type));
     }
-    return call->accumulate ? sum_add(comm, out, out, sums, span->elements, DTYPE_F32) : STATUS_OK;
+    if (n - left > 1) {
+        float *right_sum = staging_sum(comm, depth + 1);
+        TRY(sum_ranks(sum, first + left, n - left, depth + 1, right_sum));
+        TRY(sum_add(comm, to, left_sum, right_sum, elements, DTYPE_F32));
+    } else {
+        TRY(load_contribution(sum, first + left, &b));
+        TRY(sum_add(comm, to, left_sum, b.data, elements, type));
+    }
+    TRY(contribution_release(comm, &a));
+    return contribution_release(comm, &b);
+}
+
+// Until the last addition `out` is not written, as it may hold this rank's contribution.
+static enum status sum_span(const struct span_sum *sum) {
+    struct comm *comm = sum->exchange->comm;
+    const struct comm_call *call = sum->exchange->call;
+    float *out = (float *)call->out + sum->span.out;
+    if (!call->accumulate)
+        return sum_ranks(sum, 0, comm->world, 0, out);
+    TRY(sum_ranks(sum, 0, comm->world, 0, staging_sum(comm, 0)));
+    return sum_add(comm, out, out, staging_sum(comm, 0), sum->span.elements, DTYPE_F32);
 }
 
 static enum status sum_chunks(const struct exchange *exchange, struct comm_cursor *cursor, size_t n) {
@@ -156,9 +183,9 @@ static enum status sum_chunks(const struct exchange *exchange, struct comm_curso
         if (rank != comm->rank)
             TRY(peer_pull_begin(comm, rank, &exchange->call->id, n * exchange->size, &chunks[rank]));
     for (size_t done = 0; done < n;) {
-        struct comm_span span = comm_transfer_next(cursor, n - done);
-        TRY(sum_span(exchange, chunks, &span, done));
-        done += span.elements;
+        const struct span_sum sum = {exchange, chunks, comm_transfer_next(cursor, n - done), done};
+        TRY(sum_span(&sum));
+        done += sum.span.elements;
     }
     TRY(synchronize(comm));
     for (int rank = 0; rank < comm->world; rank++)
@@ -272,7 +299,7 @@ static struct comm_shard shard_chunk(const struct comm *comm, int rank, size_t n
     return (struct comm_shard){shard.begin + done, left < most ? left : most};
 }
 
-// Adds every rank's values of this rank's chunk, in rank order.
+// Adds every rank's values of this rank's chunk, along the tree.
 static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
     const void *chunks[comm->world];
     for (int rank = 0; rank < comm->world; rank++) {
@@ -281,10 +308,10 @@ static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double
             TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &chunks[rank]));
     }
     for (size_t i = 0; i < n; i++) {
-        double sum = ((const double *)chunks[0])[i];
-        for (int rank = 1; rank < comm->world; rank++)
-            sum += ((const double *)chunks[rank])[i];
-        values[i] = sum;
+        double of_ranks[comm->world];
+        for (int rank = 0; rank < comm->world; rank++)
+            of_ranks[rank] = ((const double *)chunks[rank])[i];
+        values[i] = sum_tree(of_ranks, comm->world);
     }
     for (int rank = 0; rank < comm->world; rank++)
         if (rank != comm->rank)

@@ -37,7 +37,7 @@ struct send_pool {
 
 // Memory of the device for bulk collectives, chunk_bytes each (zero/comm/mpi_staging.h).
 struct staging {
-    char *sums;    // partial sums
+    char *sums;    // (sum_tree_depth chunks) partial sums
     char *rounded; // this rank's contribution, rounded to the communication dtype
     // Only where the device has memory of its own:
     char *buffers[N_STAGING_BUFFERS];       // other ranks' contributions, used in turn

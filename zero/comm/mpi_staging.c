@@ -5,6 +5,7 @@
 
 #include "kernels/ops.h"
 #include "zero/comm/mpi_data.h"
+#include "zero/comm/sum_tree.h"
 
 static enum status pin(struct comm *comm, void *memory, size_t bytes) {
     struct staging *staging = &mpi_of(comm)->staging;
@@ -29,9 +30,18 @@ static enum status pin_links(struct comm *comm) {
     return pin(comm, mpi->bulk.memory, mpi->bulk.bytes);
 }
 
-static enum status buffer_new(struct comm *comm, char **out) {
+static size_t sums_bytes(const struct comm *comm) {
+    return (size_t)sum_tree_depth(comm->world) * mpi_of(comm)->chunk_bytes;
+}
+
+float *staging_sum(const struct comm *comm, int depth) {
+    const struct mpi_data *mpi = mpi_of(comm);
+    return (float *)(void *)(mpi->staging.sums + (size_t)depth * mpi->chunk_bytes);
+}
+
+static enum status buffer_new(struct comm *comm, size_t bytes, char **out) {
     void *memory;
-    TRY(comm->device->memory_new(comm->device, mpi_of(comm)->chunk_bytes, "sums between ranks", &memory));
+    TRY(comm->device->memory_new(comm->device, bytes, "sums between ranks", &memory));
     *out = memory;
     return STATUS_OK;
 }
@@ -40,12 +50,12 @@ enum status mpi_attach(struct comm *comm) {
     struct staging *staging = &mpi_of(comm)->staging;
     if (comm->world == 1)
         return STATUS_OK;
-    TRY(buffer_new(comm, &staging->sums));
-    TRY(buffer_new(comm, &staging->rounded));
+    TRY(buffer_new(comm, sums_bytes(comm), &staging->sums));
+    TRY(buffer_new(comm, mpi_of(comm)->chunk_bytes, &staging->rounded));
     if (comm->device->place == REGION_HOST)
         return STATUS_OK;
     for (int i = 0; i < N_STAGING_BUFFERS; i++) {
-        TRY(buffer_new(comm, &staging->buffers[i]));
+        TRY(buffer_new(comm, mpi_of(comm)->chunk_bytes, &staging->buffers[i]));
         TRY(event_init(&staging->copied[i], comm->device));
         TRY(event_init(&staging->used[i], comm->device));
     }
@@ -65,7 +75,7 @@ void mpi_detach(struct comm *comm) {
         event_free(&staging->used[i]);
         comm->device->memory_delete(comm->device, staging->buffers[i], mpi->chunk_bytes);
     }
-    comm->device->memory_delete(comm->device, staging->sums, mpi->chunk_bytes);
+    comm->device->memory_delete(comm->device, staging->sums, sums_bytes(comm));
     comm->device->memory_delete(comm->device, staging->rounded, mpi->chunk_bytes);
     *staging = (struct staging){0};
 }
@@ -73,7 +83,8 @@ void mpi_detach(struct comm *comm) {
 size_t comm_sums_bytes(int world, enum region_place place) {
     if (world == 1)
         return 0;
-    return (place == REGION_HOST ? 2 : 2 + N_STAGING_BUFFERS) * link_chunk_bytes(world);
+    const size_t chunks = (size_t)sum_tree_depth(world) + 1 + (place == REGION_HOST ? 0 : N_STAGING_BUFFERS);
+    return chunks * link_chunk_bytes(world);
 }
 
 enum status contribution_load(struct comm *comm, const void *link, size_t bytes, struct contribution *out) {

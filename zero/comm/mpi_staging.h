@@ -10,6 +10,9 @@
 enum status mpi_attach(struct comm *comm) MUST_CHECK;
 void mpi_detach(struct comm *comm);
 
+// The partial sum of a level of the tree, below sum_tree_depth(world).
+float *staging_sum(const struct comm *comm, int depth);
+
 // Another rank's contribution to a sum, in memory that the device can read.
 struct contribution {
     const void *data;

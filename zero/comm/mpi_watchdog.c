@@ -14,6 +14,9 @@
 #include "zero/comm/mpi_data.h"
 #include "zero/comm/mpi_failure.h"
 
+// What becomes of a run that a dead or hanging rank ends.
+#define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"
+
 #define WATCH_NS    20000000 // between two looks
 #define PATIENCE_MS 5000     // from a failure anywhere to the end of every process
 #define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
@@ -66,8 +69,7 @@ static void look_for_dead_processes(struct comm *comm) {
             return;
         snprintf(message, sizeof message,
                  "process %d ended without reporting an error; it may have been killed, for example because "
-                 "the machine ran out of memory. The last checkpoint is unaffected: run the same command to "
-                 "resume from it",
+                 "the machine ran out of memory. " KEPT,
                  process);
         mpi_report_dead(comm, rank, message);
         return;
@@ -198,9 +200,9 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
         if (first < 0)
             text_add(&message,
                      "%s. The other ranks have waited for it in collective %" PRIu64 ", %s, for %.0f s "
-                     "(run.hang_timeout_s)",
+                     "(the limit is %g s: run.hang_timeout_s, or twice a step)",
                      what, own->waits[channel].call, comm_collective_name(collective),
-                     (double)own->waits[channel].age_ms / 1e3);
+                     (double)own->waits[channel].age_ms / 1e3, (double)limit_ms / 1e3);
         else if (n < 8)
             text_add(&message, "%s %d", n == 1 ? "; the same is true of rank" : ",", rank);
         first = first < 0 ? rank : first;
@@ -212,11 +214,11 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
         first = comm->rank;
         text_add(&message,
                  "all ranks have waited for each other in collective %" PRIu64 ", %s, for %.0f s "
-                 "(run.hang_timeout_s)",
+                 "(the limit is %g s: run.hang_timeout_s, or twice a step)",
                  own->waits[channel].call, comm_collective_name(collective),
-                 (double)own->waits[channel].age_ms / 1e3);
+                 (double)own->waits[channel].age_ms / 1e3, (double)limit_ms / 1e3);
     }
-    text_add(&message, ". The last checkpoint is unaffected: run the same command to resume from it");
+    text_add(&message, ". " KEPT);
     if (first >= 0)
         mpi_report_dead(comm, first, message.data ? message.data : "the ranks hang");
     text_free(&message);
