@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/text.h"
@@ -18,20 +19,26 @@ enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
     uint64_t available = memory_available_bytes();
     if (bytes > available)
         return FAIL(STATUS_FAILED,
-                    "%s need %s (%zu bytes) of memory, %s are available; lower "
+                    "%s: %s (%zu bytes) of memory are needed, %s are available; lower "
                     "train.micro_batch_size, set recompute=block or use a smaller model",
                     purpose, wanted, bytes, text_bytes(there, sizeof there, (double)available));
     size_t padded;
     if (__builtin_add_overflow(bytes, 2 * HUGE_PAGE_BYTES - 1, &padded))
-        return FAIL(STATUS_FAILED, "%s need %s of memory, more than this machine can address", purpose,
+        return FAIL(STATUS_FAILED, "%s: %s of memory are more than this machine can address", purpose,
                     wanted);
     size_t mapped = padded & ~(HUGE_PAGE_BYTES - 1);
     char *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return FAIL(STATUS_FAILED, "%s need %s of memory, which the system refused", purpose, wanted);
-    // Unmap what precedes the first huge page boundary and what follows the last one needed.
+        return FAIL(
+            STATUS_FAILED,
+            "%s: the system refused %s of memory; ./train plan CONFIG.json --fit finds settings that need "
+            "less, and ulimit -v shows the limit of a process",
+            purpose, wanted);
+    // Unmap what precedes the first huge page boundary and what follows the last page needed. The rest that
+    // does not fill a huge page has small ones, so that no more memory is used than was planned.
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t before = -(uintptr_t)base & (HUGE_PAGE_BYTES - 1);
-    size_t kept = (bytes + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
+    size_t kept = (bytes + page - 1) / page * page;
     if (before)
         munmap(base, before);
     if (mapped - before > kept)

@@ -14,7 +14,7 @@ struct arena {
 };
 
 // Maps `bytes` of zeroed memory; 0 maps nothing. STATUS_FAILED when they exceed the available memory, or the
-// system refuses. The message starts with `purpose` (a plural noun: "activations").
+// system refuses. The message starts with `purpose` ("activations").
 enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) MUST_CHECK;
 void arena_free(struct arena *arena);
 

@@ -21,26 +21,31 @@ static enum status refuse_kind(const char *path, mode_t mode) {
 }
 
 // O_NONBLOCK, because opening a FIFO would block until its other end is opened. No effect on regular files.
-enum status file_open_regular(const char *path, int flags, int *descriptor) {
+// Messages name `shown`: a temporary file is shown as the file that it is to become, which the user knows.
+static enum status open_shown(const char *path, const char *shown, int flags, int *descriptor) {
     const bool reads = (flags & O_ACCMODE) == O_RDONLY;
     struct stat info;
     *descriptor = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     const int error = errno;
     if (*descriptor < 0 && stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return refuse_kind(path, info.st_mode);
+        return refuse_kind(shown, info.st_mode);
     if (*descriptor < 0)
         return FAIL(reads ? STATUS_INVALID : STATUS_FAILED, "cannot %s %s: %s", reads ? "open" : "write",
-                    path, strerror(error));
+                    shown, strerror(error));
     enum status status = STATUS_OK;
     if (fstat(*descriptor, &info) != 0)
-        status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
+        status = FAIL(STATUS_FAILED, "cannot stat %s: %s", shown, strerror(errno));
     else if (!S_ISREG(info.st_mode))
-        status = refuse_kind(path, info.st_mode);
+        status = refuse_kind(shown, info.st_mode);
     if (status != STATUS_OK) {
         close(*descriptor);
         *descriptor = -1;
     }
     return status;
+}
+
+enum status file_open_regular(const char *path, int flags, int *descriptor) {
+    return open_shown(path, path, flags, descriptor);
 }
 
 static enum status open_regular(const char *path, int *descriptor, size_t *bytes) {
@@ -54,19 +59,20 @@ static enum status open_regular(const char *path, int *descriptor, size_t *bytes
     return STATUS_OK;
 }
 
-static enum status open_stream(const char *path, const char *mode, int flags, FILE **stream) {
+static enum status open_stream(const char *path, const char *shown, const char *mode, int flags,
+                               FILE **stream) {
     int descriptor;
-    TRY(file_open_regular(path, flags, &descriptor));
+    TRY(open_shown(path, shown, flags, &descriptor));
     *stream = fdopen(descriptor, mode);
     if (*stream)
         return STATUS_OK;
     close(descriptor);
-    return FAIL(STATUS_FAILED, "out of memory to write %s", path);
+    return FAIL(STATUS_FAILED, "out of memory to write %s", shown);
 }
 
 enum status file_append_open(const char *path, FILE **stream) {
     *stream = NULL;
-    return open_stream(path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
+    return open_stream(path, path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
 }
 
 int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
@@ -165,7 +171,8 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
     else
         status = check_replaced(path);
     if (status == STATUS_OK)
-        status = open_stream(writer->temporary_path, "wb", O_WRONLY | O_CREAT | O_TRUNC, &writer->stream);
+        status =
+            open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_TRUNC, &writer->stream);
     if (status != STATUS_OK)
         file_discard(writer);
     return status;

@@ -94,6 +94,9 @@ struct parsed {
 static enum status given_twice(const cJSON *a, const cJSON *b, const struct parsed *parsed) {
     const size_t x = json_line(parsed->text, parsed->length, parsed->root, a),
                  y = json_line(parsed->text, parsed->length, parsed->root, b);
+    if (x == y)
+        return FAIL(STATUS_INVALID, "%s: the key \"%s\" is given twice, in line %zu; remove one",
+                    parsed->source, b->string, x);
     return FAIL(STATUS_INVALID, "%s: the key \"%s\" is given twice, in lines %zu and %zu; remove one",
                 parsed->source, b->string, x < y ? x : y, x < y ? y : x);
 }

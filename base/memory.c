@@ -1,10 +1,12 @@
-// Reads /proc/meminfo and the limits of control groups (version 2; of version 1 only the root). A file that
-// is missing or has another format counts as no limit.
+// Reads /proc/meminfo, the limits of control groups (versions 1 and 2) and RLIMIT_AS. A file that is missing
+// or has another format counts as no limit.
 #include "base/memory.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define LONGEST_PATH 4096
 
@@ -38,17 +40,20 @@ static uint64_t left_in_group(const char *group, const char *limit_name, const c
     return limit > used ? limit - used : 0;
 }
 
-// This process's version 2 group, from a line such as "0::/user.slice/job" in /proc/self/cgroup.
-static void own_group(const char *proc, char *group, size_t size) {
+// This process's group, from a line such as "0::/user.slice/job" (mark "0::") or "9:memory:/job" (":memory:")
+// in /proc/self/cgroup.
+static void own_group(const char *proc, const char *mark, char *group, size_t size) {
     char path[LONGEST_PATH], line[LONGEST_PATH];
     snprintf(path, sizeof path, "%s/self/cgroup", proc);
     group[0] = '\0';
     FILE *file = fopen(path, "r");
     if (!file)
         return;
-    while (fgets(line, sizeof line, file))
-        if (strncmp(line, "0::/", 4) == 0)
-            snprintf(group, size, "%.*s", (int)strcspn(line + 3, "\n"), line + 3);
+    while (fgets(line, sizeof line, file)) {
+        const char *found = strstr(line, mark), *path_in = found ? found + strlen(mark) : "";
+        if (path_in[0] == '/')
+            snprintf(group, size, "%.*s", (int)strcspn(path_in, "\n"), path_in);
+    }
     fclose(file);
 }
 
@@ -56,24 +61,48 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-uint64_t memory_available_in(const char *proc, const char *groups) {
-    char path[2 * LONGEST_PATH], group[LONGEST_PATH];
-    snprintf(path, sizeof path, "%s/meminfo", proc);
-    uint64_t kib = number_in(path, "MemAvailable:", UINT64_MAX);
-    uint64_t least = kib == UINT64_MAX ? UINT64_MAX : kib << 10;
-
-    snprintf(path, sizeof path, "%.4000s/memory", groups);
-    least = smaller(least, left_in_group(path, "memory.limit_in_bytes", "memory.usage_in_bytes"));
-    // Any group from this process's own up to the root may have a limit.
-    own_group(proc, group, sizeof group);
+// The least that is left in the process's own group or in any around it, up to the root.
+static uint64_t left_in_groups(const char *proc, const char *groups, const char *mark, const char *limit_name,
+                               const char *usage_name) {
+    char path[LONGEST_PATH], group[LONGEST_PATH];
+    uint64_t least = UINT64_MAX;
+    own_group(proc, mark, group, sizeof group);
     for (char *slash = group + strlen(group); slash; slash = strrchr(group, '/')) {
         *slash = '\0';
-        snprintf(path, LONGEST_PATH, "%s%s", groups, group);
-        least = smaller(least, left_in_group(path, "memory.max", "memory.current"));
+        snprintf(path, sizeof path, "%.2000s%.2000s", groups, group);
+        least = smaller(least, left_in_group(path, limit_name, usage_name));
     }
     return least;
 }
 
-uint64_t memory_available_bytes(void) {
+uint64_t memory_available_in(const char *proc, const char *groups) {
+    char path[LONGEST_PATH];
+    snprintf(path, sizeof path, "%s/meminfo", proc);
+    uint64_t kib = number_in(path, "MemAvailable:", UINT64_MAX);
+    uint64_t least = kib == UINT64_MAX ? UINT64_MAX : kib << 10;
+
+    snprintf(path, sizeof path, "%.2000s/memory", groups);
+    least = smaller(least,
+                    left_in_groups(proc, path, ":memory:", "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    return smaller(least, left_in_groups(proc, groups, "0::", "memory.max", "memory.current"));
+}
+
+uint64_t memory_available_on_machine(void) {
     return memory_available_in("/proc", "/sys/fs/cgroup");
+}
+
+uint64_t memory_address_space_left(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    uint64_t used = number_in("/proc/self/statm", "", 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+    return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+uint64_t memory_available_to_each(int n_processes) {
+    return smaller(memory_available_on_machine() / (uint64_t)n_processes, memory_address_space_left());
+}
+
+uint64_t memory_available_bytes(void) {
+    return memory_available_to_each(1);
 }

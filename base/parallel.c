@@ -237,5 +237,6 @@ int parallel_threads(void) {
 }
 
 void parallel_set_threads(int n) {
+    processors_warn_of_threads(n);
     atomic_store(&default_threads, n);
 }

@@ -12,6 +12,10 @@ int processors_of_machine(void); // in the machine or container, shared by all i
 // that the launcher bound this rank to or, where the ranks compete for the same CPUs, their number divided by
 // n_processes.
 int processors_per_process(int n_processes);
+// Warns, once per process, if n_threads are more than processors_usable().
+void processors_warn_of_threads(int n_threads);
+// Warns if n_ranks ranks on this machine, with as many threads each, are more than processors_of_machine().
+void processors_warn_of_ranks(int n_ranks, int n_threads);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 

@@ -121,7 +121,7 @@ const char *text_nearest(const char *name, const char *const *names, int n) {
     for (int i = 0; i < n; i++) {
         size_t longer = strlen(name) > strlen(names[i]) ? strlen(name) : strlen(names[i]);
         int distance = text_distance(name, names[i]);
-        if (distance < best && (size_t)distance < longer) { // at least one letter must match
+        if (distance < best && 2 * (size_t)distance <= longer) { // at least half of the letters must match
             best = distance;
             nearest = names[i];
         }

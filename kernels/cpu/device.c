@@ -103,7 +103,7 @@ static enum status memory_new(struct device *device, size_t bytes, const char *p
     if (bytes == 0)
         return STATUS_OK;
     if (bytes > SIZE_MAX - 2 * sizeof(union allocation_header))
-        return FAIL(STATUS_FAILED, "%s need %zu bytes of memory: more than can be addressed", purpose, bytes);
+        return FAIL(STATUS_FAILED, "%s: %zu bytes of memory are more than can be addressed", purpose, bytes);
     if (bytes >= ARENA_FROM_BYTES) {
         struct arena arena;
         TRY(arena_init(&arena, bytes + sizeof(union allocation_header), purpose));
@@ -114,7 +114,7 @@ static enum status memory_new(struct device *device, size_t bytes, const char *p
     }
     if (posix_memalign(out, REGION_ALIGNMENT, bytes) != 0) {
         *out = NULL;
-        return FAIL(STATUS_FAILED, "%s need %zu bytes of memory, which the system refused", purpose, bytes);
+        return FAIL(STATUS_FAILED, "%s: the system refused %zu bytes of memory", purpose, bytes);
     }
     memset(*out, 0, bytes);
     return STATUS_OK;

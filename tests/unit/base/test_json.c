@@ -168,7 +168,7 @@ static void test_length(void **state) {
 static void test_keys_given_twice(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1, \"b\": 2, \"a\": 3}"),
-                   "\"a\" is given twice, in lines 1 and 1");
+                   "\"a\" is given twice, in line 1;");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1,\n\"b\": 2,\n\"a\": 3}"),
                    "lines 1 and 3; remove one");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("[{\"x\": {\"k\": 1, \"k\": 1}}]"), "\"k\" is given twice");

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/arena.h"
 #include "base/file.h"
@@ -134,7 +136,9 @@ static void test_available(void **state) {
     assert_int_equal(memory_available_in(folder, folder), 50000 << 10);
     write_text(folder, "memory/memory.limit_in_bytes", "41000000\n");
     assert_int_equal(memory_available_in(folder, folder), 41000000 - 4096);
-    write_text(folder, "self/cgroup", "3:cpu:/elsewhere\n0::/batch/job\n");
+    write_text(folder, "self/cgroup", "4:memory:/old\n3:cpu:/elsewhere\n0::/batch/job\n");
+    write_text(folder, "memory/old/memory.limit_in_bytes", "40000000\n");
+    assert_int_equal(memory_available_in(folder, folder), 40000000);
     write_text(folder, "batch/job/memory.max", "max\n");
     write_text(folder, "batch/memory.max", "30000000\n");
     write_text(folder, "batch/memory.current", "12000000\n");
@@ -149,6 +153,26 @@ static void test_available(void **state) {
     assert_true(memory_available_bytes() > 0);
 }
 
+// As under ulimit -v.
+static void test_address_space(void **state) {
+    (void)state;
+    struct rlimit before, tight;
+    assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%lu", &pages), 1);
+    fclose(file);
+    const uint64_t more = (uint64_t)64 << 20;
+    tight = before;
+    tight.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+    assert_int_equal(setrlimit(RLIMIT_AS, &tight), 0);
+    uint64_t left = memory_address_space_left(), available = memory_available_bytes();
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_in_range(left, more / 2, more);
+    assert_true(available <= more);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_regions),
@@ -156,6 +180,7 @@ int main(void) {
         cmocka_unit_test(test_regions_that_are_too_large),
         cmocka_unit_test(test_arena),
         cmocka_unit_test(test_available),
+        cmocka_unit_test(test_address_space),
         cmocka_unit_test(test_arena_beyond_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,7 +122,8 @@ static void test_nearest(void **state) {
     assert_string_equal(text_nearest("n_emb", names, 5), "n_embd");
     assert_string_equal(text_nearest("weigth_decay", names, 5), "weight_decay");
     assert_string_equal(text_nearest("lrs", names, 5), "lr");
-    assert_null(text_nearest("xy", names, 5)); // distance 2 from "lr", but no letter in common
+    assert_null(text_nearest("xy", names, 5));  // distance 2 from "lr", but no letter in common
+    assert_null(text_nearest("lad", names, 5)); // two of three letters differ
     assert_null(text_nearest("completely_else", names, 5));
     assert_null(text_nearest("n_layer", names, 0));
     char longest[300];
