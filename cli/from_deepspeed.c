@@ -2,6 +2,7 @@
 // each of its keys.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/file.h"
@@ -20,24 +21,57 @@ static const struct arg flags[] = {
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 
+enum { COLUMNS = 100 };
+
+// Prints a line, broken at blanks where it is wider than COLUMNS; lines that go on are indented further.
+static void print_folded(FILE *stream, const char *line, size_t length) {
+    static const char indent[] = "      ";
+    for (size_t room = COLUMNS; length > room; room = COLUMNS - strlen(indent)) {
+        size_t end = room;
+        while (end > strspn(line, " ") && line[end] != ' ')
+            end--;
+        if (line[end] != ' ' || end <= strspn(line, " ")) // one wide word
+            break;
+        fprintf(stream, "%.*s\n%s", (int)end, line, indent);
+        line += end + 1, length -= end + 1;
+    }
+    fprintf(stream, "%.*s\n", (int)length, line);
+}
+
 static void print_answers(FILE *stream, const char *title, const struct deepspeed_answers *answers) {
-    if (answers->n > 0)
-        fprintf(stream, "\n%s (%d):\n%s", title, answers->n, answers->lines.data);
+    if (answers->n == 0)
+        return;
+    fprintf(stream, "\n%s (%d):\n", title, answers->n);
+    for (const char *line = answers->lines.data; *line; line += strcspn(line, "\n") + 1)
+        print_folded(stream, line, strcspn(line, "\n"));
+}
+
+// What a DeepSpeed file does not have, with the defaults that apply where the user sets nothing.
+static void print_next(FILE *stream, const char *path, const struct config *config) {
+    fprintf(stream,
+            "\nName the model and the data next, in the file or on the command line. Also set what "
+            "your script\nsets: train.seed (%lld now)",
+            (long long)config->train.seed);
+    if (!config_given(config, "train.max_steps"))
+        fprintf(stream, " and train.max_steps, the length of the run (%lld now)",
+                (long long)config->train.max_steps);
+    fprintf(stream,
+            ".\n  ./train check %s model.n_layer=12 model.n_head=12 model.n_embd=768 \\\n"
+            "      data.train='data/train-*.bin'\n",
+            path);
 }
 
 static void print_report(FILE *stream, const char *path, const struct deepspeed_translation *translation) {
     print_answers(stream, "Translated", &translation->translated);
-    print_answers(stream, "Set by a script or by transformers' Trainer: check these values",
+    print_answers(stream, "Translated to something else: not there, same results", &translation->replaced);
+    print_answers(stream,
+                  "Check these values: a script, transformers' Trainer or DeepSpeed's version sets them",
                   &translation->chosen);
     print_answers(stream, "Warning: these change what the run computes", &translation->alters);
     print_answers(stream, "Left out: nothing to set here, same results", &translation->needless);
     print_answers(stream, "Left out: switched off there", &translation->off);
     print_answers(stream, "Left out: unknown", &translation->unknown);
-    fprintf(stream,
-            "\nName the model and the data next, in the file or on the command line:\n"
-            "  ./train check %s model.n_layer=12 model.n_head=12 model.n_embd=768 "
-            "data.train='data/train-*.bin'\n",
-            path);
+    print_next(stream, path, &translation->config);
 }
 
 static enum status check_out(const char *in) {

@@ -1,7 +1,6 @@
 // Reads a configuration from JSON and overrides, by the table of options that is generated from schema.def.
 #include "configs/config.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "configs/faults.h"
 #include "configs/foreign.h"
 #include "configs/option.h"
+#include "configs/rules.h"
 #include "configs/unknown.h"
 
 #define LARGEST_CONFIG ((size_t)16 << 20)
@@ -156,7 +156,7 @@ static enum status read_value(struct config *config, const struct option *option
 enum status config_set(struct config *config, const char *source, const char *full_name, const cJSON *value) {
     const struct option *option = option_find(full_name);
     if (!option)
-        return unknown_option(source, full_name);
+        return unknown_option(source, full_name, value);
     config->given[option - options] = true;
     return read_value(config, option, source, value);
 }
@@ -169,7 +169,17 @@ struct reader {
     size_t length;
     const cJSON *root;
     struct faults faults;
+    bool faulty[MAX_OPTIONS]; // options with a value that was refused
 };
+
+static enum status set_option(struct reader *reader, const char *source, const char *full_name,
+                              const cJSON *value) {
+    const struct option *option = option_find(full_name);
+    enum status status = config_set(reader->config, source, full_name, value);
+    if (option)
+        reader->faulty[option - options] = status != STATUS_OK; // the last value counts
+    return status;
+}
 
 // Where an item is: "c.json:3", or "c.json" if the file is one line.
 static const char *place_of(const struct reader *reader, const cJSON *item, char *buffer, size_t size) {
@@ -185,6 +195,9 @@ static const char *place_of(const struct reader *reader, const cJSON *item, char
 static enum status read_section(struct reader *reader, const char *name, const cJSON *section) {
     const cJSON *item;
     char place[PATH_MAX + 32], found[96];
+    if (cJSON_IsBool(section)) // as {"fp16": true} for another trainer
+        return faults_take(&reader->faults,
+                           unknown_option(place_of(reader, section, place, sizeof place), name, section));
     if (!cJSON_IsObject(section))
         return faults_take(&reader->faults,
                            FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object",
@@ -197,9 +210,9 @@ static enum status read_section(struct reader *reader, const char *name, const c
         if (section_exists(full_name, strlen(full_name)))
             TRY(read_section(reader, full_name, item));
         else if (cJSON_IsObject(item) && !option_find(full_name))
-            TRY(faults_take(&reader->faults, unknown_section(place, full_name)));
+            TRY(faults_take(&reader->faults, unknown_section(place, full_name, item)));
         else
-            TRY(faults_take(&reader->faults, config_set(reader->config, place, full_name, item)));
+            TRY(faults_take(&reader->faults, set_option(reader, place, full_name, item)));
     }
     return STATUS_OK;
 }
@@ -240,9 +253,9 @@ static enum status read_tree(struct reader *reader) {
         else if (dot && option_find(name))
             TRY(faults_take(&reader->faults, name_for_command_line(place, name)));
         else if (cJSON_IsObject(item) && !option_find(name))
-            TRY(faults_take(&reader->faults, unknown_section(place, name)));
+            TRY(faults_take(&reader->faults, unknown_section(place, name, item)));
         else
-            TRY(faults_take(&reader->faults, config_set(reader->config, place, name, item)));
+            TRY(faults_take(&reader->faults, set_option(reader, place, name, item)));
     }
     return STATUS_OK;
 }
@@ -260,14 +273,14 @@ static enum status no_override(const char *argument) {
     if (flag > argument + 1 && option_find(name))
         return FAIL(STATUS_INVALID, "\"%s\" is not an override; write it without dashes: %s%s", argument,
                     name, value ? value : "=VALUE");
-    if (flag > argument && foreign_find(name))
-        return unknown_option("command line", name);
+    if (flag > argument + 1 || (flag > argument && foreign_find(name)))
+        return unknown_option("command line", name, NULL);
     return FAIL(STATUS_INVALID, "\"%s\" is not an override, expected section.key=value, as optimizer.lr=1e-3",
                 argument);
 }
 
 // Applies "section.key=value". The value is JSON if it parses as JSON, else a bare word.
-static enum status read_override(struct config *config, const char *override) {
+static enum status read_override(struct reader *reader, const char *override) {
     const char *equals = strchr(override, '=');
     char full_name[128];
     if (!equals || equals == override || override[0] == '-' ||
@@ -275,27 +288,25 @@ static enum status read_override(struct config *config, const char *override) {
         return no_override(override);
     snprintf(full_name, sizeof full_name, "%.*s", (int)(equals - override), override);
     const struct option *option = option_find(full_name);
-    if (!option)
-        return unknown_option("override", full_name);
     cJSON *value = cJSON_ParseWithOpts(equals + 1, NULL, true);
     // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
-    bool wants_text = option->type == OPTION_STRING ||
-                      (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
-                      (option->type == OPTION_PATHS && !cJSON_IsArray(value));
+    bool wants_text =
+        option && (option->type == OPTION_STRING || (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
+                   (option->type == OPTION_PATHS && !cJSON_IsArray(value)));
     if (!value || (wants_text && !cJSON_IsString(value))) {
         cJSON_Delete(value);
         value = cJSON_CreateString(equals + 1);
     }
     if (!value)
         return FAIL(STATUS_FAILED, "out of memory reading the override %s", override);
-    enum status status = config_set(config, "override", full_name, value);
+    enum status status = set_option(reader, "override", full_name, value);
     cJSON_Delete(value);
     return status;
 }
 
 static enum status read_overrides(struct reader *reader, int n_overrides, char **overrides) {
     for (int i = 0; i < n_overrides; i++) {
-        TRY(faults_take(&reader->faults, read_override(reader->config, overrides[i])));
+        TRY(faults_take(&reader->faults, read_override(reader, overrides[i])));
         // The value after a flag is no further fault.
         if (overrides[i][0] == '-' && !strchr(overrides[i], '=') && i + 1 < n_overrides &&
             overrides[i + 1][0] != '-' && !strchr(overrides[i + 1], '='))
@@ -326,6 +337,8 @@ static enum status set_defaults(struct config *config, const char *source) {
 static bool looks_like_deepspeed(const cJSON *root) {
     int n = 0;
     const cJSON *item;
+    if (!cJSON_IsObject(root)) // a list's elements have no names
+        return false;
     cJSON_ArrayForEach(item, root) n += foreign_find_deepspeed(item->string) != NULL;
     return n >= 2;
 }
@@ -335,10 +348,12 @@ static enum status read_all(struct config *config, const char *json, size_t leng
     cJSON *tree = NULL;
     TRY(set_defaults(config, source));
     TRY(json_parse(json, length, source, &tree));
-    struct reader reader = {config, source, json, length, tree, faults_begin()};
+    struct reader reader = {config, source, json, length, tree, faults_begin(), {false}};
     enum status status = read_tree(&reader);
     if (status == STATUS_OK)
         status = read_overrides(&reader, n_overrides, overrides);
+    if (status == STATUS_OK && reader.faults.n > 0)
+        status = rules_check_rest(config, reader.faulty, &reader.faults);
     char advice[PATH_MAX + 128];
     snprintf(advice, sizeof advice,
              "%.*s looks like a DeepSpeed file: ./train from-deepspeed %.*s translates it", PATH_MAX / 2,
@@ -376,7 +391,5 @@ void config_free(struct config *config) {
 }
 
 bool config_given(const struct config *config, const char *name) {
-    const struct option *option = option_find(name);
-    assert(option);
-    return config->given[option - options];
+    return option_given(name, config);
 }

@@ -1,120 +1,113 @@
-// The translation of a DeepSpeed file: first the keys that depend on others (batch, precision, ZeRO,
-// offload), then every key that is left, by the rows of foreign.def and by our own names.
+// The translation of a DeepSpeed file: first the keys that depend on others (batch, optimizer, precision,
+// ZeRO, offload), then every key that is left, by the rows of foreign.def and by our own names.
 #include "configs/deepspeed.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "configs/deepspeed_names.h"
 #include "configs/deepspeed_optimizer.h"
+#include "configs/deepspeed_precision.h"
 #include "configs/deepspeed_translate.h"
 #include "configs/foreign.h"
 #include "configs/option.h"
 
 // ---- batch
 
-// Of three given sizes the accumulation is left out: the other two give it at any number of ranks.
-static void take_batch(struct translator *t) {
-    static const char *const paths[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
-                                        "gradient_accumulation_steps"},
-                             *const ours[] = {"train.train_batch_size", "train.micro_batch_size",
-                                              "train.gradient_accumulation_steps"},
-                             *const arguments[] = {"", "per_device_train_batch_size",
-                                                   "gradient_accumulation_steps"};
-    static const double automatic[] = {0, 8, 1};
-    const cJSON *values[3];
-    int n_given = 0;
-    for (int i = 0; i < 3; i++) {
-        values[i] = deepspeed_take(t, paths[i]);
-        if (cJSON_IsNull(values[i])) {
-            deepspeed_answer(t, &t->out->off, paths[i], values[i], "not set");
-            values[i] = NULL;
+enum { BATCH, MICRO, ACCUMULATION, N_SIZES };
+static const struct {
+    const char *path, *ours;
+    const char *argument; // the Trainer's that "auto" stands for
+    double automatic;     // its default
+} batch_sizes[N_SIZES] = {
+    [BATCH] = {"train_batch_size", "train.train_batch_size", "", 0},
+    [MICRO] = {"train_micro_batch_size_per_gpu", "train.micro_batch_size", "per_device_train_batch_size", 8},
+    [ACCUMULATION] = {"gradient_accumulation_steps", "train.gradient_accumulation_steps",
+                      "gradient_accumulation_steps", 1},
+};
+
+// A batch size that is given and valid, else 0.
+static double read_size(int i, const cJSON *value) {
+    const bool valid = cJSON_IsNumber(value) && value->valuedouble >= 1 &&
+                       value->valuedouble <= option_find(batch_sizes[i].ours)->maximum &&
+                       value->valuedouble == floor(value->valuedouble);
+    return valid ? value->valuedouble : 0;
+}
+
+// Whether train_batch_size = micro-batch x accumulation x ranks holds at some number of ranks.
+static bool check_batch(struct translator *t, const double *sizes) {
+    struct text product = {0};
+    double each = 1;
+    for (int i = MICRO; i < N_SIZES; i++)
+        if (sizes[i] > 0) {
+            text_add(&product, "%s%s %.0f", product.length ? " x " : "", batch_sizes[i].path, sizes[i]);
+            each *= sizes[i];
         }
-        n_given += values[i] && !deepspeed_is_auto(values[i]);
+    const bool fits = sizes[BATCH] == 0 || fmod(sizes[BATCH], each) == 0;
+    deepspeed_check(t, !product.failed);
+    if (!fits && t->status == STATUS_OK)
+        deepspeed_refuse(
+            t,
+            "%s %.0f is no multiple of %s, so these contradict each other at any number of ranks; "
+            "change one of them",
+            batch_sizes[BATCH].path, sizes[BATCH], product.data);
+    text_free(&product);
+    return fits;
+}
+
+// Of three given sizes the accumulation is left out: the other two give it at any number of ranks.
+static void answer_accumulation(struct translator *t, const cJSON *value, const double *sizes) {
+    const double ranks = sizes[BATCH] / sizes[MICRO] / sizes[ACCUMULATION];
+    deepspeed_answer(t, &t->out->translated, batch_sizes[ACCUMULATION].path, value,
+                     "derived from the others and the number of ranks: %.0f on %.0f rank%s",
+                     sizes[ACCUMULATION], ranks, ranks == 1 ? "" : "s");
+}
+
+static void answer_size(struct translator *t, int i, const cJSON *value, bool whole) {
+    char why[160];
+    snprintf(why, sizeof why, "the Trainer's %s; its default is written: set yours", batch_sizes[i].argument);
+    if (cJSON_IsNumber(value) && value->valuedouble == 0) // which would mean "derive it" here
+        deepspeed_answer(t, &t->out->alters, batch_sizes[i].path, value,
+                         "left out: DeepSpeed expects at least 1; %s is derived from the others",
+                         batch_sizes[i].ours);
+    else if (!deepspeed_is_auto(value))
+        deepspeed_set(t, &t->out->translated, batch_sizes[i].path, value, batch_sizes[i].ours, value, "");
+    else if (i == BATCH || whole)
+        deepspeed_answer(t, &t->out->translated, batch_sizes[i].path, value,
+                         "derived from the others and the number of ranks");
+    else
+        deepspeed_set_number(t, &t->out->chosen, batch_sizes[i].path, value, batch_sizes[i].ours,
+                             batch_sizes[i].automatic, why);
+}
+
+static void take_batch(struct translator *t) {
+    const cJSON *values[N_SIZES];
+    double sizes[N_SIZES];
+    for (int i = 0; i < N_SIZES; i++) {
+        values[i] = deepspeed_take(t, batch_sizes[i].path);
+        sizes[i] = read_size(i, values[i]);
+        if (cJSON_IsNull(values[i]))
+            deepspeed_answer(t, &t->out->off, batch_sizes[i].path, values[i], "not set");
     }
-    const bool whole = values[0] && !deepspeed_is_auto(values[0]);
-    for (int i = 0; i < 3; i++) {
-        char why[160];
-        snprintf(why, sizeof why, "the Trainer's %s; its default is written: set yours", arguments[i]);
-        if (!values[i])
-            continue;
-        if (deepspeed_is_auto(values[i]) ? i == 0 || whole : n_given == 3 && i == 2)
-            deepspeed_answer(t, &t->out->translated, paths[i], values[i],
-                             "derived from the others and the number of ranks");
-        else if (!deepspeed_is_auto(values[i]))
-            deepspeed_set(t, &t->out->translated, paths[i], values[i], ours[i], values[i], "");
-        else
-            deepspeed_set_number(t, &t->out->chosen, paths[i], values[i], ours[i], automatic[i], why);
-    }
-}
-
-// ---- precision
-
-// "enabled" of a section: its value, where it is there.
-static const cJSON *take_enabled(struct translator *t, const char *section) {
-    char path[64];
-    snprintf(path, sizeof path, "%s.enabled", section);
-    return deepspeed_take(t, path);
-}
-
-// Drops a section that is switched off.
-static void take_disabled(struct translator *t, const char *section) {
-    const cJSON *value = deepspeed_take(t, section);
-    if (value)
-        deepspeed_answer(t, &t->out->off, section, value, "off");
-}
-
-static void take_precision(struct translator *t) {
-    static const char *const sections[] = {"bf16", "bfloat16", "fp16", "torch_autocast", "amp"};
-    enum { BF16, BFLOAT16, FP16, AUTOCAST, AMP, N };
-    const cJSON *enabled[N], *dtype = deepspeed_take(t, "torch_autocast.dtype");
-    if (dtype)
-        deepspeed_answer(t, &t->out->translated, "torch_autocast.dtype", dtype,
-                         "the type, if torch_autocast is on");
-    const bool half = cJSON_IsString(dtype) && strstr(dtype->valuestring, "float16") &&
-                      !strstr(dtype->valuestring, "bfloat16");
-    const char *const words[] = {"bf16", "bf16", "fp16", half ? "fp16" : "bf16", "fp16"};
-    bool chosen = false, automatic = false;
-    for (int i = 0; i < N; i++) {
-        char path[64];
-        snprintf(path, sizeof path, "%s.enabled", sections[i]);
-        enabled[i] = take_enabled(t, sections[i]);
-        if (cJSON_IsTrue(enabled[i])) {
-            deepspeed_set_word(t, i >= AUTOCAST ? &t->out->alters : &t->out->translated, path, enabled[i],
-                               "precision.compute", words[i],
-                               i >= AUTOCAST ? "parameters have this type too, with fp32 master weights"
-                                             : "");
-            chosen = true;
-            const cJSON *others = i >= AUTOCAST ? deepspeed_take(t, sections[i]) : NULL;
-            if (others && others->child)
-                deepspeed_answer(t, &t->out->alters, sections[i], others,
-                                 "its other members have no equivalent here");
-        } else if (deepspeed_is_auto(enabled[i])) {
-            deepspeed_answer(
-                t, &t->out->chosen, path, enabled[i],
-                "the Trainer's --%s: set precision.compute (bf16, fp16 or fp32); until then it is the "
-                "faster of fp32 and bf16",
-                sections[i]);
-            automatic = true;
-        } else if (enabled[i] && !cJSON_IsFalse(enabled[i]) && !cJSON_IsNull(enabled[i]))
-            deepspeed_answer(t, &t->out->alters, path, enabled[i], "neither true nor false: taken for false");
-    }
-    if (!chosen && !automatic)
-        deepspeed_set_word(t, &t->out->translated, "fp16.enabled, bf16.enabled", NULL, "precision.compute",
-                           "fp32", "neither is on");
-    for (int i = 0; i < N; i++)
-        if (!cJSON_IsTrue(enabled[i]) && !deepspeed_is_auto(enabled[i]))
-            take_disabled(t, sections[i]);
-}
-
-static void take_communication_type(struct translator *t) {
-    const cJSON *value = deepspeed_take(t, "communication_data_type");
-    const char *word = cJSON_GetStringValue(value);
-    if (!value || cJSON_IsNull(value))
+    if (!check_batch(t, sizes))
         return;
-    if (word && (strcmp(word, "bfp16") == 0 || strcmp(word, "bfloat16") == 0))
-        word = "bf16";
-    deepspeed_set_word(t, &t->out->translated, "communication_data_type", value, "communication_data_type",
-                       word ? word : "null", "");
+    for (int i = 0; i < N_SIZES; i++)
+        if (i == ACCUMULATION && sizes[BATCH] > 0 && sizes[MICRO] > 0 && sizes[ACCUMULATION] > 0)
+            answer_accumulation(t, values[i], sizes);
+        else if (values[i] && !cJSON_IsNull(values[i]))
+            answer_size(t, i, values[i], sizes[BATCH] > 0);
+}
+
+// DeepSpeed's default depends on its version.
+static void take_clipping(struct translator *t) {
+    const char *path = "gradient_clipping", *ours = "train.gradient_clipping";
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(t->rest, path);
+    if (value && !cJSON_IsNull(value))
+        deepspeed_take_number(t, &(struct deepspeed_number){path, ours, 0, "max_grad_norm", 1});
+    else
+        deepspeed_set_number(t, &t->out->chosen, path, deepspeed_take(t, path), ours, 0,
+                             "DeepSpeed's default before 0.19.8; it is 1.0 since");
 }
 
 // ---- ZeRO
@@ -154,7 +147,7 @@ static bool take_offload_device(struct translator *t, const char *section, const
         deepspeed_set_word(t, &t->out->translated, path, NULL, path, "cpu", "by its old form");
     else if (word && strcmp(word, "nvme") == 0) {
         deepspeed_set_word(
-            t, &t->out->needless, path, device, path, "cpu",
+            t, &t->out->replaced, path, device, path, "cpu",
             "there is no offload to NVMe: host memory must hold it; ./train plan shows how much");
         return true;
     } else if (device)
@@ -214,16 +207,6 @@ static void take_activation_checkpointing(struct translator *t) {
 
 // ---- the rest
 
-static bool has_rows_of_members(const char *section) {
-    const size_t length = strlen(section);
-    for (int i = 0; i < n_foreigns; i++)
-        for (const char *name = foreigns[i].names; foreign_is_deepspeed(&foreigns[i]) && name;
-             name = strchr(name, ' ') ? strchr(name, ' ') + 1 : NULL)
-            if (strncmp(name, section, length) == 0 && name[length] == '.')
-                return true;
-    return false;
-}
-
 static void answer_row(struct translator *t, const char *path, const cJSON *value,
                        const struct foreign *row) {
     struct text advice = {0};
@@ -243,7 +226,7 @@ static void answer_row(struct translator *t, const char *path, const cJSON *valu
     else if (word)
         deepspeed_set_word(t, &t->out->translated, path, value, ours, word + 1, "");
     else if (*row->note) { // not the same thing
-        foreign_add_advice(row, &advice);
+        foreign_add_advice(row, false, &advice);
         deepspeed_check(t, !advice.failed);
         deepspeed_answer(
             t, section_exists(ours, strlen(ours)) ? &t->out->alters : &t->out->needless, path, value, "%s",
@@ -253,10 +236,59 @@ static void answer_row(struct translator *t, const char *path, const cJSON *valu
     text_free(&advice);
 }
 
+// Sizes that the Trainer derives from the model's hidden size.
+static bool is_sized_by_trainer(const char *path) {
+    static const char *const names[] = {"zero_optimization.reduce_bucket_size",
+                                        "zero_optimization.stage3_prefetch_bucket_size",
+                                        "zero_optimization.stage3_param_persistence_threshold"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(path, names[i]) == 0)
+            return true;
+    return false;
+}
+
+// Answers for "auto" where the translation does not read the key itself.
+//   row    the key's row, or NULL
+//   same   our option of the same name, or NULL
+static void answer_auto(struct translator *t, const char *path, const cJSON *value, const struct foreign *row,
+                        const struct option *same) {
+    struct text now = {0};
+    char ours[128];
+    snprintf(ours, sizeof ours, "%.*s", row && row->ours ? (int)strcspn(row->ours, "=") : 0,
+             row && row->ours ? row->ours : "");
+    const struct option *option = same ? same : option_find(ours);
+    if (option)
+        option_print(option, &t->out->config, &now);
+    deepspeed_check(t, !now.failed);
+    if (t->status != STATUS_OK)
+        ; // the caller ends the translation
+    else if (same && is_sized_by_trainer(path))
+        deepspeed_answer(t, &t->out->needless, path, value,
+                         "sized by the hidden size there; here the default, %s, is good for any", now.data);
+    else if (option)
+        deepspeed_answer(t, &t->out->chosen, path, value,
+                         "neither DeepSpeed nor the Trainer fills it in; here %s=%s applies",
+                         option_full_name(option), now.data);
+    else
+        deepspeed_answer(t, &t->out->needless, path, value, "%s", row->note);
+    text_free(&now);
+}
+
+static void answer_unknown(struct translator *t, const char *path, const cJSON *value) {
+    struct text nearest = {0};
+    deepspeed_add_nearest(path, &nearest);
+    deepspeed_check(t, !nearest.failed);
+    if (t->status == STATUS_OK)
+        deepspeed_answer(t, &t->out->unknown, path, value, "DeepSpeed's documentation has no such option%s",
+                         nearest.length ? nearest.data : "");
+    text_free(&nearest);
+}
+
 // Answers for a key, or for the members of a section. cJSON limits the nesting.
 static void answer(struct translator *t, const char *path, const cJSON *value) {
     const struct foreign *row = foreign_find_deepspeed(path);
-    if (cJSON_IsObject(value) && (section_exists(path, strlen(path)) || has_rows_of_members(path))) {
+    const struct option *same = deepspeed_same_option(path);
+    if (cJSON_IsObject(value) && (section_exists(path, strlen(path)) || deepspeed_is_section(path))) {
         const cJSON *item;
         cJSON_ArrayForEach(item, value) {
             char *member = file_path("%s.%s", path, item->string);
@@ -265,23 +297,14 @@ static void answer(struct translator *t, const char *path, const cJSON *value) {
                 answer(t, member, item);
             free(member);
         }
+    } else if ((!row && !same) || (!same && deepspeed_is_misspelled(path))) {
+        answer_unknown(t, path, value);
     } else if (cJSON_IsNull(value)) {
         deepspeed_answer(t, &t->out->off, path, value, "not set");
-    } else if (option_find(path) && deepspeed_is_auto(value)) {
-        struct text now = {0};
-        option_print(option_find(path), &t->out->config, &now);
-        deepspeed_check(t, !now.failed);
-        if (t->status == STATUS_OK)
-            deepspeed_answer(t, &t->out->needless, path, value,
-                             "sized by the hidden size there; here the default, %s, is good for any",
-                             now.data);
-        text_free(&now);
-    } else if (option_find(path))
+    } else if (deepspeed_is_auto(value) && (same || row->kind != FOREIGN_ALTERS)) {
+        answer_auto(t, path, value, row, same);
+    } else if (same)
         deepspeed_set(t, &t->out->translated, path, value, path, value, "");
-    else if (!row)
-        deepspeed_answer(t, &t->out->unknown, path, value, "DeepSpeed's documentation has no such option");
-    else if (deepspeed_is_auto(value))
-        deepspeed_answer(t, &t->out->needless, path, value, "%s", row->note);
     else
         answer_row(t, path, value, row);
 }
@@ -294,60 +317,71 @@ static bool has_auto(const cJSON *node) {
 }
 
 // The rules between options, for one rank. The printed options are the given ones, so deriving others changes
-// none.
-static void check_rules(struct translator *t, const char *source) {
+// none. The message begins with the file's path.
+static void check_rules(struct translator *t) {
     enum status status = t->status == STATUS_OK ? config_resolve(&t->out->config, 1) : t->status;
     if (status == STATUS_INVALID) {
-        deepspeed_answer(t, &t->out->chosen, source, t->rest, "./train check refuses the translation: %s",
-                         status_message());
+        const char *message = status_message(), *rule = strstr(message, t->source);
+        deepspeed_answer(t, &t->out->alters, t->source, t->rest,
+                         "./train refuses the translation; change it: %s",
+                         rule == message ? message + strlen(t->source) + 2 : message);
         status_clear();
     } else
         t->status = status;
 }
 
-enum status deepspeed_translate(const cJSON *root, const char *source, struct deepspeed_translation *out) {
-    *out = (struct deepspeed_translation){0};
+static enum status check_kind(const cJSON *root, const char *source) {
     if (!cJSON_IsObject(root))
         return FAIL(STATUS_INVALID,
                     "%s holds no object, expected a DeepSpeed configuration, such as "
                     "{\"zero_optimization\": {\"stage\": 2}}",
                     source);
-    TRY(config_parse(&out->config, "{}", 2, source));
-    int n_known = 0;
-    const cJSON *item;
-    cJSON_ArrayForEach(item, root) n_known += foreign_find_deepspeed(item->string) != NULL ||
-                                              has_rows_of_members(item->string) || option_find(item->string);
-    if (n_known == 0)
-        return FAIL(STATUS_INVALID,
-                    "%s: no key of it is DeepSpeed's, expected a DeepSpeed configuration, such as "
-                    "{\"zero_optimization\": {\"stage\": 2}}",
+    if (deepspeed_is_ours(root))
+        return FAIL(STATUS_INVALID, "%s is a zero.c configuration already; ./train %s runs it", source,
                     source);
-    struct translator t = {.out = out, .rest = cJSON_Duplicate(root, true), .taken = cJSON_CreateArray()};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, root) if (foreign_find_deepspeed(item->string) ||
+                                       deepspeed_is_section(item->string) ||
+                                       deepspeed_same_option(item->string)) return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: no key of it is DeepSpeed's, expected a DeepSpeed configuration, such as "
+                "{\"zero_optimization\": {\"stage\": 2}}",
+                source);
+}
+
+enum status deepspeed_translate(const cJSON *root, const char *source, struct deepspeed_translation *out) {
+    *out = (struct deepspeed_translation){0};
+    TRY(check_kind(root, source));
+    TRY(config_parse(&out->config, "{}", 2, source));
+    struct translator t = {.out = out,
+                           .source = source,
+                           .rest = cJSON_Duplicate(root, true),
+                           .taken = cJSON_CreateArray(),
+                           .has_auto = has_auto(root),
+                           .faults = faults_begin()};
+    const cJSON *item;
     deepspeed_check(&t, t.rest && t.taken);
-    t.has_auto = has_auto(root);
     if (t.status == STATUS_OK) {
         take_batch(&t);
-        deepspeed_take_number(&t, &(struct deepspeed_number){"gradient_clipping", "train.gradient_clipping",
-                                                             0, "max_grad_norm", 1});
+        take_clipping(&t);
         deepspeed_take_optimizer(&t);
         deepspeed_take_scheduler(&t);
-        take_precision(&t);
-        take_communication_type(&t);
+        deepspeed_take_precision(&t);
         take_stage(&t);
         take_offload(&t);
         take_activation_checkpointing(&t);
     }
     cJSON_ArrayForEach(item, t.rest) if (t.status == STATUS_OK) answer(&t, item->string, item);
-    check_rules(&t, source);
+    check_rules(&t);
     cJSON_Delete(t.rest);
     cJSON_Delete(t.taken);
-    return t.status;
+    return faults_end(&t.faults, t.status, NULL);
 }
 
 void deepspeed_free(struct deepspeed_translation *translation) {
-    struct deepspeed_answers *const all[] = {&translation->translated, &translation->alters,
-                                             &translation->chosen,     &translation->needless,
-                                             &translation->unknown,    &translation->off};
+    struct deepspeed_answers *const all[] = {
+        &translation->translated, &translation->replaced, &translation->alters, &translation->chosen,
+        &translation->needless,   &translation->unknown,  &translation->off};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         text_free(&all[i]->lines);
     config_free(&translation->config);

@@ -18,15 +18,17 @@ struct deepspeed_answers {
 struct deepspeed_translation {
     struct config config;                // the translated options are given, the others have their defaults
     struct deepspeed_answers translated; // became an option
+    struct deepspeed_answers replaced;   // became something else, with the same results
     struct deepspeed_answers alters;     // not there, and changes what a run computes
-    struct deepspeed_answers chosen;     // decided by the Trainer or a script: values to check
-    struct deepspeed_answers needless;   // nothing to set, or not there, with the same results
-    struct deepspeed_answers unknown;    // none of DeepSpeed's documented options
-    struct deepspeed_answers off;        // switched off there
+    struct deepspeed_answers chosen; // decided by the Trainer, a script or DeepSpeed's version: to be checked
+    struct deepspeed_answers needless; // nothing to set, or not there, with the same results
+    struct deepspeed_answers unknown;  // none of DeepSpeed's documented options
+    struct deepspeed_answers off;      // switched off there
 };
 
 // source: the file's path, for messages. Free with deepspeed_free, also after a failure.
-// STATUS_INVALID: no object, or not one key of it is DeepSpeed's.
+// STATUS_INVALID: no object, a configuration of this program, not one key of it is DeepSpeed's, or options
+// that contradict each other, which DeepSpeed refuses too.
 enum status deepspeed_translate(const cJSON *root, const char *source,
                                 struct deepspeed_translation *out) MUST_CHECK;
 void deepspeed_free(struct deepspeed_translation *translation);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <strings.h>
 
+#include "configs/deepspeed_names.h"
+
 #define FROM_TRAINER "the file names none, so the Trainer's default is written: set yours"
 
 // ---- optimizer
@@ -126,7 +128,8 @@ void deepspeed_take_optimizer(struct translator *t) {
 
 // ---- scheduler
 
-static void take_warmup(struct translator *t, const char *low) {
+// low: the path of the rate or ratio at which warm-up starts; returns its value.
+static const cJSON *take_warmup(struct translator *t, const char *low) {
     deepspeed_take_number(t, &(struct deepspeed_number){"scheduler.params.warmup_num_steps",
                                                         "scheduler.warmup_steps", 1000,
                                                         "warmup_steps, or warmup_ratio x steps", 0});
@@ -136,28 +139,50 @@ static void take_warmup(struct translator *t, const char *low) {
                          "warm-up is linear here; DeepSpeed's default is logarithmic");
     else if (type)
         deepspeed_answer(t, &t->out->translated, "scheduler.params.warmup_type", type, "warm-up is linear");
-    if (cJSON_IsNumber(from) && from->valuedouble != 0)
-        deepspeed_answer(t, &t->out->alters, low, from, "warm-up starts from 0 here");
-    else if (from)
+    if (deepspeed_is_auto(from) || cJSON_IsNull(from) || (cJSON_IsNumber(from) && from->valuedouble == 0))
         deepspeed_answer(t, &t->out->translated, low, from, "warm-up starts from 0");
+    else if (from)
+        deepspeed_answer(t, &t->out->alters, low, from, "warm-up starts from 0 here");
+    return from;
 }
 
 // The schedule's peak is the learning rate, whatever the optimizer's was.
-static void take_peak(struct translator *t) {
-    const cJSON *peak = deepspeed_take(t, "scheduler.params.warmup_max_lr");
+//   missing   DeepSpeed's default; NAN: the optimizer's rate
+static void take_peak(struct translator *t, double missing) {
+    const char *path = "scheduler.params.warmup_max_lr";
+    const cJSON *peak = deepspeed_take(t, path);
     const double lr = t->out->config.optimizer.lr;
+    const bool replaces = config_given(&t->out->config, "optimizer.lr");
     if (deepspeed_is_auto(peak)) {
-        if (!config_given(&t->out->config, "optimizer.lr"))
-            deepspeed_set_number(t, &t->out->chosen, "scheduler.params.warmup_max_lr", peak, "optimizer.lr",
-                                 5e-5, "the Trainer's learning_rate; its default is written: set yours");
+        if (!replaces)
+            deepspeed_set_number(t, &t->out->chosen, path, peak, "optimizer.lr", 5e-5,
+                                 "the Trainer's learning_rate; its default is written: set yours");
         else
-            deepspeed_answer(t, &t->out->translated, "scheduler.params.warmup_max_lr", peak, "optimizer.lr");
-    } else if (peak)
-        deepspeed_set(t, &t->out->translated, "scheduler.params.warmup_max_lr", peak, "optimizer.lr", peak,
-                      cJSON_IsNumber(peak) && peak->valuedouble != lr &&
-                              config_given(&t->out->config, "optimizer.lr")
+            deepspeed_answer(t, &t->out->translated, path, peak, "optimizer.lr");
+    } else if (peak && !cJSON_IsNull(peak))
+        deepspeed_set(t, &t->out->translated, path, peak, "optimizer.lr", peak,
+                      cJSON_IsNumber(peak) && peak->valuedouble != lr && replaces
                           ? "the schedule's rate replaces the optimizer's"
                           : "");
+    else if (peak)
+        deepspeed_answer(t, &t->out->off, path, peak, "not set");
+    else if (!isnan(missing))
+        deepspeed_set_number(t, &t->out->translated, path, NULL, "optimizer.lr", missing,
+                             "DeepSpeed's default; the schedule's rate replaces the optimizer's");
+}
+
+// WarmupDecayLR starts from warmup_min_lr and decays to it.
+static void take_decay(struct translator *t) {
+    take_peak(t, 1e-3);
+    const cJSON *low = take_warmup(t, "scheduler.params.warmup_min_lr");
+    const double lr = t->out->config.optimizer.lr;
+    if (cJSON_IsNumber(low) && low->valuedouble > 0 && lr > 0)
+        deepspeed_set_number(t, &t->out->translated, "scheduler.params.warmup_min_lr", low,
+                             "scheduler.min_lr_ratio", low->valuedouble / lr,
+                             "it decays to this rate: warmup_min_lr / optimizer.lr");
+    else
+        deepspeed_set_number(t, &t->out->translated, "scheduler.params.warmup_min_lr", low,
+                             "scheduler.min_lr_ratio", 0, "it decays to 0");
 }
 
 static void take_length(struct translator *t) {
@@ -187,14 +212,11 @@ void deepspeed_take_scheduler(struct translator *t) {
         without_scheduler(t);
     } else if (is_text(type, "WarmupLR")) {
         deepspeed_set_word(t, &t->out->translated, "scheduler.type", type, "scheduler.type", "constant", "");
-        take_peak(t);
+        take_peak(t, NAN);
         take_warmup(t, "scheduler.params.warmup_min_lr");
     } else if (is_text(type, "WarmupDecayLR")) {
         deepspeed_set_word(t, &t->out->translated, "scheduler.type", type, "scheduler.type", "linear", "");
-        deepspeed_set_number(t, &t->out->translated, "scheduler.type", type, "scheduler.min_lr_ratio", 0,
-                             "it decays to 0");
-        take_peak(t);
-        take_warmup(t, "scheduler.params.warmup_min_lr");
+        take_decay(t);
         take_length(t);
     } else if (is_text(type, "WarmupCosineLR")) {
         deepspeed_set_word(t, &t->out->translated, "scheduler.type", type, "scheduler.type", "cosine", "");
@@ -204,9 +226,12 @@ void deepspeed_take_scheduler(struct translator *t) {
         take_warmup(t, "scheduler.params.warmup_min_ratio");
         take_length(t);
     } else {
-        deepspeed_set_word(t, &t->out->alters, "scheduler.type", type, "scheduler.type", "constant",
-                           "there is no such schedule here; choose one of constant, cosine, linear, "
-                           "warmup-stable-decay");
+        const bool ours = deepspeed_is_our_word(option_find("scheduler.type"), type);
+        deepspeed_set_word(t, &t->out->alters, "scheduler.type", type, "scheduler.type",
+                           ours ? type->valuestring : "constant",
+                           ours ? "DeepSpeed has no such schedule"
+                                : "there is no such schedule here; choose one of constant, cosine, linear, "
+                                  "warmup-stable-decay");
         deepspeed_set_number(t, &t->out->alters, "scheduler.type", type, "scheduler.warmup_steps", 0,
                              "choose it too");
         const cJSON *params = deepspeed_take(t, "scheduler.params");

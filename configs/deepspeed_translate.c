@@ -62,6 +62,47 @@ void deepspeed_answer(struct translator *t, struct deepspeed_answers *answers, c
     deepspeed_check(t, !answers->lines.failed);
 }
 
+void deepspeed_refuse(struct translator *t, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (t->status == STATUS_OK)
+        t->status = faults_take(&t->faults, FAIL(STATUS_INVALID, "%s: %s", t->source, text));
+}
+
+// ---- options
+
+// What applies where a value is left out: a value that another key gave, or the default.
+static void add_applying(const struct option *option, const struct config *config, struct text *out) {
+    static const char *const derived[][2] = {{"train.train_batch_size", ""},
+                                             {"train.micro_batch_size", ", else 4"},
+                                             {"train.gradient_accumulation_steps", ", else 1"}};
+    const char *name = option_full_name(option);
+    for (size_t i = 0; i < sizeof derived / sizeof *derived; i++)
+        if (strcmp(name, derived[i][0]) == 0) {
+            text_add(out, "%s is derived from the other batch sizes%s", name, derived[i][1]);
+            return;
+        }
+    text_add(out, config->given[option - options] ? "%s=" : "the default, %s=", name);
+    option_print(option, config, out);
+    text_add(out, config->given[option - options] ? " applies" : ", applies");
+}
+
+// The answer for a value that config_set refused. Its message is "PATH: OURS is ..., expected ...".
+static void answer_refused(struct translator *t, const char *path, const cJSON *value,
+                           const struct option *option) {
+    struct text applying = {0};
+    add_applying(option, &t->out->config, &applying);
+    deepspeed_check(t, !applying.failed);
+    if (t->status == STATUS_OK)
+        deepspeed_answer(t, &t->out->alters, path, value, "left out, because %s; %s",
+                         status_message() + strlen(path) + 2, applying.data);
+    status_clear();
+    text_free(&applying);
+}
+
 void deepspeed_set(struct translator *t, struct deepspeed_answers *answers, const char *path,
                    const cJSON *value, const char *ours, const cJSON *ours_value, const char *why) {
     struct config *config = &t->out->config;
@@ -69,12 +110,16 @@ void deepspeed_set(struct translator *t, struct deepspeed_answers *answers, cons
     deepspeed_check(t, ours_value != NULL);
     if (t->status != STATUS_OK)
         return;
+    const bool given = config->given[option - options];
+    struct config_pair before = {{0}};
+    if (option->type == OPTION_PAIR)
+        before = *(struct config_pair *)option_value(option, config);
     enum status status = config_set(config, path, ours, ours_value);
-    if (status == STATUS_INVALID) { // "PATH: OURS is ..., expected ..."
-        deepspeed_answer(t, &t->out->alters, path, value, "left out, because %s",
-                         status_message() + strlen(path) + 2);
-        status_clear();
-        config->given[option - options] = false;
+    if (status == STATUS_INVALID) {
+        config->given[option - options] = given;
+        if (option->type == OPTION_PAIR) // its first number may be set already
+            *(struct config_pair *)option_value(option, config) = before;
+        answer_refused(t, path, value, option);
         return;
     }
     t->status = status;

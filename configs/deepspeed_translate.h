@@ -3,13 +3,16 @@
 #define ZERO_CONFIGS_DEEPSPEED_TRANSLATE_H
 
 #include "configs/deepspeed.h"
+#include "configs/faults.h"
 
 struct translator {
     struct deepspeed_translation *out;
-    cJSON *rest;        // a copy of the file, without the keys that are answered
-    cJSON *taken;       // a list of the answered ones, which owns them
-    bool has_auto;      // some value is "auto": transformers' Trainer fills it in
-    enum status status; // the first failure; later calls do nothing
+    const char *source;   // the file's path, for messages
+    cJSON *rest;          // a copy of the file, without the keys that are answered
+    cJSON *taken;         // a list of the answered ones, which owns them
+    bool has_auto;        // some value is "auto": transformers' Trainer fills it in
+    struct faults faults; // why the file is refused, after all of it is read
+    enum status status;   // the first failure; later calls do nothing
 };
 
 // Ends the translation after a failure to allocate: good is false.
@@ -25,10 +28,13 @@ bool deepspeed_is_on(const cJSON *value);
 void deepspeed_answer(struct translator *t, struct deepspeed_answers *answers, const char *path,
                       const cJSON *value, const char *format, ...) __attribute__((format(printf, 5, 6)));
 
+// Records why the file is refused. The translation goes on, so that all reasons are reported at once.
+void deepspeed_refuse(struct translator *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 // Each sets one of our options, and adds a line to the answers that says so.
 //   path, value   the key that is translated; value NULL: the file does not give it
 //   why           an explanation, or ""
-// A value that our option does not take is answered, and not set.
+// A value that our option does not take is not set; the answer says what applies instead.
 void deepspeed_set(struct translator *t, struct deepspeed_answers *answers, const char *path,
                    const cJSON *value, const char *ours, const cJSON *ours_value, const char *why);
 void deepspeed_set_word(struct translator *t, struct deepspeed_answers *answers, const char *path,

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "configs/option.h"
+
 const struct foreign foreigns[] = {
 #define OURS(program, names, ours, more) {FOREIGN_OURS, program, names, ours, more},
 #define NONE(program, names, why)        {FOREIGN_NONE, program, names, NULL, why},
@@ -68,9 +70,33 @@ const struct foreign *foreign_find_deepspeed(const char *path) {
     return find_with_sections(path, true);
 }
 
-void foreign_add_advice(const struct foreign *row, struct text *out) {
-    if (row->kind == FOREIGN_OURS)
-        text_add(out, "here it is %s%s%s", row->ours, *row->note ? ": " : "", row->note);
+// The advice for a feature that is off, where our option has the value `value`, such as bf16, if it is on.
+static void add_advice_off(const struct foreign *row, const char *value, struct text *out) {
+    char ours[128];
+    snprintf(ours, sizeof ours, "%.*s", (int)(value - row->ours) - 1, row->ours);
+    const struct option *option = option_find(ours);
+    if (option->type == OPTION_BOOL)
+        text_add(out, "here it is %s=%s", ours, strcmp(value, "true") == 0 ? "false" : "true");
+    else
+        text_add(out, "for false leave it out (%s is then %s), or set another value; true is %s here", ours,
+                 option->type == OPTION_CHOICE ? option->choices[option->chosen] : option->initial,
+                 row->ours);
+}
+
+void foreign_add_advice(const struct foreign *row, bool off, struct text *out) {
+    const char *equals = row->kind == FOREIGN_OURS ? strchr(row->ours, '=') : NULL;
+    if (equals && off && strncmp(row->note, "for ", 4) != 0) // a note may say for which value the row is
+        add_advice_off(row, equals + 1, out);
+    else if (row->kind == FOREIGN_OURS)
+        text_add(out, *row->note ? "here it is %s (%s)" : "here it is %s", row->ours, row->note);
     else
         text_add(out, "%s; leave it out", row->note);
+}
+
+void foreign_add_programs(const struct foreign *row, struct text *out) {
+    const char *last = strrchr(row->program, ',');
+    if (last)
+        text_add(out, "%.*s or%s", (int)(last - row->program), row->program, last + 1);
+    else
+        text_add(out, "%s", row->program);
 }

@@ -31,7 +31,10 @@ const struct foreign *foreign_find(const char *full_name);
 const struct foreign *foreign_find_deepspeed(const char *path);
 // Whether the row is DeepSpeed's.
 bool foreign_is_deepspeed(const struct foreign *row);
-// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout".
-void foreign_add_advice(const struct foreign *row, struct text *out);
+// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out".
+//   off   the user switches the feature off, so a row that switches an option on does not answer
+void foreign_add_advice(const struct foreign *row, bool off, struct text *out);
+// Appends the row's programs: "nanoGPT, Hugging Face or Megatron". Each has one of the row's names.
+void foreign_add_programs(const struct foreign *row, struct text *out);
 
 #endif

@@ -1,6 +1,7 @@
 // The table of options, generated from schema.def, and access to an option's value.
 #include "configs/option.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -105,6 +106,12 @@ const struct option *option_find(const char *full_name) {
 
 void *option_value(const struct option *option, const struct config *config) {
     return (char *)(uintptr_t)config + option->offset;
+}
+
+bool option_given(const char *full_name, const struct config *config) {
+    const struct option *option = option_find(full_name);
+    assert(option);
+    return config->given[option - options];
 }
 
 const char *option_number(char *buffer, double value) {

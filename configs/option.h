@@ -46,6 +46,8 @@ const char *option_full_name(const struct option *option);
 const struct option *option_find(const char *full_name); // NULL when there is none
 // The option's member of `config`, of the type that config.h gives it.
 void *option_value(const struct option *option, const struct config *config);
+// Whether the file or an override sets the option.
+bool option_given(const char *full_name, const struct config *config);
 // Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);
 // The word that a CHOICE is set to.

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "base/dtype.h"
-#include "configs/faults.h"
 #include "configs/option.h"
+#include "configs/rules.h"
 
 // ---- deriving
 
@@ -114,7 +114,7 @@ static enum status check_sequence(const struct config *c) {
 
 // A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
 static enum status check_samples(const struct config *c) {
-    bool comes_with_data = c->data.train.n_paths > 0 && !config_given(c, "data.tokenizer");
+    bool comes_with_data = c->data.train.n_paths > 0 && !option_given("data.tokenizer", c);
     if (c->train.sample_every == 0 || c->data.tokenizer[0] || comes_with_data)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
@@ -226,14 +226,44 @@ static enum status check_resume_with(const struct config *c) {
     return STATUS_OK;
 }
 
-static enum status (*const rules[])(const struct config *) = {
-    check_heads,         check_sequence,    check_samples,   check_offload_activations,
-    check_offload_param, check_speculative, check_adafactor, check_resume_with,
+enum { MOST_OF_RULE = 4 };
+static const struct {
+    enum status (*check)(const struct config *);
+    bool from_files;                   // what it checks may come from model.init_from, or from the data
+    const char *options[MOST_OF_RULE]; // that it reads
+} rules[] = {
+    {check_heads, true, {"model.n_embd", "model.n_head"}},
+    {check_sequence, true, {"train.seq_len", "model.n_positions"}},
+    {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
+    {check_offload_activations, false, {"offload_activations", "recompute"}},
+    {check_offload_param,
+     false,
+     {"zero_optimization.offload_param.device", "zero_optimization.stage",
+      "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.ratio"}},
+    {check_speculative,
+     false,
+     {"zero_optimization.offload_optimizer.speculative", "zero_optimization.offload_optimizer.device"}},
+    {check_adafactor,
+     false,
+     {"optimizer.type", "optimizer.state_dtype", "zero_optimization.offload_optimizer.speculative"}},
+    {check_resume_with, false, {"checkpoint.resume_with"}},
 };
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+enum status rules_check_rest(const struct config *config, const bool *faulty, struct faults *faults) {
+    for (int i = 0; i < N_RULES; i++) {
+        bool skip = rules[i].from_files && option_given("model.init_from", config);
+        for (int k = 0; k < MOST_OF_RULE && rules[i].options[k]; k++)
+            skip |= faulty[option_find(rules[i].options[k]) - options];
+        if (!skip)
+            TRY(faults_take(faults, rules[i].check(config)));
+    }
+    return STATUS_OK;
+}
 
 // With train.max_minutes, the steps are as many as fit, unless the user limits them.
 static void derive_max_steps(struct config *config) {
-    if (config->train.max_minutes > 0 && !config_given(config, "train.max_steps"))
+    if (config->train.max_minutes > 0 && !option_given("train.max_steps", config))
         config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;
 }
 
@@ -248,8 +278,8 @@ enum status config_resolve(struct config *config, int world) {
         status = config_derive_run_folder(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules && status == STATUS_OK; i++)
-        status = faults_take(&faults, rules[i](config));
+    for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
+        status = faults_take(&faults, rules[i].check(config));
     return faults_end(&faults, status, NULL);
 }
 
@@ -320,22 +350,30 @@ static bool means_the_same(const struct option *option, const struct config *bef
 struct refused {
     struct text list;     // a line each
     struct text nameable; // those that checkpoint.resume_with could allow, with commas
+    struct text named;    // differences that it allows already, with commas
 };
+
+static void add_name(struct text *names, const struct option *option) {
+    text_add(names, "%s%s", names->length ? "," : "", option_full_name(option));
+}
 
 static void refuse_change(struct refused *refused, const struct option *option, const char *was,
                           const char *resolved, const char *is) {
     text_add(&refused->list, "\n  %s was %s%s%s%s and is now %s%s", option_full_name(option), was,
              resolved ? ", resolved to \"" : "", resolved ? resolved : "", resolved ? "\"," : "", is,
-             option->resume == RAISE ? " (it may only grow)" : "");
+             option->resume == RAISE   ? " (it may only grow)"
+             : option->resume == FIXED ? " (it never changes in a run)"
+                                       : "");
     if (option->resume != FIXED)
-        text_add(&refused->nameable, "%s%s", refused->nameable.length ? "," : "", option_full_name(option));
+        add_name(&refused->nameable, option);
 }
 
 static enum status refuse_resume(const struct config *now, const struct refused *refused) {
     struct text ways = {0};
     if (refused->nameable.length)
-        text_add(&ways, "; or change %s on purpose with checkpoint.resume_with=\"%s\"",
-                 strchr(refused->nameable.data, ',') ? "those that may" : "it", refused->nameable.data);
+        text_add(&ways, "; or change %s on purpose with checkpoint.resume_with=\"%s%s%s\"",
+                 refused->nameable.data, refused->named.length ? refused->named.data : "",
+                 refused->named.length ? "," : "", refused->nameable.data);
     enum status status = text_status(&ways);
     if (status == STATUS_OK)
         status =
@@ -370,9 +408,10 @@ static enum status check_options(const struct config *before, enum dtype compute
             continue;
         bool chosen =
             option == option_find("precision.compute") && before->precision.compute == CONFIG_COMPUTE_AUTO;
-        if (option->resume != FIXED && resumes_with(now, option_full_name(option)))
+        if (option->resume != FIXED && resumes_with(now, option_full_name(option))) {
+            add_name(&refused->named, option);
             status = changed ? changed(context, option_full_name(option), was.data, is.data) : STATUS_OK;
-        else
+        } else
             refuse_change(refused, option, was.data, chosen ? dtype_name(compute) : NULL, is.data);
     }
     text_free(&was);
@@ -384,11 +423,12 @@ enum status config_check_resume(const struct config *before, enum dtype compute,
                                 config_changed *changed, void *context) {
     struct refused refused = {0};
     enum status status = check_options(before, compute, now, &refused, changed, context);
-    if (status == STATUS_OK && (refused.list.failed || refused.nameable.failed))
+    if (status == STATUS_OK && (refused.list.failed || refused.nameable.failed || refused.named.failed))
         status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
     if (status == STATUS_OK && refused.list.length)
         status = refuse_resume(now, &refused);
     text_free(&refused.list);
     text_free(&refused.nameable);
+    text_free(&refused.named);
     return status;
 }

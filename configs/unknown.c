@@ -2,22 +2,57 @@
 // trainer's option of this name is here, or the nearest name.
 #include "configs/unknown.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "configs/foreign.h"
 #include "configs/option.h"
 
+// Keys of ours that mean something else in another trainer, by the last component of the option.
+static const struct {
+    const char *option, *meant; // what to ask instead of "did you mean OPTION"
+} namesakes[] = {
+    {"train.eval_steps", "train.eval_every, the steps between evaluations (Hugging Face's eval_steps), or "
+                         "train.eval_steps, the length of an evaluation in batches"},
+    {"model.init_from",
+     "model.init_from, the path of weights? For nanoGPT's init_from=scratch, leave it out; "
+     "for resume too (a run goes on by itself: checkpoint.resume)"},
+    {"train.gradient_accumulation_steps",
+     "train.gradient_accumulation_steps, the micro-batches of each rank (nanoGPT counts those of all ranks)"},
+};
+
+// Whether the value switches a feature off: false, "False" (Python's), or {"enabled": false}.
+static bool is_off(const cJSON *value) {
+    const char *word = cJSON_GetStringValue(value);
+    return cJSON_IsFalse(value) || (word && strcmp(word, "False") == 0) ||
+           cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(value, "enabled"));
+}
+
 // Fails with what is known about another trainer's name.
-static enum status foreign_name(const char *source, const char *what, const char *name,
+static enum status foreign_name(const char *source, const char *what, const char *name, const cJSON *value,
                                 const struct foreign *row) {
     struct text advice = {0};
-    foreign_add_advice(row, &advice);
+    foreign_add_programs(row, &advice);
+    text_add(&advice, "; ");
+    foreign_add_advice(row, is_off(value), &advice);
     enum status status = text_status(&advice);
     if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s: unknown %s %s, a name of %s; %s", source, what, name, row->program,
-                      advice.data);
+        status = FAIL(STATUS_INVALID, "%s: unknown %s %s, a name of %s", source, what, name, advice.data);
     text_free(&advice);
     return status;
+}
+
+// Fails for an option's key in the wrong section.
+static enum status misplaced(const char *source, const char *full_name, const struct option *option) {
+    const char *own = option_full_name(option);
+    for (size_t i = 0; i < sizeof namesakes / sizeof *namesakes; i++)
+        if (strcmp(namesakes[i].option, own) == 0)
+            return FAIL(STATUS_INVALID, "%s: unknown option %s; did you mean %s%s", source, full_name,
+                        namesakes[i].meant, strchr(namesakes[i].meant, '?') ? "" : "?");
+    const bool is_top = section_is_top(option->section);
+    return FAIL(STATUS_INVALID, "%s: unknown option %s: %s is %s%s; did you mean %s?", source, full_name,
+                option->name, is_top ? "outside all sections" : "in the section ",
+                is_top ? "" : option->section, own);
 }
 
 static const struct option *first_option(const char *section) {
@@ -25,6 +60,17 @@ static const struct option *first_option(const char *section) {
     while (strcmp(option->section, section) != 0)
         option++;
     return option;
+}
+
+// Fails for a section that has a value. fp16=true: other trainers have a switch of that name.
+static enum status section_as_option(const char *source, const char *name, const cJSON *value) {
+    char enabled[160];
+    snprintf(enabled, sizeof enabled, "%s.enabled", name);
+    const struct foreign *row = value && cJSON_IsBool(value) ? foreign_find_deepspeed(enabled) : NULL;
+    if (row)
+        return foreign_name(source, "option", name, value, row);
+    return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source, name,
+                option_full_name(first_option(name)));
 }
 
 // The option of a section (NULL: of all sections) whose name is closest to `key`; NULL when none is close.
@@ -57,20 +103,16 @@ static const char *nearest_section(const char *name) {
     return text_nearest(name, names, n);
 }
 
-enum status unknown_option(const char *source, const char *full_name) {
+enum status unknown_option(const char *source, const char *full_name, const cJSON *value) {
     const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
     if (section_exists(full_name, strlen(full_name)))
-        return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source,
-                    full_name, option_full_name(first_option(full_name)));
+        return section_as_option(source, full_name, value);
     for (int i = 0; i < n_options; i++)
         if (strcmp(options[i].name, key) == 0)
-            return FAIL(
-                STATUS_INVALID, "%s: unknown option %s: %s is %s%s; did you mean %s?", source, full_name, key,
-                section_is_top(options[i].section) ? "outside all sections" : "in the section ",
-                section_is_top(options[i].section) ? "" : options[i].section, option_full_name(&options[i]));
+            return misplaced(source, full_name, &options[i]);
     const struct foreign *row = foreign_find(full_name);
     if (row)
-        return foreign_name(source, "option", full_name, row);
+        return foreign_name(source, "option", full_name, value, row);
     // Prefer options of the same section.
     const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
     if (!nearest)
@@ -81,10 +123,10 @@ enum status unknown_option(const char *source, const char *full_name) {
     return FAIL(STATUS_INVALID, "%s: unknown option %s; ./train options lists them all", source, full_name);
 }
 
-enum status unknown_section(const char *source, const char *name) {
+enum status unknown_section(const char *source, const char *name, const cJSON *value) {
     const struct foreign *row = foreign_find(name);
     if (row)
-        return foreign_name(source, "section", name, row);
+        return foreign_name(source, "section", name, value, row);
     const char *nearest = nearest_section(name);
     if (nearest)
         return FAIL(STATUS_INVALID, "%s: unknown section %s; did you mean %s?", source, name, nearest);

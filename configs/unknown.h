@@ -2,14 +2,15 @@
 #ifndef ZERO_CONFIGS_UNKNOWN_H
 #define ZERO_CONFIGS_UNKNOWN_H
 
-#include "base/status.h"
+#include "base/json.h"
 
 // Fails for a key that is no option, with the best hint: the key's section, what another trainer's name is
 // here, or the nearest name.
 //   source      where it is: "c.json:3", "override"
 //   full_name   "model.n_layers"
-enum status unknown_option(const char *source, const char *full_name) MUST_CHECK;
+//   value       what it is set to, which the hint may depend on; NULL when unknown
+enum status unknown_option(const char *source, const char *full_name, const cJSON *value) MUST_CHECK;
 // The same for an object that is no section.
-enum status unknown_section(const char *source, const char *name) MUST_CHECK;
+enum status unknown_section(const char *source, const char *name, const cJSON *value) MUST_CHECK;
 
 #endif

@@ -25,8 +25,9 @@ static void expect_line(const struct deepspeed_answers *answers, const char *lin
 
 // Whether a line answers for the path or for a section around it.
 static bool is_answered(const struct deepspeed_translation *out, const char *path) {
-    const struct deepspeed_answers *const all[] = {&out->translated, &out->alters,  &out->chosen,
-                                                   &out->needless,   &out->unknown, &out->off};
+    const struct deepspeed_answers *const all[] = {&out->translated, &out->replaced, &out->alters,
+                                                   &out->chosen,     &out->needless, &out->unknown,
+                                                   &out->off};
     for (size_t length = strlen(path); length > 0;) {
         char start[200];
         snprintf(start, sizeof start, "  %.*s", (int)length, path);
@@ -168,7 +169,7 @@ static void test_stage_3_with_auto(void **state) {
     expect_line(&out.chosen, "  bf16.enabled \"auto\": the Trainer's --bf16");
     expect_line(&out.alters, "  zero_optimization.zero_quantized_weights true: ");
     expect_line(&out.alters, "  curriculum_learning: ");
-    expect_line(&out.needless, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
+    expect_line(&out.replaced, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
     expect_line(&out.needless, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
     expect_line(&out.needless,
                 "  zero_optimization.reduce_bucket_size \"auto\": sized by the hidden size there");
@@ -176,7 +177,8 @@ static void test_stage_3_with_auto(void **state) {
     expect_line(&out.needless, "  wandb: ");
     expect_line(&out.off, "  elasticity: ");
     expect_line(&out.off, "  zero_optimization.zero_quantized_gradients false: ");
-    expect_line(&out.unknown, "  comms_loger: ");
+    expect_line(&out.unknown,
+                "  comms_loger: DeepSpeed's documentation has no such option; did you mean comms_logger?\n");
     deepspeed_free(&out);
 }
 
@@ -359,8 +361,12 @@ static void test_stage_3(void **state) {
     assert_int_equal(c->zero_optimization.offload_param.device, CONFIG_OFFLOAD_CPU);
     assert_true(c->run.profile);
     expect_line(&out.needless, "  checkpoint.load_universal true: ");
+    expect_line(&out.translated, "  communication_data_type (not given) -> communication_data_type=\"fp16\"");
+    expect_line(&out.chosen,
+                "  gradient_clipping (not given) -> train.gradient_clipping=0 (DeepSpeed's default "
+                "before 0.19.8; it is 1.0 since)");
     expect_line(&out.needless, "  tensorboard: TensorBoard events are always written");
-    expect_line(&out.needless, "  data_types: gradients are accumulated in fp32");
+    expect_line(&out.needless, "  data_types.grad_accum_dtype \"fp32\": gradients are accumulated in fp32");
     expect_line(&out.off, "  csv_monitor: ");
     deepspeed_free(&out);
 }
@@ -405,25 +411,77 @@ static void test_any_value(void **state) {
         }
 }
 
-static void test_refusals(void **state) {
+// What is misspelled, of the wrong type, or a schedule's own end: each answer names what applies.
+static void test_doubtful_values(void **state) {
     (void)state;
     struct deepspeed_translation out;
-    cJSON *root = parse("[1]");
-    EXPECT_FAILURE(STATUS_INVALID, deepspeed_translate(root, "ds.json", &out), "ds.json holds no object");
-    deepspeed_free(&out);
-    cJSON_Delete(root);
-    root = parse("{\"some\": 1, \"thing\": {\"else\": 2}}");
-    EXPECT_FAILURE(STATUS_INVALID, deepspeed_translate(root, "ds.json", &out),
-                   "ds.json: no key of it is DeepSpeed's");
-    deepspeed_free(&out);
-    cJSON_Delete(root);
-    // Sizes that do not go together are translated, and said.
-    root = parse("{\"train_batch_size\": 10, \"train_micro_batch_size_per_gpu\": 4}");
-    EXPECT_OK(deepspeed_translate(root, "ds.json", &out));
+    translate("{\"train_batchsize\": 8, \"zero_optimisation\": {\"stage\": 2}, \"seed\": 3, \"bf16\": true,"
+              " \"fp16\": false, \"zero_optimization\": {\"stge\": 2, \"stage\": \"auto\","
+              "  \"offload_optimizer\": {\"devise\": \"cpu\"}},"
+              " \"wall_clock_breakdown\": \"auto\", \"elasticity\": {\"enabled\": true},"
+              " \"data_types\": {\"grad_accum_dtype\": \"bf16\"}, \"train_batch_size\": \"8\","
+              " \"gradient_accumulation_steps\": 0,"
+              " \"activation_checkpointing\": {\"cpu_chekpointing\": true},"
+              " \"optimizer\": {\"type\": \"Adam\", \"params\": {\"weight_decy\": 1, \"betas\": [0.5, 3]}},"
+              " \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"warmup_min_lr\": 2e-4}}}",
+              &out);
+    assert_true(out.config.scheduler.min_lr_ratio == 0.2); // of DeepSpeed's warmup_max_lr, 1e-3
+    assert_true(out.config.optimizer.lr == 1e-3 && out.config.optimizer.betas.value[0] == 0.9);
+    assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_BF16);
+    assert_int_equal(out.config.top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
+    expect_line(&out.translated,
+                "  bf16 true -> precision.compute=\"bf16\" (DeepSpeed expects {\"enabled\": true})");
+    expect_line(&out.off, "  fp16 false: off\n");
     expect_line(&out.chosen,
-                "./train check refuses the translation: ds.json: train.train_batch_size 10 does not divide");
+                "  wall_clock_breakdown \"auto\": neither DeepSpeed nor the Trainer fills it in; here "
+                "run.profile=false applies\n");
+    expect_line(&out.alters, "expected an integer; the default, zero_optimization.stage=0, applies\n");
+    expect_line(&out.alters, "train.train_batch_size is derived from the other batch sizes\n");
+    expect_line(&out.alters, "the default, optimizer.betas=[0.9, 0.95], applies\n");
+    expect_line(&out.alters, "  gradient_accumulation_steps 0: left out: DeepSpeed expects at least 1");
+    expect_line(&out.alters, "  elasticity: ");
+    expect_line(&out.alters, "  data_types.grad_accum_dtype \"bf16\": ");
+    static const char *const meant[] = {
+        "  train_batchsize 8: DeepSpeed's documentation has no such option; did you mean train_batch_size?\n",
+        "did you mean zero_optimization?\n",
+        "did you mean zero_optimization.stage?\n",
+        "did you mean zero_optimization.offload_optimizer.device?\n",
+        "did you mean activation_checkpointing.cpu_checkpointing?\n",
+        "did you mean optimizer.params.weight_decay?\n",
+        "  seed 3: DeepSpeed's documentation has no such option; train.seed is an option here"};
+    for (size_t i = 0; i < sizeof meant / sizeof *meant; i++)
+        expect_line(&out.unknown, meant[i]);
+    assert_int_equal(out.unknown.n, sizeof meant / sizeof *meant);
     deepspeed_free(&out);
-    cJSON_Delete(root);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    static const char batch[] =
+        "ds.json: train_batch_size 10 is no multiple of train_micro_batch_size_per_gpu 4, so";
+    static const struct {
+        const char *json, *message;
+    } cases[] = {
+        {"[1]", "ds.json holds no object"},
+        {"{\"some\": 1, \"thing\": {\"else\": 2}}", "ds.json: no key of it is DeepSpeed's"},
+        {"{\"train_batch_size\": 10, \"train_micro_batch_size_per_gpu\": 4}", batch},
+        {"{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": "
+         "2,"
+         " \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}}",
+         "2 faults in the configuration:\n  ds.json: train_batch_size 8 is no multiple of "
+         "train_micro_batch_size_per_gpu 3 x gradient_accumulation_steps 2, so"},
+        {"{\"fp16\": {\"enabled\": true}, \"bfloat16\": true}", "bf16 and fp16 are both enabled"},
+        {"{\"model\": {\"n_layer\": 2}, \"optimizer\": {\"lr\": 1}}",
+         "ds.json is a zero.c configuration already; ./train ds.json runs it"},
+        {"{\"scheduler\": {\"type\": \"cosine\"}}", "ds.json is a zero.c configuration already"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct deepspeed_translation out;
+        cJSON *root = parse(cases[i].json);
+        EXPECT_FAILURE(STATUS_INVALID, deepspeed_translate(root, "ds.json", &out), cases[i].message);
+        deepspeed_free(&out);
+        cJSON_Delete(root);
+    }
 }
 
 int main(void) {
@@ -436,6 +494,7 @@ int main(void) {
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_other_values),
         cmocka_unit_test(test_any_value),
+        cmocka_unit_test(test_doubtful_values),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

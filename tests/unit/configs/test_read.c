@@ -190,12 +190,20 @@ static void test_names_of_others(void **state) {
                    parse_only("{\"activation_checkpointing\": {\"cpu_checkpointing\": true}}"), "recompute",
                    "offload_activations=cpu");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("fp16.enabled=true"), "precision.compute=fp16");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("bf16.enabled=true"), "precision.compute=bf16");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("bf16.enabled=true"), "here it is precision.compute=bf16");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("bf16.enabled=false"),
+                   "for false leave it out (precision.compute is then auto), or set another value; true is "
+                   "precision.compute=bf16 here");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"bf16\": {\"enabled\": false}, \"fp16\": true}"),
+                   "unknown section bf16, a name of DeepSpeed, Hugging Face or Megatron; for false leave it",
+                   "unknown option fp16, a name of DeepSpeed; here it is precision.compute=fp16");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("overlap_grad_reduce=False"), "overlap_comm=false");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("decay_lr=False"), "scheduler.type=constant (for decay_lr=False");
     EXPECT_FAILURE(STATUS_INVALID,
                    parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}"),
                    "the string \"nvme\"", "none, cpu");
     static const char *const cases[][2] = {
-        {"learning_rate", "nanoGPT, Hugging Face; here it is optimizer.lr"},
+        {"learning_rate", "nanoGPT or Hugging Face; here it is optimizer.lr"},
         {"train.batch_size", "here it is train.micro_batch_size"},
         {"model.block_size", "here it is model.n_positions"},
         {"max_iters", "here it is train.max_steps"},
@@ -210,6 +218,11 @@ static void test_names_of_others(void **state) {
         {"-b", "llm.c; here it is train.micro_batch_size"},
         {"dropout", "a name of nanoGPT; there is no dropout; leave it out"},
         {"--moe-router-topk", "a name of Megatron; there are no experts"},
+        {"dtype", "a name of nanoGPT, Hugging Face or Megatron; here it is precision.compute (bf16"},
+        {"foo.bar", "unknown option foo.bar; ./train options lists them all"},
+        {"eval_steps", "did you mean train.eval_every, the steps between evaluations (Hugging Face's"},
+        {"init_from", "did you mean model.init_from, the path of weights? For nanoGPT's"},
+        {"gradient_accumulation_steps", "did you mean train.gradient_accumulation_steps, the micro-batches"},
         {"--train.max_steps", "write it without dashes: train.max_steps=1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -283,6 +296,12 @@ static void test_several_faults(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer=x", "train.max_step=2", "train.seed=1"),
                    "2 faults", "override: model.n_layer is the string \"x\"",
                    "did you mean train.max_steps?");
+    // Rules between options too, unless one of these has another fault.
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_head=7", "train.max_step=2"), "2 faults",
+                   "model.n_embd 768 is not a multiple of model.n_head 7");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   OVERRIDE("model.n_head=7", "model.n_embd=x", "train.seq_len=x", "offload_activations=cpu"),
+                   "3 faults", "recompute is elementwise");
     // More than fit into one message: cut between two faults.
     struct text many = {0};
     for (int i = 0; i < 300; i++)
@@ -365,6 +384,7 @@ static void test_files(void **state) {
     struct config config;
     EXPECT_FAILURE(STATUS_INVALID, parse_only(""), "c.json is empty");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("[]"), "c.json holds a list", "expected an object");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("[1, {\"model\": {}}]"), "c.json holds a list");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("3"), "c.json holds the number 3", "expected an object");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\n\"n_layer\": 2,}}"), "c.json:2:");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": 2, \"n_layer\": 3}}"), "n_layer",
@@ -381,7 +401,7 @@ static void test_malformed_overrides(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer"), "\"model.n_layer\"", "section.key=value",
                    "optimizer.lr=1e-3");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("=3"), "\"=3\"", "section.key=value");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--help"), "--help");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--help"), "unknown option help");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer="), "model.n_layer", "an integer");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_layer=1 2"), "the string \"1 2\"", "an integer");
 }

@@ -276,7 +276,8 @@ static void test_resuming_with_other_options(void **state) {
                       1));
     EXPECT_FAILURE(STATUS_INVALID, config_check_resume(&before, DTYPE_F32, &now, count_change, &changes),
                    "train.gradient_clipping was 1 and is now 0.5",
-                   "change it on purpose with checkpoint.resume_with=\"train.gradient_clipping\"",
+                   "change train.gradient_clipping on purpose with "
+                   "checkpoint.resume_with=\"train.train_batch_size,optimizer.lr,train.gradient_clipping\"",
                    "model.init_from=runs/x and another run.dir");
     now.train.gradient_clipping = 1;
     text_free(&changes);
