@@ -1,15 +1,34 @@
 // ./train check CONFIG.json and ./train options: validate a configuration, print every option.
 #include <stdio.h>
 
+#include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "configs/config.h"
 #include "trainer/data_defaults.h"
+#include "trainer/initial_weights.h"
+#include "trainer/plan/model_sizes.h"
 
 static enum status print_text(struct text *text) {
     TRY(text_status(text));
     fwrite(text->data, 1, text->length, stdout);
     return STATUS_OK;
+}
+
+// The sizes that model.init_from gives. It may be absent: a run that resumes does not need it.
+static enum status find_sizes(struct config *config) {
+    const char *path = config->model.init_from;
+    struct gpt_config sizes;
+    if (!path[0])
+        return STATUS_OK;
+    if (!file_exists(path)) {
+        log_warning("%s: model.init_from: %s does not exist, so the sizes are not compared with it",
+                    config->source, path);
+        return STATUS_OK;
+    }
+    TRY(initial_weights_sizes(config, &sizes));
+    return model_sizes_from_weights(config, &sizes, path, false);
 }
 
 static enum status run_check(int n_args, char **args) {
@@ -20,6 +39,8 @@ static enum status run_check(int n_args, char **args) {
             STATUS_INVALID,
             "train check: no configuration named; usage: train check CONFIG.json [section.key=value ...]");
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
+    if (status == STATUS_OK)
+        status = find_sizes(&config);
     if (status == STATUS_OK)
         status = data_defaults_apply(&config);
     if (status == STATUS_OK)

@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "data/shard.h"
+#include "data/shard_meta.h"
 #include "infer/session.h"
 
 static const char *data_pattern = NULL, *device_name = "auto", *tokenizer_path = "";
@@ -18,7 +19,7 @@ static const struct arg flags[] = {
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
      "sequences per batch, at most as many as the data has (8)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the model's own"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "the tokenizer, where the model comes without one"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096,
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
@@ -104,16 +105,14 @@ static enum status check_tokenizer(const struct evaluation *evaluation, const st
     char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
     if (!session->tokenizer)
         return STATUS_OK;
-    const struct tokenizer_identity own =
-        tokenizer_identify(session->tokenizer, tokenizer_path[0] ? tokenizer_path : "the checkpoint's");
-    if (!tokenizer_identity_differs(&own, &shard->tokenizer))
+    if (!tokenizer_identity_differs(&session->identity, &shard->tokenizer))
         return STATUS_OK;
     return FAIL(
         STATUS_INVALID,
         "%s was tokenized with %s, but the model's tokenizer is %s; tokenize the text with the model's "
         "tokenizer",
         shard->path, tokenizer_identity_describe(&shard->tokenizer, theirs),
-        tokenizer_identity_describe(&own, ours));
+        tokenizer_identity_describe(&session->identity, ours));
 }
 
 static enum status evaluate_files(struct evaluation *evaluation, const struct file_list *files) {
@@ -195,6 +194,28 @@ static enum status evaluate(struct evaluation *evaluation, const struct file_lis
     return STATUS_OK;
 }
 
+// A model without a tokenizer is evaluated with that of the shards, which bits per byte need.
+static enum status adopt_tokenizer(struct session *session, const struct file_list *files) {
+    struct shard shard;
+    char *path;
+    if (session->tokenizer)
+        return STATUS_OK;
+    TRY(shard_open(&shard, files->paths[0]));
+    enum status status = shard_find_tokenizer(&shard, &path);
+    if (path)
+        status = tokenizer_load(path, &session->tokenizer);
+    if (session->tokenizer) {
+        session->identity = tokenizer_identify(session->tokenizer, path);
+        log_info("tokenizer: %s, that of %s", path, shard.path);
+    } else if (status == STATUS_OK)
+        log_info("bits per byte need a tokenizer, and neither the model nor %s comes with one; give "
+                 "--tokenizer FILE",
+                 shard.path);
+    free(path);
+    shard_close(&shard);
+    return status;
+}
+
 static enum status run_eval(int n_args, char **args) {
     const char *path;
     int n_paths;
@@ -208,6 +229,8 @@ static enum status run_eval(int n_args, char **args) {
     if (status == STATUS_OK)
         status =
             session_open(&session, &(struct session_options){path, device_name, threads, tokenizer_path});
+    if (status == STATUS_OK)
+        status = adopt_tokenizer(&session, &files);
     struct evaluation evaluation = {
         .session = &session, .B = (int)batch_size, .T = session.params.config.n_positions};
     if (status == STATUS_OK)
@@ -226,7 +249,9 @@ const struct command command_eval = {
     .name = "eval",
     .synopsis = "RUN_OR_CHECKPOINT --data FILE",
     .summary = "measure loss, perplexity and bits per byte on token shards",
-    .details = "Evaluates all of the data, in windows of n_positions tokens.",
+    .details = "Evaluates all of the data, in windows of n_positions tokens. The validation of training "
+               "leaves out what\n"
+               "remains of it after windows of train.seq_len tokens, so its loss may differ a little.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_eval,

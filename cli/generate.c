@@ -27,7 +27,7 @@ static const struct arg flags[] = {
     {"--top-p", ARG_NUMBER, &top_p, 0, 1,
      "sample from the most likely tokens that together reach this probability (1)"},
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "use this tokenizer instead of the model's own"},
+    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "the tokenizer, where the model comes without one"},
     {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
     {"--threads", ARG_INTEGER, &threads, 0, 4096,
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
@@ -104,7 +104,8 @@ static void warn_of_long_prompts(const struct session *session, const struct pro
     const int positions = session->params.config.n_positions;
     if (prompts->longest > positions)
         log_warning(
-            "the %sprompt has %d tokens, more than the model's context of %d: it is cut to its last %d",
+            "the %sprompt has %d tokens, more than the model's context of %d: it is cut to its last %d, "
+            "half of the context, to leave room for new tokens",
             prompts->n > 1 ? "longest " : "", prompts->longest, positions, positions > 1 ? positions / 2 : 1);
 }
 

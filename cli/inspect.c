@@ -10,13 +10,20 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/inspect_data.h"
+#include "data/file_kind.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
+#include "data/utf8.h"
+#include "infer/weights_refuse.h"
 #include "model/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
 
 #define SHOWN_TOKENS 16
 #define READ_TOKENS  8192
+
+#define LONGEST_CHARACTER 4 // bytes in UTF-8
+#define EXPECTED          "a token shard, a safetensors file, a tokenizer, JSON or text"
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
@@ -67,7 +74,7 @@ static enum status describe_shard(struct shard *shard) {
     char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
     TRY(find_range(shard, &lowest, &highest));
     TRY(shard_read(shard, 0, n, shown));
-    printf("%s: token shard, %zu tokens", shard->path, shard->n_tokens);
+    printf("%s: token shard, %zu token%s", shard->path, shard->n_tokens, shard->n_tokens == 1 ? "" : "s");
     if (shard->n_tokens > 0)
         printf(", ids from %d to %d", lowest, highest);
     printf("\n");
@@ -92,7 +99,8 @@ static enum status inspect_safetensors(const char *path) {
     size_t elements = 0;
     for (int i = 0; i < file.n_tensors; i++)
         elements += file.tensors[i].elements;
-    printf("%s: safetensors, %d tensors, %zu elements\n", path, file.n_tensors, elements);
+    printf("%s: safetensors, %d tensor%s, %zu element%s\n", path, file.n_tensors,
+           file.n_tensors == 1 ? "" : "s", elements, elements == 1 ? "" : "s");
     for (int i = 0; i < file.n_tensors; i++) {
         const struct safetensor *tensor = &file.tensors[i];
         printf("  %-44s %-5s (", tensor->name, tensor->dtype);
@@ -116,6 +124,16 @@ static enum status inspect_tokenizer(const char *path) {
     printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
            tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
     tokenizer_delete(tokenizer);
+    return STATUS_OK;
+}
+
+// A file of a kind that no command reads.
+static enum status inspect_kind(const char *path, enum file_kind kind) {
+    char *advice = file_kind_advice(kind, path);
+    if (!advice)
+        return STATUS_FAILED;
+    printf("%s: %s\n  %s\n", path, file_kind_name(kind), advice);
+    free(advice);
     return STATUS_OK;
 }
 
@@ -189,6 +207,34 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
+static enum status inspect_other_folder(const char *path) {
+    bool described;
+    char *pickles = file_path("%s/pytorch_model.bin", path);
+    if (!pickles)
+        return STATUS_FAILED;
+    const bool has_pickles = file_exists(pickles);
+    enum status status = has_pickles ? inspect_kind(pickles, FILE_KIND_PYTORCH) : STATUS_OK;
+    free(pickles);
+    if (has_pickles)
+        return status;
+    TRY(inspect_shards(path, &described));
+    if (described)
+        return STATUS_OK;
+    int next = 0;
+    char *inside;
+    TRY(tokenizer_next_file(path, &next, &inside));
+    if (inside) {
+        status = inspect_tokenizer(inside);
+        free(inside);
+        return status;
+    }
+    return FAIL(STATUS_INVALID,
+                "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
+                "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), "
+                "a tokenizer (as tokenizer.json) or token shards (*.bin)",
+                path);
+}
+
 static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
@@ -204,22 +250,17 @@ static enum status inspect_folder(const char *path) {
     else if (status == STATUS_OK && holds_parts(path))
         status = inspect_parts(path);
     else if (status == STATUS_OK)
-        status =
-            FAIL(STATUS_INVALID,
-                 "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
-                 "step-N), a checkpoint (with manifest.json) or a Hugging Face model (with "
-                 "model.safetensors)",
-                 path);
+        status = inspect_other_folder(path);
     free(checkpoints);
     free(tensors);
     return status;
 }
 
-// ---- recognizing files
+// ---- files
 
 // The start of a file, and its size.
 struct start {
-    char bytes[4096];
+    char bytes[FILE_KIND_START_BYTES];
     size_t n;
     uint64_t file_bytes;
 };
@@ -241,39 +282,88 @@ static enum status read_start(const char *path, struct start *start) {
     return status;
 }
 
+// *offset: of the first byte that is not UTF-8; UINT64_MAX when there is none. Reads in pieces, of which the
+// last bytes of each may be a character that the next one completes.
+static enum status find_invalid(const char *path, uint64_t file_bytes, uint64_t *offset) {
+    static char piece[1 << 16];
+    int descriptor, error = 0;
+    *offset = UINT64_MAX;
+    TRY(file_open_regular(path, O_RDONLY, &descriptor));
+    for (uint64_t at = 0; at < file_bytes && *offset == UINT64_MAX && !error;) {
+        const size_t n = file_bytes - at < sizeof piece ? (size_t)(file_bytes - at) : sizeof piece;
+        error = file_read_at(descriptor, at, n, piece);
+        const size_t valid = error ? 0 : utf8_valid_bytes(piece, n);
+        if (valid < n && (valid == 0 || at + n == file_bytes || n - valid >= LONGEST_CHARACTER))
+            *offset = at + valid;
+        at += valid;
+    }
+    close(descriptor);
+    return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", path,
+                        error == FILE_READ_SHORT ? "it was truncated" : strerror(error))
+                 : STATUS_OK;
+}
+
 static enum status inspect_text(const char *path, const struct start *start) {
     char bytes[32];
     size_t first_line = 0;
+    uint64_t invalid;
+    TRY(find_invalid(path, start->file_bytes, &invalid));
     while (first_line < start->n && first_line < 60 && (unsigned char)start->bytes[first_line] >= ' ')
         first_line++;
     printf("%s: text, %s\n", path, text_bytes(bytes, sizeof bytes, (double)start->file_bytes));
     printf("  begins: %.*s\n", (int)first_line, start->bytes);
+    if (invalid != UINT64_MAX)
+        printf("  not UTF-8 at offset %llu; convert it first, from Latin-1: iconv -f LATIN1 -t UTF-8 %s > "
+               "utf8.txt\n",
+               (unsigned long long)invalid, path);
     printf("  to train on it, make token shards: ./train tokenize %s --tokenizer FILE --out DIR\n", path);
     return STATUS_OK;
 }
 
+static enum status refuse_unknown(const char *path, const struct start *start) {
+    uint64_t first = 0;
+    char *advice =
+        file_path("; perhaps it holds token ids of 2 bytes without a header, as nanoGPT's train.bin: "
+                  "./train tokenize --raw %s --out DIR",
+                  path);
+    memcpy(&first, start->bytes, start->n < sizeof first ? start->n : sizeof first);
+    enum status status = FAIL(
+        STATUS_INVALID, "%s is not recognized: it starts with the bytes %016llx, expected " EXPECTED "%s",
+        path, (unsigned long long)__builtin_bswap64(first),
+        start->file_bytes % sizeof(uint16_t) == 0 && advice ? advice : "");
+    free(advice);
+    return status;
+}
+
 static enum status inspect_file(const char *path) {
     struct start start;
-    uint64_t header = 0;
-    int32_t magic = 0;
+    bool described = false;
     TRY(read_start(path, &start));
-    memcpy(&header, start.bytes, sizeof header);
-    memcpy(&magic, start.bytes, sizeof magic);
     if (start.file_bytes == 0)
-        return FAIL(STATUS_INVALID,
-                    "%s is empty (0 bytes), expected a token shard, a safetensors file or a tokenizer", path);
-    if (magic == SHARD_MAGIC)
+        return FAIL(STATUS_INVALID, "%s is empty (0 bytes), expected " EXPECTED, path);
+    const enum file_kind kind = file_kind_of(start.bytes, start.n);
+    if (kind == FILE_KIND_SHARD)
         return inspect_shard(path);
-    if (start.n > 9 && header <= SAFETENSORS_MAX_HEADER && start.bytes[8] == '{')
+    if (kind == FILE_KIND_SAFETENSORS)
         return inspect_safetensors(path);
-    if (tokenizer_is_file(path))
+    if (kind == FILE_KIND_UNKNOWN)
+        return refuse_unknown(path, &start);
+    if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))
         return inspect_tokenizer(path);
-    if (text_is_readable(start.bytes, start.n))
-        return inspect_text(path, &start);
-    return FAIL(STATUS_INVALID,
-                "%s is not recognized: it starts with the bytes %016llx, expected a token shard, a "
-                "safetensors file or a tokenizer",
-                path, (unsigned long long)__builtin_bswap64(header));
+    if (kind == FILE_KIND_TEXT && start.bytes[0] == '{')
+        TRY(inspect_json(path, &described));
+    if (described)
+        return STATUS_OK;
+    return kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT ? inspect_text(path, &start)
+                                                                  : inspect_kind(path, kind);
+}
+
+static enum status inspect(const char *path) {
+    if (file_is_folder(path))
+        return inspect_folder(path);
+    if (!file_exists(path) && weights_is_hub_name(path))
+        return weights_refuse(path);
+    return inspect_file(path);
 }
 
 static enum status run_inspect(int n_args, char **args) {
@@ -282,7 +372,7 @@ static enum status run_inspect(int n_args, char **args) {
     TRY(args_parse("inspect", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train inspect: expected a file or folder; see: train help inspect");
-    return file_is_folder(path) ? inspect_folder(path) : inspect_file(path);
+    return inspect(path);
 }
 
 const struct command command_inspect = {

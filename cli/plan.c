@@ -10,8 +10,8 @@
 #include "base/processors.h"
 #include "cli/commands.h"
 #include "data/tokenizer.h"
-#include "infer/weights.h"
 #include "trainer/data_defaults.h"
+#include "trainer/initial_weights.h"
 #include "trainer/plan/fit_report.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/plan/report.h"
@@ -79,13 +79,8 @@ struct planner {
 
 // Reads the files that the model's sizes come from: once, as they do not depend on the number of ranks.
 static enum status find_sizes(struct planner *planner, const struct config *config) {
-    if (config->model.init_from[0]) {
-        struct weights weights;
-        enum status status = weights_open(&weights, config->model.init_from);
-        planner->weights = weights.config;
-        weights_close(&weights);
-        TRY(status);
-    }
+    if (config->model.init_from[0])
+        TRY(initial_weights_sizes(config, &planner->weights));
     if (!model_sizes_want_tokenizer(config))
         return STATUS_OK;
     struct tokenizer *tokenizer;
@@ -247,7 +242,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     if (status == STATUS_OK)
         status = data_defaults_vocabulary(&config);
     if (status == STATUS_OK && config.model.init_from[0])
-        status = model_sizes_from_weights(&config, &planner->weights, config.model.init_from);
+        status = model_sizes_from_weights(&config, &planner->weights, config.model.init_from, false);
     if (status == STATUS_OK && planner->n_ids)
         status = model_sizes_from_tokenizer(&config, config.data.tokenizer, planner->n_ids);
     if (status == STATUS_OK) {
@@ -266,7 +261,10 @@ static enum status begin_fit(struct planner *planner) {
     report->device_limit = device_memory > 0 ? fit_free_of_gpu(device_memory) : 0;
     report->host_limit = host_memory;
     planner->fit.plans = report;
-    planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_bytes();
+    const uint64_t left = memory_address_space_left();
+    planner->fit.machine.host = host_memory > 0 ? host_memory : memory_available_on_machine();
+    planner->fit.machine.process = host_memory > 0 || left == UINT64_MAX ? 0 : left;
+    planner->fit.machine.program = PLAN_PROGRAM_BYTES;
     planner->fit.host_is_here = host_memory == 0;
     planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
     return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the proposals");

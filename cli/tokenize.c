@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "data/corpus.h"
+#include "data/file_kind.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 
@@ -24,8 +25,8 @@ static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_folder, 0, 0,
      "the folder for train-*.bin, val-*.bin and meta.json (required)"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, or \"bytes\" (required; with --raw optional: "
-     "the one that made the ids)"},
+     "a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, a folder with one, or \"bytes\" (required; "
+     "with --raw optional: the one that made the ids)"},
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "fraction of the text, from its end, to hold out for validation (0)"},
     {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0,
@@ -136,6 +137,16 @@ static enum status check_raw(const char *path, const uint16_t *tokens, size_t n,
     return STATUS_OK;
 }
 
+// Ids have no header: any file of an even size could be some.
+static enum status refuse_other_kinds(const char *path, const char *start, size_t n) {
+    const enum file_kind kind = file_kind_of(start, n);
+    if (kind == FILE_KIND_SHARD)
+        return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw", path);
+    return kind == FILE_KIND_UNKNOWN
+               ? STATUS_OK
+               : file_kind_refuse(kind, path, "", "token ids of 2 bytes without a header");
+}
+
 static enum status add_raw_stream(struct split_writer *split, const struct tokenizer *tokenizer,
                                   const char *path, FILE *stream) {
     char bytes[8192];
@@ -144,9 +155,8 @@ static enum status add_raw_stream(struct split_writer *split, const struct token
     size_t n, before = split->n_tokens;
     while ((n = fread(bytes, 1, sizeof bytes, stream)) > 0) {
         memcpy(tokens, bytes, n);
-        if (split->n_tokens == before && n >= 4 && memcmp(bytes, &(int32_t){SHARD_MAGIC}, 4) == 0)
-            return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw",
-                        path);
+        if (split->n_tokens == before)
+            TRY(refuse_other_kinds(path, bytes, n));
         if (n % 2 != 0)
             return FAIL(STATUS_INVALID, "%s has an odd number of bytes, expected tokens of 2 bytes", path);
         TRY(check_raw(path, tokens, n / 2, tokenizer, split->n_tokens - before));
@@ -195,8 +205,8 @@ static int shard_index(const char *name, const char *split) {
     return is_shard ? index : -1;
 }
 
-// Removes the split's shards that an earlier run left beyond those just written.
-static enum status remove_stale(const struct split_writer *split) {
+// Removes the split's shards that an earlier run left beyond those just written, and counts them.
+static enum status remove_stale(const struct split_writer *split, int *n_removed) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, out_folder);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
@@ -205,6 +215,7 @@ static enum status remove_stale(const struct split_writer *split) {
             continue;
         char *path = file_path("%s/%s", out_folder, name);
         status = path ? file_remove_tree(path) : STATUS_FAILED;
+        *n_removed += status == STATUS_OK;
         free(path);
     }
     file_list_free(&names);
@@ -248,13 +259,16 @@ static enum status write_meta(const struct tokenizer *tokenizer, const struct sp
 // Renames the shards, when all data is on disk. meta.json is removed first and written last, so that it
 // always describes the shards next to it.
 static enum status publish(struct split_writer splits[2], const char *meta_path, struct file_writer *meta) {
+    int n_removed = 0;
     if (unlink(meta_path) != 0 && errno != ENOENT)
         return FAIL(STATUS_FAILED, "cannot replace %s: %s", meta_path, strerror(errno));
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < splits[i].n_shards; k++)
             TRY(shard_writer_commit(&splits[i].shards[k]));
-        TRY(remove_stale(&splits[i]));
+        TRY(remove_stale(&splits[i], &n_removed));
     }
+    if (n_removed > 0)
+        log_info("removed %d older shard%s of %s", n_removed, n_removed == 1 ? "" : "s", out_folder);
     TRY(file_commit(meta));
     return file_sync_folder(out_folder);
 }
@@ -340,12 +354,7 @@ static enum status read_corpus(struct corpus *corpus, const char *const *paths, 
     TRY(corpus_read(corpus, paths, n_paths, held_out, end_of_text));
     if (corpus->bytes == 0)
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", paths[0]);
-    const size_t n_markers = end_of_text ? 0 : corpus_count_markers(corpus);
-    if (n_markers > 0)
-        log_warning(CORPUS_END_OF_TEXT
-                    " occurs %zu time%s and is encoded as text; with --end-of-text it ends a "
-                    "document",
-                    n_markers, n_markers == 1 ? "" : "s");
+    corpus_warn(corpus, end_of_text, "encoded");
     return STATUS_OK;
 }
 

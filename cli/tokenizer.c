@@ -26,7 +26,8 @@ static const struct arg flags[] = {
      "train, encode: read <|endoftext|> as the end of a document, not as text"},
     {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, or \"bytes\""},
+     "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, a folder with one, or "
+     "\"bytes\""},
 };
 
 // Creates the folder of --out if necessary.
@@ -52,6 +53,10 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     if (!force)
         TRY(overwrite_check(&overwrite, out_path));
     enum status status = corpus_read(&corpus, paths, n_paths, held_out, end_of_text);
+    if (status == STATUS_OK && corpus.bytes == 0)
+        status = FAIL(STATUS_INVALID, "train tokenizer train: %s contains no text", paths[0]);
+    if (status == STATUS_OK)
+        corpus_warn(&corpus, end_of_text, "learned");
     for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++) {
         const char *at = corpus.texts[i].text, *end = at + corpus.texts[i].train_bytes, *document;
         for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);)

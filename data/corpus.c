@@ -6,6 +6,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
+#include "data/file_kind.h"
+#include "data/utf8.h"
 
 static enum status read_text(struct corpus_text *text) {
     const char *path = strcmp(text->path, "-") == 0 ? "/dev/stdin" : text->path;
@@ -29,7 +32,9 @@ bool corpus_next_document(const char **at, const char *end, bool documents, cons
     return true;
 }
 
-size_t corpus_count_markers(const struct corpus *corpus) {
+// ---- warnings
+
+static size_t count_markers(const struct corpus *corpus) {
     size_t n = 0;
     for (int i = 0; i < corpus->n_texts; i++) {
         const struct corpus_text *text = &corpus->texts[i];
@@ -38,6 +43,35 @@ size_t corpus_count_markers(const struct corpus *corpus) {
             n++;
     }
     return n;
+}
+
+static void warn_of_encoding(const struct corpus_text *text, const char *use) {
+    const char *zero = memchr(text->text, '\0', text->bytes);
+    const size_t valid = utf8_valid_bytes(text->text, text->bytes),
+                 bad = zero && (size_t)(zero - text->text) < valid ? (size_t)(zero - text->text) : valid;
+    if (bad == text->bytes)
+        return;
+    const enum file_kind kind = file_kind_of(text->text, text->bytes);
+    const bool is_named = kind != FILE_KIND_UNKNOWN && kind != FILE_KIND_TEXT && kind != FILE_KIND_TEXT_8_BIT;
+    char *advice = file_kind_advice(is_named ? kind : FILE_KIND_TEXT_8_BIT, text->path);
+    if (bad < valid && !is_named)
+        log_warning("%s is not text: there is a zero byte at offset %zu. It is %s as bytes", text->path, bad,
+                    use);
+    else
+        log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %zu. It is %s as bytes; %s", text->path,
+                    is_named ? " but " : "", is_named ? file_kind_name(kind) : "",
+                    (unsigned char)text->text[bad], bad, use, advice ? advice : "");
+    free(advice);
+}
+
+void corpus_warn(const struct corpus *corpus, bool documents, const char *use) {
+    const size_t n_markers = documents ? 0 : count_markers(corpus);
+    for (int i = 0; i < corpus->n_texts; i++)
+        warn_of_encoding(&corpus->texts[i], use);
+    if (n_markers > 0)
+        log_warning(CORPUS_END_OF_TEXT " occurs %zu time%s and is %s as text; with --end-of-text it ends a "
+                                       "document",
+                    n_markers, n_markers == 1 ? "" : "s", use);
 }
 
 // Where to split the text so that about `wanted` bytes come before: before a marker, after a line, else after

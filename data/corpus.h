@@ -35,8 +35,10 @@ enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_p
 //   document, bytes   [out] without the marker; may be empty
 bool corpus_next_document(const char **at, const char *end, bool documents, const char **document,
                           size_t *bytes);
-// How often the marker occurs in all texts.
-size_t corpus_count_markers(const struct corpus *corpus);
+// Warns of each text that is not UTF-8 (or holds zero bytes), with the offset of its first bad byte; and,
+// without `documents`, of markers.
+//   use   what is done with the text: "encoded", "learned"
+void corpus_warn(const struct corpus *corpus, bool documents, const char *use);
 void corpus_free(struct corpus *corpus);
 
 #endif

@@ -227,7 +227,7 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // ---- opening
 
 // What makes or fetches the shards that a config of this repository names, or any others.
-static const char *how_to_get(const char *pattern) {
+static const char *how_to_get(const char *option, const char *pattern) {
     if (strstr(pattern, "fineweb"))
         return "scripts/corpus_fineweb.sh fetches FineWeb's shards; or name shards of your own, as in "
                "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
@@ -235,6 +235,10 @@ static const char *how_to_get(const char *pattern) {
         return "scripts/corpus_kjv.sh makes the shards of the King James text; or name shards of your own, "
                "as in "
                "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
+    if (strcmp(option, "data.val") == 0)
+        return "leave data.val out for the validation shards beside data.train, or set data.val_split to "
+               "hold "
+               "out a part of data.train";
     return "make token shards of a text with ./train tokenize my.txt --tokenizer FILE --out my, then set "
            "data.train='my/train-*.bin'";
 }
@@ -246,7 +250,7 @@ static enum status find_shards(const struct loader *loader, struct file_list *pa
             continue;
         status_clear();
         return FAIL(STATUS_INVALID, "%s: no file matches %s; %s", loader->option, patterns->paths[i],
-                    how_to_get(patterns->paths[i]));
+                    how_to_get(loader->option, patterns->paths[i]));
     }
     return STATUS_OK;
 }

@@ -3,16 +3,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/text.h"
+#include "data/file_kind.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read without byte swapping");
-
-#define LLMC_MODEL_MAGIC 20240326
 
 static enum status read_failed(const struct shard *shard, int error) {
     if (error == FILE_READ_SHORT)
@@ -47,56 +47,67 @@ static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_ident
         *tokenizer = found;
 }
 
-// Empty files and text are named as what they are.
-static enum status refuse_text(const struct shard *shard, size_t bytes) {
-    char start[4096];
-    const size_t n = bytes < sizeof start ? bytes : sizeof start;
-    if (bytes == 0)
-        return FAIL(STATUS_INVALID,
-                    "%s is empty (0 bytes), expected a token shard of at least %d bytes; make it again, for "
-                    "example with ./train "
-                    "tokenize",
-                    shard->path, SHARD_HEADER_BYTES);
-    int error = file_read_at(shard->descriptor, 0, n, start);
-    if (error)
-        return read_failed(shard, error);
-    if (!text_is_readable(start, n))
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s is text (%zu bytes), expected a token shard; make shards of it with ./train tokenize %s "
-                "--tokenizer FILE --out DIR, then name DIR/train-*.bin",
-                shard->path, bytes, shard->path);
-}
-
-static enum status check_header(struct shard *shard, size_t bytes) {
-    int32_t header[N_WORDS];
-    TRY(refuse_text(shard, bytes));
+// Files of another kind are named as what they are. Files of an unknown kind may be token ids without a
+// header.
+static enum status refuse_start(const struct shard *shard, const char *start, size_t n, size_t bytes) {
+    char size[32], more[48];
+    const enum file_kind kind = file_kind_of(start, n);
+    int32_t magic = 0;
+    memcpy(&magic, start, n < sizeof magic ? n : sizeof magic);
+    snprintf(more, sizeof more, " (%s)", text_bytes(size, sizeof size, (double)bytes));
+    if (kind != FILE_KIND_UNKNOWN && kind != FILE_KIND_SHARD)
+        return file_kind_refuse(kind, shard->path, more, "a token shard with ids of 2 bytes");
     if (bytes < SHARD_HEADER_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
                     shard->path, bytes, SHARD_HEADER_BYTES);
-    int error = file_read_at(shard->descriptor, 0, sizeof header, header);
+    if (bytes % sizeof(uint16_t) != 0)
+        return FAIL(STATUS_INVALID,
+                    "%s is not a token shard: it starts with %d, expected %d. Make shards from text with "
+                    "./train tokenize",
+                    shard->path, magic, SHARD_MAGIC);
+    return FAIL(
+        STATUS_INVALID,
+        "%s is not a token shard: it starts with %d, expected %d. Make shards from text with ./train "
+        "tokenize; if it holds 2-byte tokens without a header, as nanoGPT's .bin files do, convert it "
+        "with ./train tokenize --raw %s --out DIR",
+        shard->path, magic, SHARD_MAGIC, shard->path);
+}
+
+// Reads the header; refuses files that have none.
+static enum status read_header(const struct shard *shard, size_t bytes, int32_t header[N_WORDS]) {
+    char start[FILE_KIND_START_BYTES];
+    const size_t n = bytes < sizeof start ? bytes : sizeof start;
+    if (bytes == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s is empty (0 bytes), expected a token shard of at least %d bytes; make it again, for "
+                    "example with ./train tokenize",
+                    shard->path, SHARD_HEADER_BYTES);
+    int error = file_read_at(shard->descriptor, 0, n, start);
     if (error)
         return read_failed(shard, error);
-    if (header[WORD_MAGIC] == LLMC_MODEL_MAGIC)
-        return FAIL(STATUS_INVALID, "%s is a model of llm.c, not a token shard", shard->path);
-    if (header[WORD_MAGIC] != SHARD_MAGIC)
-        return FAIL(
-            STATUS_INVALID,
-            "%s is not a token shard: it starts with %d, expected %d. Make shards from text with ./train "
-            "tokenize; if it holds 2-byte tokens without a header, as nanoGPT's .bin files do, convert it "
-            "with ./train tokenize --raw %s --out DIR",
-            shard->path, header[WORD_MAGIC], SHARD_MAGIC, shard->path);
+    memcpy(header, start, n < N_WORDS * sizeof *header ? n : N_WORDS * sizeof *header);
+    return bytes >= SHARD_HEADER_BYTES && header[WORD_MAGIC] == SHARD_MAGIC
+               ? STATUS_OK
+               : refuse_start(shard, start, n, bytes);
+}
+
+static enum status check_header(struct shard *shard, size_t bytes) {
+    int32_t header[N_WORDS] = {0};
+    TRY(read_header(shard, bytes, header));
     if (header[WORD_VERSION] != SHARD_VERSION)
         return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path,
                     header[WORD_VERSION], SHARD_VERSION);
-    size_t found = bytes - SHARD_HEADER_BYTES;
-    if (header[WORD_TOKENS] < 0 || found != (size_t)header[WORD_TOKENS] * sizeof(uint16_t))
+    const int64_t found = (int64_t)(bytes - SHARD_HEADER_BYTES),
+                  expected = (int64_t)header[WORD_TOKENS] * (int64_t)sizeof(uint16_t);
+    if (header[WORD_TOKENS] < 0 || found != expected)
         return FAIL(STATUS_INVALID,
-                    "%s should hold %d tokens of 2 bytes, but %zu bytes follow its header: it is "
-                    "truncated or damaged",
-                    shard->path, header[WORD_TOKENS], found);
-    shard->n_tokens = found / sizeof(uint16_t);
+                    "%s should hold %d tokens of 2 bytes, but %lld bytes follow its header: it is %s",
+                    shard->path, header[WORD_TOKENS], (long long)found,
+                    header[WORD_TOKENS] < 0 ? "damaged"
+                    : found < expected      ? "truncated or damaged"
+                                            : "too long: something was appended, or the header is damaged");
+    shard->n_tokens = (size_t)found / sizeof(uint16_t);
     read_tokenizer(header, &shard->tokenizer);
     return STATUS_OK;
 }

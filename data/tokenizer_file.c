@@ -1,6 +1,7 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
 // (one line per merge, in an alphabet that maps every byte to a printable character). Hugging Face's are in
 // tokenizer_json.c.
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "data/file_kind.h"
 #include "data/tokenizer_internal.h"
 
 #define LARGEST_FILE   ((size_t)256 << 20)
@@ -170,25 +172,35 @@ bool tokenizer_is_file(const char *path) {
            (strncmp(start, "#version", 8) == 0 || is_tiktoken_line(start, (size_t)(newline - start)));
 }
 
-enum status tokenizer_load(const char *path, struct tokenizer **out) {
+static enum status refuse_absent(const char *path, int error) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    return FAIL(
+        STATUS_INVALID,
+        "cannot open the tokenizer %s: %s; expected \"bytes\", a .tiktoken file "
+        "(./train tokenizer train makes one), tokenizer.json, vocab.json with merges.txt beside it, "
+        "vocab.bpe, or a folder that holds one of these%s",
+        path, strerror(error),
+        strncmp(name, "gpt2", 4) == 0 || strncmp(name, "gpt-2", 5) == 0
+            ? ". GPT-2's: hf download openai-community/gpt2 tokenizer.json --local-dir gpt2, then name "
+              "the folder gpt2"
+            : "");
+}
+
+static enum status load_file(const char *path, struct tokenizer **out) {
     struct token_table tokens = {0};
-    *out = NULL;
-    if (strcmp(path, "bytes") == 0) {
-        enum status status = add_bytes(&tokens);
-        if (status == STATUS_OK)
-            return token_table_finish(&tokens, "bytes", path, out);
-        token_table_free(&tokens);
-        return status;
-    }
     char *data = NULL;
     size_t length;
     TRY(file_read(path, LARGEST_FILE, &data, &length));
+    const enum file_kind kind = file_kind_of(data, length);
+    const bool is_text = kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT;
     struct reader reader = {.path = path, .next = data, .end = data + length};
     const size_t blanks = strspn(data, " \t\r\n");
     const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
-    enum status status = data[blanks] == '{' ? tokenizer_read_json(path, data, length, &tokens)
-                         : merges            ? read_merges(&reader, &tokens)
-                                             : read_tiktoken(&reader, &tokens);
+    enum status status =
+        !is_text ? file_kind_refuse(kind, path, "", "a tokenizer.json, vocab.bpe or tiktoken file")
+        : data[blanks] == '{' ? tokenizer_read_json(path, data, length, &tokens)
+        : merges              ? read_merges(&reader, &tokens)
+                              : read_tiktoken(&reader, &tokens);
     free(data);
     if (status == STATUS_OK && tokens.n == 0)
         status = FAIL(STATUS_INVALID,
@@ -197,6 +209,54 @@ enum status tokenizer_load(const char *path, struct tokenizer **out) {
         return token_table_finish(&tokens, "byte-pair", path, out);
     token_table_free(&tokens);
     return status;
+}
+
+static enum status load_bytes(struct tokenizer **out) {
+    struct token_table tokens = {0};
+    enum status status = add_bytes(&tokens);
+    if (status == STATUS_OK)
+        return token_table_finish(&tokens, "bytes", "bytes", out);
+    token_table_free(&tokens);
+    return status;
+}
+
+enum status tokenizer_next_file(const char *folder, int *next, char **path) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.bpe", "merges.txt",
+                                        "tokenizer.tiktoken"};
+    for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
+        char *inside = file_path("%s/%s", folder, names[(*next)++]);
+        if (!inside)
+            return STATUS_FAILED;
+        if (file_exists(inside))
+            *path = inside;
+        else
+            free(inside);
+    }
+    return STATUS_OK;
+}
+
+static enum status load_folder(const char *folder, struct tokenizer **out) {
+    int next = 0;
+    char *path;
+    TRY(tokenizer_next_file(folder, &next, &path));
+    if (path) {
+        enum status status = load_file(path, out);
+        free(path);
+        return status;
+    }
+    return FAIL(STATUS_INVALID,
+                "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
+                "vocab.bpe or tokenizer.tiktoken in it",
+                folder);
+}
+
+enum status tokenizer_load(const char *path, struct tokenizer **out) {
+    *out = NULL;
+    if (strcmp(path, "bytes") == 0)
+        return load_bytes(out);
+    if (!file_exists(path))
+        return refuse_absent(path, errno);
+    return file_is_folder(path) ? load_folder(path, out) : load_file(path, out);
 }
 
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) {

@@ -3,7 +3,7 @@
 #ifndef ZERO_INFER_SESSION_H
 #define ZERO_INFER_SESSION_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer_identity.h"
 #include "infer/weights.h"
 #include "kernels/region_memory.h"
 #include "model/gpt.h"
@@ -16,7 +16,8 @@ struct session {
     struct stream stream;
     enum dtype type;
     struct region_memory memory;
-    struct tokenizer *tokenizer; // NULL: none was given or found with the weights
+    struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
+    struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`
     char *span;              // all units, in `type`
@@ -27,7 +28,7 @@ struct session_options {
     const char *path;      // a run, checkpoint or Hugging Face folder (infer/weights.h)
     const char *device;    // like the option `device`
     int64_t threads;       // like run.threads
-    const char *tokenizer; // "" or NULL: the one that belongs to the weights
+    const char *tokenizer; // "" or NULL: the one that belongs to the weights. Another is refused
 };
 
 // Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them

@@ -92,21 +92,18 @@ static bool can_load(const char *path) {
 }
 
 enum status weights_find_tokenizer(const struct weights *weights, char **path) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.bpe"};
     *path = NULL;
     if (weights->checkpoint && weights->checkpoint->tokenizer)
         *path = file_path("%s", weights->checkpoint->tokenizer);
     if (weights->checkpoint)
         return *path || !weights->checkpoint->tokenizer ? STATUS_OK : STATUS_FAILED;
-    for (size_t i = 0; i < sizeof names / sizeof *names && weights->folder; i++) {
-        char *found = file_path("%s/%s", weights->folder, names[i]);
-        if (!found)
-            return STATUS_FAILED;
-        if (file_exists(found) && can_load(found)) {
-            *path = found;
-            return STATUS_OK;
-        }
-        free(found);
+    if (!weights->folder)
+        return STATUS_OK;
+    int next = 0;
+    TRY(tokenizer_next_file(weights->folder, &next, path));
+    while (*path && !can_load(*path)) {
+        free(*path);
+        TRY(tokenizer_next_file(weights->folder, &next, path));
     }
     return STATUS_OK;
 }

@@ -27,8 +27,7 @@ enum status weights_bind(struct weights *weights, const struct params *params) M
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end,
                               float *out) MUST_CHECK;
 // Finds the tokenizer that belongs to the weights: the checkpoint's copy or, in the folder of a Hugging Face
-// model, tokenizer.json, vocab.json with merges.txt, or vocab.bpe. One that cannot be used is warned of and
-// passed over.
+// model, one of tokenizer_next_file. One that cannot be used is warned of and passed over.
 //   path   [out] for tokenizer_load, to be freed; NULL when there is none
 enum status weights_find_tokenizer(const struct weights *weights, char **path) MUST_CHECK;
 void weights_close(struct weights *weights); // also after a failed weights_open

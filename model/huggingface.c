@@ -25,8 +25,11 @@ static enum status check_flag(const cJSON *object, const char *key, bool expecte
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item) || (expected ? cJSON_IsTrue(item) : cJSON_IsFalse(item)))
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; other models are not supported", source, key,
-                expected ? "true" : "false");
+    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; %s", source, key, expected ? "true" : "false",
+                strcmp(key, "tie_word_embeddings") == 0
+                    ? "here the lm_head always shares the embedding's weights, so a model with an lm_head of "
+                      "its own cannot be read"
+                    : "other variants of GPT-2 cannot be read");
 }
 
 static enum status check_architecture(const cJSON *object, const char *source) {
@@ -191,8 +194,10 @@ static enum status check_head(const struct huggingface_weights *weights, struct 
             TRY(compare_data(weights, of_embedding, place, &same));
     }
     if (!same)
-        PROBLEM(problems, "\"%s\" differs from \"%s\": untied embeddings are not supported", head->name,
-                embedding->name);
+        PROBLEM(problems,
+                "\"%s\" differs from \"%s\": here the lm_head always shares the embedding's weights, so a "
+                "model with an untied lm_head cannot be read",
+                head->name, embedding->name);
     return STATUS_OK;
 }
 
@@ -228,16 +233,77 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
     return check_head(weights, head, problems);
 }
 
+// The layers that tensors are named of.
+static int count_layers(const struct huggingface_weights *weights) {
+    int n = 0, layer;
+    for (int file = 0; file < weights->n_files; file++)
+        for (int i = 0; i < weights->files[file].n_tensors; i++) {
+            const char *name = weights->files[file].tensors[i].name;
+            name += strncmp(name, "transformer.", 12) == 0 ? 12 : 0;
+            if (sscanf(name, "h.%5d.", &layer) == 1 && layer >= n)
+                n = layer + 1;
+        }
+    return n;
+}
+
+// Dimension `i` of a matrix; 0 where it is not there.
+static int64_t dimension(const struct huggingface_weights *weights, const char *name, int i) {
+    const struct safetensor *tensor =
+        tensor_at(weights, weights->tensor_of_param[params_find(weights->params, name)]);
+    return tensor && tensor->n_dims == 2 ? tensor->shape[i] : 0;
+}
+
+// Appends the sizes in which config.json and the tensors differ, the cause of most lists of problems:
+// "config.json says n_layer 3, the tensors have 2; ".
+static void add_sizes(const struct huggingface_weights *weights, struct text *out) {
+    const struct gpt_config *config = &weights->params->config;
+    const struct {
+        const char *name;
+        int64_t said, found;
+    } sizes[] = {{"n_layer", config->n_layer, count_layers(weights)},
+                 {"n_embd", config->n_embd, dimension(weights, "wte.weight", 1)},
+                 {"vocab_size", config->vocab_size, dimension(weights, "wte.weight", 0)},
+                 {"n_positions", config->n_positions, dimension(weights, "wpe.weight", 0)}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].found > 0 && sizes[i].found != sizes[i].said)
+            text_add(out, "config.json says %s %lld, the tensors have %lld; ", sizes[i].name,
+                     (long long)sizes[i].said, (long long)sizes[i].found);
+}
+
+// Fails for one file of several, by its name: model-00001-of-00007.safetensors.
+static enum status refuse_part(const struct huggingface_weights *weights) {
+    const char *of = strstr(weights->path, "-of-"), *slash = strrchr(weights->path, '/');
+    int part, n;
+    if (weights->n_files != 1 || !of || of < weights->path + 6 ||
+        sscanf(of - 6, "-%5d-of-%5d.", &part, &n) != 2)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s is file %d of %d of a set; give the folder of all of them, %.*s",
+                weights->path, part, n, slash ? (int)(slash - weights->path) + 1 : 1,
+                slash ? weights->path : ".");
+}
+
+static enum status refuse_tensors(const struct huggingface_weights *weights,
+                                  const struct problems *problems) {
+    struct text message = {0};
+    TRY(refuse_part(weights));
+    add_sizes(weights, &message);
+    text_add(&message, "%s", problems->text.data);
+    if (problems->n > PROBLEMS_LISTED)
+        text_add(&message, "; and %d more", problems->n - PROBLEMS_LISTED);
+    enum status status = text_status(&message);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID, "%s: %s", weights->path, message.data);
+    text_free(&message);
+    return status;
+}
+
 static enum status check_tensors(struct huggingface_weights *weights) {
     struct problems problems = {0};
     enum status status = match_tensors(weights, &problems);
     if (status == STATUS_OK)
         status = text_status(&problems.text);
-    if (status == STATUS_OK && problems.n > PROBLEMS_LISTED)
-        status = FAIL(STATUS_INVALID, "%s: %s; and %d more", weights->path, problems.text.data,
-                      problems.n - PROBLEMS_LISTED);
-    else if (status == STATUS_OK && problems.n > 0)
-        status = FAIL(STATUS_INVALID, "%s: %s", weights->path, problems.text.data);
+    if (status == STATUS_OK && problems.n > 0)
+        status = refuse_tensors(weights, &problems);
     text_free(&problems.text);
     return status;
 }

@@ -380,7 +380,7 @@ static void test_missing_and_invalid_shards(void **state) {
     temporary_path(&temporary, "absent.bin", path, sizeof path);
     EXPECT_FAILURE(STATUS_INVALID, try_new(path, VOCABULARY, 1, 1, true, 1, &loader), path);
     temporary_path(&temporary, "group-z.bin", path, sizeof path);
-    EXPECT_OK(file_write_all(path, "not tokens", 10));
+    EXPECT_OK(file_write_all(path, "\1\2\3\4tokens", 10));
     EXPECT_FAILURE(STATUS_INVALID, try_new(pattern, VOCABULARY, 1, 1, true, 1, &loader), path, "10 bytes");
     assert_null(loader);
     EXPECT_OK(file_remove_tree(path));

@@ -167,7 +167,8 @@ static void test_files_that_are_not_shards(void **state) {
     EXPECT_OK(file_write_all(path, header, sizeof header));
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "1023 bytes", "1024");
     make_file(20240801, 7, 4, 8); // Llama 3's shards in llm.c
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "20240801", "20240520", "./train tokenize");
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "llm.c for Llama 3", "4 bytes",
+                   "./train tokenize");
     make_file(0, 1, 4, 8);
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "starts with 0", "20240520");
     make_file(SHARD_MAGIC, 2, 4, 8);
@@ -188,6 +189,8 @@ static void test_sizes_that_contradict_the_header(void **state) {
         make_file(SHARD_MAGIC, 1, cases[i].count, cases[i].n_bytes);
         EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, cases[i].says, cases[i].found);
     }
+    make_file(SHARD_MAGIC, 1, 4, 10);
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "too long");
     make_file(SHARD_MAGIC, 1, 0, 0);
     EXPECT_OK(open_and_close()); // an empty shard is valid
 }

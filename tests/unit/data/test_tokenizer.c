@@ -465,9 +465,11 @@ static void test_files_that_are_not_tokenizers(void **state) {
     struct tokenizer *loaded;
     char absent[400];
     snprintf(absent, sizeof absent, "%s/absent", temporary.folder);
-    EXPECT_FAILURE(STATUS_INVALID, tokenizer_load(absent, &loaded), absent, "No such file");
+    EXPECT_FAILURE(STATUS_INVALID, tokenizer_load(absent, &loaded), absent, "No such file", "tokenizer.json",
+                   "a folder");
     assert_null(loaded);
-    EXPECT_FAILURE(STATUS_INVALID, tokenizer_load(temporary.folder, &loaded), temporary.folder, "folder");
+    EXPECT_FAILURE(STATUS_INVALID, tokenizer_load(temporary.folder, &loaded), temporary.folder,
+                   "holds no tokenizer");
     EXPECT_FAILURE(STATUS_INVALID, load_text(""), "/tokenizer", "no tokens");
     EXPECT_FAILURE(STATUS_INVALID, load_text("\n\n"), "/tokenizer", "no tokens");
     EXPECT_FAILURE(STATUS_INVALID, load_text("\"model\": {}\n"), AT_LINE(1), "base64");

@@ -267,7 +267,9 @@ static void test_wrong_tensors_are_named(void **state) {
 
     make_entries(&entries, "", "F32");
     add_entry(&entries, "h.2.ln_1.bias", "F32", 1, 4, 0);
-    assert_weights_refused(&entries, "\"h.2.ln_1.bias\" is not a tensor of a GPT-2 with 2 layers");
+    assert_weights_refused(&entries,
+                           "config.json says n_layer 2, the tensors have 3; \"h.2.ln_1.bias\" is not a "
+                           "tensor of a GPT-2 with 2 layers");
 
     make_entries(&entries, "", "F32");
     entry = find_entry(&entries, "h.0.attn.c_attn.weight"); // as our own (out, in)
@@ -277,7 +279,9 @@ static void test_wrong_tensors_are_named(void **state) {
 
     make_entries(&entries, "", "F32");
     find_entry(&entries, "wte.weight")->shape[0] = 6;
-    assert_weights_refused(&entries, "\"wte.weight\" is 6 x 4, expected 5 x 4");
+    assert_weights_refused(&entries,
+                           "config.json says vocab_size 5, the tensors have 6; \"wte.weight\" is 6 x 4, "
+                           "expected 5 x 4");
 
     make_entries(&entries, "", "F32");
     find_entry(&entries, "ln_f.weight")->n_dims = 2;
@@ -294,7 +298,7 @@ static void test_wrong_tensors_are_named(void **state) {
 
     make_entries(&entries, "", "F32");
     add_entry(&entries, "lm_head.weight", "F32", 2, 5, 4);
-    assert_weights_refused(&entries, "untied");
+    assert_weights_refused(&entries, "with an untied lm_head cannot be read");
 
     make_entries(&entries, "", "F32");
     entries.n = 3; // of many missing tensors, the first few are named and the rest counted

@@ -1,0 +1,234 @@
+// See data/file_kind.h. llm.c's magic numbers: https://github.com/karpathy/llm.c (train_gpt2.py,
+// train_llama3.py, train_gpt2.cu, dev/data/data_common.py).
+#include "data/file_kind.h"
+
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "data/shard.h"
+
+#define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
+#define NOT_READ "it is not read here"
+
+// In advice, {file} is the path of the file, {folder} that of its folder.
+static const struct {
+    const char *is, *advice; // "VERB NOUN"
+} kinds[N_FILE_KINDS] = {
+    [FILE_KIND_UNKNOWN] = {"is a file of an unknown kind", ""},
+    [FILE_KIND_SHARD] = {"is a token shard", "it is for data.train and data.val"},
+    [FILE_KIND_SAFETENSORS] = {"is a safetensors file", "weights in it are for model.init_from"},
+    [FILE_KIND_TEXT] = {"is text",
+                        "make shards of it with ./train tokenize {file} --tokenizer FILE --out DIR, "
+                        "then name DIR/train-*.bin"},
+    [FILE_KIND_TEXT_8_BIT] = {"is text, but not UTF-8",
+                              "convert it first, from Latin-1: iconv -f LATIN1 " TO_UTF_8},
+    [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text", "convert it first: iconv -f UTF-16 " TO_UTF_8},
+    [FILE_KIND_LLMC_LLAMA_SHARD] =
+        {"is a token shard of llm.c for Llama 3",
+         "its ids have 4 bytes, and only ids of 2 bytes are supported: tokenize the text with a tokenizer of "
+         "at most 65536 ids, with ./train tokenize"},
+    [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c",
+                              "convert it with llm.c's python dev/eval/export_hf.py --input {file} --output "
+                              "NEW, then use the folder NEW"},
+    [FILE_KIND_LLMC_LLAMA_MODEL] = {"is a Llama 3 model of llm.c", "only GPT-2 models are supported"},
+    [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c",
+                                  "it has no merges and can only decode; use GPT-2's tokenizer.json, which "
+                                  "has the same ids"},
+    [FILE_KIND_LLMC_STATE] = {"is an optimizer state of llm.c",
+                              NOT_READ ": a run starts from llm.c's model, without its optimizer state"},
+    [FILE_KIND_LLMC_DEBUG_STATE] = {"is a debug state of llm.c", NOT_READ},
+    [FILE_KIND_LLMC_EVAL] = {"is a multiple-choice evaluation of llm.c (as HellaSwag)", NOT_READ},
+    [FILE_KIND_PYTORCH] =
+        {"holds PyTorch's pickled weights",
+         "they can run code when they are read and are not read here. Convert them once: python3 -c 'from "
+         "transformers import GPT2LMHeadModel; GPT2LMHeadModel.from_pretrained(\"{folder}\")"
+         ".save_pretrained(\"NEW\")', then use the folder NEW"},
+    [FILE_KIND_PICKLE] = {"is a Python pickle", "it can run code when it is read and is not read here"},
+    [FILE_KIND_NPY] =
+        {"is a NumPy array (.npy)",
+         "for token ids: python3 -c 'import numpy; "
+         "numpy.load(\"{file}\").astype(\"uint16\").tofile(\"train.bin\")', then ./train tokenize "
+         "--raw train.bin --out DIR"},
+    [FILE_KIND_NPZ] = {"is an archive of NumPy arrays (.npz)", NOT_READ},
+    [FILE_KIND_ZIP] = {"is a zip archive", "unpack it first: unzip {file}"},
+    [FILE_KIND_GGUF] = {"is a GGUF model", NOT_READ ": fetch the model's safetensors files"},
+    [FILE_KIND_HDF5] = {"is an HDF5 file (as TensorFlow's tf_model.h5)",
+                        NOT_READ ": fetch the model's safetensors files"},
+    [FILE_KIND_MEGATRON_INDEX] = {"is an index of Megatron's (.idx)",
+                                  "the ids are in the .bin file beside it: ./train tokenize --raw FILE.bin "
+                                  "--out DIR, if they have 2 bytes"},
+    [FILE_KIND_PARQUET] = {"is a Parquet file",
+                           "write its texts to a text file first, then ./train tokenize"},
+    [FILE_KIND_ARROW] = {"is an Arrow file", "write its texts to a text file first, then ./train tokenize"},
+    [FILE_KIND_GZIP] = {"is compressed with gzip", "unpack it first: gunzip -k {file}"},
+    [FILE_KIND_ZSTD] = {"is compressed with zstd", "unpack it first: unzstd {file}"},
+};
+
+// ---- recognition
+
+static const struct {
+    uint32_t magic;
+    enum file_kind kind;
+} numbers[] = {
+    {SHARD_MAGIC, FILE_KIND_SHARD},       {20240801, FILE_KIND_LLMC_LLAMA_SHARD},
+    {20240326, FILE_KIND_LLMC_MODEL},     {20240803, FILE_KIND_LLMC_LLAMA_MODEL},
+    {20240328, FILE_KIND_LLMC_TOKENIZER}, {20240527, FILE_KIND_LLMC_STATE},
+    {20240522, FILE_KIND_LLMC_EVAL},      {20240327, FILE_KIND_LLMC_DEBUG_STATE},
+};
+
+#define PREFIX(bytes) bytes, sizeof bytes - 1
+static const struct {
+    const char *bytes;
+    size_t n;
+    enum file_kind kind;
+} prefixes[] = {
+    {PREFIX("\x93NUMPY"), FILE_KIND_NPY},
+    {PREFIX("GGUF"), FILE_KIND_GGUF},
+    {PREFIX("\x89HDF\r\n\x1a\n"), FILE_KIND_HDF5},
+    {PREFIX("MMIDIDX\0\0"), FILE_KIND_MEGATRON_INDEX},
+    {PREFIX("PAR1"), FILE_KIND_PARQUET},
+    {PREFIX("ARROW1"), FILE_KIND_ARROW},
+    {PREFIX("\x1f\x8b\x08"), FILE_KIND_GZIP},
+    {PREFIX("\x28\xb5\x2f\xfd"), FILE_KIND_ZSTD},
+    {PREFIX("\xff\xfe"), FILE_KIND_TEXT_UTF_16},
+    {PREFIX("\xfe\xff"), FILE_KIND_TEXT_UTF_16},
+    {PREFIX("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"), FILE_KIND_PYTORCH}, // torch.save before version 1.6
+};
+
+static bool contains(const char *start, size_t n, const char *word) {
+    return memmem(start, n, word, strlen(word)) != NULL;
+}
+
+static bool is_zip(const char *start, size_t n) {
+    return n >= 30 && memcmp(start, "PK\3\4", 4) == 0;
+}
+
+static enum file_kind kind_of_zip(const char *start, size_t n) {
+    return contains(start, n, "/data.pkl")                      ? FILE_KIND_PYTORCH
+           : contains(start, n < 512 ? n : (size_t)512, ".npy") ? FILE_KIND_NPZ
+                                                                : FILE_KIND_ZIP;
+}
+
+// Protocol 2 to 5. The next opcodes tell a pickle from token ids of 2 bytes, which may start in the same way:
+// an empty dict, list or tuple with its memo, a mark or a global; from protocol 4 on a frame, whose length
+// has high bytes of zero.
+static bool is_pickle(const char *start, size_t n) {
+    if (n < 5 || (unsigned char)start[0] != 0x80 || start[1] < 2 || start[1] > 5)
+        return false;
+    if (start[1] < 4)
+        return (strchr("}])", start[2]) && start[2] && start[3] == 'q') || start[2] == 'c';
+    return n >= 11 && (unsigned char)start[2] == 0x95 && memcmp(start + 7, "\0\0\0\0", 4) == 0;
+}
+
+// The length of the header in 8 bytes, at most 100 MB, then JSON.
+static bool is_safetensors(const char *start, size_t n) {
+    uint64_t header = 0;
+    if (n < 10)
+        return false;
+    memcpy(&header, start, sizeof header);
+    return header <= 100000000 && start[8] == '{' && memchr("\"} \t\r\n", start[9], 6);
+}
+
+static bool is_text_byte(unsigned char c) {
+    return c >= ' ' ? c != 0x7F : c != 0 && strchr("\t\n\v\f\r", c);
+}
+
+// UTF-16 without a byte order mark: every other byte is zero, and the others are ASCII text. Small token ids
+// have control characters too.
+static bool is_utf_16(const char *start, size_t n) {
+    const size_t zero = n > 1 && start[1] == 0 ? 1 : 0; // little-endian: the second byte
+    if (n < 16)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)start[i];
+        if (i % 2 == zero ? c != 0 : c >= 0x80 || !is_text_byte(c))
+            return false;
+    }
+    return true;
+}
+
+// Text of an 8-bit encoding has no control characters but white space, and its letters are mostly ASCII.
+static bool is_8_bit_text(const char *start, size_t n) {
+    size_t n_ascii = 0;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)start[i];
+        if (!is_text_byte(c))
+            return false;
+        n_ascii += c < 0x80;
+    }
+    return n_ascii * 10 >= n * 7 && n > 0;
+}
+
+enum file_kind file_kind_of(const char *start, size_t n) {
+    uint32_t magic = 0;
+    n = n < FILE_KIND_START_BYTES ? n : FILE_KIND_START_BYTES;
+    memcpy(&magic, start, n < sizeof magic ? n : sizeof magic);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (magic == numbers[i].magic)
+            return numbers[i].kind;
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (n >= prefixes[i].n && memcmp(start, prefixes[i].bytes, prefixes[i].n) == 0)
+            return prefixes[i].kind;
+    return is_zip(start, n)             ? kind_of_zip(start, n)
+           : is_pickle(start, n)        ? FILE_KIND_PICKLE
+           : is_safetensors(start, n)   ? FILE_KIND_SAFETENSORS
+           : text_is_readable(start, n) ? FILE_KIND_TEXT
+           : is_utf_16(start, n)        ? FILE_KIND_TEXT_UTF_16
+           : is_8_bit_text(start, n)    ? FILE_KIND_TEXT_8_BIT
+                                        : FILE_KIND_UNKNOWN;
+}
+
+enum file_kind file_kind_of_path(const char *path) {
+    char start[FILE_KIND_START_BYTES];
+    int descriptor;
+    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
+        status_clear();
+        return FILE_KIND_UNKNOWN;
+    }
+    const ssize_t n = pread(descriptor, start, sizeof start, 0);
+    close(descriptor);
+    return n > 0 ? file_kind_of(start, (size_t)n) : FILE_KIND_UNKNOWN;
+}
+
+// ---- words
+
+const char *file_kind_name(enum file_kind kind) {
+    const char *verb_end = strchr(kinds[kind].is, ' ');
+    return verb_end + 1;
+}
+
+char *file_kind_fill(const char *advice, const char *path) {
+    struct text out = {0};
+    const char *slash = strrchr(path, '/'), *at = advice;
+    for (const char *brace; (brace = strchr(at, '{')); at = strchr(brace, '}') + 1) {
+        text_add_bytes(&out, at, (size_t)(brace - at));
+        if (strncmp(brace, "{file}", 6) == 0)
+            text_add(&out, "%s", path);
+        else
+            text_add(&out, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    }
+    text_add(&out, "%s", at);
+    if (text_status(&out) == STATUS_OK)
+        return out.data;
+    text_free(&out);
+    return NULL;
+}
+
+char *file_kind_advice(enum file_kind kind, const char *path) {
+    return file_kind_fill(kinds[kind].advice, path);
+}
+
+enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more, const char *expected) {
+    char *advice = file_kind_advice(kind, path);
+    if (!advice)
+        return STATUS_FAILED;
+    enum status status =
+        FAIL(STATUS_INVALID, "%s %s%s, expected %s; %s", path, kinds[kind].is, more, expected, advice);
+    free(advice);
+    return status;
+}

@@ -1,0 +1,59 @@
+// The kinds of files that users bring, recognized by their contents: one table for all commands and options.
+// A file of another kind than the expected one is then refused by name, with what to do.
+#ifndef ZERO_DATA_FILE_KIND_H
+#define ZERO_DATA_FILE_KIND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+enum file_kind {
+    FILE_KIND_UNKNOWN, // also empty files
+    FILE_KIND_SHARD,   // of this program or of llm.c's GPT-2
+    FILE_KIND_SAFETENSORS,
+    FILE_KIND_TEXT,       // UTF-8, as far as the start tells: also JSON and tokenizers
+    FILE_KIND_TEXT_8_BIT, // Latin-1 and the like
+    FILE_KIND_TEXT_UTF_16,
+    FILE_KIND_LLMC_LLAMA_SHARD,
+    FILE_KIND_LLMC_MODEL,
+    FILE_KIND_LLMC_LLAMA_MODEL,
+    FILE_KIND_LLMC_TOKENIZER,
+    FILE_KIND_LLMC_STATE,
+    FILE_KIND_LLMC_DEBUG_STATE,
+    FILE_KIND_LLMC_EVAL,
+    FILE_KIND_PYTORCH, // a zip archive of torch.save, or its older format
+    FILE_KIND_PICKLE,
+    FILE_KIND_NPY,
+    FILE_KIND_NPZ,
+    FILE_KIND_ZIP,
+    FILE_KIND_GGUF,
+    FILE_KIND_HDF5,
+    FILE_KIND_MEGATRON_INDEX,
+    FILE_KIND_PARQUET,
+    FILE_KIND_ARROW,
+    FILE_KIND_GZIP,
+    FILE_KIND_ZSTD,
+    N_FILE_KINDS
+};
+
+#define FILE_KIND_START_BYTES 4096 // of a file's start, to recognize it
+
+// The kind of a file from its first n bytes: all of it, or at least FILE_KIND_START_BYTES.
+enum file_kind file_kind_of(const char *start, size_t n);
+// The same for a regular file. FILE_KIND_UNKNOWN when it cannot be read; records no failure.
+enum file_kind file_kind_of_path(const char *path);
+
+// What a file of this kind is, as a noun: "PyTorch's pickled weights".
+const char *file_kind_name(enum file_kind kind);
+// `advice` with {file} replaced by the path, {folder} by its folder. A new string, NULL when out of memory.
+char *file_kind_fill(const char *advice, const char *path);
+// What to do with a file of this kind, with its path and folder filled in; "" when there is nothing to say. A
+// new string, NULL when out of memory.
+char *file_kind_advice(enum file_kind kind, const char *path);
+// STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE". Not for FILE_KIND_UNKNOWN.
+//   more   "" or what else is known of the file: " (12 bytes)"
+enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more,
+                             const char *expected) MUST_CHECK;
+
+#endif
