@@ -201,7 +201,7 @@ static enum status settle_orders(struct trainer *trainer) {
 void trainer_describe_data(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     const struct loader *train = trainer->train;
-    char tokens[32];
+    char tokens[32], made_with[TOKENIZER_DESCRIPTION_BYTES];
     log_info("data: %s tokens in %d shard%s; each step takes %lld x %lld sequences of %lld tokens%s",
              text_count(tokens, sizeof tokens, (double)loader_n_tokens(train)), loader_n_shards(train),
              loader_n_shards(train) == 1 ? "" : "s", (long long)config->train.gradient_accumulation_steps,
@@ -230,9 +230,13 @@ void trainer_describe_data(const struct trainer *trainer) {
         log_info("tokenizer: %s, that of model.init_from", trainer->found_tokenizer);
     else if (config->data.tokenizer[0] && !config_given(config, "data.tokenizer"))
         log_info("tokenizer: %s, that of data.train", config->data.tokenizer);
-    else if (!trainer->tokenizer && loader_tokenizer(train)->n_ids > 0)
-        log_info("tokenizer: %s of data.train is not found; set data.tokenizer for samples and bits per byte",
-                 loader_tokenizer(train)->name);
+    else if (trainer->tokenizer && !config->data.tokenizer[0])
+        log_info("tokenizer: %s, the copy in the checkpoint", trainer->resumed->tokenizer);
+    else if (!trainer->tokenizer && n_ids > 0)
+        log_info(
+            "tokenizer: that of data.train, %s, is not found beside it; set data.tokenizer for samples and "
+            "bits per byte",
+            tokenizer_identity_describe(loader_tokenizer(train), made_with));
 }
 
 enum status trainer_open_data(struct trainer *trainer) {

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -133,9 +132,9 @@ void metrics_log_planned(size_t model_bytes, size_t program_bytes) {
 void metrics_log_measured(const struct step_metrics *step) {
     const size_t figures[][2] = {
         {step->model_bytes, step->model_planned_bytes},
-        {beyond(step->memory_peak_bytes, step->model_bytes),
-         beyond(step->memory_planned_bytes, step->model_planned_bytes)},
-        {step->memory_peak_bytes, step->memory_planned_bytes},
+        {beyond(step->total_bytes, step->model_bytes),
+         beyond(step->total_planned_bytes, step->model_planned_bytes)},
+        {step->total_bytes, step->total_planned_bytes},
     };
     char texts[3][2][32];
     for (int i = 0; i < 3; i++)
@@ -160,18 +159,18 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "tokens_per_s", step->tokens_per_s);
     add_number(&line, "step_ms", step->step_ms);
     add_number(&line, "mfu", step->mfu);
-    text_add(&line, ", \"memory_planned_bytes\": %zu, \"memory_peak_bytes\": %zu", step->memory_planned_bytes,
-             step->memory_peak_bytes);
+    text_add(&line, ", \"total_planned_bytes\": %zu, \"total_bytes\": %zu", step->total_planned_bytes,
+             step->total_bytes);
     text_add(&line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,
              step->model_bytes);
     text_add(&line, ", \"program_planned_bytes\": %zu, \"program_bytes\": %zu",
-             beyond(step->memory_planned_bytes, step->model_planned_bytes),
-             beyond(step->memory_peak_bytes, step->model_bytes));
+             beyond(step->total_planned_bytes, step->model_planned_bytes),
+             beyond(step->total_bytes, step->model_bytes));
     text_add(&line, ", \"threads\": %d", step->threads);
     text_add(&line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
              step->device_bytes);
-    add_kinds(&line, "memory_planned", step->planned);
-    add_kinds(&line, "memory", step->measured);
+    add_kinds(&line, "model_memory_planned", step->planned);
+    add_kinds(&line, "model_memory", step->measured);
     text_add(&line, ", \"comm_bytes\": %" PRIu64 ", \"comm_planned_bytes\": %" PRIu64, step->comm_bytes,
              step->comm_planned_bytes);
     text_add(&line, ", \"comm_calls\": %" PRIu64 ", \"comm_planned_calls\": %" PRIu64, step->comm_calls,
@@ -211,9 +210,16 @@ void metrics_close(struct metrics *metrics) {
     *metrics = (struct metrics){0};
 }
 
+// Not getrusage's ru_maxrss, which counts the program that started this one too.
 size_t metrics_peak_memory(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (size_t)usage.ru_maxrss * 1024 : 0;
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && kib == 0 && fgets(line, sizeof line, file))
+        (void)sscanf(line, "VmHWM: %llu kB", &kib);
+    if (file)
+        fclose(file);
+    return (size_t)kib * 1024;
 }
 
 size_t metrics_resident_memory(void) {

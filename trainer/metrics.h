@@ -29,8 +29,9 @@ struct step_metrics {
     double mfu; // model FLOPs utilization, relative to the measured GEMM rate of the compute type
     // Host memory. Total: as planned for rank 0; as measured, the largest resident set of any rank. It is the
     // model memory of rank 0 (the regions of the plan) and the program: its code, stacks and libraries, as
-    // planned the resident set before the model memory was allocated, as measured the rest of the total.
-    size_t memory_planned_bytes, memory_peak_bytes;
+    // planned the resident set before the model memory was allocated, or what measuring the machine took
+    // beyond the model memory, as measured the rest of the total.
+    size_t total_planned_bytes, total_bytes;
     size_t model_planned_bytes, model_bytes;
     int threads; // of the rank
     // GPU memory of rank 0 as planned, and as measured by the decrease of free memory; 0 without a GPU.

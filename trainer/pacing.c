@@ -118,9 +118,15 @@ static void say_length(struct trainer *trainer, const struct history_decision *d
         return;
     *said = decision->total;
     log_live_end();
-    log_info("train.max_minutes=%g: %lld steps in all, at %.3g ms each; %s are left",
-             trainer->config->train.max_minutes, (long long)decision->total, step_s * 1e3,
-             text_duration(duration, sizeof duration, budget_s(trainer->config) - decision->spent_s));
+    if (decision->total == trainer->config->train.max_steps)
+        log_info(
+            "train.max_steps=%lld ends the run before train.max_minutes=%g does: about %s are left",
+            (long long)decision->total, trainer->config->train.max_minutes,
+            text_duration(duration, sizeof duration, (double)(decision->total - decision->step) * step_s));
+    else
+        log_info("train.max_minutes=%g: about %lld steps in all, at %.3g ms each; %s are left",
+                 trainer->config->train.max_minutes, (long long)decision->total, step_s * 1e3,
+                 text_duration(duration, sizeof duration, budget_s(trainer->config) - decision->spent_s));
     if (trainer->step < trainer->config->scheduler.warmup_steps)
         trainer_describe_warmup(trainer->config, decision->total);
 }

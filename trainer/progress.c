@@ -11,10 +11,11 @@
 #include "base/text.h"
 #include "trainer/signals.h"
 
-#define REDRAW_S    0.5  // within a step or what is between two, on a terminal
-#define LINE_S      60.0 // the same, elsewhere
-#define TICK_S      1    // between two looks at the clock
-#define LONG_STEP_S 5.0  // steps that are announced before the first one
+#define REDRAW_S    0.5            // within a step or what is between two, on a terminal
+#define LINE_S      60.0           // the same, elsewhere
+#define TICK_S      1              // between two looks at the clock
+#define LONG_RUN_S  (14 * 86400.0) // longer than most would want to wait
+#define LONG_STEP_S 5.0            // steps that are announced before the first one
 
 enum { SHORT_TEXT = 20 };
 
@@ -96,8 +97,7 @@ static void add_figures(const struct step_metrics *step, struct log_field *field
     else
         FIELD(fields[6], 9, "%.1f s", step->step_ms / 1e3);
     FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->mfu);
-    text_bytes(text, sizeof text,
-               (double)(step->device_bytes ? step->device_bytes : step->memory_peak_bytes));
+    text_bytes(text, sizeof text, (double)(step->device_bytes ? step->device_bytes : step->total_bytes));
     FIELD(fields[8], 4, "%s %s", step->device_bytes ? "GPU" : "total", text);
 }
 
@@ -191,9 +191,13 @@ void progress_start(struct progress *progress, int64_t done, int64_t total, doub
     progress->phase = PROGRESS_BETWEEN;
     pthread_mutex_unlock(&progress->lock);
     if (step_s >= LONG_STEP_S && left > 0)
-        log_info("each step takes about %s (estimated from the GEMM rate), %lld steps about %s",
-                 rough_duration(one, sizeof one, step_s), (long long)left,
-                 rough_duration(all, sizeof all, (double)left * step_s));
+        log_info("each step takes about %s (estimated from the GEMM rate), %lld step%s about %s%s",
+                 rough_duration(one, sizeof one, step_s), (long long)left, left == 1 ? "" : "s",
+                 rough_duration(all, sizeof all, (double)left * step_s),
+                 (double)left * step_s > LONG_RUN_S && progress->config->train.max_minutes == 0
+                     ? "; a smaller train.train_batch_size makes shorter steps, and train.max_minutes fits "
+                       "the schedule to a time"
+                     : "");
     if (ticks) // without the thread the line is drawn less often
         progress->ticks = pthread_create(&progress->thread, NULL, tick_until_end, progress) == 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "base/processors.h"
 #include "trainer/trainer_internal.h"
 
 #define MOST_MEASURED_ROWS 65536
@@ -19,6 +20,13 @@ static double measuring_seconds(const struct config *config) {
     return wanted > 0 && wanted < seconds ? wanted : seconds;
 }
 
+// Ranks that have more threads than there are processors take turns; each then measures more than its share.
+static double share_of_processors(const struct trainer *trainer) {
+    const double threads = (double)trainer->device->n_threads * trainer->comm->local_world,
+                 processors = processors_of_machine();
+    return trainer->device->place == REGION_HOST && threads > processors ? processors / threads : 1;
+}
+
 // Of this rank.
 static enum status measure_own_rate(const struct trainer *trainer, double *flops_per_s) {
     const struct config *config = trainer->config;
@@ -27,7 +35,7 @@ static enum status measure_own_rate(const struct trainer *trainer, double *flops
     struct gemm_rate rate = {0};
     enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
                                                   trainer->type, measuring_seconds(config), &rate);
-    *flops_per_s = rate.best;
+    *flops_per_s = rate.best * share_of_processors(trainer);
     return status;
 }
 

@@ -64,6 +64,41 @@ enum status trainer_find_resume(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step.
+static bool reduces_every_micro_batch(const struct config *config) {
+    return config->train.gradient_accumulation_steps > 1 &&
+           (config->zero_optimization.stage >= 2 || config->zero_optimization.reduce_every_micro_batch);
+}
+
+// The ranks and the stage may change in a run. Says whether its bits are then those of a run that went on.
+static void describe_changed_ranks(const struct trainer *trainer) {
+    const struct checkpoint *from = trainer->resumed;
+    const struct config *before = &from->config, *now = trainer->config;
+    const int stage_before = (int)before->zero_optimization.stage, stage = (int)now->zero_optimization.stage;
+    const int world = trainer->comm->world;
+    if (from->world == world && stage_before == stage &&
+        before->zero_optimization.partition == now->zero_optimization.partition)
+        return;
+    const bool same_bits = from->world == world &&
+                           before->zero_optimization.partition == now->zero_optimization.partition &&
+                           reduces_every_micro_batch(before) == reduces_every_micro_batch(now);
+    log_info(
+        "the checkpoint is of %d rank%s in stage %d, partition %s; now %d rank%s in stage %d, partition %s: "
+        "results are equal to %s",
+        from->world, from->world == 1 ? "" : "s", stage_before,
+        config_partition_name(before->zero_optimization.partition), world, world == 1 ? "" : "s", stage,
+        config_partition_name(now->zero_optimization.partition),
+        same_bits ? "the last bit" : "rounding, as sums are added in another order");
+}
+
+void trainer_describe_resume(const struct trainer *trainer) {
+    if (!trainer->resumed)
+        return;
+    log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
+             (long long)trainer->last_step, trainer->resumed->path);
+    describe_changed_ranks(trainer);
+}
+
 // The rate restarts where max_steps was raised and decay_steps is not given.
 static void describe_changed_rate(const struct trainer *trainer) {
     const struct config *before = &trainer->resumed->config, *now = trainer->config;
@@ -81,10 +116,10 @@ static void describe_changed_rate(const struct trainer *trainer) {
 void trainer_describe_warmup(const struct config *config, int64_t steps) {
     const int64_t warmup = schedule_warmup_of(config, steps);
     if (warmup < config->scheduler.warmup_steps)
-        log_info(
-            "warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld steps",
-            (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
-            (long long)steps);
+        log_info("warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld "
+                 "step%s",
+                 (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
+                 (long long)steps, steps == 1 ? "" : "s");
 }
 
 void trainer_describe_schedule(const struct trainer *trainer) {

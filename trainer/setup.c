@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/processors.h"
 #include "trainer/data_defaults.h"
+#include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
@@ -25,9 +26,9 @@ static enum status find_model_sizes(struct trainer *trainer) {
     if (strcmp(resume, "never") != 0)
         TRY(checkpoint_peek(path, &sizes, &resumes));
     if (resumes)
-        return model_sizes_from_weights(config, &sizes, path);
-    TRY(weights_open(&trainer->weights, config->model.init_from));
-    TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from));
+        return model_sizes_from_weights(config, &sizes, path, true);
+    TRY(initial_weights_open(&trainer->weights, config));
+    TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from, false));
     // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
     return config->data.tokenizer[0] ? STATUS_OK
                                      : weights_find_tokenizer(&trainer->weights, &trainer->found_tokenizer);
@@ -42,7 +43,8 @@ static enum status resolve_config(struct trainer *trainer) {
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = model_sizes(config);
-    return params_init(&trainer->params, &sizes);
+    TRY(params_init(&trainer->params, &sizes));
+    return trainer->weights.path ? weights_bind(&trainer->weights, &trainer->params) : STATUS_OK;
 }
 
 // Checks that every rank was started with the same config: each compares its own with rank 0's.
@@ -84,6 +86,7 @@ static enum status open_devices(struct trainer *trainer) {
     if (threads == 0)
         threads = processors_per_process(trainer->comm->local_world);
     parallel_set_threads(threads);
+    processors_warn_of_ranks(trainer->comm->local_world, threads);
     bool overlap = config->zero_optimization.overlap_comm;
     const char *device = config_device_name(config->top.device);
     TRY(device_open(device, threads, local_rank, &trainer->device));
@@ -134,7 +137,7 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
     struct comm *comm = trainer->comm;
     size_t available;
     if (place == REGION_HOST)
-        available = memory_available_bytes() / (size_t)comm->local_world;
+        available = memory_available_to_each(comm->local_world);
     else
         TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
     const struct memory_need mine = {region_memory_bytes(&trainer->memory, place), available,
@@ -186,6 +189,17 @@ static enum status check_memory(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// What the process takes besides model memory. Arrays that measured this machine are freed again; they count
+// where they took more than the model will.
+static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
+    const size_t resident =
+                     metrics_resident_memory() - engine_links_bytes(options) -
+                     (options->device->place == REGION_HOST ? comm_sums_bytes(options->world, REGION_HOST)
+                                                            : 0),
+                 peak = metrics_peak_memory();
+    return peak > resident + model_bytes ? peak - model_bytes : resident;
+}
+
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
     const struct engine_options options = engine_options_of(trainer);
@@ -194,9 +208,7 @@ static enum status make_model(struct trainer *trainer) {
                      &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world);
     TRY(trainer_agree(trainer, check_memory(trainer)));
-    trainer->program_bytes =
-        metrics_resident_memory() - engine_links_bytes(&options) -
-        (options.device->place == REGION_HOST ? comm_sums_bytes(options.world, REGION_HOST) : 0);
+    trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
     if (trainer_leads(trainer))
         metrics_log_planned(region_place_bytes(table, REGION_HOST), trainer->program_bytes);
     TRY(trainer_agree(trainer, region_memory_allocate(&trainer->memory)));
@@ -237,9 +249,10 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
         }
     } else if (trainer->config->model.init_from[0]) {
         source->read = read_weights;
-        if (!trainer->weights.path) // find_model_sizes saw a checkpoint that find_checkpoint did not open
-            TRY(weights_open(&trainer->weights, trainer->config->model.init_from));
-        TRY(weights_bind(&trainer->weights, &trainer->params));
+        if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
+            TRY(initial_weights_open(&trainer->weights, trainer->config));
+            TRY(weights_bind(&trainer->weights, &trainer->params));
+        }
     }
     return STATUS_OK;
 }
@@ -324,9 +337,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_measure_rate(trainer));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));
-    if (trainer->resumed)
-        log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
-                 (long long)trainer->last_step, trainer->resumed->path);
+    trainer_describe_resume(trainer);
     trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
     TRY(trainer_agree(trainer, begin_metrics(trainer)));

@@ -12,14 +12,20 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
 
 enum { FAREWELL_BYTES = 1024 };
 
-static atomic_int requested; // the signal that requested a stop; 0: none
-static sem_t arrived;        // posted by the first signal
+// Signals that arrive so soon after the first are the same request: timeout(1) signals the process and then
+// its group, and a closing session sends several.
+#define SAME_REQUEST_NS 500000000
+
+static atomic_int requested;           // the signal that requested a stop; 0: none
+static atomic_llong requested_time_ns; // when it came, CLOCK_MONOTONIC
+static sem_t arrived;                  // posted by the first signal
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*answer)(void *context, int signal);
 static void *answer_context;
@@ -41,13 +47,20 @@ static void say_farewell(void) {
 
 // SIGHUP never ends the process at once: a closing terminal sends it together with other signals.
 static void handle(int number) {
-    int first = atomic_load(&requested);
+    const int first = atomic_load(&requested);
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    const long long now_ns = time.tv_sec * 1000000000LL + time.tv_nsec;
     if (first && first != SIGHUP && number != SIGHUP) {
+        if (now_ns - atomic_load(&requested_time_ns) < SAME_REQUEST_NS)
+            return;
         say_farewell();
         _exit(128 + number);
     }
-    if (!first || first == SIGHUP)
+    if (!first || first == SIGHUP) {
+        atomic_store(&requested_time_ns, now_ns);
         atomic_store(&requested, number);
+    }
     if (!first)
         sem_post(&arrived);
 }

@@ -1,7 +1,7 @@
 // Signals that stop a run. SIGINT, SIGTERM, SIGHUP (the terminal closed) and SIGUSR1 (which launchers and
 // batch systems forward to every rank) request a stop after the current step. A second signal ends the
-// process at once, unless either of the two is SIGHUP. If SIGHUP was ignored at the start (nohup), it stays
-// ignored.
+// process at once, unless either of the two is SIGHUP, or it comes within half a second of the first, as when
+// one request sends several. If SIGHUP was ignored at the start (nohup), it stays ignored.
 #ifndef ZERO_TRAINER_SIGNALS_H
 #define ZERO_TRAINER_SIGNALS_H
 

@@ -127,16 +127,19 @@ enum status trainer_check_shard_tokenizers(const struct trainer *trainer) {
     char train[TOKENIZER_DESCRIPTION_BYTES], val[TOKENIZER_DESCRIPTION_BYTES];
     const struct config *config = trainer->config;
     TRY(check_shards(trainer, "data.train", trainer->train));
+    const struct tokenizer_identity *of_train = loader_tokenizer(trainer->train);
+    const bool is_recorded = of_train->n_ids > 0;
     if (config->train.sample_every > 0 && !trainer->tokenizer)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: train.sample_every is %lld, but samples need a tokenizer, and data.train comes without "
-            "one; set data.tokenizer, or train.sample_every=0",
-            config->source, (long long)config->train.sample_every);
+        return FAIL(STATUS_INVALID,
+                    "%s: train.sample_every is %lld, but samples need a tokenizer, and %s%s%s; set "
+                    "data.tokenizer, or train.sample_every=0",
+                    config->source, (long long)config->train.sample_every,
+                    is_recorded ? "that of data.train, " : "data.train does not record one",
+                    is_recorded ? tokenizer_identity_describe(of_train, train) : "",
+                    is_recorded ? ", is not found beside it" : "");
     if (!trainer->val)
         return STATUS_OK;
-    const struct tokenizer_identity *of_train = loader_tokenizer(trainer->train),
-                                    *of_val = loader_tokenizer(trainer->val);
+    const struct tokenizer_identity *of_val = loader_tokenizer(trainer->val);
     if (tokenizer_identity_differs(of_train, of_val))
         return FAIL(STATUS_INVALID,
                     "data.train was tokenized with %s, but data.val with %s; tokenize both with the same "

@@ -10,6 +10,7 @@
 #include "trainer/schedule.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
+#include "zero/comm/sum_tree.h"
 
 static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
@@ -81,8 +82,7 @@ static enum status accumulate(struct trainer *trainer, double *loss_sum, enum st
     return gradients_finish(gradients, &trainer->stream);
 }
 
-// Gathers the reports of all ranks: the mean loss of the step (added in the order of ranks) and the largest
-// memory.
+// Gathers the reports of all ranks: the mean loss of the step (added along the tree) and the largest memory.
 //   mine       this rank's report
 //   first      [out] rank 0's report
 //   whole      [out] true if every rank loaded all its micro-batches
@@ -94,14 +94,16 @@ static enum status gather_reports(struct trainer *trainer, const struct step_rep
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
     enum status status = comm_gather(comm, mine, sizeof *mine, all);
-    double sum = 0;
+    double losses[comm->world];
     *whole = true;
     for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
-        sum += all[rank].loss_sum;
+        losses[rank] = all[rank].loss_sum;
         *whole = *whole && all[rank].batch_status == STATUS_OK;
-        now->memory_peak_bytes = fmax((double)now->memory_peak_bytes, all[rank].memory_peak);
+        now->total_bytes = fmax((double)now->total_bytes, all[rank].memory_peak);
     }
-    now->loss = sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    if (status == STATUS_OK)
+        now->loss =
+            sum_tree(losses, comm->world) / (double)(config->train.train_batch_size * config->train.seq_len);
     *first = all[0];
     free(all);
     return status;
@@ -120,8 +122,8 @@ static enum status check_overflow(struct trainer *trainer, const struct step_met
     TRY(loss_scale_update(&trainer->loss_scale, trainer->config, trainer->step, *overflow));
     if (*overflow) {
         log_live_end();
-        log_info("step %lld  gradients overflowed: step skipped; the loss scale is now %g",
-                 (long long)now->step, trainer->loss_scale.scale);
+        log_info("step %lld  gradients overflowed: step skipped; the loss scale is %g", (long long)now->step,
+                 trainer->loss_scale.scale);
     }
     return STATUS_OK;
 }
@@ -212,7 +214,7 @@ static enum status train_step(struct trainer *trainer) {
     now.speculates = trainer->engine.optimizer.speculation != NULL;
     now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
     // Reports of other ranks are from before the update, and the first update takes more memory.
-    now.memory_peak_bytes = (size_t)fmax((double)now.memory_peak_bytes, (double)metrics_peak_memory());
+    now.total_bytes = (size_t)fmax((double)now.total_bytes, (double)metrics_peak_memory());
     double seconds = clock_monotonic_s() - began;
     comm_expect_seconds(trainer->comm, seconds);
 
@@ -236,7 +238,7 @@ static enum status train_step(struct trainer *trainer) {
         now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);
         now.measured[kind] = trainer->memory.taken[kind];
     }
-    now.memory_planned_bytes =
+    now.total_planned_bytes =
         region_place_bytes(&trainer->memory.table, REGION_HOST) + trainer->program_bytes;
     now.model_planned_bytes = region_place_bytes(&trainer->memory.table, REGION_HOST);
     now.model_bytes = measured_on_host(trainer);
@@ -299,6 +301,9 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
         log_warning("the progress up to step %lld could not be saved: %s", (long long)trainer->step,
                     status_message());
     status_clear();
+    if (trainer->saved_step >= 0)
+        text_add(&reason, "; the checkpoint of step %lld in %s is kept", (long long)trainer->saved_step,
+                 trainer->folder.checkpoints);
     failure = FAIL(failure, "%s", reason.data ? reason.data : "the run failed");
     text_free(&reason);
     return trainer_agree(trainer, failure); // all ranks return it
@@ -372,7 +377,8 @@ static enum status run(struct trainer *trainer) {
     TRY(train_loop(trainer));
     log_live_end();
     char duration[32];
-    log_info("done: %lld steps in %s; the run is in %s", (long long)(trainer->step - first),
+    log_info("done: %lld step%s in %s; the run is in %s", (long long)(trainer->step - first),
+             trainer->step - first == 1 ? "" : "s",
              text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
     if (trainer->progress.has_last)
         metrics_log_measured(&trainer->progress.last);

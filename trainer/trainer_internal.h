@@ -86,6 +86,7 @@ void trainer_describe_data(const struct trainer *trainer);
 enum status trainer_find_resume(struct trainer *trainer) MUST_CHECK;
 // Logs what the user may not expect of the schedule: a shortened warm-up, or a rate that a resumed run's new
 // length changes. Called while the checkpoint is open (resuming.c).
+void trainer_describe_resume(const struct trainer *trainer);
 void trainer_describe_schedule(const struct trainer *trainer);
 // Logs a warm-up that is shortened in a schedule of `steps`.
 void trainer_describe_warmup(const struct config *config, int64_t steps);

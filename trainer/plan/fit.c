@@ -295,9 +295,17 @@ static void list_micro_sizes(struct search *search) {
             search->micro_sizes[search->n_micro_sizes++] = size;
 }
 
+// Host memory that a rank has for the model.
+static uint64_t host_limit(const struct fit_request *request) {
+    const struct fit_machine *machine = &request->machine;
+    const uint64_t per_rank = machine->host / (uint64_t)request->plan.local_world;
+    const uint64_t left = per_rank > machine->program ? per_rank - machine->program : 0;
+    return machine->process > 0 && machine->process < left ? machine->process : left;
+}
+
 static enum status search_init(struct search *search, const struct fit_request *request) {
     search->request = request;
-    search->limits[REGION_HOST] = request->machine.host / (uint64_t)request->plan.local_world;
+    search->limits[REGION_HOST] = host_limit(request);
     search->limits[REGION_DEVICE] = on_gpu(search) ? request->machine.device : SIZE_MAX;
     list_micro_sizes(search);
     size_t n = (size_t)search->n_micro_sizes;

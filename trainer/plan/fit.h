@@ -8,8 +8,10 @@
 
 // The memory to fit into.
 struct fit_machine {
-    uint64_t device; // bytes per GPU; ignored when the device is the CPU
-    uint64_t host;   // bytes per machine, shared by all ranks on it
+    uint64_t device;  // bytes per GPU; ignored when the device is the CPU
+    uint64_t host;    // bytes per machine, shared by all ranks on it
+    uint64_t program; // of these, what each rank's program takes besides its model memory
+    uint64_t process; // the most model memory that one process may have (ulimit -v); 0: no limit
 };
 
 // Bytes of a GPU's memory that a run finds free. The driver's context and the kernels' code take some hundred

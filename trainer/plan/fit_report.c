@@ -59,15 +59,36 @@ static void add_preset_command(struct text *out, const struct fit_report *report
 
 // ---- text
 
+// Appends a line of a proposal, folded. Frees `line`.
+static void add_line(struct text *out, struct text *line) {
+    if (line->data)
+        text_add_folded(out, line->data, PLAN_COLUMNS, "      ", "");
+    text_add(out, "\n");
+    out->failed |= line->failed;
+    text_free(line);
+}
+
 static void add_taken(struct text *out, const struct fit_report *report,
                       const struct fit_proposal *proposal) {
-    char device[32], host[32];
-    text_bytes(device, sizeof device, (double)proposal->taken[REGION_DEVICE]);
-    text_bytes(host, sizeof host, (double)proposal->taken[REGION_HOST]);
+    char device[32], host[32], program[32], total[32];
+    const uint64_t of_host = proposal->taken[REGION_HOST], of_program = report->machine.program;
     if (report->on_gpu)
-        text_add(out, "%s of GPU memory and %s of host memory per rank", device, host);
-    else
-        text_add(out, "%s per rank", host);
+        text_add(out, "%s of GPU memory; on the host, ",
+                 text_bytes(device, sizeof device, (double)proposal->taken[REGION_DEVICE]));
+    text_add(out, "model memory %s, program about %s, total %s",
+             text_bytes(host, sizeof host, (double)of_host),
+             text_bytes(program, sizeof program, (double)of_program),
+             text_bytes(total, sizeof total, (double)(of_host + of_program)));
+}
+
+// Appends "takes per rank: ..." and `more` as a line.
+static void add_taken_line(struct text *out, const struct fit_report *report,
+                           const struct fit_proposal *proposal, const char *more) {
+    struct text line = {0};
+    text_add(&line, "    takes per rank: ");
+    add_taken(&line, report, proposal);
+    text_add(&line, "%s", more);
+    add_line(out, &line);
 }
 
 static void add_machine(struct text *out, const struct fit_report *report) {
@@ -81,6 +102,9 @@ static void add_machine(struct text *out, const struct fit_report *report) {
         text_add(out, " (%s minus the memory that CUDA itself uses)", gpu);
     text_add(out, "%s%s per machine%s", report->on_gpu ? " and " : "", host,
              report->host_is_here ? " (available on this one)" : "");
+    if (report->machine.process > 0)
+        text_add(out, ", of which ulimit -v leaves %s to each process",
+                 text_bytes(host, sizeof host, (double)report->machine.process));
 }
 
 // Frees `command`.
@@ -103,42 +127,41 @@ static void add_command_line(struct text *out, const struct fit_report *report, 
 static void add_proposal(struct text *out, const struct fit_report *report, int world,
                          const struct fit_proposal *proposal, double fastest_s) {
     double times = proposal->step_s / fastest_s;
+    struct text line = {0};
     if (times > 1 && times < 1.005)
-        text_add(out, "  about as fast: %s\n", proposal->description);
+        text_add(&line, "  about as fast: %s", proposal->description);
     else if (times > 1)
-        text_add(out, "  about %.*f times as long: %s\n", times < 10 ? 2 : 0, times, proposal->description);
+        text_add(&line, "  about %.*f times as long: %s", times < 10 ? 2 : 0, times, proposal->description);
     else
-        text_add(out, "  fastest: %s\n", proposal->description);
+        text_add(&line, "  fastest: %s", proposal->description);
+    add_line(out, &line);
     add_command_line(out, report, world, proposal->overrides);
-    text_add(out, "    takes ");
-    add_taken(out, report, proposal);
-    text_add(out, "; %s\n",
-             proposal->same_bits ? "the same losses to the bit" : "the same losses to rounding");
+    add_taken_line(out, report, proposal,
+                   proposal->same_bits ? "; the same losses to the bit" : "; the same losses to rounding");
 }
 
 static void add_otherwise(struct text *out, const struct fit_report *report, int world,
                           const struct fit_case *one) {
+    struct text line = {0};
     text_add(out, "  nothing fits\n");
     if (one->preset) {
         struct text command = {0};
-        text_add(out, "  the largest preset that fits: %s\n", one->of_preset.description);
+        text_add(&line, "  the largest preset that fits: %s", one->of_preset.description);
+        add_line(out, &line);
         text_add(&command, "    ");
         add_preset_command(&command, report, world, one);
         add_folded_command(out, &command);
-        text_add(out, "    takes ");
-        add_taken(out, report, &one->of_preset);
-        text_add(out, "\n");
+        add_taken_line(out, report, &one->of_preset, "");
     } else {
         text_add(out, "  no smaller preset fits either\n");
     }
     if (!one->narrow)
         return;
-    text_add(out, "  it fits with optimizer.state_dtype=%s, which changes rounding: %s\n", one->narrow,
+    text_add(&line, "  it fits with optimizer.state_dtype=%s, which changes rounding: %s", one->narrow,
              one->of_narrow.description);
+    add_line(out, &line);
     add_command_line(out, report, world, one->of_narrow.overrides);
-    text_add(out, "    takes ");
-    add_taken(out, report, &one->of_narrow);
-    text_add(out, "\n");
+    add_taken_line(out, report, &one->of_narrow, "");
 }
 
 static void add_case(struct text *out, const struct fit_report *report, int i) {
@@ -179,8 +202,10 @@ enum status fit_report_print(const struct fit_report *report) {
              plans->type_measured ? " (measured: the faster type on this machine)" : "");
     add_machine(&line, report);
     plan_add_prose(&out, &line);
-    text_add(&out,
-             "Memory is exact. The order is an estimate from nominal speeds, not a prediction of time.\n");
+    text_add(
+        &line,
+        "Model memory is exact; the memory of the program and the order (by nominal speeds) are estimates.");
+    plan_add_prose(&out, &line);
     for (int i = 0; i < plans->n_cases; i++)
         add_case(&out, report, i);
     return print_text(&out);
@@ -274,7 +299,8 @@ enum status fit_report_print_json(const struct fit_report *report) {
     if (report->on_gpu)
         text_add(&out, "  \"device_memory\": %" PRIu64 ",\n  \"device_memory_free\": %" PRIu64 ",\n",
                  report->gpu_memory, report->machine.device);
-    text_add(&out, "  \"host_memory\": %" PRIu64 ",\n  \"fits\": [", report->machine.host);
+    text_add(&out, "  \"host_memory\": %" PRIu64 ",\n  \"program_bytes\": %" PRIu64 ",\n  \"fits\": [",
+             report->machine.host, report->machine.program);
     for (int i = 0; i < plans->n_cases; i++)
         add_case_json(&out, report, i);
     text_add(&out, "\n  ]\n}\n");

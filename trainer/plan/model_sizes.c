@@ -1,8 +1,10 @@
 // An option that the config gives is never changed: a value that disagrees with it is an error.
 #include "trainer/plan/model_sizes.h"
 
-enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found,
-                                     const char *path) {
+#include "base/text.h"
+
+enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
+                                     bool resumes) {
     const struct {
         const char *option;
         int64_t *value;
@@ -12,13 +14,21 @@ enum status model_sizes_from_weights(struct config *config, const struct gpt_con
                  {"model.n_embd", &config->model.n_embd, found->n_embd},
                  {"model.vocab_size", &config->model.vocab_size, found->vocab_size},
                  {"model.n_positions", &config->model.n_positions, found->n_positions}};
+    struct text list = {0};
+    int n = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (config_given(config, sizes[i].option) && *sizes[i].value != sizes[i].found)
-            return FAIL(STATUS_INVALID, "%s: %s is %lld, but the weights in %s have %d; leave the option out",
-                        config->source, sizes[i].option, (long long)*sizes[i].value, path, sizes[i].found);
+            text_add(&list, "%s%s %d (given: %lld)", n++ ? ", " : "", sizes[i].option, sizes[i].found,
+                     (long long)*sizes[i].value);
         *sizes[i].value = sizes[i].found;
     }
-    return STATUS_OK;
+    enum status status = text_status(&list);
+    if (status == STATUS_OK && n > 0)
+        status =
+            FAIL(STATUS_INVALID, "%s: the weights in %s%s have %s; leave the option%s out", config->source,
+                 path, resumes ? ", which the run resumes from," : "", list.data, n > 1 ? "s" : "");
+    text_free(&list);
+    return status;
 }
 
 bool model_sizes_want_tokenizer(const struct config *config) {

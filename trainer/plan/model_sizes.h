@@ -5,10 +5,10 @@
 #include "configs/config.h"
 #include "model/params.h"
 
-// Sets the sizes of the config to those `found` in the weights at `path`: model.init_from, or the run to
-// resume. STATUS_INVALID when the config names a different one.
-enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found,
-                                     const char *path) MUST_CHECK;
+// Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
+// the run to resume. STATUS_INVALID lists those for which the config has another value.
+enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
+                                     bool resumes) MUST_CHECK;
 // True if model.vocab_size is left out, so that it becomes the number of ids of data.tokenizer.
 bool model_sizes_want_tokenizer(const struct config *config);
 // Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is

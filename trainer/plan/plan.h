@@ -9,6 +9,10 @@
 #include "trainer/plan/comm_volume.h"
 #include "zero/engine.h"
 
+// Host memory that the program of a rank takes besides its model memory: code, libraries, stacks, buffers of
+// MPI. An estimate, from runs on CPUs that took 12 to 38 MiB (each run logs its own). CUDA takes more.
+#define PLAN_PROGRAM_BYTES ((size_t)32 << 20)
+
 // Plans the memory of a run: adds the regions of the engine to the table and, with run.profile, those of the
 // profiler.
 //   engine           free with engine_free, also after a failure

@@ -153,41 +153,56 @@ static bool has_limits(const struct plan_report *report) {
 static bool stage_fits(const struct plan_report *report, const struct plan_case *one, int stage) {
     const size_t *taken = one->stages[stage].most.taken;
     return (report->device_limit == 0 || taken[REGION_DEVICE] <= report->device_limit) &&
-           (report->host_limit == 0 || taken[REGION_HOST] * (uint64_t)one->local_world <= report->host_limit);
+           (report->host_limit == 0 ||
+            (taken[REGION_HOST] + PLAN_PROGRAM_BYTES) * (uint64_t)one->local_world <= report->host_limit);
 }
 
 static void add_fitting(struct text *out, const struct plan_report *report, const struct plan_case *one) {
-    char bytes[32];
+    struct text line = {0};
+    char bytes[32], program[32];
     int n = 0;
-    text_add(out, "Stages that fit");
+    text_add(&line, "Stages that fit");
     if (report->device_limit > 0)
-        text_add(out, " into %s of GPU memory per rank",
+        text_add(&line, " into %s of GPU memory per rank",
                  text_bytes(bytes, sizeof bytes, (double)report->device_limit));
     if (report->host_limit > 0)
-        text_add(out, "%s %s per machine", report->device_limit > 0 ? " and" : " into",
-                 text_bytes(bytes, sizeof bytes, (double)report->host_limit));
-    text_add(out, ":");
+        text_add(&line, "%s %s per machine, with about %s of the program per rank",
+                 report->device_limit > 0 ? " and" : " into",
+                 text_bytes(bytes, sizeof bytes, (double)report->host_limit),
+                 text_bytes(program, sizeof program, (double)PLAN_PROGRAM_BYTES));
+    text_add(&line, ":");
     for (int stage = 0; stage < N_STAGES; stage++)
         if (stage_fits(report, one, stage))
-            text_add(out, "%s %d", n++ ? "," : "", stage);
-    text_add(out, n ? "\n" : " none\n");
+            text_add(&line, "%s %d", n++ ? "," : "", stage);
+    text_add(&line, n ? "" : " none");
+    plan_add_prose(out, &line);
+}
+
+static void add_least(struct text *out, const struct plan_case *one) {
+    struct text line = {0};
+    char bytes[32];
+    text_add(&line, "Ranks differ: the table shows the rank that needs most. The least that any rank needs:");
+    for (int stage = 0; stage < N_STAGES; stage++)
+        text_add(&line, "%s stage %d %s", stage ? "," : "", stage,
+                 text_bytes(bytes, sizeof bytes, (double)one->stages[stage].least));
+    plan_add_prose(out, &line);
 }
 
 static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
-    const char *plural = one->world == 1 ? "" : "s";
+    struct text line = {0};
+    text_add(out, "\n");
+    text_add(&line, "%d rank%s", one->world, one->world == 1 ? "" : "s");
     if (one->refused) {
-        struct text line = {0};
-        text_add(&line, "%d rank%s: %s", one->world, plural, one->refused);
-        text_add(out, "\n");
+        text_add(&line, ": %s", one->refused);
         plan_add_prose(out, &line);
         return;
     }
-    text_add(out, "\n%d rank%s", one->world, plural);
     if (one->world > 1)
-        text_add(out, ", %d per machine", one->local_world);
-    text_add(out, ", %d thread%s each; train_batch_size %" PRId64 " = %" PRId64 " x %" PRId64 " x %d\n",
+        text_add(&line, ", %d per machine", one->local_world);
+    text_add(&line, ", %d thread%s each; train_batch_size %" PRId64 " = %" PRId64 " x %" PRId64 " x %d",
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
+    plan_add_prose(out, &line);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
     int n_columns = count_collectives(one);
@@ -197,25 +212,24 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     add_table(out, &table);
     if (has_limits(report))
         add_fitting(out, report, one);
-    if (!differ)
-        return;
-    char bytes[32];
-    text_add(out,
-             "Ranks differ: the table shows the rank that needs most. The least that any rank needs:\n ");
-    for (int stage = 0; stage < N_STAGES; stage++)
-        text_add(out, "%s stage %d %s", stage ? "," : "", stage,
-                 text_bytes(bytes, sizeof bytes, (double)one->stages[stage].least));
-    text_add(out, "\n");
+    if (differ)
+        add_least(out, one);
 }
 
 static void add_report(struct text *out, const struct plan_report *report) {
-    char weights[32];
-    text_add(out, "%s: %s parameters, %s%s, partition %s\n", report->source,
+    struct text line = {0};
+    char weights[32], program[32];
+    text_add(&line, "%s: %s parameters, %s%s, partition %s", report->source,
              text_count(weights, sizeof weights, (double)report->n_weights), dtype_name(report->type),
              report->type_measured ? " (measured: the faster type on this machine)" : "", report->partition);
-    text_add(out,
-             "Per rank: model memory and its kinds (the program itself takes more), communication per step.\n"
-             "train_batch_size = micro_batch_size x gradient_accumulation_steps x ranks.\n");
+    plan_add_prose(out, &line);
+    text_add(
+        &line,
+        "Per rank: model memory and its kinds, communication per step. The program takes about %s of host "
+        "memory more.",
+        text_bytes(program, sizeof program, (double)PLAN_PROGRAM_BYTES));
+    plan_add_prose(out, &line);
+    text_add(out, "train_batch_size = micro_batch_size x gradient_accumulation_steps x ranks.\n");
     if (report->gpu_is_planned)
         text_add(out,
                  "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
@@ -313,9 +327,9 @@ static void add_report_json(struct text *out, const struct plan_report *report) 
     json_add_string(out, report->source);
     text_add(
         out,
-        ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"compute\": \"%s\",\n"
+        ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"program_bytes\": %zu,\n  \"compute\": \"%s\",\n"
         "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"partition\": \"%s\",\n  \"plans\": [\n",
-        report->n_weights, report->n_elements, dtype_name(report->type),
+        report->n_weights, report->n_elements, PLAN_PROGRAM_BYTES, dtype_name(report->type),
         report->type_measured ? "true" : "false", report->gpu_is_planned ? "true" : "false",
         report->partition);
     for (int i = 0; i < report->n_cases; i++) {

@@ -95,8 +95,8 @@ static void test_floats_read_back_to_the_bit(void **unused) {
                                            .tokens_per_s = 1e5 * rng_uniform(1, 5, (uint64_t)i),
                                            .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
                                            .mfu = rng_uniform(1, 7, (uint64_t)i),
-                                           .memory_planned_bytes = (size_t)i << 30,
-                                           .memory_peak_bytes = (size_t)i << 31,
+                                           .total_planned_bytes = (size_t)i << 30,
+                                           .total_bytes = (size_t)i << 31,
                                            .model_planned_bytes = (size_t)i << 29,
                                            .model_bytes = (size_t)i << 28,
                                            .threads = i};
@@ -115,10 +115,10 @@ static void test_floats_read_back_to_the_bit(void **unused) {
         assert_true(number(entry, "tokens_per_s") == written[i].tokens_per_s);
         assert_true(number(entry, "step_ms") == written[i].step_ms);
         assert_true(number(entry, "mfu") == written[i].mfu);
-        assert_true(number(entry, "memory_planned_bytes") == (double)written[i].memory_planned_bytes);
-        assert_true(number(entry, "memory_peak_bytes") == (double)written[i].memory_peak_bytes);
+        assert_true(number(entry, "total_planned_bytes") == (double)written[i].total_planned_bytes);
+        assert_true(number(entry, "total_bytes") == (double)written[i].total_bytes);
         for (int k = 0; k < 2; k++) { // planned, measured: total = model memory + program
-            static const char *const totals[] = {"memory_planned_bytes", "memory_peak_bytes"};
+            static const char *const totals[] = {"total_planned_bytes", "total_bytes"};
             static const char *const models[] = {"model_planned_bytes", "model_bytes"};
             static const char *const programs[] = {"program_planned_bytes", "program_bytes"};
             assert_true(number(entry, models[k]) == (double)((size_t)i << (29 - k)));

@@ -42,7 +42,7 @@ static const struct step_metrics usual = {.step = 4700,
                                           .tokens_per_s = 20012,
                                           .step_ms = 26,
                                           .mfu = 0.74,
-                                          .memory_peak_bytes = 86822092};
+                                          .total_bytes = 86822092};
 
 static void test_whole_fields_go_by_rank_of_use(void **unused) {
     (void)unused;

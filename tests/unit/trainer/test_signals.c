@@ -14,9 +14,10 @@
 #include "trainer/signals.h"
 
 #define STOP_REQUESTED 3
+#define PAUSE_US       550000 // longer than signals of one request are apart
 
-// The exit code of a process that receives these signals one after the other (second 0: only the first).
-static int exit_code_after(int first, int second) {
+// The exit code of a process that receives these signals, `pause_us` apart (second 0: only the first).
+static int exit_code_after(int first, int pause_us, int second) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -29,9 +30,10 @@ static int exit_code_after(int first, int second) {
             usleep(10000);
         if (!signals_stop_requested())
             _exit(2);
+        usleep((useconds_t)pause_us);
         if (second)
             kill(getpid(), second);
-        usleep(second ? 500000 : 0); // time for the second signal to act
+        usleep(second ? 300000 : 0); // time for the second signal to act
         _exit(STOP_REQUESTED);
     }
     int result;
@@ -42,22 +44,29 @@ static int exit_code_after(int first, int second) {
 
 static void test_the_first_signal_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGINT, 0), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGTERM, 0), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGHUP, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGINT, 0, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, 0, 0), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, 0, 0), STOP_REQUESTED);
 }
 
 static void test_the_second_signal_ends_the_process(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGINT, SIGINT), 128 + SIGINT);
-    assert_int_equal(exit_code_after(SIGTERM, SIGTERM), 128 + SIGTERM);
-    assert_int_equal(exit_code_after(SIGTERM, SIGINT), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGINT, PAUSE_US, SIGINT), 128 + SIGINT);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGTERM), 128 + SIGTERM);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGINT), 128 + SIGINT);
+}
+
+// As timeout(1) does: a signal for the process, and the same for its group.
+static void test_signals_of_one_request(void **unused) {
+    (void)unused;
+    assert_int_equal(exit_code_after(SIGTERM, 0, SIGTERM), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGINT, 0, SIGTERM), STOP_REQUESTED);
 }
 
 static void test_a_hangup_only_requests_a_stop(void **unused) {
     (void)unused;
-    assert_int_equal(exit_code_after(SIGTERM, SIGHUP), STOP_REQUESTED);
-    assert_int_equal(exit_code_after(SIGHUP, SIGTERM), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGTERM, PAUSE_US, SIGHUP), STOP_REQUESTED);
+    assert_int_equal(exit_code_after(SIGHUP, PAUSE_US, SIGTERM), STOP_REQUESTED);
 }
 
 static void say_it(void *context, int number) {
@@ -80,9 +89,9 @@ static void test_both_signals_are_answered(void **unused) {
         signals_set_farewell("nothing is kept");
         signals_set_farewell("step 5 is kept");
         kill(getpid(), SIGINT);
-        usleep(200000);
+        usleep(PAUSE_US);
         kill(getpid(), SIGINT);
-        usleep(500000);
+        usleep(300000);
         _exit(0);
     }
     close(ends[1]);
@@ -123,6 +132,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_signal_requests_a_stop),
         cmocka_unit_test(test_the_second_signal_ends_the_process),
+        cmocka_unit_test(test_signals_of_one_request),
         cmocka_unit_test(test_a_hangup_only_requests_a_stop),
         cmocka_unit_test(test_both_signals_are_answered),
         cmocka_unit_test(test_signals_are_blocked_in_the_caller),
