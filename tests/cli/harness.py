@@ -101,7 +101,10 @@ class CommandCase(unittest.TestCase):
 
     def start_mpirun(self, *words, **options):
         """mpirun with these words, such as '-n', 2, TRAIN, config."""
-        environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1',
+        # A temporary folder of its own: in a shared one, an mpirun that ends removes what another has just made (Open MPI 4).
+        temporary = tempfile.mkdtemp(prefix='zero-mpi-')
+        self.addCleanup(shutil.rmtree, temporary, ignore_errors=True)
+        environment = dict(os.environ, OMP_WAIT_POLICY='passive', OMPI_ALLOW_RUN_AS_ROOT='1', TMPDIR=temporary,
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', ASAN_OPTIONS='detect_leaks=0')  # MPI's own leaks
         environment.update(options.pop('environment', {}))
         return subprocess.Popen(['mpirun', '--oversubscribe', *map(str, words)], cwd=self.folder, env=environment,

@@ -53,7 +53,7 @@ class Configuration(CommandCase):
         path = self.folder / 'faults.json'
         path.write_text('{\n"learning_rate": 1e-3,\n"model": {"n_layer": 0},\n"block_size": 128\n}')
         self.refuses(path, '--max-iters=5', '-b', '4', 'train.seed=x', says=[
-            '6 faults', 'faults.json:2: unknown option learning_rate, a name of nanoGPT, Hugging Face; here it is optimizer.lr',
+            '6 faults', 'faults.json:2: unknown option learning_rate, a name of nanoGPT or Hugging Face; here it is optimizer.lr',
             'faults.json:3: model.n_layer is 0', 'faults.json:4: unknown option block_size',
             'unknown option max_iters, a name of nanoGPT; here it is train.max_steps', 'here it is train.micro_batch_size',
             'train.seed is the string "x"'])
@@ -226,7 +226,8 @@ class Weights(CommandCase):
         self.refuses(self.config, says=['c_fc.bias'])
 
     def test_option_that_disagrees_with_the_weights(self):
-        self.refuses(self.config, 'model.n_layer=3', says=['model.n_layer', '3', '2'])
+        self.refuses(self.config, 'model.n_layer=3', 'model.n_positions=99', says=[
+            'hf have model.n_layer 2 (given: 3), model.n_positions 64 (given: 99); leave the options out'])
 
 
 class Checkpoints(CommandCase):

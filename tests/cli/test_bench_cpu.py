@@ -1,5 +1,6 @@
 """scripts/bench_cpu.py on tiny models: its figures are consistent, and it rejects bad arguments."""
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -16,7 +17,10 @@ class BenchCpu(CommandCase):
     def bench(self, *arguments, code=0):
         command = [sys.executable, ROOT / 'scripts' / 'bench_cpu.py', '--train', harness.TRAIN, '--output',
                    self.folder / 'bench', '--seconds', '0.02', *map(str, arguments)]
-        process = subprocess.run(command, text=True, capture_output=True, timeout=300)
+        # Its runs lie in a folder of this test's, by which their processes are found.
+        self.runs = self.folder / 'runs'
+        self.runs.mkdir(exist_ok=True)
+        process = subprocess.run(command, text=True, capture_output=True, timeout=300, env={**os.environ, 'TMPDIR': str(self.runs)})
         self.assertEqual(process.returncode, code, process.stdout + process.stderr)
         return process
 
@@ -68,8 +72,9 @@ for line in sys.stdin:
         self.assertTrue(one['interleaved'])
         self.assertIn('- PyTorch 9\n', out)
 
-    def test_a_busy_machine_and_another_build(self):
-        out = self.bench('--cases', TINY, '--types', 'fp32', '--rounds', 1, '--busy', 1, '--other', harness.TRAIN).stdout
+    def test_a_busy_machine_another_build_and_ranks(self):
+        out = self.bench('--cases', TINY, '--types', 'fp32', '--rounds', 1, '--busy', 1, '--other', harness.TRAIN,
+                         '--ranks', 2).stdout
         one = self.results()['cases'][0]
         programs = one['programs']
         self.assertEqual(list(programs), ['ours', 'other', 'ours busy', 'other busy'])
@@ -80,6 +85,8 @@ for line in sys.stdin:
                          programs['ours busy']['tokens_per_s'] / programs['other busy']['tokens_per_s'])
         self.assertIn('| zero.c, the other build, busy machine |', out)
         self.assertIn('beside 1 busy process;', out)
+        self.assertIn(', 2 ranks of ', out)
+        self.assertEqual(subprocess.run(['pgrep', '-f', f'run.dir={self.runs}/'], capture_output=True).stdout, b'')
 
     def test_a_python_without_torch(self):
         python = self.python_that("print(json.dumps({'missing': 'no torch here'}), flush=True)\nsys.stdin.read()\n")
@@ -104,7 +111,7 @@ for line in sys.stdin:
         for option in '--cases', '--types', '--rounds', '--threads', '--python', '--growth', '--output':
             self.assertIn(option, process.stdout)
         for words in (('--cases', '124M'), ('--cases', '99M:1x1'), ('--cases', '1-1-1:1x1'), ('--types', 'int4'), ('--rounds', '0'),
-                      ('--cases', '124M:0x4'), ('--cases', TINY, '--python', '/no/such/python')):
+                      ('--cases', '124M:0x4'), ('--cases', TINY, '--python', '/no/such/python'), ('--cases', TINY, '--ranks', '3'), ('--ranks', '2', '--growth')):
             self.bench(*words, code=2)
 
 

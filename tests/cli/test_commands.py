@@ -105,6 +105,8 @@ class FromDeepSpeed(CommandCase):
                      'aio: it is for offloading to NVMe'):
             self.assertIn('  ' + line, process.error)
         self.assertIn('Warning: these change what the run computes (1):', process.error)
+        self.assertIn('train.max_steps, the length of the run (20000 now)', process.error)
+        self.assertLessEqual(max(map(len, process.error.splitlines())), 100)
         out = self.run_train('from-deepspeed', 'ds.json', '--out', 'mine.json').out
         self.assertIn('ds.json is translated to mine.json', out)
         self.assertEqual(json.loads((self.folder / 'mine.json').read_text()), config)
@@ -123,6 +125,8 @@ class FromDeepSpeed(CommandCase):
         self.refuses('from-deepspeed', says=['usage: train from-deepspeed'])
         self.refuses('from-deepspeed', 'absent.json', says=['absent.json'])
         self.refuses('from-deepspeed', 'ds.json', '--out', 'ds.json', '--force', says=['is the DeepSpeed file itself'])
+        self.refuses('from-deepspeed', ROOT / 'configs/quickstart.json', says=['is a zero.c configuration already'])
+        self.refuses('from-deepspeed', 'ds.json', '--out', 'absent/x.json', code=1, says=['cannot write absent/x.json: '])
         before = self.tiny_config().read_text()
         self.refuses('from-deepspeed', 'ds.json', '--out', 'tiny.json', says=['--out tiny.json exists', '--force'])
         self.assertEqual((self.folder / 'tiny.json').read_text(), before)

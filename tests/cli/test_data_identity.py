@@ -165,6 +165,8 @@ class Tokenizers(DataCase):
             'data.tokenizer', 'up to step 2', f'it was a.tiktoken (265 ids, checksum {meta["tokenizer_xxh3"]})',
             f'now it is a.tiktoken (265 ids, checksum {other})', 'another run.dir'])
         self.refuses('eval', 'run', '--data', 'b/val-*.bin', says=['b/val-00000.bin', 'b.tiktoken', other])
+        self.refuses('generate', 'run', '--tokenizer', 'b.tiktoken',
+                     says=['b.tiktoken is not the tokenizer of run', other, "the model's is the checkpoint's (265 ids"])
         self.assertEqual((self.curve(), self.final_state()), before)
         self.run_train(config, 'train.max_steps=4', 'data.tokenizer=')  # the checkpoint has a copy
         manifest = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())

@@ -78,10 +78,10 @@ class Activations(GpuCase):
                     last = self.metrics()[-1]
                     found.append((self.curve(), self.final_state()))
                     self.assertEqual(found[-1], found[0])
-                    self.assertEqual(last['memory'], last['memory_planned'])
+                    self.assertEqual(last['model_memory'], last['model_memory_planned'])
                     self.assertLess(abs(last['device_bytes'] - last['device_planned_bytes']),
                                     (64 << 10) if SIMULATED else (32 << 20))
-                    here = last['device_planned_bytes'], last['memory']['activations']
+                    here = last['device_planned_bytes'], last['model_memory']['activations']
                     self.remove_run()
             if way:
                 self.assertLess(here[0], device)
@@ -151,7 +151,7 @@ class Ranks(GpuCase):
         for step in self.metrics():
             self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
             self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
-            self.assertEqual(step['memory'], step['memory_planned'])
+            self.assertEqual(step['model_memory'], step['model_memory_planned'])
             # Each arena is padded to whole allocations, which are 2 MiB on a GPU.
             self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
 
@@ -227,7 +227,7 @@ class Offload(GpuCase):
                 for step in self.metrics():
                     self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
                     self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
-                    self.assertEqual(step['memory'], step['memory_planned'])
+                    self.assertEqual(step['model_memory'], step['model_memory_planned'])
                     self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']),
                                     (64 << 10) if SIMULATED else (32 << 20))
                 memory.append(self.metrics()[-1]['device_planned_bytes'])

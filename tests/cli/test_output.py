@@ -1,5 +1,6 @@
 """Failures of standard output: a full disk is an error, a closed pipe is not."""
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -28,6 +29,16 @@ class Output(CommandCase):
                                  stdout=output, stderr=subprocess.PIPE, encoding='utf-8', timeout=300)
         self.assertNotIn('Sanitizer', process.stderr)
         return process
+
+    def test_threads_that_cannot_be_meant(self):
+        """OMP_NUM_THREADS that is no number, and more threads than processors: one warning each."""
+        cores = len(os.sched_getaffinity(0))
+        config = self.tiny_config(run={'threads': 0}, train={'max_steps': 1})
+        for value, warning in (('abc', 'OMP_NUM_THREADS is "abc", expected a number of threads from 1 to 4096; it is ignored'),
+                               (cores + 1, f'{cores + 1} threads are more than the ')):
+            error = self.run_train(config, 'checkpoint.resume=auto', environment={'OMP_NUM_THREADS': str(value)}).error
+            self.assertEqual((error.count('warning: '), error.count('warning: ' + warning)), (1, 1), error)
+            shutil.rmtree(self.folder / 'run')
 
     def test_a_full_disk(self):
         for name, words in self.commands().items():

@@ -12,6 +12,7 @@ import harness
 from harness import CommandCase, GOLDEN, ROOT
 
 KINDS = ['params', 'grads', 'master', 'moments', 'communication', 'activations', 'logits', 'workspace', 'data']
+PROGRAM = 32 << 20  # host memory of a rank that is planned besides the model's
 UNITS = {unit: 1024 ** i for i, unit in enumerate(['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'])}
 
 # Table 1 of the ZeRO paper (arXiv 1910.02054), GB per rank: stages 1, 2, 3 of 7.5B, 128B and 1T.
@@ -100,7 +101,7 @@ class Plan(CommandCase):
             self.assertEqual(process.returncode, 0, process.stderr)
             metrics = self.metrics()[-1]
             self.assertEqual(stage['rank'], 0)  # metrics.jsonl has the figures of rank 0
-            for figures in metrics['memory_planned'], metrics['memory']:
+            for figures in metrics['model_memory_planned'], metrics['model_memory']:
                 self.assertEqual({kind: stage['bytes'][kind] for kind in figures}, figures)
             self.assertEqual(metrics['comm_bytes'], sum(sent['bytes'] for sent in stage['sends'].values()))
             self.assertEqual(metrics['comm_calls'], sum(sent['calls'] for sent in stage['sends'].values()))
@@ -271,7 +272,7 @@ class Fit(CommandCase):
         config = self.tiny_config(train={'micro_batch_size': 4})
         for ranks in 1, 2:
             first = self.proposals(config, '--ranks', ranks)[0]
-            needed = ranks * first['host_bytes']
+            needed = ranks * (first['host_bytes'] + PROGRAM)
             again = self.proposals(config, '--ranks', ranks, '--host-memory', needed)[0]
             self.assertEqual(again['overrides'], first['overrides'])
             less = self.proposals(config, '--ranks', ranks, '--host-memory', needed - 1)[0]
@@ -288,14 +289,14 @@ class Fit(CommandCase):
             while found := self.fit_within(config, ranks, limit)['proposals']:
                 first = found[0]
                 self.run_words(ranks, config, first['overrides'].split())
-                taken = sum(self.metrics()[-1]['memory'].values())
+                taken = sum(self.metrics()[-1]['model_memory'].values())
                 self.assertLessEqual(taken, first['host_bytes'])
                 self.assertGreater(taken, 0.98 * first['host_bytes'])  # the rest is padding
                 if first['same_bits']:
                     self.assertEqual(self.curve(), expected, first)
                 for (_, loss, _), (_, wanted, _) in zip(self.curve(), expected):
                     self.assertAlmostEqual(loss, wanted, delta=1e-5)
-                limit, seen = ranks * first['host_bytes'] - 1, seen + 1
+                limit, seen = ranks * (first['host_bytes'] + PROGRAM) - 1, seen + 1
             self.assertGreater(seen, 3)
 
     def fit_within(self, config, ranks, limit):
@@ -339,6 +340,29 @@ class Fit(CommandCase):
         out = self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '8').out
         self.assertIn('Stages that fit into 23.5 GiB of GPU memory per rank: 1, 2, 3\n', out)
 
+    def test_the_host_has_room_for_the_program_too(self):
+        config = self.tiny_config()
+        most = max(s['total'] for s in json.loads(self.run_train('plan', config, '--ranks', 1, '--json').out)['plans'][0]['stages'])
+        for limit, fits in (most + PROGRAM + 65536, True), (PROGRAM, False):
+            out = self.run_train('plan', config, '--ranks', 1, '--host-memory', limit, '--json').out
+            plan, = json.loads(out)['plans']
+            self.assertEqual([stage['fits'] for stage in plan['stages']], [fits] * 4)
+
+    def test_the_limit_of_a_process(self):
+        """ulimit -v limits what is available on this machine, and what a run may take."""
+        def limited(*arguments):
+            return subprocess.run(['sh', '-c', 'ulimit -v 400000; exec "$@"', 'sh', str(harness.TRAIN), *map(str, arguments)],
+                                  cwd=self.folder, capture_output=True, text=True, timeout=300)
+        if harness.SANITIZERS:
+            self.skipTest('sanitizers reserve address space')
+        large = self.tiny_config(model={'n_embd': 1024, 'vocab_size': 50257})
+        plan = limited('plan', large, '--fit', '--ranks', 1)
+        self.assertEqual(plan.returncode, 1)
+        self.assertRegex(plan.stderr, r'of which ulimit -v leaves \S+ MiB to each process')
+        run = limited(large)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('MiB are available', run.stderr)
+
     def test_cuda_without_a_gpu_is_planned(self):
         out = self.run_train('plan', self.tiny_config(device='cuda'), '--ranks', 1,
                              environment={'CUDA_VISIBLE_DEVICES': ''}).out
@@ -364,12 +388,14 @@ class Fit(CommandCase):
         config = self.tiny_config(model={'n_layer': 4, 'n_embd': 256}, train={'max_steps': 2, 'micro_batch_size': 1})
         limit = 1 << 40
         while (case := self.fit_within(config, 1, limit))['proposals']:
-            limit = case['proposals'][0]['host_bytes'] - 1
+            limit = case['proposals'][0]['host_bytes'] + PROGRAM - 1
         self.assertEqual(case['narrow_state']['state_dtype'], 'bf16')
-        self.assertLessEqual(case['narrow_state']['host_bytes'], limit)
+        self.assertLessEqual(case['narrow_state']['host_bytes'] + PROGRAM, limit)
         self.run_train(config, *case['narrow_state']['overrides'].split())
         out = self.run_train('plan', config, '--fit', '--ranks', 1, '--host-memory', limit, code=1).out
         self.assertIn('it fits with optimizer.state_dtype=bf16, which changes rounding', out)
+        self.assertRegex(out, r'model memory \S+ MiB, program about 32.0 MiB, total \S+ MiB\n')
+        self.assertLessEqual(max(map(len, out.splitlines())), 100)
 
     def test_ranks_that_the_batch_does_not_divide_by(self):
         config = self.tiny_config(train={'train_batch_size': 8})

@@ -48,7 +48,7 @@ class DataAlone(CommandCase):
         with open(self.folder / 'my' / 'my.tiktoken', 'a') as file:
             file.write('IUBAQEBA 269\n')
         error = self.preset('data.train=my/train-*.bin', run='changed').error
-        self.assertIn('tokenizer: my.tiktoken of data.train is not found; set data.tokenizer', error)
+        self.assertRegex(error, r'tokenizer: that of data.train, my.tiktoken \(.*\), is not found beside it; set data.tokenizer')
         self.refuses(PRESET, *TINY, 'data.train=my/train-*.bin', 'train.sample_every=1', 'run.dir=other',
                      says=['train.sample_every', 'data.tokenizer'])
 

@@ -38,7 +38,7 @@ class ProfileCase(CommandCase):
         self.assertFalse((self.folder / f'{run}-off' / 'profile.json').exists())
         self.assertEqual(list((self.folder / run).glob('*.part')), [])
         for step in self.metrics(run):
-            self.assertEqual(step['memory'], step['memory_planned'])
+            self.assertEqual(step['model_memory'], step['model_memory_planned'])
         return [json.loads((self.folder / run / name).read_text()) for name in ('profile.json', 'trace.json')]
 
     def check_sums(self, profile, ranks, steps):

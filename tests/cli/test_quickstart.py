@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import unittest
 
@@ -10,17 +11,30 @@ from harness import CommandCase, ROOT
 
 
 class Quickstart(CommandCase):
-    def quickstart(self, *overrides):
+    def start(self, *overrides):
         home = self.folder / 'home'
         home.mkdir(exist_ok=True)
         home.chmod(0o500)
         environment = dict(os.environ, HOME=str(home))
         if not harness.FULL:
             environment['CUDA'] = 'no'
-        process = subprocess.run(['scripts/quickstart.sh', *overrides], cwd=self.clone, text=True, timeout=900,
-                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
-        self.assertEqual(process.returncode, 0, process.stdout)
-        return process.stdout
+        return subprocess.Popen(['scripts/quickstart.sh', *overrides], cwd=self.clone, text=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, env=environment, preexec_fn=harness.restore_signals, start_new_session=True)
+
+    def quickstart(self, *overrides):
+        process = self.start(*overrides)
+        out, _ = process.communicate(timeout=900)
+        self.assertEqual(process.returncode, 0, out)
+        return out
+
+    def check_that_ctrl_c_stops_it(self):
+        process = self.start('train.max_steps=1000000', 'run.dir=runs/stopped')
+        self.wait_for_steps(1, self.clone / 'runs' / 'stopped')
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, out)
+        self.assertIn('run the same command again to resume it', out.splitlines()[-1])
+        self.assertNotIn('evaluation on the held-out', out)
 
     def test_from_a_clean_clone_to_samples_and_again(self):
         self.clone = self.folder / 'a clean clone'
@@ -37,6 +51,7 @@ class Quickstart(CommandCase):
         self.assertIn('train.max_steps', again)  # complete: names the option to raise
         kept = {p: p.stat().st_mtime_ns for p in self.files()}
         self.assertEqual(written, kept)
+        self.check_that_ctrl_c_stops_it()
         if harness.FULL:
             self.check_that_state_dtypes_learn_as_well()
 

@@ -87,6 +87,7 @@ class Terminal(CommandCase):
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: 'at once' in text)
         self.assertRegex(text, r'finishing this step \(about (\d+ s|[\d:]+)\); again to stop at once\r\n')
+        time.sleep(0.6)  # two signals within half a second are one request
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: False)
         self.assertEqual(self.process.wait(timeout=60), 128 + signal.SIGINT)

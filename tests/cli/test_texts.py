@@ -37,7 +37,7 @@ class Documents(CommandCase):
     def test_tokenizer(self):
         (self.folder / 'my.txt').write_text('abab<|endoftext|>' * 50)
         train = 'tokenizer', 'train', 'my.txt', '--vocab-size', 259, '--out'
-        self.run_train(*train, 'text.tiktoken')
+        self.assertIn('<|endoftext|> occurs 50 times and is learned as text', self.run_train(*train, 'text.tiktoken').error)
         self.run_train(*train, 'documents.tiktoken', '--end-of-text')
         encode = 'tokenizer', 'encode', '--tokenizer'
         self.assertEqual(self.run_train(*encode, 'documents.tiktoken', '--end-of-text', text='abab<|endoftext|>abab').out,
@@ -63,13 +63,25 @@ class Raw(CommandCase):
         self.run_train(self.tiny_config(data={'train': 'out/train-*.bin'}))
         self.run_train(*arguments, '--tokenizer', 'bytes')
         self.assertIn('tokenizer: bytes (257 ids', self.run_train('inspect', 'out/val-00000.bin').out)
+        # a model without a tokenizer is evaluated with that of the shards
+        model = GOLDEN / 'gpt2-tiny'
+        evaluated = self.run_train('eval', model, '--data', 'out/val-00000.bin', '--device', 'cpu')
+        self.assertIn('tokenizer: bytes, that of out/val-00000.bin', evaluated.error)
+        self.assertIn('bits per byte', evaluated.out)
+        evaluated = self.run_train('eval', model, '--data', model / 'tokens.bin', '--device', 'cpu')
+        self.assertIn('bits per byte need a tokenizer', evaluated.error)
         (self.folder / 'high.bin').write_bytes(struct.pack('<2H', 1, 257))
         raw = 'tokenize', '--raw', '--out', 'more'
         self.refuses(*raw, 'high.bin', '--tokenizer', 'bytes', says=['high.bin: token 1 is 257', 'ids 0 to 256'])
         self.refuses(*raw, 'out/val-00000.bin', says=['has a header already'])
-        (self.folder / 'high.bin').write_bytes(b'123')
+        (self.folder / 'high.bin').write_bytes(b'\1\2\3')
         self.refuses(*raw, 'high.bin', says=['odd number of bytes'])
         self.refuses(*raw, 'high.bin', '--split', 0.1, says=['--raw', '--split'])
+        for name, says in (GOLDEN / 'gpt2-tiny' / 'model.safetensors', 'is a safetensors file'), ('out/meta.json', 'is text'):
+            self.refuses(*raw, name, says=[says, 'expected token ids of 2 bytes without a header'])
+        self.assertIn('  validation: 1000 tokens in 1 shard\n  tokenizer: bytes (257 ids', self.run_train('inspect', 'out').out)
+        self.refuses('inspect', 'val.bin', says=['perhaps', './train tokenize --raw val.bin'])
+        self.assertIn('removed 1 older shard of out', self.run_train(*arguments[:3], '--out', 'out').error)
 
 
 class OtherKinds(CommandCase):
@@ -78,7 +90,21 @@ class OtherKinds(CommandCase):
         out = self.run_train('inspect', 'my.txt').out
         for part in 'my.txt: text, 3.71 KiB', 'begins: Ärger, the first line\n', './train tokenize my.txt':
             self.assertIn(part, out)
+        (self.folder / 'latin.txt').write_bytes('first line\nÄrger\n'.encode('latin-1'))
+        (self.folder / 'wide.txt').write_text('first line', encoding='utf-16')
+        self.assertIn('not UTF-8 at offset 11;', self.run_train('inspect', 'latin.txt').out)
+        self.assertIn('wide.txt: UTF-16 text\n', self.run_train('inspect', 'wide.txt').out)
+        error = self.run_train('tokenize', 'my.txt', 'latin.txt', 'wide.txt', '--tokenizer', 'bytes', '--out', 'out').error
+        for part in 'latin.txt is not UTF-8: byte 0xc4 at offset 11', 'wide.txt is not UTF-8 but UTF-16 text', 'iconv':
+            self.assertIn(part, error)
+        self.assertNotIn('my.txt', error)
+        for name, content, kind in (('ds.json', {'train_batch_size': 8}, 'a configuration of DeepSpeed'),
+                                    ('config.json', {'model_type': 'gpt2'}, 'the config.json of a Hugging Face model'),
+                                    ('c.json', {'train': {}, 'model': {}}, 'a configuration of ./train')):
+            (self.folder / name).write_text(json.dumps(content))
+            self.assertIn(f'{name}: {kind}', self.run_train('inspect', name).out)
         (self.folder / 'empty.bin').touch()
+        self.refuses('tokenizer', 'train', 'empty.bin', '--out', 'x', says=['empty.bin contains no text'])
         self.refuses('inspect', 'empty.bin', says=['empty.bin is empty (0 bytes)'])
         config = self.tiny_config()
         self.refuses(config, 'data.train=empty.bin', says=['empty.bin is empty (0 bytes)'])

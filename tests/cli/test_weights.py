@@ -58,6 +58,8 @@ class Formats(WeightsCase):
         part.rename(self.model / 'kept')
         self.refuses(self.config, says=['hf/model-00002-of-00003.safetensors', 'No such file'])
         (self.model / 'kept').rename(part)
+        self.refuses(self.config, 'model.init_from=hf/model-00002-of-00003.safetensors', says=[
+            'hf/model-00002-of-00003.safetensors is file 2 of 3 of a set; give the folder of all of them, hf/'])
         good = json.loads(index.read_text())
         name = sorted(good['weight_map'])[1]
         for file in '../kept.safetensors', 'x.bin', 5:
@@ -65,6 +67,7 @@ class Formats(WeightsCase):
             self.refuses(self.config, says=['model.safetensors.index.json', name, 'of the same folder'])
         index.write_text(json.dumps({'weight_map': {k: v for k, v in good['weight_map'].items() if v != part.name}}))
         self.refuses(self.config, says=['model.safetensors.index.json', 'is missing'])
+        self.assertFalse((self.folder / 'run').exists())
         (self.model / 'config.json').unlink()
         self.refuses(self.config, f'model.init_from={part}', says=['there is no config.json in', 'sizes'])
 
@@ -73,18 +76,23 @@ class Formats(WeightsCase):
         weights.rename(self.model / 'pytorch_model.bin')
         convert = 'GPT2LMHeadModel.from_pretrained("hf").save_pretrained("NEW")'
         self.refuses(self.config, says=["hf holds PyTorch's pickled weights", convert])
-        for name, magic in ('ckpt.pt', b'PK\3\4'), ('pytorch_model.bin', b'\x80\2}q'):
+        for name, magic in ('ckpt.pt', b'PK\3\4' + bytes(26) + b'ckpt/data.pkl'), ('pytorch_model.bin', b'\x80\2\x8a\nl\xfc\x9cF\xf9'):
             (self.model / name).write_bytes(magic + bytes(100))
             self.refuses(self.config, f'model.init_from=hf/{name}', says=[f"hf/{name} holds PyTorch's", convert])
         (self.folder / 'gpt2_124M.bin').write_bytes(struct.pack('<256i', 20240326, 3, *[0] * 254))
         self.refuses(self.config, 'model.init_from=gpt2_124M.bin', says=['a model of llm.c', 'export_hf.py --input gpt2_124M.bin'])
         write_shard(self.folder / 'tokens.bin', [1] * 100)
         self.refuses(self.config, 'model.init_from=tokens.bin', says=['tokens.bin is a token shard'])
+        self.refuses(self.config, 'model.init_from=../gone', says=['c.json: model.init_from: ../gone does not exist'])
         self.refuses(self.config, 'model.init_from=c.json', says=['c.json is not recognized as weights'])
         for name in 'gpt2', 'openai-community/gpt2':
             self.refuses(self.config, f'model.init_from={name}', says=[
                 f'{name} does not exist here', 'hf download openai-community/gpt2 config.json model.safetensors',
                 '--local-dir gpt2, then use the folder gpt2'])
+            self.refuses('inspect', name, says=[f'{name} does not exist here', 'hf download'])
+        self.assertIn("hf/pytorch_model.bin: PyTorch's pickled weights", self.run_train('inspect', 'hf').out)
+        for path in 'hf/nothere', 'nothere.bin':
+            self.assertNotIn('hf download', self.refuses('eval', path, '--data', 'tokens.bin', says=[f'{path} does not exist']).error)
         self.refuses('generate', './gpt2', says=['./gpt2 does not exist; expected the folder of a run'])
 
 
@@ -142,6 +150,7 @@ class Tokenizers(WeightsCase):
         self.refuses('tokenizer', 'encode', '--tokenizer', 'hf/vocab.json', text='x', says=['hf/merges.txt'])
         (self.model / 'merges.txt').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, self.merges)) + '\n')
         self.assertEqual(self.encode('hf/vocab.json'), self.expected)
+        self.assertEqual(self.encode('hf'), self.expected)
 
     def test_what_works_otherwise_is_refused(self):
         def refuses(*says, **changes):
@@ -174,6 +183,7 @@ class Tokenizers(WeightsCase):
         self.assertIn('bits per byte', self.run_train('eval', 'made', '--data', 'shards/val-*.bin').out)
         self.run_train('tokenizer', 'train', 'c.json', '--vocab-size', 262, '--out', 'other.tiktoken')
         self.run_train('tokenize', 'my.txt', '--tokenizer', 'other.tiktoken', '--out', 'other')
+        self.refuses('eval', 'made', '--data', 'other/*.bin', says=["the model's tokenizer is tokenizer.json (290 ids"])
         self.refuses(*config[:2], 'data.train=other/train-*.bin', 'run.dir=new',
                      says=['data.train was tokenized with other.tiktoken', 'made/tokenizer.json is tokenizer.json (290 ids'])
         self.write_json('made', normalizer={'type': 'NFC'})
@@ -209,9 +219,12 @@ class Resuming(WeightsCase):
     def test_the_weights_may_be_gone(self):
         self.run_train(self.config, 'train.max_steps=4', 'run.dir=whole')
         self.run_train(self.config)
+        self.assertEqual(json.loads(self.run_train('check', self.config).out)['model']['n_layer'], 2)
         shutil.rmtree(self.model)
         self.refuses(self.config, 'run.dir=other', says=['hf'])
-        self.refuses(self.config, 'model.n_layer=3', says=['model.n_layer is 3', 'run have 2'])
+        self.assertIn('hf does not exist, so the sizes are not compared', self.run_train('check', self.config).error)
+        self.refuses(self.config, 'model.n_layer=3', says=[
+            'the weights in run, which the run resumes from, have model.n_layer 2 (given: 3); leave the option out'])
         self.run_train(self.config, 'train.max_steps=3')
         shutil.copytree(self.folder / 'run', self.folder / 'copy')
         self.run_train(self.config, 'train.max_steps=4', f'checkpoint.resume={self.folder / "run"}', 'run.dir=from')
