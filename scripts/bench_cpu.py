@@ -31,7 +31,7 @@ from random_tokens import write_random_tokens
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Layers, heads, width, vocabulary.
-MODELS = {'quickstart': (6, 4, 128, 2048), '10M': (4, 3, 192, 50257), '35M': (6, 6, 384, 50257), '124M': (12, 12, 768, 50257),
+MODELS = {'quickstart': (2, 4, 128, 4096), '10M': (4, 3, 192, 50257), '35M': (6, 6, 384, 50257), '124M': (12, 12, 768, 50257),
           '350M': (24, 16, 1024, 50257), '774M': (36, 20, 1280, 50257), '1.5B': (48, 25, 1600, 50257)}
 CASES = '124M:4x64,124M:4x1024,350M:1x1024,quickstart:2x256'
 GROWING_T = '124M:1x256,124M:1x512,124M:1x1024,124M:1x2048,124M:1x4096,124M:1x8192'
@@ -107,6 +107,7 @@ def parse_arguments():
     parser.add_argument('--rounds', type=int, default=5, metavar='N', help='turns of each program (5)')
     parser.add_argument('--seconds', type=float, default=5, metavar='S', help='length of a turn, at least two steps (5)')
     parser.add_argument('--threads', type=int, default=0, metavar='N', help='threads of each program (one per core)')
+    parser.add_argument('--ranks', type=int, default=1, metavar='N', help='ranks of ./train under mpirun, which share the batch (1)')
     parser.add_argument('--python', metavar='PROGRAM', help='a Python with torch to compare with (none)')
     parser.add_argument('--peers', type=lambda text: text.split(','), default=['eager', 'compiled'], metavar='WAY,...',
                         help='modes of PyTorch (eager,compiled)')
@@ -123,7 +124,11 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.threads < 0 or arguments.busy < 0 or not set(arguments.peers) <= {'eager', 'compiled'}:
         parser.error('expected at least one round, no negative number, and peers eager or compiled')
-    arguments.threads = arguments.threads or usable_cores()
+    if arguments.ranks < 1 or arguments.ranks > 1 and (arguments.python or arguments.growth):
+        parser.error('--ranks takes at least one rank; PyTorch and --growth are measured on one')
+    if any(case.batch % arguments.ranks for case in arguments.cases):
+        parser.error(f'the {arguments.ranks} ranks cannot share a batch equally; choose --cases whose batches they divide')
+    arguments.threads = arguments.threads or max(1, usable_cores() // arguments.ranks)
     return arguments
 
 
@@ -150,11 +155,12 @@ class Ours:
             write_random_tokens(shard, 1 << 18, case.vocabulary)
         self.case, self.seconds, self.run = case, arguments.seconds, folder / 'run'
         (folder / 'config.json').write_text('{}')
+        self.launcher = ['mpirun', '--oversubscribe', '-n', str(arguments.ranks)] if arguments.ranks > 1 else []
         self.command = [str(program or arguments.train), str(folder / 'config.json'), 'device=cpu', f'run.dir={self.run}',
                         f'run.threads={threads}', f'precision.compute={kind}', f'model.n_layer={case.layers}',
                         f'model.n_head={case.heads}', f'model.n_embd={case.width}', f'model.vocab_size={case.vocabulary}',
-                        f'model.n_positions={case.length}', f'data.train={shard}', f'train.micro_batch_size={case.batch}',
-                        f'train.train_batch_size={case.batch}', 'train.max_steps=1000000', 'train.eval_every=0',
+                        f'model.n_positions={case.length}', f'data.train={shard}',
+                        f'train.micro_batch_size={case.batch // arguments.ranks}', f'train.train_batch_size={case.batch}', 'train.max_steps=1000000', 'train.eval_every=0',
                         'optimizer.lr=1e-4', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0',
                         'run.log_every=1000000']
 
@@ -177,20 +183,29 @@ class Ours:
             return []
         return [entry for entry in map(json.loads, lines) if 'loss' in entry][1:]
 
+    def kill(self, process):
+        """Without a checkpoint. mpirun ends when its ranks are killed; killed itself it would leave them."""
+        ranks = pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text() if self.launcher else ''
+        for pid in map(int, ranks.split()):
+            os.kill(pid, signal.SIGKILL)
+        if not ranks:
+            process.kill()
+
     def turn(self):
         shutil.rmtree(self.run, ignore_errors=True)
-        process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(self.launcher + self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         began, steps = time.monotonic(), []
         while len(steps) < 2 or sum(step['step_ms'] for step in steps) < self.seconds * 1e3:
             if process.poll() is not None or time.monotonic() - began > WAIT_S:
-                process.kill()
+                self.kill(process)
                 fail(f'{shlex.join(self.command)}: {process.communicate()[1].strip()[-500:]}', 1)
             time.sleep(0.05)
             steps = self.steps_so_far()
-        process.send_signal(signal.SIGKILL)
+        self.kill(process)
         process.communicate()
         step = statistics.median(step['step_ms'] for step in steps) / 1e3
-        return {'step_seconds': step, 'peak_bytes': max(entry['memory_peak_bytes'] for entry in steps)}
+        key = 'total_bytes' if 'total_bytes' in steps[0] else 'memory_peak_bytes'  # its name in version 0.2.0, for --other
+        return {'step_seconds': step, 'peak_bytes': max(entry[key] for entry in steps)}
 
     def close(self):
         shutil.rmtree(self.run, ignore_errors=True)
@@ -280,7 +295,7 @@ def compare(arguments, case, kind, folder, about):
     ways = arguments.peers if arguments.python else []
     if not fits(ours, 1):
         return {'case': case.name, 'type': kind, 'skipped': f'it needs {ours.needed_bytes() / 2**30:.1f} GiB of memory'}
-    together, gemm = fits(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads)
+    together, gemm = fits(ours, 1 + len(ways)), Gemm(arguments, case, kind, arguments.threads * arguments.ranks)
     builds = {'ours': ours}
     if arguments.other:
         builds['other'] = Ours(arguments, case, kind, arguments.threads, folder, arguments.other)
@@ -351,7 +366,8 @@ def title_of(name):
 
 
 def head(results):
-    lines = [f"{results['processor']}, {plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
+    ranks = f"{plural(results['ranks'], 'rank')} of " if results['ranks'] > 1 else ''
+    lines = [f"{results['processor']}, {ranks}{plural(results['threads'], 'thread')}. Medians of {plural(results['rounds'], 'round')} in "
              'turn. "of GEMM": (6 P + 6 L C T) FLOPs per token, relative to the rate of matrix products alone in turns of '
              'the same length.\n']
     if results['busy']:
@@ -425,7 +441,8 @@ def measure(arguments, results, folder):
 def main():
     arguments = parse_arguments()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    results = {'processor': processor_name(), 'threads': arguments.threads, 'rounds': arguments.rounds, 'busy': arguments.busy,
+    results = {'processor': processor_name(), 'threads': arguments.threads, 'ranks': arguments.ranks, 'rounds': arguments.rounds,
+               'busy': arguments.busy,
                'command': 'scripts/bench_cpu.sh ' + shlex.join(sys.argv[1:]), 'about': {'missing': {}}}
     if not arguments.python:
         results['about']['missing']['PyTorch'] = 'no --python was given'

@@ -284,17 +284,17 @@ def cell_of(arguments, config, runs, ranks, stage):
         'tokens_per_s': statistics.median(speeds),
         'tokens_per_s_quartiles': [speeds[math.floor(cut)], speeds[math.ceil(3 * cut)]],
         'step_ms': over_steps('step_ms'),
-        'memory': last['memory'], 'memory_planned': last['memory_planned'],
-        'states_bytes': sum(last['memory'][kind] for kind in STATES),
-        'states_planned_bytes': sum(last['memory_planned'][kind] for kind in STATES),
+        'memory': last['model_memory'], 'memory_planned': last['model_memory_planned'],
+        'states_bytes': sum(last['model_memory'][kind] for kind in STATES),
+        'states_planned_bytes': sum(last['model_memory_planned'][kind] for kind in STATES),
         'states_formula_bytes': states_by_formula(here[-1][1], ranks, stage),
-        'total_bytes': sum(last['memory'].values()), 'total_planned_bytes': sum(last['memory_planned'].values()),
-        'peak_bytes': max(line['memory_peak_bytes'] for line in every),
+        'model_bytes': sum(last['model_memory'].values()), 'model_planned_bytes': sum(last['model_memory_planned'].values()),
+        'peak_bytes': max(line['total_bytes'] for line in every),
         'comm_bytes': last['comm_bytes'], 'comm_planned_bytes': last['comm_planned_bytes'],
         'comm_calls': last['comm_calls'], 'comm_planned_calls': last['comm_planned_calls'],
         'comm_ms': over_steps('comm_ms'), 'comm_hidden': over_steps('comm_hidden'),
         'same_bits_as': like, 'same_bits': all(bits(run) == expected for run in here),
-        'as_planned': all(line['memory'] == line['memory_planned'] and line['comm_bytes'] == line['comm_planned_bytes']
+        'as_planned': all(line['model_memory'] == line['model_memory_planned'] and line['comm_bytes'] == line['comm_planned_bytes']
                           and line['comm_calls'] == line['comm_planned_calls'] for line in every),
     }
 

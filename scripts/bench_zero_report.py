@@ -1,5 +1,6 @@
 """The report of scripts/bench_zero.py: the table (Markdown) and the figure (SVG)."""
 import math
+import textwrap
 from xml.sax.saxutils import escape
 
 STATES = 'params', 'grads', 'master', 'moments'  # the model states, which ZeRO shards
@@ -14,6 +15,7 @@ KINDS = [
     ('other (logits, scratch, data)', ['logits', 'workspace', 'data'], '#b3b3b3'),
 ]
 MIB = 2**20
+WIDTH = 100  # columns of a table
 
 
 def of_kinds(memory, kinds):
@@ -46,11 +48,24 @@ def method_line(results):
 
 # ---- the table
 
-def rows_to_markdown(titles, rows):
+def rows_to_markdown(titles, rows, keys=2):
+    """Columns beyond WIDTH follow in further tables, each after the first `keys` columns; `planned` stays beside the
+    column that it is of."""
     cells = [titles, ['---:'] * len(titles), *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
     cells[1] = ['-' * (width - 1) + ':' for width in widths]
-    return ''.join('| ' + ' | '.join(f'{text:>{width}}' for text, width in zip(row, widths)) + ' |\n' for row in cells)
+    tables = [list(range(keys))]
+    for i in range(keys, len(titles)):
+        glued = [i, i + 1] if titles[i + 1:i + 2] == ['planned'] else [i]
+        if titles[i] != 'planned' and sum(widths[k] + 3 for k in tables[-1] + glued) >= WIDTH:
+            tables.append(list(range(keys)))
+        tables[-1].append(i)
+    return '\n'.join(''.join('| ' + ' | '.join(f'{row[i]:>{widths[i]}}' for i in table) + ' |\n' for row in cells)
+                     for table in tables)
+
+
+def folded(text):
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def mib(n):
@@ -78,27 +93,30 @@ def memory_table(results):
               'other', 'model memory', 'planned', 'total']
     rows = [[str(c['ranks']), str(c['stage']), *(mib(c['memory'][kind]) for kind in STATES), mib(c['states_bytes']),
              mib(c['states_planned_bytes']), mib(c['states_formula_bytes']),
-             *(mib(of_kinds(c['memory'], kinds)) for _, kinds, _ in KINDS[len(STATES):]), mib(c['total_bytes']),
-             mib(c['total_planned_bytes']), mib(c['peak_bytes'])] for c in results['cells']]
+             *(mib(of_kinds(c['memory'], kinds)) for _, kinds, _ in KINDS[len(STATES):]), mib(c['model_bytes']),
+             mib(c['model_planned_bytes']), mib(c['peak_bytes'])] for c in results['cells']]
     return rows_to_markdown(titles, rows)
 
 
 def table(results):
-    notes = ''.join(f'\n{note}\n' for note in results['notes'])
+    notes = ''.join(f'\n{folded(note)}\n' for note in results['notes'])
     return (f'# The ZeRO stages side by side\n\n`{results["command"]}`, zero.c {results["program"]}\n\n'
-            f'{model_line(results)}. {method_line(results)}.\n{notes}\n'
+            f'{folded(f"{model_line(results)}. {method_line(results)}.")}\n{notes}\n'
             f'## Speed and traffic\n\n{speed_table(results)}\n'
             '- Threads: of each rank, as they were.\n'
             '- Others: the most of the processor time that other processes, or the host, took during a run.\n'
             '- Sent, calls, comm: of rank 0, per step.\n'
             '- Hidden: the fraction of comm that overlapped with computation.\n'
-            '- Same bits: losses, gradient norms and final states equal those of the lowest stage, in every round.\n'
+            '- Same bits: losses, gradient norms and final states equal those of the lowest stage, in every\n'
+            '  round.\n'
             '- As planned: memory by kind, bytes and calls equal the plan, in every step.\n\n'
             f'## Memory of rank 0, MiB\n\n{memory_table(results)}\n'
             "- Planned: computed before the run starts, padding included.\n"
-            "- ZeRO's formula (arXiv 1910.02054, section 5): per parameter, the compute dtype, 4 bytes of gradient and\n"
-            '  the optimizer states. Stage 1 divides the last among the ranks, stage 2 also gradients, stage 3 everything.\n'
-            '- Total: resident memory of the whole process at its peak, the largest of all ranks: model memory and the program.\n')
+            "- ZeRO's formula (arXiv 1910.02054, section 5): per parameter, the compute dtype, 4 bytes of\n"
+            '  gradient and the optimizer states. Stage 1 divides the last among the ranks, stage 2 also\n'
+            '  gradients, stage 3 everything.\n'
+            '- Total: resident memory of the whole process at its peak, the largest of all ranks: model memory\n'
+            '  and the program.\n')
 
 
 # ---- the figure
@@ -192,7 +210,7 @@ def panel(drawing, left, width, groups, title, unit, largest):
 
 
 def memory_panel(drawing, left, width, groups):
-    largest = max(max(c['total_bytes'], c['total_planned_bytes'], c['states_formula_bytes'])
+    largest = max(max(c['model_bytes'], c['model_planned_bytes'], c['states_formula_bytes'])
                   for cells in groups.values() for c in cells)
     unit, name = (2**30, 'GiB') if largest >= 4 * 2**30 else (MIB, 'MiB')
     places, y = panel(drawing, left, width, groups, 'Memory per rank', f'{name} per rank', largest / unit)
@@ -206,7 +224,7 @@ def memory_panel(drawing, left, width, groups):
                                  stroke_width=0.5)
                 below += value
             drawing.label(x + BAR / 2, y(below) - 6, number(below))
-            planned, formula = cell['total_planned_bytes'] / unit, cell['states_formula_bytes'] / unit
+            planned, formula = cell['model_planned_bytes'] / unit, cell['states_formula_bytes'] / unit
             drawing.line(x - 3, y(planned), x + BAR + 3, y(planned), width=1.5)
             drawing.line(x - 3, y(formula), x + BAR + 3, y(formula), width=1.5, stroke_dasharray='4 2')
 

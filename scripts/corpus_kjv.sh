@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-corpus/kjv}
-vocab_size=${VOCAB_SIZE:-2048}
+vocab_size=${VOCAB_SIZE:-4096}
 held_out=0.05
 
 mkdir -p "$folder"

@@ -86,6 +86,12 @@ fail() {
   echo "not ok $1" | tee "$work/$begun.lines"
 }
 
+# begin_on_ranks NAME RANKS PROGRAM [ARGUMENT...]: each mpirun has a temporary folder of its own. In a shared one, one
+# that ends removes what another has just made (Open MPI 4).
+begin_on_ranks() {
+  begin "$1" env TMPDIR="$(mktemp -d -p "$work")" mpirun --oversubscribe -n "${@:2}"
+}
+
 # begin_program BUILD PROGRAM RANKS
 begin_program() {
   local program=$2 name="${1##*/} $2" path=$1/tests/$2 ranks
@@ -98,11 +104,11 @@ begin_program() {
       # MPI does not free what it holds for the life of the process.
       local ASAN_OPTIONS=detect_leaks=0
       for ranks in ${3//,/ }; do
-        begin "$name, $ranks ranks" mpirun --oversubscribe -n "$ranks" "$path"
+        begin_on_ranks "$name, $ranks ranks" "$ranks" "$path"
       done
       if [ "$program" = mpi/test_zero_comm ]; then
-        begin "$name, 3 ranks, messages" mpirun --oversubscribe -n 3 "$path" messages
-        begin "$name, 3 ranks, no overlap" mpirun --oversubscribe -n 3 "$path" shared inline
+        begin_on_ranks "$name, 3 ranks, messages" 3 "$path" messages
+        begin_on_ranks "$name, 3 ranks, no overlap" 3 "$path" shared inline
       fi
       ;;
     *) begin "$name" "$path" ;;
