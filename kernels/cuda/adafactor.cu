@@ -74,7 +74,7 @@ dim3 walk_grid(const struct stream *stream, const span_rows &rows, int width) {
     unsigned across =
         static_cast<unsigned>(ceil_divide(rows.columns, static_cast<size_t>(WALK_THREADS) * width));
     size_t most = static_cast<size_t>(SPAN_BLOCKS_PER_PROCESSOR) * processors_of(stream) / across + 1;
-    most = most < 65535 ? most : 65535; // the limit of a grid's second dimension
+    most = most < MOST_GRID_Y ? most : MOST_GRID_Y;
     return dim3(across, static_cast<unsigned>(rows.n_rows < most ? rows.n_rows : most));
 }
 
@@ -276,7 +276,7 @@ extern "C" enum status cuda_adafactor_sums(struct stream *stream, const struct a
     bool packs = can_walk_packs(args->span) && is_aligned(args->grad);
     int tiles = ceil_divide(rows.n_rows, TILE_ROWS);
     dim3 grid(static_cast<unsigned>(ceil_divide(rows.columns, TILE_COLUMNS)),
-              static_cast<unsigned>(tiles < 65535 ? tiles : 65535));
+              tiles < static_cast<int>(MOST_GRID_Y) ? static_cast<unsigned>(tiles) : MOST_GRID_Y);
     return LAUNCH(stream, (packs ? adafactor_sums<WIDEST> : adafactor_sums<1>), grid, TILE_WARPS * WARP, 0,
                   call);
 }

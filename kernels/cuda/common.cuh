@@ -58,11 +58,25 @@ static inline enum status cuda_enter(const struct device *device) {
     return STATUS_OK;
 }
 
+// The largest grid of every supported GPU (CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability").
+constexpr unsigned MOST_GRID_X = 0x7fffffff, MOST_GRID_Y = 65535, MOST_GRID_Z = 65535;
+
+static inline enum status check_grid(const char *name, dim3 grid) {
+    if (grid.x <= MOST_GRID_X && grid.y <= MOST_GRID_Y && grid.z <= MOST_GRID_Z)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "CUDA: launching %s needs a grid of %u x %u x %u blocks, and GPUs have at most %u x %u x %u; "
+                "use a smaller micro-batch or model",
+                name, grid.x, grid.y, grid.z, MOST_GRID_X, MOST_GRID_Y, MOST_GRID_Z);
+}
+
 constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch with more must opt in
 
 template <class... Parameters, class... Arguments>
 enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
                    dim3 block, size_t shared_bytes, const Arguments &...arguments) {
+    TRY(check_grid(name, grid));
     TRY(cuda_enter(stream->device));
     if (shared_bytes > DEFAULT_SHARED_BYTES)
         TRY_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

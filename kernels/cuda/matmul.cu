@@ -2,11 +2,12 @@
 //
 // The choice must not change a bit. Every rank, every ZeRO stage, a resumed run and a repeated run must
 // compute the same numbers, so timing must never choose between different results. It does not:
-// - The first candidate of cuBLASLt's heuristic defines the result. It is a function of the library, the GPU
-//   model and the problem. The problem holds the sizes, strides and types of the call, and an alignment
-//   capped at 16 bytes (buffers of different ZeRO stages have different addresses, all aligned to more); the
-//   workspace is a function of the sizes. NVIDIA documents that the same calls give the same bits on the same
-//   GPU model, with a workspace per stream ("Results reproducibility" in the cuBLAS manual).
+// - The first candidate of cuBLASLt's heuristic that works defines the result: one that fails while it is
+//   measured fails on every GPU of its model. It is a function of the library, the GPU model and the problem.
+//   The problem holds the sizes, strides and types of the call, and an alignment capped at 16 bytes (buffers
+//   of different ZeRO stages have different addresses, all aligned to more); the workspace is a function of
+//   the sizes. NVIDIA documents that the same calls give the same bits on the same GPU model, with a
+//   workspace per stream ("Results reproducibility" in the cuBLAS manual).
 // - Measuring (matmul_measure.cu) may replace it only by an algorithm that gives the same bits, on data whose
 //   results consist of rounding errors alone: another order of summation, another instruction or another
 //   epilogue shows in nearly every element. The remaining candidates differ in speed only, so no result
@@ -29,11 +30,11 @@ enum status fill_plan(struct device *device, matmul_plan *plan, bool measure) {
     TRY(matmul_find_candidates(matmuls, plan,
                                cuda_product_workspace(properties_of(device), problem.m, problem.n),
                                candidates, &n_candidates));
-    plan->supported = n_candidates > 0;
     double products =
         static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
-    if (measure && n_candidates > 1 && products >= MEASURED_FROM)
+    if (measure && n_candidates > 0 && products >= MEASURED_FROM)
         TRY(matmul_measure(device, plan, candidates, n_candidates, &chosen));
+    plan->supported = n_candidates > 0 && chosen >= 0;
     if (plan->supported)
         plan->algorithm = candidates[chosen];
     return STATUS_OK;

@@ -110,8 +110,9 @@ enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *pl
 enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
                            const matmul_operands &operands, void *workspace) MUST_CHECK;
 
-// *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that give the
-// same bits as the first.
+// *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that work and
+// give the same bits as the first one that works. -1: none works. A candidate that fails is left out; that
+// ends the run only if the GPU is unusable afterwards.
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) MUST_CHECK;
 

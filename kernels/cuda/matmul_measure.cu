@@ -190,14 +190,42 @@ enum status run(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
     return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
 }
 
-// One run whose outputs start from the same contents as the first candidate's.
-enum status run_from_start(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
+// Gives the outputs the contents that every candidate's run starts from.
+enum status reset_outputs(measurement *c) {
     const matmul &p = c->plan->problem;
     for (int i = 0; i < c->n_outputs; i++)
         TRY_CUDA(cudaMemsetAsync(c->outputs[i].now, 0, c->outputs[i].bytes, queue_of(&c->stream)));
     if (p.addend == MATMUL_ADDS_D)
         TRY(fill(&c->stream, c->operands.d, p.d_type, p.m, p.n, p.d_stride));
-    return run(c, algorithm);
+    return STATUS_OK;
+}
+
+// Waits for a candidate's work. A candidate that cuBLASLt refuses to issue, or that fails on the GPU, is not
+// usable; its failure is forgotten. STATUS_FAILED when the GPU stays unusable, as after an illegal access.
+//   issued   what issuing the work gave
+enum status settle(measurement *c, enum status issued, bool *usable) {
+    cudaError_t error = cudaStreamSynchronize(queue_of(&c->stream));
+    *usable = issued == STATUS_OK && error == cudaSuccess;
+    if (*usable)
+        return STATUS_OK;
+    status_clear();
+    (void)cudaGetLastError(); // clears an error that does not stay
+    cudaError_t now = cudaStreamSynchronize(queue_of(&c->stream));
+    const matmul &p = c->plan->problem;
+    if (now != cudaSuccess)
+        return FAIL(STATUS_FAILED,
+                    "trying cuBLASLt's algorithms for a %s matrix product of %lld x %lld x %lld left the GPU "
+                    "unusable for this process: %s; start again, with another version of cuBLASLt if it "
+                    "repeats",
+                    dtype_name(static_cast<enum dtype>(p.type)), static_cast<long long>(p.m),
+                    static_cast<long long>(p.n), static_cast<long long>(p.k), cudaGetErrorString(now));
+    return STATUS_OK;
+}
+
+// One run of a candidate from the start, waited for.
+enum status try_candidate(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bool *usable) {
+    TRY(reset_outputs(c));
+    return settle(c, run(c, algorithm), usable);
 }
 
 enum status keep_as_first(measurement *c) {
@@ -221,38 +249,56 @@ enum status equals_first(measurement *c, bool *equal) {
     return STATUS_OK;
 }
 
-enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, float *ms) {
+// *ms: the time of a few runs; unchanged where the candidate failed.
+enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bool *usable, float *ms) {
     TRY_CUDA(cudaEventRecord(c->begin, queue_of(&c->stream)));
-    for (int i = 0; i < RUNS_PER_ROUND; i++)
-        TRY(run(c, algorithm));
+    enum status issued = STATUS_OK;
+    for (int i = 0; i < RUNS_PER_ROUND && issued == STATUS_OK; i++)
+        issued = run(c, algorithm);
     TRY_CUDA(cudaEventRecord(c->end, queue_of(&c->stream)));
-    TRY_CUDA(cudaEventSynchronize(c->end));
-    TRY_CUDA(cudaEventElapsedTime(ms, c->begin, c->end));
+    TRY(settle(c, issued, usable));
+    if (*usable)
+        TRY_CUDA(cudaEventElapsedTime(ms, c->begin, c->end));
+    return STATUS_OK;
+}
+
+// Finds the candidates that work and give the bits of the first one that does: *first, or -1 if none works.
+enum status find_usable(measurement *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates,
+                        bool *usable, int *first) {
+    *first = -1;
+    TRY(fill_inputs(c));
+    for (int i = 0; i < n_candidates; i++) {
+        TRY(try_candidate(c, candidates[i], &usable[i]));
+        if (!usable[i])
+            continue;
+        if (*first >= 0) {
+            TRY(equals_first(c, &usable[i]));
+            continue;
+        }
+        *first = i;
+        TRY(keep_as_first(c));
+    }
     return STATUS_OK;
 }
 
 enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates,
                                int *chosen) {
-    bool equal[MATMUL_CANDIDATES] = {true};
+    bool usable[MATMUL_CANDIDATES];
     float best[MATMUL_CANDIDATES];
-    TRY(fill_inputs(c));
-    TRY(run_from_start(c, candidates[0]));
-    TRY(keep_as_first(c));
-    for (int i = 1; i < n_candidates; i++) {
-        TRY(run_from_start(c, candidates[i]));
-        TRY(equals_first(c, &equal[i]));
-    }
+    TRY(find_usable(c, candidates, n_candidates, usable, chosen));
     for (int round = 0; round < ROUNDS; round++) // in turn, so that other load slows all candidates alike
         for (int i = 0; i < n_candidates; i++) {
             float ms = 0;
-            if (equal[i])
-                TRY(time_round(c, candidates[i], &ms));
+            if (!usable[i])
+                continue;
+            TRY(time_round(c, candidates[i], &usable[i], &ms));
             if (round == 0 || ms < best[i])
                 best[i] = ms;
         }
-    *chosen = 0;
-    for (int i = 1; i < n_candidates; i++)
-        if (equal[i] && best[i] < MUST_GAIN * best[*chosen])
+    int first = *chosen;
+    *chosen = -1;
+    for (int i = first; i >= 0 && i < n_candidates; i++)
+        if (usable[i] && (*chosen < 0 || best[i] < MUST_GAIN * best[*chosen]))
             *chosen = i;
     return STATUS_OK;
 }

@@ -50,6 +50,8 @@ struct library {
     std::set<const void *> objects;
     int runs[1024][CUDASIM_ALGORITHMS] = {}; // by epilogue
     unsigned delays[CUDASIM_ALGORITHMS] = {};
+    cudasim_failure failures[CUDASIM_ALGORITHMS] = {};
+    int works_for[CUDASIM_ALGORITHMS] = {}; // products until it fails
 };
 
 library &lt() {
@@ -260,6 +262,12 @@ int cudasim_cublaslt_runs(int epilogue, int algorithm) {
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds) {
     std::lock_guard<std::mutex> guard(lt().mutex);
     lt().delays[algorithm] = microseconds;
+}
+
+void cudasim_cublaslt_fail(int algorithm, enum cudasim_failure how, int after) {
+    std::lock_guard<std::mutex> guard(lt().mutex);
+    lt().failures[algorithm] = how;
+    lt().works_for[algorithm] = after;
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
@@ -521,16 +529,22 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     if (!broken.empty())
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, broken);
     unsigned delay;
+    cudasim_failure failure;
     {
         std::lock_guard<std::mutex> guard(lt().mutex);
         lt().runs[s.epilogue][made.number]++;
         delay = lt().delays[made.number];
+        failure = lt().works_for[made.number]-- > 0 ? CUDASIM_WORKS : lt().failures[made.number];
     }
+    if (failure == CUDASIM_REFUSES)
+        return CUBLAS_STATUS_EXECUTION_FAILED;
     int error = enqueue(stream, call, [=]() -> int {
         for (int i = 0; i < n_ranges; i++)
             if (!check_device_memory((std::string(call) + ", " + ranges[i].what).c_str(), ranges[i].begin,
                                      ranges[i].bytes))
                 return cudaErrorIllegalAddress;
+        if (failure == CUDASIM_FAULTS)
+            return cudaErrorIllegalAddress;
         if (delay)
             usleep(delay);
         multiply(s, o, int(made.number), workspace);

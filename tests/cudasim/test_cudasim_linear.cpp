@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 extern "C" {
@@ -292,6 +294,102 @@ void test_measuring(void **) {
     expect_chosen(DTYPE_BF16, true, slower, slow, CUDASIM_IN_BLOCKS); // a split sum is among the candidates
 }
 
+void fail_all(enum cudasim_failure how, int after) {
+    for (int i = 0; i < CUDASIM_ALGORITHMS; i++)
+        cudasim_cublaslt_fail(i, how, after);
+}
+
+// A candidate that fails while it is measured is not used, however late it fails; the next one that works
+// defines the bits.
+void test_failing_candidates(void **) {
+    cudasim_cublaslt_fail(CUDASIM_IN_BLOCKS, CUDASIM_REFUSES, 5); // while it is timed
+    std::vector<char> first = expect_chosen(DTYPE_BF16, false, 10000, 0, CUDASIM_IN_ORDER);
+    cudasim_cublaslt_fail(CUDASIM_IN_BLOCKS, CUDASIM_WORKS, 0);
+    cudasim_cublaslt_fail(CUDASIM_IN_ORDER, CUDASIM_REFUSES, 1); // IN_BLOCKS has its bits by then
+    assert_true(first == expect_chosen(DTYPE_BF16, false, 0, 10000, CUDASIM_IN_BLOCKS));
+    cudasim_cublaslt_fail(CUDASIM_IN_ORDER, CUDASIM_REFUSES, 0);
+    assert_true(first != expect_chosen(DTYPE_BF16, false, 0, 0, CUDASIM_INTERLEAVED));
+    fail_all(CUDASIM_WORKS, 0);
+    assert_string_equal(status_message(), "");
+}
+
+// The status of preparing a large product, on a device opened for it.
+enum status prepare_large(void) {
+    device_close(gpu);
+    require(cuda_device_open(0, &gpu));
+    constexpr size_t n = size_t(LARGE) * LARGE;
+    tensor x(DTYPE_BF16, n, 1), weight(DTYPE_BF16, n, 2), out(DTYPE_BF16, n, 3);
+    struct linear_forward_args args = {};
+    args.out = out.at();
+    args.x = x.at();
+    args.weight = weight.at();
+    args.N = args.IC = args.OC = args.out_stride = LARGE;
+    args.type = args.out_type = DTYPE_BF16;
+    struct stream stream;
+    require(stream_init(&stream, gpu));
+    enum status status = gpu->ops->workspace_bytes(gpu, OP_linear_forward, &args, &stream.workspace_bytes);
+    if (status == STATUS_OK) {
+        require(gpu->memory_new(gpu, stream.workspace_bytes, "the test", &stream.workspace));
+        status = gpu->ops->linear_forward(&stream, &args);
+        gpu->memory_delete(gpu, stream.workspace, stream.workspace_bytes);
+    }
+    stream_free(&stream);
+    return status;
+}
+
+void test_no_candidate_works(void **) {
+    fail_all(CUDASIM_REFUSES, 0);
+    assert_int_equal(prepare_large(), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "512 x 512 x 512"));
+    status_clear();
+    fail_all(CUDASIM_WORKS, 0);
+}
+
+// After a fault on the device nothing works any more: the message says so, and of which product. In a process
+// of its own, whose device memory cannot even be freed.
+void test_a_candidate_that_faults(void **) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        cudasim_cublaslt_fail(CUDASIM_IN_BLOCKS, CUDASIM_FAULTS, 0);
+        bool failed = prepare_large() == STATUS_FAILED;
+        bool says = strstr(status_message(), "bf16 matrix product of 512 x 512 x 512") &&
+                    strstr(status_message(), "unusable for this process");
+        _exit(failed && says ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+// ---- grids
+
+// A batch beyond a grid's third dimension is refused by its name before the launch.
+void test_grid_limits(void **) {
+    constexpr int B = 65536, D = 8;
+    tensor q(DTYPE_BF16, size_t(B) * D, 1), out(DTYPE_BF16, size_t(B) * D, 2);
+    struct attention_forward_args args = {};
+    args.out = out.at();
+    args.q = args.k = args.v = q.at();
+    args.q_stride = args.q_batch_stride = args.kv_stride = args.kv_batch_stride = D;
+    args.T = args.S = args.H = 1;
+    args.D = D;
+    args.type = DTYPE_BF16;
+    struct stream stream;
+    require(stream_init(&stream, gpu));
+    args.B = B - 1;
+    require(gpu->ops->attention_forward(&stream, &args));
+    args.B = B;
+    assert_int_equal(gpu->ops->attention_forward(&stream, &args), STATUS_INVALID);
+    assert_non_null(strstr(status_message(), "a grid of 1 x 1 x 65536 blocks"));
+    assert_non_null(strstr(status_message(), "65535"));
+    status_clear();
+    require(gpu->synchronize(&stream));
+    stream_free(&stream);
+    assert_int_equal(cudasim_findings(), 0);
+}
+
 // Without memory for measuring, the first algorithm is used.
 void test_no_memory_for_measuring(void **) {
     setenv("CUDASIM_MEMORY", "19M", 1); // enough for one copy of the tensors and the workspace
@@ -303,9 +401,11 @@ void test_no_memory_for_measuring(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_candidate_that_faults), // before OpenMP has threads, which a fork lacks
         cmocka_unit_test(test_forward_fusions),         cmocka_unit_test(test_backward_fusions),
         cmocka_unit_test(test_rows_at_a_time),          cmocka_unit_test(test_measuring),
-        cmocka_unit_test(test_no_memory_for_measuring),
+        cmocka_unit_test(test_no_memory_for_measuring), cmocka_unit_test(test_failing_candidates),
+        cmocka_unit_test(test_no_candidate_works),      cmocka_unit_test(test_grid_limits),
     };
     return cmocka_run_group_tests_name("linear layers on a simulated GPU", tests, open_gpu, close_gpu);
 }

@@ -23,6 +23,13 @@ int cudasim_cublaslt_runs(int epilogue, int algorithm);
 // Makes every product by this algorithm take this much longer.
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds);
 
+// How an algorithm fails that the heuristic offers nevertheless: REFUSES: cublasLtMatmul returns
+// CUBLAS_STATUS_EXECUTION_FAILED and does nothing. FAULTS: the product fails on the device, which stays
+// unusable (cudaErrorIllegalAddress).
+enum cudasim_failure { CUDASIM_WORKS, CUDASIM_REFUSES, CUDASIM_FAULTS };
+// Makes every later product by this algorithm fail like this. `after`: the products by it that still work.
+void cudasim_cublaslt_fail(int algorithm, enum cudasim_failure how, int after);
+
 #ifdef __cplusplus
 }
 #endif
