@@ -172,9 +172,11 @@ else ifeq ($(CUDA),yes)
                   "CUDA_ARCH=all builds for $(release_archs:%=sm_%), CUDA=no without CUDA"
     endif
   endif
+  # PTX of the oldest architecture for every GPU that has no code of its own here, and of the newest for later GPUs.
+  ptx_archs := $(sort $(firstword $(release_archs)) $(lastword $(cuda_archs)))
   nvcc_flags := -std=c++17 -O3 -g -lineinfo -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-fno-omit-frame-pointer,$(no_tracking) \
                 $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch),code=sm_$(arch)) \
-                -gencode arch=compute_$(lastword $(cuda_archs)),code=compute_$(lastword $(cuda_archs))
+                $(foreach arch,$(ptx_archs),-gencode arch=compute_$(arch),code=compute_$(arch))
   cuda_link := -L$(cuda_home)/lib64 -lcudart_static -lstdc++ -ldl -lrt
 else
   stub_object := $(OBJECTS)/kernels/cuda/stub.o

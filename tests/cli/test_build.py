@@ -44,14 +44,15 @@ class Build(CommandCase):
         return re.findall(r'code=(\w+)', call), out
 
     def test_the_gpus_that_are_here(self):
-        for gpus, expected in (('9.0\\n9.0\\n', ['sm_90', 'compute_90']), ('8.6\\n12.0\\n', ['sm_86', 'sm_120', 'compute_120']),
-                               ('8.7\\n', ['sm_87', 'compute_87']),
-                               ('14.0\\n', ['sm_120', 'compute_120'])):  # newer than this nvcc: its PTX is for later GPUs
+        for gpus, expected in (('9.0\\n9.0\\n', ['sm_90', 'compute_80', 'compute_90']),
+                               ('8.6\\n12.0\\n', ['sm_86', 'sm_120', 'compute_120', 'compute_80']),
+                               ('8.7\\n', ['sm_87', 'compute_80', 'compute_87']),
+                               ('14.0\\n', ['sm_120', 'compute_120', 'compute_80'])):  # newer than this nvcc: its PTX is for later GPUs
             with self.subTest(gpus):
                 found, out = self.architectures(gpus)
                 self.assertEqual(found, expected)
                 self.assertNotIn('no GPU here', out)
-                self.assertIn(f'CUDA for {" ".join(expected[:-1])}: ', out)
+                self.assertIn(f'CUDA for {" ".join(name for name in expected if name.startswith("sm_"))}: ', out)
 
     def test_without_a_gpu(self):
         for gpus in '', '7.5\\n':  # too old for the kernels
@@ -62,9 +63,9 @@ class Build(CommandCase):
 
     def test_what_is_given(self):
         every = [f'sm_{number}' for number in (80, 86, 89, 90, 100, 120)]
-        self.assertEqual(self.architectures('9.0\\n', CUDA_ARCH='all')[0], [*every, 'compute_120'])
+        self.assertEqual(self.architectures('9.0\\n', CUDA_ARCH='all')[0], [*every, 'compute_120', 'compute_80'])
         found, out = self.architectures('', CUDA_ARCH='86 90')
-        self.assertEqual(found, ['sm_86', 'sm_90', 'compute_90'])
+        self.assertEqual(found, ['sm_86', 'sm_90', 'compute_80', 'compute_90'])
         self.assertNotIn('no GPU here', out)
 
     def test_a_line_per_folder(self):
