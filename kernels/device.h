@@ -37,6 +37,10 @@ struct device {
     const struct ops *ops;
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
+    int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
+    // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
+    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/cuda/peak.c lacks).
+    double dense_peak[N_COMPUTE_DTYPES];
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
     // names the allocation in error messages.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
@@ -126,8 +130,14 @@ const char *cuda_device_architectures(char *buffer, size_t size);
 // The version of cuBLASLt: "12.8.4", or "not found".
 const char *cuda_device_cublas(char *buffer, size_t size);
 
-// Measures the FLOP/s of linear_forward on (rows, n_embd) x (n_embd, 4 n_embd), repeated for about `seconds`
-// and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the time.
+// Fills memory with random numbers in [-1, 1), in stream order. Rates are measured on them: a GPU multiplies
+// zeros faster than anything else, because that takes less power.
+//   type   one of the compute types
+enum status device_fill_random(struct stream *stream, void *memory, size_t bytes, enum dtype type) MUST_CHECK;
+
+// Measures the FLOP/s of linear_forward on random (rows, n_embd) x (n_embd, 4 n_embd), repeated for about
+// `seconds` and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the
+// time.
 struct gemm_rate {
     double best; // fastest repetition: the peak for utilization
     double mean; // all repetitions: the sustained rate, on a machine that is shared or throttles

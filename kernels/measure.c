@@ -1,10 +1,12 @@
 // Measures the rates of a device: matrix products, the peak for utilization; memory bandwidth; and which
 // compute dtype is faster.
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/processors.h"
+#include "base/rng.h"
 #include "kernels/cost.h"
 #include "kernels/device.h"
 
@@ -22,6 +24,43 @@
 // model, so that the overheads of a small model do not decide.
 #define DECIDING_ROWS   512
 #define DECIDING_N_EMBD 512
+
+// ---- random data
+
+#define RANDOM_PERIOD 65521 // elements until the numbers repeat: a prime, so that rows of a matrix differ
+#define RANDOM_SEED   1
+
+static void random_pattern(enum dtype type, char *pattern) {
+    for (uint32_t i = 0; i < RANDOM_PERIOD; i++) {
+        uint32_t words[4];
+        rng_block(RANDOM_SEED, RNG_STREAM_SAMPLE, i, words);
+        const float value = (float)(words[0] >> 8) * 0x1p-23F - 1; // in [-1, 1)
+        const uint16_t half = type == DTYPE_BF16 ? bf16_from_float(value) : f16_from_float(value);
+        if (type == DTYPE_F32)
+            memcpy(pattern + sizeof value * i, &value, sizeof value);
+        else
+            memcpy(pattern + sizeof half * i, &half, sizeof half);
+    }
+}
+
+enum status device_fill_random(struct stream *stream, void *memory, size_t bytes, enum dtype type) {
+    const size_t period = RANDOM_PERIOD * dtype_size(type);
+    char *pattern = malloc(period);
+    if (!pattern)
+        return FAIL(STATUS_FAILED, "out of memory for random numbers");
+    random_pattern(type, pattern);
+    size_t filled = bytes < period ? bytes : period;
+    enum status status = stream->device->copy(stream, memory, pattern, filled);
+    while (filled < bytes && status == STATUS_OK) {
+        const size_t next = filled < bytes - filled ? filled : bytes - filled;
+        status = stream->device->copy(stream, (char *)memory + filled, memory, next);
+        filled += next;
+    }
+    free(pattern);
+    return status;
+}
+
+// ---- matrix products
 
 struct measured_product {
     struct linear_forward_args args;
@@ -52,6 +91,8 @@ static enum status measured_product_init(struct device *device, int rows, int n_
                            &product->weight));
     TRY(device->memory_new(device, product->out_bytes, "matrices for measuring the GEMM rate",
                            &product->out));
+    TRY(device_fill_random(&product->stream, product->x, product->x_bytes, type));
+    TRY(device_fill_random(&product->stream, product->weight, product->weight_bytes, type));
     product->args = (struct linear_forward_args){
         .out = product->out,
         .x = product->x,

@@ -55,7 +55,10 @@ static enum status time_case(struct machine_bench *bench, const struct operation
     struct operation_bench *operations = &bench->operations;
     struct device *device = operations->device;
     // Zeros are valid in every type. What the previous operation left may not be.
-    for (int i = 0; i < N_BENCH_BUFFERS; i++)
+    for (int i = 0; i < N_BENCH_BUFFERS && one->multiplies; i++)
+        TRY(device_fill_random(&operations->stream, operations->buffers[i], bench->buffer_bytes,
+                               operations->type));
+    for (int i = 0; i < N_BENCH_BUFFERS && !one->multiplies; i++)
         TRY(device->ops->fill(&operations->stream,
                               &(struct fill_args){.out = operations->buffers[i],
                                                   .n = bench->buffer_bytes / sizeof(float),
@@ -164,10 +167,10 @@ static enum status run_cases(struct machine_bench *bench) {
     const double *rate = bench->gemm_rate;
     if (as_json)
         printf("{\n  \"device\": \"%s\",\n  \"gemm_fp32_flops_per_s\": %.6g,\n  \"gemm_bf16_flops_per_s\": "
-               "%.6g,\n  \"gemm_fp16_flops_per_s\": %.6g,\n"
+               "%.6g,\n  \"gemm_fp16_flops_per_s\": %.6g,\n  \"dense_peak_bf16_flops_per_s\": %.6g,\n"
                "  \"bandwidth_bytes_per_s\": %.6g,\n  \"operations\": [",
                operations->device->description, rate[DTYPE_F32], rate[DTYPE_BF16], rate[DTYPE_F16],
-               bench->bandwidth);
+               operations->device->dense_peak[DTYPE_BF16], bench->bandwidth);
     else
         printf("%s\nGEMM fp32 %.1f GFLOP/s, bf16 %.1f, fp16 %.1f; memory, two reads and a write: %.1f GB/s\n"
                "operations at %d x %d tokens of %d channels:\n",

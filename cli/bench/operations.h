@@ -29,6 +29,7 @@ struct operation_case {
     const char *name;
     // Issues the operation once, and gives its FLOPs and bytes.
     enum status (*run)(struct operation_bench *bench, struct operation_cost *cost);
+    bool multiplies; // matrices of the compute type, which are then random numbers; otherwise zeros
 };
 extern const struct operation_case operation_cases[];
 extern const int n_operation_cases;

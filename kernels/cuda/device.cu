@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "base/text.h"
+#include "kernels/cuda/peak.h"
 }
 
 namespace {
@@ -215,6 +216,9 @@ enum status open_gpu(cuda_device *cuda) {
             properties.name, properties.major, properties.minor);
     cuda->properties.n_processors = properties.multiProcessorCount;
     cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        cuda->device.dense_peak[type] =
+            cuda_dense_peak(properties.name, capability, static_cast<enum dtype>(type));
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));
@@ -239,6 +243,7 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->ops = &cuda_ops;
     device->place = REGION_DEVICE;
     device->n_threads = 1;
+    device->n_devices = count;
     device->memory_new = memory_new;
     device->memory_delete = memory_delete;
     device->copy = copy;

@@ -115,7 +115,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (device != 0)
         return remember(cudaErrorInvalidDevice);
     *properties = {};
-    snprintf(properties->name, sizeof properties->name, "simulated GPU");
+    const char *name = getenv("CUDASIM_NAME");
+    snprintf(properties->name, sizeof properties->name, "%s", name ? name : "simulated GPU");
     properties->totalGlobalMem = device_memory_bytes();
     properties->sharedMemPerBlock = default_shared_limit;
     properties->sharedMemPerBlockOptin = shared_limit;
