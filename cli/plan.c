@@ -181,14 +181,56 @@ static enum status choose_type(struct planner *planner, const struct config *con
     return device_measure_compute_type(planner->device, &report->type);
 }
 
+// ---- the micro-batch size, where the config leaves it open for a GPU
+
+// The memory that a run finds free on the GPU; 0: not known, as there is no GPU here and no --device-memory.
+static enum status find_gpu_memory(const struct planner *planner, uint64_t *bytes) {
+    size_t available;
+    *bytes = fits ? planner->fit.machine.device : planner->report.device_limit;
+    if (*bytes > 0 || planner->report.gpu_is_planned)
+        return STATUS_OK;
+    TRY(device_memory_available(planner->device, &available));
+    *bytes = available;
+    return STATUS_OK;
+}
+
+// As a run chooses it. Nothing changes on a CPU, nor where the configuration names a size.
+static enum status choose_micro_batch(const struct planner *planner, struct engine_options *request,
+                                      struct config *config, struct plan_case *one) {
+    uint64_t memory;
+    struct device *planned;
+    if (!config->micro_batch_is_open || planner->device->place == REGION_HOST)
+        return STATUS_OK;
+    TRY(find_gpu_memory(planner, &memory));
+    one->lacks_memory = memory == 0;
+    if (memory == 0)
+        return STATUS_OK;
+    TRY(cuda_device_plan(&planned)); // a real GPU would measure the matrix products of every size
+    const uint64_t limits[N_REGION_PLACES] = {[REGION_HOST] =
+                                                  planner->fit.machine.host / (uint64_t)one->local_world,
+                                              [REGION_DEVICE] = micro_batch_limit(memory)};
+    struct device *device = request->device;
+    request->device = planned;
+    enum status status = micro_batch_choose_for_all(request, limits, &one->choice);
+    request->device = device;
+    device_close(planned);
+    if (status == STATUS_OK) {
+        one->has_choice = true;
+        config_set_micro_batch(config, one->choice.size);
+    }
+    return status;
+}
+
 // ---- planning
 
 // The settings that fit. If there are none: the largest preset that fits, and whether narrower optimizer
 // state would.
 static enum status find_fit(struct planner *planner, const struct engine_options *plan,
                             struct fit_case *out) {
-    const struct fit_request request = {
-        .plan = *plan, .given = plan->config, .machine = planner->fit.machine};
+    struct config given = *plan->config; // a shallow copy, which is not freed
+    if (given.micro_batch_is_open && plan->device->place == REGION_DEVICE) // so that proposals always name it
+        given.train.micro_batch_size = given.train.gradient_accumulation_steps = 0;
+    const struct fit_request request = {.plan = *plan, .given = &given, .machine = planner->fit.machine};
     TRY(fit_search(&request, &out->fit));
     if (out->fit.n_proposals > 0)
         return STATUS_OK;
@@ -196,8 +238,7 @@ static enum status find_fit(struct planner *planner, const struct engine_options
     return fit_narrow_state(&request, &out->narrow, &out->of_narrow);
 }
 
-static enum status plan_resolved(struct planner *planner, const struct config *config,
-                                 struct plan_case *one) {
+static enum status plan_resolved(struct planner *planner, struct config *config, struct plan_case *one) {
     struct plan_report *report = &planner->report;
     struct params params;
     const struct gpt_config sizes = model_sizes(config);
@@ -205,22 +246,24 @@ static enum status plan_resolved(struct planner *planner, const struct config *c
     one->n_threads = (int)config->run.threads;
     if (one->n_threads == 0)
         one->n_threads = processors_per_process(one->local_world);
-    one->micro_batch_size = config->train.micro_batch_size;
-    one->accumulation_steps = config->train.gradient_accumulation_steps;
     one->train_batch_size = config->train.train_batch_size;
     TRY(open_device(planner, config, one));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
-    const struct engine_options request = {.config = config,
-                                           .params = &params,
-                                           .type = report->type,
-                                           .device = planner->device,
-                                           .world = one->world,
-                                           .local_world = one->local_world};
-    enum status status = fits ? find_fit(planner, &request, &planner->fit.cases[one - report->cases])
-                              : plan_stages(&request, one->stages);
+    struct engine_options request = {.config = config,
+                                     .params = &params,
+                                     .type = report->type,
+                                     .device = planner->device,
+                                     .world = one->world,
+                                     .local_world = one->local_world};
+    enum status status = choose_micro_batch(planner, &request, config, one);
+    one->micro_batch_size = config->train.micro_batch_size;
+    one->accumulation_steps = config->train.gradient_accumulation_steps;
+    if (status == STATUS_OK)
+        status = fits ? find_fit(planner, &request, &planner->fit.cases[one - report->cases])
+                      : plan_stages(&request, one->stages);
     params_free(&params);
     return status;
 }

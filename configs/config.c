@@ -41,9 +41,12 @@ static enum status wrong_type(const struct option *option, const char *source, c
 
 static enum status read_number(const struct option *option, const char *source, const cJSON *value,
                                double *out) {
-    bool whole = option->type == OPTION_INTEGER;
+    bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER;
     if (!cJSON_IsNumber(value))
-        return wrong_type(option, source, value, whole ? "an integer" : "a number");
+        return wrong_type(option, source, value,
+                          !whole                                ? "a number"
+                          : option->type == OPTION_AUTO_INTEGER ? "an integer or \"auto\""
+                                                                : "an integer");
     double number = value->valuedouble;
     char shown[32], low[32], high[32];
     if (!isfinite(number))
@@ -126,6 +129,12 @@ static enum status read_value(struct config *config, const struct option *option
             return wrong_type(option, source, value, "true or false");
         *(bool *)slot = cJSON_IsTrue(value);
         return STATUS_OK;
+    case OPTION_AUTO_INTEGER:
+        if (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0) {
+            *(int64_t *)slot = CONFIG_AUTO;
+            return STATUS_OK;
+        }
+        // fall through
     case OPTION_INTEGER:
         TRY(read_number(option, source, value, &number));
         *(int64_t *)slot = (int64_t)number;
@@ -322,9 +331,10 @@ static enum status set_defaults(struct config *config, const char *source) {
         (struct config){.source = strdup(source), .given = calloc((size_t)n_options, sizeof *config->given)};
     if (!config->source || !config->given)
         return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-#define BOOL(section, name, initial, resume, help)               config->section.name = initial;
-#define INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
-#define NUMBER(section, name, initial, low, high, resume, help)  config->section.name = initial;
+#define BOOL(section, name, initial, resume, help)                    config->section.name = initial;
+#define INTEGER(section, name, initial, low, high, resume, help)      config->section.name = initial;
+#define AUTO_INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
+#define NUMBER(section, name, initial, low, high, resume, help)       config->section.name = initial;
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
     config->section.name = (struct config_pair){{first, second}};
 #define CHOICE(section, name, set, initial, resume, help) config->section.name = initial;

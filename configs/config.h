@@ -26,23 +26,28 @@
 
 // One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
 // STRING is never NULL, and owned by the config. PATHS is the list as written, before globbing.
+#define CONFIG_AUTO (-1) // an AUTO_INTEGER that is "auto"
 struct config_pair {
     double value[2];
 };
 struct config {
-#define SECTION(name, help)                                         struct {
-#define SUBSECTION(section, name, help)                             struct {
-#define BOOL(section, name, initial, resume, help)                  bool name;
-#define INTEGER(section, name, initial, low, high, resume, help)    int64_t name;
-#define NUMBER(section, name, initial, low, high, resume, help)     double name;
-#define PAIR(section, name, first, second, low, high, resume, help) struct config_pair name;
-#define CHOICE(section, name, set, initial, resume, help)           enum config_##set name;
-#define STRING(section, name, initial, resume, help)                char *name;
-#define PATHS(section, name, resume, help)                          struct file_list name;
+#define SECTION(name, help)                                           struct {
+#define SUBSECTION(section, name, help)                               struct {
+#define BOOL(section, name, initial, resume, help)                    bool name;
+#define INTEGER(section, name, initial, low, high, resume, help)      int64_t name;
+#define AUTO_INTEGER(section, name, initial, low, high, resume, help) int64_t name;
+#define NUMBER(section, name, initial, low, high, resume, help)       double name;
+#define PAIR(section, name, first, second, low, high, resume, help)   struct config_pair name;
+#define CHOICE(section, name, set, initial, resume, help)             enum config_##set name;
+#define STRING(section, name, initial, resume, help)                  char *name;
+#define PATHS(section, name, resume, help)                            struct file_list name;
 #define END_SECTION(name)                                                                                    \
     }                                                                                                        \
     name;
 #include "configs/schema.def"
+    // Set by config_resolve: neither micro_batch_size nor gradient_accumulation_steps is a number, so both
+    // are as a CPU takes them, and a GPU's memory plan chooses others (trainer/plan/micro_batch.h).
+    bool micro_batch_is_open;
     bool *given;  // (number of options) whether the file or an override sets it
     char *source; // path of the file, for messages
 };
@@ -90,6 +95,12 @@ void config_print_options(struct text *out);
 
 // The compute type that precision.compute names. Returns false, and leaves *type alone, when it is auto.
 bool config_compute_type(const struct config *config, enum dtype *type);
+
+// Sets train.micro_batch_size, which must divide the rank's sequences of a step, and with it
+// gradient_accumulation_steps. The batch stays. Of a resolved config.
+void config_set_micro_batch(struct config *config, int64_t size);
+// The largest divisor of `sequences` that is at most `most`, or 1.
+int64_t config_largest_divisor(int64_t sequences, int64_t most);
 
 // The length of the schedule in steps: scheduler.decay_steps, or train.max_steps where that is 0.
 int64_t config_decay_steps(const struct config *config);

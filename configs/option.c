@@ -42,6 +42,8 @@ const struct option options[] = {
     ROW(OPTION_BOOL, section, name, 0, 0, #initial, NULL, 0, 0, resume, help)
 #define INTEGER(section, name, initial, low, high, resume, help)                                             \
     ROW(OPTION_INTEGER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
+#define AUTO_INTEGER(section, name, initial, low, high, resume, help)                                        \
+    ROW(OPTION_AUTO_INTEGER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
 #define NUMBER(section, name, initial, low, high, resume, help)                                              \
     ROW(OPTION_NUMBER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
@@ -138,6 +140,12 @@ void option_print(const struct option *option, const struct config *config, stru
     case OPTION_BOOL:
         text_add(out, *(const bool *)slot ? "true" : "false");
         break;
+    case OPTION_AUTO_INTEGER:
+        if (*(const int64_t *)slot == CONFIG_AUTO) {
+            text_add(out, "\"auto\"");
+            break;
+        }
+        // fall through
     case OPTION_INTEGER:
         text_add(out, "%lld", (long long)*(const int64_t *)slot);
         break;

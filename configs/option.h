@@ -7,6 +7,7 @@
 enum option_type {
     OPTION_BOOL,
     OPTION_INTEGER,
+    OPTION_AUTO_INTEGER,
     OPTION_NUMBER,
     OPTION_PAIR,
     OPTION_CHOICE,

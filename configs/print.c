@@ -93,10 +93,11 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
     char low[32], high[32];
     switch (option->type) {
     case OPTION_INTEGER:
+    case OPTION_AUTO_INTEGER:
     case OPTION_NUMBER:
     case OPTION_PAIR:
-        snprintf(buffer, size, "%s to %s", option_number(low, option->minimum),
-                 option_number(high, option->maximum));
+        snprintf(buffer, size, "%s%s to %s", option->type == OPTION_AUTO_INTEGER ? "auto, or " : "",
+                 option_number(low, option->minimum), option_number(high, option->maximum));
         break;
     case OPTION_CHOICE:
         buffer[0] = '\0';
@@ -119,8 +120,8 @@ static const char *default_of(const struct option *option, char *buffer, size_t 
 }
 
 void config_print_options(struct text *out) {
-    static const char *const types[] = {"true or false", "integer", "number", "two numbers",
-                                        "choice",        "text",    "paths"};
+    static const char *const types[] = {"true or false", "integer", "integer", "number",
+                                        "two numbers",   "choice",  "text",    "paths"};
     static const char *const resumes[] = {"may change", "may only grow", "with resume_with", "fixed"};
     text_add(
         out,

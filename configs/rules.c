@@ -36,11 +36,41 @@ static enum status batch_does_not_divide(const struct config *config, int world,
     return status;
 }
 
+int64_t config_largest_divisor(int64_t sequences, int64_t most) {
+    int64_t size = most < sequences ? most : sequences;
+    while (size > 1 && sequences % size != 0)
+        --size;
+    return size < 1 ? 1 : size;
+}
+
+void config_set_micro_batch(struct config *config, int64_t size) {
+    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+    config->train.micro_batch_size = size;
+    config->train.gradient_accumulation_steps = sequences / size;
+}
+
+// What a CPU takes where only train_batch_size is set: more gains no speed there.
+#define CPU_SEQUENCES   4
+#define CPU_AUTO_TOKENS 4096
+
+static enum status auto_needs_a_batch(const struct config *config) {
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.micro_batch_size is \"auto\", which divides train.train_batch_size into micro-batches "
+        "that fit into memory; set train.train_batch_size, or train.micro_batch_size to a number",
+        config->source);
+}
+
 // train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.
 static enum status derive_batch_sizes(struct config *config, int world) {
     int64_t *micro = &config->train.micro_batch_size,
             *accumulation = &config->train.gradient_accumulation_steps,
             *batch = &config->train.train_batch_size;
+    const bool is_auto = *micro == CONFIG_AUTO;
+    if (is_auto && !*batch)
+        return auto_needs_a_batch(config);
+    if (is_auto)
+        *micro = 0;
     if (*micro && *accumulation && *batch)
         return *batch == *micro * *accumulation * world ? STATUS_OK : batch_disagrees(config, world);
     if (!*batch) {
@@ -54,9 +84,11 @@ static enum status derive_batch_sizes(struct config *config, int world) {
     if (*batch % world != 0 || (given && per_rank % given != 0) || per_rank == 0)
         return batch_does_not_divide(
             config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
-    if (!given) // only train_batch_size is set: micro-batches of up to the default 4
-        for (*micro = per_rank < 4 ? per_rank : 4; per_rank % *micro != 0;)
-            --*micro;
+    if (!given) { // only train_batch_size is set
+        config->micro_batch_is_open = true;
+        *micro = config_largest_divisor(per_rank,
+                                        is_auto ? CPU_AUTO_TOKENS / config->train.seq_len : CPU_SEQUENCES);
+    }
     if (*micro)
         *accumulation = per_rank / *micro;
     else
@@ -270,14 +302,14 @@ static void derive_max_steps(struct config *config) {
 enum status config_resolve(struct config *config, int world) {
     struct faults faults = faults_begin();
     derive_max_steps(config);
+    if (!config->train.seq_len)
+        config->train.seq_len = config->model.n_positions;
     enum status status = derive_batch_sizes(config, world);
     if (status == STATUS_OK)
         status = check_derived(config);
     status = faults_take(&faults, status);
     if (status == STATUS_OK)
         status = config_derive_run_folder(config);
-    if (!config->train.seq_len)
-        config->train.seq_len = config->model.n_positions;
     for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
         status = faults_take(&faults, rules[i].check(config));
     return faults_end(&faults, status, NULL);

@@ -159,6 +159,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "tokens_per_s", step->tokens_per_s);
     add_number(&line, "step_ms", step->step_ms);
     add_number(&line, "mfu", step->mfu);
+    text_add(&line, ", \"mfu_of\": \"%s\"", step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate");
+    add_number(&line, "of_gemm", step->of_gemm);
     text_add(&line, ", \"total_planned_bytes\": %zu, \"total_bytes\": %zu", step->total_planned_bytes,
              step->total_bytes);
     text_add(&line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,

@@ -26,7 +26,11 @@ struct step_metrics {
     int64_t tokens; // trained on so far, with this step
     double tokens_per_s;
     double step_ms;
-    double mfu; // model FLOPs utilization, relative to the measured GEMM rate of the compute type
+    double of_gemm; // model FLOP/s, relative to the measured GEMM rate of the compute type
+    // Model FLOPs utilization: relative to the GPUs' dense peak or, where that is not known, equal to
+    // of_gemm.
+    double mfu;
+    bool mfu_of_dense_peak;
     // Host memory. Total: as planned for rank 0; as measured, the largest resident set of any rank. It is the
     // model memory of rank 0 (the regions of the plan) and the program: its code, stacks and libraries, as
     // planned the resident set before the model memory was allocated, or what measuring the machine took

@@ -75,6 +75,7 @@ enum status trainer_profile_end(struct trainer *trainer) {
                                   .device = trainer->device->description,
                                   .compute = dtype_name(trainer->type),
                                   .limits = trainer->limits,
+                                  .dense_peak = trainer->device->dense_peak[trainer->type],
                                   .rank = trainer->comm->rank,
                                   .first_step = profiler->first_step};
     enum status status = STATUS_OK;

@@ -96,7 +96,10 @@ static void add_figures(const struct step_metrics *step, struct log_field *field
         FIELD(fields[6], 9, "%.0f ms", step->step_ms);
     else
         FIELD(fields[6], 9, "%.1f s", step->step_ms / 1e3);
-    FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->mfu);
+    if (step->mfu_of_dense_peak)
+        FIELD(fields[7], 6, "%.0f%% MFU, %.0f%% of GEMM", 100 * step->mfu, 100 * step->of_gemm);
+    else
+        FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->of_gemm);
     text_bytes(text, sizeof text, (double)(step->device_bytes ? step->device_bytes : step->total_bytes));
     FIELD(fields[8], 4, "%s %s", step->device_bytes ? "GPU" : "total", text);
 }

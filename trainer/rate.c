@@ -39,11 +39,21 @@ static enum status measure_own_rate(const struct trainer *trainer, double *flops
     return status;
 }
 
+// The sum over ranks, where it is known of all of them.
+static enum status find_dense_peak(struct trainer *trainer) {
+    const double mine = trainer->device->dense_peak[trainer->type];
+    double sums[] = {mine, mine == 0};
+    TRY(comm_sum(trainer->comm, sums, 2));
+    trainer->dense_peak = sums[1] == 0 ? sums[0] : 0;
+    return STATUS_OK;
+}
+
 enum status trainer_measure_rate(struct trainer *trainer) {
     enum status status = measure_own_rate(trainer, &trainer->gemm_rate);
     if (status == STATUS_OK)
         status = trainer_profile_limits(trainer);
     TRY(trainer_agree(trainer, status));
+    TRY(find_dense_peak(trainer));
     return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
 

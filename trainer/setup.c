@@ -126,6 +126,11 @@ static struct engine_options engine_options_of(const struct trainer *trainer) {
                                    .local_world = trainer->comm->local_world};
 }
 
+static enum status choose_micro_batch(struct trainer *trainer) {
+    const struct engine_options options = engine_options_of(trainer);
+    return trainer_choose_micro_batch(trainer, &options);
+}
+
 // Memory of one place, per rank. Host memory is divided equally among the ranks of a machine.
 struct memory_need {
     uint64_t wanted, available; // bytes
@@ -276,6 +281,11 @@ static void describe(const struct trainer *trainer) {
     const struct comm *comm = trainer->comm;
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
              trainer->gemm_rate / 1e9, comm->world > 1 ? " in total" : "");
+    if (trainer->dense_peak > 0)
+        log_info("utilization (MFU) is of the dense peak, %.0f GFLOP/s; GEMM is %.0f%% of it",
+                 trainer->dense_peak / 1e9, 100 * trainer->gemm_rate / trainer->dense_peak);
+    else if (trainer->device->place == REGION_DEVICE)
+        log_info("the dense peak of this GPU is not known: utilization is of the measured GEMM rate");
     if (comm->world > 1)
         log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
@@ -291,6 +301,7 @@ static void describe(const struct trainer *trainer) {
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
     trainer_describe_data(trainer);
+    trainer_describe_micro_batch(trainer);
 }
 
 // Opens the run folder and checks that it is the same on all ranks.
@@ -331,9 +342,10 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     *complete = trainer->resumed && trainer->step >= trainer->last_step;
     if (*complete)
         return STATUS_OK;
-    TRY(trainer_open_data(trainer));
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
+    TRY(choose_micro_batch(trainer));
+    TRY(trainer_open_data(trainer)); // whose batches have the chosen size
     TRY(trainer_measure_rate(trainer));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));

@@ -232,7 +232,9 @@ static enum status train_step(struct trainer *trainer) {
     now.tokens = trainer->tokens;
     now.tokens_per_s = (double)step_tokens / seconds;
     now.step_ms = seconds * 1e3;
-    now.mfu = step_flops / seconds / trainer->gemm_rate;
+    now.of_gemm = step_flops / seconds / trainer->gemm_rate;
+    now.mfu = trainer->dense_peak > 0 ? step_flops / seconds / trainer->dense_peak : now.of_gemm;
+    now.mfu_of_dense_peak = trainer->dense_peak > 0;
     measure_traffic(trainer, &before, &now);
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
         now.planned[kind] = region_kind_bytes(&trainer->memory.table, (enum region_kind)kind);

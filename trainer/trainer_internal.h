@@ -1,5 +1,5 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, tokenizer.c, pacing.c, rate.c, resuming.c and profiling.c.
+// checkpointing.c, data.c, tokenizer.c, pacing.c, rate.c, micro_batch.c, resuming.c and profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -9,6 +9,7 @@
 #include "kernels/region_memory.h"
 #include "trainer/metrics.h"
 #include "trainer/pacing.h"
+#include "trainer/plan/micro_batch.h"
 #include "trainer/plan/plan.h"
 #include "trainer/profile/profiler.h"
 #include "trainer/progress.h"
@@ -43,6 +44,9 @@ struct trainer {
     struct stream stream;
     enum dtype type;
     struct params params;
+    // train.micro_batch_size where it was left open, on GPUs (micro_batch.c)
+    struct micro_batch micro_batch;
+    bool has_micro_batch, keeps_micro_batch; // it was chosen; the resumed checkpoint's is kept
     struct region_memory memory;
     struct engine engine;
     struct comm_volume volume;
@@ -54,6 +58,7 @@ struct trainer {
     struct metrics metrics;
     struct progress progress;  // of rank 0
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
+    double dense_peak;         // FLOP/s as the vendor states it, sum over ranks; 0: not known of every rank
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
     struct profiler profiler;
     int profile_region; // of its memory, with run.profile
@@ -145,7 +150,12 @@ struct pacing_report trainer_pacing_report(const struct trainer *trainer);
 double trainer_spent_s(const struct trainer *trainer); // since the start of the run
 // The learning rate of the next step.
 double trainer_lr(const struct trainer *trainer);
-// Measures gemm_rate before the first step (rate.c).
+// Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c). options: of the run.
+enum status trainer_choose_micro_batch(struct trainer *trainer,
+                                       const struct engine_options *options) MUST_CHECK;
+// Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.
+void trainer_describe_micro_batch(const struct trainer *trainer);
+// Measures gemm_rate before the first step, and finds dense_peak (rate.c).
 enum status trainer_measure_rate(struct trainer *trainer) MUST_CHECK;
 // Measures it again if a step exceeded it. It becomes at least `achieved`.
 //   achieved   FLOP/s of all ranks in the step's forward and backward passes, as rank 0 timed them

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "trainer/plan/cost_model.h"
+#include "trainer/plan/micro_batch.h"
 
 // ---- settings
 
@@ -285,12 +286,16 @@ static enum status consider_all(struct search *search) {
 
 // ---- the search
 
-// Micro-batch sizes that divide a rank's sequences per step, from the config's size down.
+// Micro-batch sizes that divide a rank's sequences per step, from the config's size down or, where the config
+// leaves it open for a GPU, from the largest that a run would choose.
 static void list_micro_sizes(struct search *search) {
     const struct config *config = search->request->plan.config;
-    int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
-    for (int64_t size = config->train.micro_batch_size; size > 0 && search->n_micro_sizes < MOST_MICRO_SIZES;
-         size--)
+    const bool open = config->micro_batch_is_open && on_gpu(search);
+    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps,
+                  most = open ? config_largest_divisor(sequences,
+                                                       MICRO_BATCH_MOST_TOKENS / config->train.seq_len)
+                              : config->train.micro_batch_size;
+    for (int64_t size = most; size > 0 && search->n_micro_sizes < MOST_MICRO_SIZES; size--)
         if (sequences % size == 0)
             search->micro_sizes[search->n_micro_sizes++] = size;
 }

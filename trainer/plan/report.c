@@ -188,6 +188,22 @@ static void add_least(struct text *out, const struct plan_case *one) {
     plan_add_prose(out, &line);
 }
 
+void plan_add_choice(struct text *out, const struct plan_case *one) {
+    struct text line = {0};
+    char why[160];
+    if (!one->has_choice && !one->lacks_memory)
+        return;
+    if (one->has_choice)
+        text_add(&line, "micro_batch_size %" PRId64 ": %s", one->micro_batch_size,
+                 micro_batch_describe(&one->choice, why, sizeof why));
+    else
+        text_add(&line,
+                 "micro_batch_size is left open, for the GPU's memory to decide: %" PRId64
+                 " is a CPU's; --device-memory SIZE plans for a GPU",
+                 one->micro_batch_size);
+    plan_add_prose(out, &line);
+}
+
 static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
     struct text line = {0};
     text_add(out, "\n");
@@ -203,6 +219,7 @@ static void add_case(struct text *out, const struct plan_report *report, const s
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
     plan_add_prose(out, &line);
+    plan_add_choice(out, one);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
     int n_columns = count_collectives(one);
@@ -311,10 +328,10 @@ static void add_case_json(struct text *out, const struct plan_report *report, co
     }
     text_add(out,
              "    {\"ranks\": %d, \"ranks_per_machine\": %d, \"threads\": %d, \"micro_batch_size\": %" PRId64
-             ", \"gradient_accumulation_steps\": %" PRId64 ", \"train_batch_size\": %" PRId64
-             ", \"stages\": [\n",
-             one->world, one->local_world, one->n_threads, one->micro_batch_size, one->accumulation_steps,
-             one->train_batch_size);
+             ", \"micro_batch_size_is_chosen\": %s, \"gradient_accumulation_steps\": %" PRId64
+             ", \"train_batch_size\": %" PRId64 ", \"stages\": [\n",
+             one->world, one->local_world, one->n_threads, one->micro_batch_size,
+             one->has_choice ? "true" : "false", one->accumulation_steps, one->train_batch_size);
     for (int stage = 0; stage < N_STAGES; stage++) {
         add_stage_json(out, report, one, stage);
         text_add(out, "%s\n", stage + 1 < N_STAGES ? "," : "");

@@ -3,12 +3,17 @@
 #ifndef ZERO_TRAINER_PLAN_REPORT_H
 #define ZERO_TRAINER_PLAN_REPORT_H
 
+#include "trainer/plan/micro_batch.h"
 #include "trainer/plan/plan.h"
 
 // The plans for one number of ranks.
 struct plan_case {
     int world, local_world, n_threads;
     int64_t micro_batch_size, accumulation_steps, train_batch_size;
+    // micro_batch_size, where the config leaves it open for a GPU: chosen for its memory (has_choice), or as
+    // a CPU takes it, because no GPU's memory is known (lacks_memory).
+    struct micro_batch choice;
+    bool has_choice, lacks_memory;
     // Why the config cannot run on `world` ranks; the other members are then unset. NULL: it can.
     char *refused;
     struct plan_stage stages[N_STAGES];
@@ -32,6 +37,9 @@ void plan_report_free(struct plan_report *report);
 enum { PLAN_COLUMNS = 100 };
 // Appends the line, folded, and a newline. Frees `line`.
 void plan_add_prose(struct text *out, struct text *line);
+
+// Appends why a case has its micro_batch_size, where the config leaves it open; otherwise nothing.
+void plan_add_choice(struct text *out, const struct plan_case *one);
 
 // Print to standard output. report: NULL for no plans. paper: adds the paper's table.
 enum status plan_report_print(const struct plan_report *report, bool paper) MUST_CHECK;

@@ -186,6 +186,10 @@ static void print_whole(const struct profile_about *about, const struct profile_
     print_rest(summary, "the step", summary->seconds, out);
     text_add(out, " %9.3f %8.3f %6.2f of both\n", flops / summary->n_steps / 1e9,
              bytes / summary->n_steps / 1e9, least / summary->seconds);
+    if (about->dense_peak > 0)
+        text_add(out, "all operations: %.1f %% of the dense peak, %.1f %% of GEMM\n",
+                 100 * flops / summary->seconds / about->dense_peak,
+                 100 * flops / summary->seconds / about->limits.flops_per_s);
 }
 
 static void print_summary(const struct profile_about *about, const struct profile_summary *summary,
@@ -195,8 +199,10 @@ static void print_summary(const struct profile_about *about, const struct profil
     text_add(out, "profile of %d step%s%s: %.3f ms on average, median %.3f\n", summary->n_steps,
              summary->n_steps == 1 ? "" : "s", summary->first > 0 ? ", after one warm-up step" : "",
              summary->seconds / summary->n_steps * 1e3, summary->median_s * 1e3);
-    text_add(out, "limits: GEMM %s %.1f GFLOP/s, memory %.1f GB/s; figures are per step\n", about->compute,
-             about->limits.flops_per_s / 1e9, about->limits.bytes_per_s / 1e9);
+    text_add(out, "limits: GEMM %s %.1f GFLOP/s, ", about->compute, about->limits.flops_per_s / 1e9);
+    if (about->dense_peak > 0)
+        text_add(out, "%.0f %% of the dense peak, ", 100 * about->limits.flops_per_s / about->dense_peak);
+    text_add(out, "memory %.1f GB/s; figures are per step\n", about->limits.bytes_per_s / 1e9);
     text_add(out, "%-40s %7s %10s %8s %9s %8s %s\n", "operation", "calls", "ms", "share", "GFLOP", "GB",
              " of limit");
     for (int i = 0; i < summary->n_lines; i++) {
@@ -315,6 +321,7 @@ void profile_add_json(const struct profile_about *about, struct text *out) {
     json_add_string(out, about->device);
     text_add(out, ", \"compute\": \"%s\"", about->compute);
     add_number(out, "gemm_flops_per_s", about->limits.flops_per_s);
+    add_number(out, "dense_peak_flops_per_s", about->dense_peak);
     add_number(out, "bandwidth_bytes_per_s", about->limits.bytes_per_s);
     text_add(out, ",\n \"tracks\": [");
     for (int track = 0; track < profile->n_tracks; track++)

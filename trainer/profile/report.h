@@ -16,6 +16,7 @@ struct profile_about {
     const char *device;        // description of the device
     const char *compute;       // name of the compute type
     struct device_peak limits; // roofline of this rank's device: FLOP/s and bytes/s
+    double dense_peak;         // of this rank's device, in FLOP/s; 0: not known
     int rank;
     int64_t first_step;      // number of the first profiled step
     double origin, shift_us; // timeline zero, in s on this rank's clock; offset to rank 0's clock

@@ -59,6 +59,25 @@ static void test_defaults_are_gpt2_small(void **state) {
     config_free(&config);
 }
 
+// An integer, or "auto", which is printed as it was read.
+static void test_auto_integers(void **state) {
+    (void)state;
+    struct config config;
+    struct text text = {0};
+    EXPECT_OK(parse(&config, "{\"train\": {\"micro_batch_size\": \"auto\"}}"));
+    assert_int_equal(config.train.micro_batch_size, CONFIG_AUTO);
+    config_print_given(&config, &text);
+    assert_non_null(strstr(text.data, "\"micro_batch_size\": \"auto\""));
+    text_free(&text);
+    config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"train.micro_batch_size=auto", NULL}));
+    assert_int_equal(config.train.micro_batch_size, CONFIG_AUTO);
+    config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"train.micro_batch_size=12", NULL}));
+    assert_int_equal(config.train.micro_batch_size, 12);
+    config_free(&config);
+}
+
 static void test_values(void **state) {
     (void)state;
     struct config config;
@@ -333,6 +352,10 @@ static void test_types(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": 2.5}}"), "model.n_layer is 2.5",
                    "an integer");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"n_layer\": null}}"), "null", "an integer");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"micro_batch_size\": \"large\"}}"),
+                   "train.micro_batch_size is the string \"large\"", "expected an integer or \"auto\"");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"train\": {\"micro_batch_size\": -1}}"), "is -1",
+                   "from 0 to 1000000");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": [1]}}"), "a list", "a number");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"lr\": true}}"), "true", "a number");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"optimizer\": {\"betas\": 0.9}}"), "the number 0.9",
@@ -409,6 +432,7 @@ static void test_malformed_overrides(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults_are_gpt2_small),
+        cmocka_unit_test(test_auto_integers),
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),

@@ -67,6 +67,70 @@ static void test_one_or_no_batch_option(void **state) {
     }
 }
 
+// "auto", and a batch alone, leave the size open for a GPU's memory plan; a CPU takes what is resolved.
+static void test_open_micro_batches(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        int world, micro, accumulation;
+        bool open;
+    } cases[] = {
+        {"{\"train\": {\"train_batch_size\": 512}}", 2, 4, 64, true},
+        {"{\"train\": {\"train_batch_size\": 512, \"micro_batch_size\": \"auto\"}}", 2, 4, 64, true},
+        {"{\"train\": {\"train_batch_size\": 48, \"micro_batch_size\": \"auto\", \"seq_len\": 300}}", 1, 12,
+         4, true},
+        {"{\"train\": {\"train_batch_size\": 7, \"micro_batch_size\": \"auto\", \"seq_len\": 600}}", 1, 1, 7,
+         true},
+        {"{\"model\": {\"n_positions\": 8192}, \"train\": {\"train_batch_size\": 6, \"micro_batch_size\": "
+         "\"auto\"}}",
+         1, 1, 6, true},
+        {"{\"train\": {\"train_batch_size\": 512, \"gradient_accumulation_steps\": 8, \"micro_batch_size\": "
+         "\"auto\"}}",
+         2, 32, 8, false},
+        {"{\"train\": {\"train_batch_size\": 512, \"micro_batch_size\": 8}}", 1, 8, 64, false},
+        {"{\"train\": {\"gradient_accumulation_steps\": 8}}", 1, 4, 8, false},
+        {"{}", 1, 4, 1, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        EXPECT_OK(resolve_named(&config, "c.json", cases[i].json, cases[i].world));
+        for (int again = 0; again < 2; again++) {
+            assert_int_equal(config.train.micro_batch_size, cases[i].micro);
+            assert_int_equal(config.train.gradient_accumulation_steps, cases[i].accumulation);
+            assert_int_equal(config.micro_batch_is_open, cases[i].open);
+            EXPECT_OK(config_resolve(&config, cases[i].world));
+        }
+        config_free(&config);
+    }
+    for (int accumulation = 0; accumulation <= 3; accumulation += 3) { // it would decide what is trained
+        char json[128];
+        snprintf(json, sizeof json,
+                 "{\"train\": {\"micro_batch_size\": \"auto\", \"gradient_accumulation_steps\": %d}}",
+                 accumulation);
+        EXPECT_FAILURE(STATUS_INVALID, resolve(json, 1), "c.json", "train.micro_batch_size is \"auto\"",
+                       "set train.train_batch_size");
+    }
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"train\": {\"micro_batch_size\": \"auto\", \"train_batch_size\": 9}}", 2),
+                   "by 2 ranks;");
+}
+
+static void test_micro_batches_keep_the_batch(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(resolve_named(&config, "c.json", "{\"train\": {\"train_batch_size\": 96}}", 2));
+    for (int64_t size = 1; size <= 48; size++) {
+        const int64_t divisor = config_largest_divisor(48, size);
+        assert_true(divisor >= 1 && divisor <= size && 48 % divisor == 0);
+        for (int64_t larger = divisor + 1; larger <= size; larger++)
+            assert_true(48 % larger != 0);
+        config_set_micro_batch(&config, divisor);
+        assert_int_equal(config.train.micro_batch_size, divisor);
+        assert_int_equal(config.train.gradient_accumulation_steps * divisor * 2, 96);
+    }
+    config_free(&config);
+}
+
 static void test_batch_sizes_that_contradict(void **state) {
     (void)state;
     EXPECT_FAILURE(STATUS_INVALID,
@@ -297,6 +361,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_two_batch_options_give_the_third),
         cmocka_unit_test(test_one_or_no_batch_option),
+        cmocka_unit_test(test_open_micro_batches),
+        cmocka_unit_test(test_micro_batches_keep_the_batch),
         cmocka_unit_test(test_batch_sizes_that_contradict),
         cmocka_unit_test(test_sequence_and_heads),
         cmocka_unit_test(test_several_rules),

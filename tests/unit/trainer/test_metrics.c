@@ -94,7 +94,9 @@ static void test_floats_read_back_to_the_bit(void **unused) {
                                            .tokens = (int64_t)1 << (i % 53),
                                            .tokens_per_s = 1e5 * rng_uniform(1, 5, (uint64_t)i),
                                            .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
+                                           .of_gemm = rng_uniform(1, 8, (uint64_t)i),
                                            .mfu = rng_uniform(1, 7, (uint64_t)i),
+                                           .mfu_of_dense_peak = i % 2,
                                            .total_planned_bytes = (size_t)i << 30,
                                            .total_bytes = (size_t)i << 31,
                                            .model_planned_bytes = (size_t)i << 29,
@@ -115,6 +117,9 @@ static void test_floats_read_back_to_the_bit(void **unused) {
         assert_true(number(entry, "tokens_per_s") == written[i].tokens_per_s);
         assert_true(number(entry, "step_ms") == written[i].step_ms);
         assert_true(number(entry, "mfu") == written[i].mfu);
+        assert_true(number(entry, "of_gemm") == written[i].of_gemm);
+        assert_string_equal(cJSON_GetObjectItem(entry, "mfu_of")->valuestring,
+                            i % 2 ? "dense peak" : "measured GEMM rate");
         assert_true(number(entry, "total_planned_bytes") == (double)written[i].total_planned_bytes);
         assert_true(number(entry, "total_bytes") == (double)written[i].total_bytes);
         for (int k = 0; k < 2; k++) { // planned, measured: total = model memory + program

@@ -42,6 +42,7 @@ static const struct step_metrics usual = {.step = 4700,
                                           .tokens_per_s = 20012,
                                           .step_ms = 26,
                                           .mfu = 0.74,
+                                          .of_gemm = 0.74,
                                           .total_bytes = 86822092};
 
 static void test_whole_fields_go_by_rank_of_use(void **unused) {
@@ -61,6 +62,23 @@ static void test_whole_fields_go_by_rank_of_use(void **unused) {
     assert_line(10.026, 49, "step 4700/9400  loss 3.1863  20.0K tok/s");
     assert_line(10.026, 30, "step 4700/9400  loss 3.1863");
     assert_line(10.026, 20, "step 4700/9400");
+    end();
+}
+
+// Where a GPU's dense peak is known, the utilization is of it.
+static void test_utilization_of_the_dense_peak(void **unused) {
+    (void)unused;
+    struct step_metrics on_gpu = usual;
+    on_gpu.mfu = 0.36;
+    on_gpu.mfu_of_dense_peak = true;
+    begin("{\"train\": {\"max_steps\": 9400}}");
+    progress_start(&progress, 4699, 9400, 0.026, false);
+    progress_step_begin(&progress, 10);
+    progress_step(&progress, &on_gpu, 10.026);
+    assert_line(10.026, 140,
+                "step 4700/9400  loss 3.1863  norm 1.445  lr 3.00e-04  20.0K tok/s  26 ms  36% MFU, 74% of "
+                "GEMM  total 82.8 MiB  "
+                "2:02 left");
     end();
 }
 
@@ -224,6 +242,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_fields_go_by_rank_of_use),
         cmocka_unit_test(test_large_figures_keep_the_four_fields),
+        cmocka_unit_test(test_utilization_of_the_dense_peak),
         cmocka_unit_test(test_a_long_step_shows_its_micro_batches),
         cmocka_unit_test(test_the_first_signal_is_answered),
         cmocka_unit_test(test_lines_without_a_terminal),

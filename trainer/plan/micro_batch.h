@@ -1,0 +1,54 @@
+// Chooses train.micro_batch_size for a GPU where the configuration leaves it open (configs/config.h): larger
+// micro-batches fill the GPU better, until memory ends or nothing more is gained.
+#ifndef ZERO_TRAINER_PLAN_MICRO_BATCH_H
+#define ZERO_TRAINER_PLAN_MICRO_BATCH_H
+
+#include "zero/engine.h"
+
+// The most tokens per micro-batch. Matrix products and attention of GPT-2 124M fill the largest GPUs with
+// less.
+#define MICRO_BATCH_MOST_TOKENS 65536
+
+enum micro_batch_reason {
+    MICRO_BATCH_WHOLE,  // all sequences of the rank's step
+    MICRO_BATCH_TOKENS, // the next larger has more than MICRO_BATCH_MOST_TOKENS
+    MICRO_BATCH_MEMORY, // the next larger does not fit
+    MICRO_BATCH_NONE,   // not even one sequence fits; size is 1
+};
+
+struct micro_batch {
+    int64_t size;
+    enum micro_batch_reason reason;
+    // MICRO_BATCH_MEMORY: the next larger size, and what it needs of the memory that is short.
+    // MICRO_BATCH_NONE: the same for size 1.
+    int64_t refused;
+    uint64_t needs, limit; // bytes
+    enum region_place place;
+};
+
+// Of free memory of a GPU, what the plan may take: all but a sixteenth, at most 2 GiB. The rest is for what
+// no plan counts: code that is loaded at first use, libraries' own memory, rounding to pages.
+uint64_t micro_batch_limit(uint64_t free_bytes);
+
+// Chooses the largest size that divides the rank's sequences of a step, is within MICRO_BATCH_MOST_TOKENS,
+// and with which the run's plan fits. Plans, and allocates nothing.
+//   options   of the run
+//   limits    bytes that this rank may take of each place's memory
+enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
+                               struct micro_batch *out) MUST_CHECK;
+
+// The same for a run whose ranks all have these limits: the smallest of their answers. options: `rank` is
+// ignored.
+enum status micro_batch_choose_for_all(const struct engine_options *options,
+                                       const uint64_t limits[N_REGION_PLACES],
+                                       struct micro_batch *out) MUST_CHECK;
+
+// Whether the plan fits with this size.
+enum status micro_batch_fits(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
+                             int64_t size, bool *fits) MUST_CHECK;
+
+// Why a size was chosen, in words, such as "the largest that fits into 20.9 GiB of GPU memory: 16 would need
+// 30.4 GiB". buffer: 160 bytes.
+const char *micro_batch_describe(const struct micro_batch *choice, char *buffer, size_t size);
+
+#endif
