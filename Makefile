@@ -277,7 +277,7 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 # On a simulated GPU: the simulator's own tests, and the tests that take a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
-tests_of_device := tests/ops/test_kernels_cuda tests/unit/model/test_cuda
+tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
 test_folder = $(if $(filter tests/unit/%,$(1)),$(notdir $(patsubst %/,%,$(dir $(1)))),$(word 2,$(subst _, ,$(notdir $(1)))))

@@ -1,8 +1,10 @@
-"""Training steps of GPT-2 in PyTorch on the CPU, timed on request. scripts/bench_cpu.py starts it with a Python that has torch.
+"""Training steps of GPT-2 in PyTorch on the CPU or a GPU, timed on request. scripts/bench_cpu.py and gpu_check_parts.py start it
+with a Python that has torch.
 
-Its argument is a JSON object: layers, heads, width, vocabulary, batch, length, type, compiled, threads. The first line of
+Its argument is a JSON object: layers, heads, width, vocabulary, batch, length, type, compiled, threads, device ("cpu" if absent;
+"cuda"). The first line of
 output is JSON: the version, or why PyTorch is missing. Each line of input is the minimum number of seconds to train for;
-it is answered by a line of JSON: the seconds of each step, and the peak memory so far.
+it is answered by a line of JSON: the seconds of each step, and the peak memory so far, of the device.
 """
 import json
 import resource
@@ -52,14 +54,15 @@ def network(torch, sizes):
 def trainer(torch, sizes):
     """A function that takes one step: forward, backward, clipping to a norm of 1, AdamW."""
     torch.manual_seed(1337)
-    model = network(torch, sizes)
+    device = sizes.get('device', 'cpu')
+    model = network(torch, sizes).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     forward = torch.compile(model) if sizes['compiled'] else model
     use_bf16 = sizes['type'] == 'bf16'
 
     def step():
-        tokens = torch.randint(sizes['vocabulary'], (sizes['batch'], sizes['length'] + 1))
-        with torch.autocast('cpu', dtype=torch.bfloat16, enabled=use_bf16):
+        tokens = torch.randint(sizes['vocabulary'], (sizes['batch'], sizes['length'] + 1), device=device)
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=use_bf16):
             loss = forward(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -90,7 +93,8 @@ def main():
             began = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - began)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = (torch.cuda.max_memory_allocated() if sizes.get('device') == 'cuda'
+                else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
         print(json.dumps({'seconds': seconds, 'peak_bytes': peak}), file=answers, flush=True)
 
 

@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
-# Checks the CUDA kernels on a real GPU and measures their speed. It builds the program, compares every operation with
-# the reference, runs the golden curves and whole runs, trains GPT-2 124M in bf16 at T = 1024 for 50 steps, and writes
-# benchmarks/gpu-NAME.md. Exit code: 77 without a GPU, 1 when a check fails.
+# Checks the CUDA backend on this machine's GPU and measures its speed: in 8 minutes, with --quick in 3. Needs only the
+# NVIDIA driver and Python where a build is carried: scripts/gpu_check.sh --pack FOLDER makes one that brings its libraries.
+# docs/benchmarking.md says what is checked. Writes benchmarks/gpu-NAME.md and .json.
+# Exit code: 77 without a GPU, 1 when a check fails.
 #
 # usage: scripts/gpu_check.sh [--build FOLDER] [--quick] [--output FOLDER]      all options: --help
 #   --build FOLDER   use this build (its train and tests/) instead of building one
+#   --pack FOLDER    copy a build and its libraries to FOLDER, for --build on another machine, and check nothing
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 build=
-for ((i = 1; i <= $#; i++)); do
-  case ${!i} in
+for word; do
+  case $word in
     -h | --help) exec python3 "$here/gpu_check.py" --help ;;
-    --build) j=$((i + 1)) && build=${!j:-} ;;
-    --build=*) build=${!i#*=} ;;
+    --build | --build=*) build=given ;;
   esac
 done
 if [ -z "$build" ]; then
   "$here/install.sh" --tests --benchmarks
-  make -C "$here/.." --no-print-directory -j"$(nproc)" build/release/train build/release/tests/ops/test_kernels_cuda
+  make -C "$here/.." --no-print-directory -j"$(nproc)" build/release/train build/release/tests/ops/test_kernels_cuda \
+    build/release/tests/ops/test_kernels_training_sizes
 fi
 exec python3 "$here/gpu_check.py" "$@"

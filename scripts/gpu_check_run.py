@@ -1,0 +1,72 @@
+"""Running programs for gpu_check: with a limit of time, and following a training run."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+
+class Skipped(Exception):
+    """The part cannot run here; the text says why."""
+
+
+class Failed(Exception):
+    """What was checked is wrong; the text says what."""
+
+
+class Outcome:
+    def __init__(self, code, out, error):
+        self.code, self.out, self.error = code, out, error
+
+    def last_line(self):
+        """What a failed program said last: its error message."""
+        lines = [line.strip() for line in (self.error or self.out).splitlines() if line.strip()]
+        return lines[-1] if lines else f'exit code {self.code}'
+
+
+def stop(process):
+    """Ends the process and all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def run(words, seconds, environment, text=None):
+    """Runs a program to its end, with `text` as its input. Raises subprocess.TimeoutExpired, with the output so far, after that many seconds."""
+    try:
+        process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE if text else subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace', env=environment,
+                                   start_new_session=True)
+    except OSError as error:
+        return Outcome(127, '', f'{words[0]}: {error.strerror}')
+    try:
+        out, error = process.communicate(text, timeout=max(seconds, 0.1))
+    except subprocess.TimeoutExpired:
+        stop(process)
+        out, error = process.communicate()
+        raise subprocess.TimeoutExpired(words, seconds, out, error) from None
+    return Outcome(process.returncode, out, error)
+
+
+def steps_of(folder):
+    """The steps in a run's metrics.jsonl, without a last line that is not complete."""
+    path = folder / 'metrics.jsonl'
+    lines = path.read_text().split('\n')[:-1] if path.exists() else []
+    return [entry for entry in map(json.loads, lines) if 'loss' in entry]
+
+
+def follow(words, folder, wanted, seconds, environment):
+    """Starts a training run with the run folder `folder`, and stops it once it took `wanted` steps or the time is over.
+    Returns (its Outcome, its steps). The end of a run, with its checkpoint, is thus never waited for."""
+    log = folder.with_suffix('.out')
+    deadline = time.monotonic() + seconds
+    with open(log, 'w') as stream:
+        process = subprocess.Popen(list(map(str, words)), stdout=stream, stderr=subprocess.STDOUT, env=environment,
+                                   start_new_session=True)
+    while process.poll() is None and time.monotonic() < deadline and len(steps_of(folder)) < wanted:
+        time.sleep(0.1)
+    code = process.poll()
+    stop(process)
+    return Outcome(0 if code is None else code, '', log.read_text(errors='replace')), steps_of(folder)
