@@ -39,7 +39,7 @@ struct device {
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
-    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/cuda/peak.c lacks).
+    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
     // names the allocation in error messages.

@@ -8,7 +8,7 @@
 
 extern "C" {
 #include "base/text.h"
-#include "kernels/cuda/peak.h"
+#include "kernels/dense_peak.h"
 }
 
 namespace {
@@ -218,7 +218,7 @@ enum status open_gpu(cuda_device *cuda) {
     cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         cuda->device.dense_peak[type] =
-            cuda_dense_peak(properties.name, capability, static_cast<enum dtype>(type));
+            gpu_dense_peak(properties.name, capability, static_cast<enum dtype>(type));
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));

@@ -1,4 +1,4 @@
-// kernels/cuda/peak.h: known GPUs by name and capability, and what is not one of them.
+// kernels/dense_peak.h: known GPUs by name and capability, and what is not one of them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cuda/peak.h"
+#include "kernels/dense_peak.h"
 
 static void test_known_gpus(void **state) {
     (void)state;
@@ -26,18 +26,20 @@ static void test_known_gpus(void **state) {
         {"NVIDIA GeForce RTX 4090", 89, 165.2, 82.6},
     };
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-        assert_true(cuda_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_BF16) == gpus[i].peak_16_bit * 1e12);
-        assert_true(cuda_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_F16) == gpus[i].peak_16_bit * 1e12);
-        assert_true(cuda_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_F32) == gpus[i].peak_fp32 * 1e12);
+        assert_true(gpu_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_BF16) ==
+                    gpus[i].peak_16_bit * 1e12);
+        assert_true(gpu_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_F16) ==
+                    gpus[i].peak_16_bit * 1e12);
+        assert_true(gpu_dense_peak(gpus[i].name, gpus[i].capability, DTYPE_F32) == gpus[i].peak_fp32 * 1e12);
     }
 }
 
 static void test_unknown_gpus(void **state) {
     (void)state;
-    assert_true(cuda_dense_peak("simulated GPU", 90, DTYPE_BF16) == 0);
-    assert_true(cuda_dense_peak("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 90, DTYPE_BF16) == 0); // a slice
-    assert_true(cuda_dense_peak("NVIDIA GeForce RTX 4090 Laptop GPU", 89, DTYPE_BF16) == 0);
-    assert_true(cuda_dense_peak("NVIDIA H100 80GB HBM3", 100, DTYPE_BF16) == 0); // another capability
+    assert_true(gpu_dense_peak("simulated GPU", 90, DTYPE_BF16) == 0);
+    assert_true(gpu_dense_peak("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 90, DTYPE_BF16) == 0); // a slice
+    assert_true(gpu_dense_peak("NVIDIA GeForce RTX 4090 Laptop GPU", 89, DTYPE_BF16) == 0);
+    assert_true(gpu_dense_peak("NVIDIA H100 80GB HBM3", 100, DTYPE_BF16) == 0); // another capability
 }
 
 int main(void) {

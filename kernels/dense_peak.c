@@ -1,7 +1,7 @@
 // Sources: NVIDIA's data sheets and architecture white papers. Data sheets state 16-bit figures with sparsity
 // where they do not say "dense"; those are halved here. GeForce GPUs run 16-bit products with fp32 sums at
 // half the rate that is stated for fp16 sums.
-#include "kernels/cuda/peak.h"
+#include "kernels/dense_peak.h"
 
 #include <fnmatch.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static const struct {
     {"NVIDIA GeForce RTX 5090", 120, 209.5, 104.8},
 };
 
-double cuda_dense_peak(const char *name, int capability, enum dtype type) {
+double gpu_dense_peak(const char *name, int capability, enum dtype type) {
     if (strstr(name, "MIG"))
         return 0;
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++)
