@@ -31,6 +31,17 @@ static enum status find_sizes(struct config *config) {
     return model_sizes_from_weights(config, &sizes, path, false);
 }
 
+// For one rank. "auto" stays: the machine that runs decides.
+static enum status resolve(struct config *config) {
+    const bool is_auto = config->train.micro_batch_size == CONFIG_AUTO;
+    TRY(config_resolve(config, 1));
+    if (is_auto && config->micro_batch_is_open) {
+        config->train.micro_batch_size = CONFIG_AUTO;
+        config->train.gradient_accumulation_steps = 0;
+    }
+    return STATUS_OK;
+}
+
 static enum status run_check(int n_args, char **args) {
     struct config config;
     struct text out = {0};
@@ -44,7 +55,7 @@ static enum status run_check(int n_args, char **args) {
     if (status == STATUS_OK)
         status = data_defaults_apply(&config);
     if (status == STATUS_OK)
-        status = config_resolve(&config, 1);
+        status = resolve(&config);
     if (status == STATUS_OK) {
         config_print(&config, &out);
         status = print_text(&out);

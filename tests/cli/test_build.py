@@ -1,6 +1,7 @@
 """What make prints, and for which GPUs it compiles: with stand-ins for nvcc and nvidia-smi."""
 import os
 import re
+import struct
 import subprocess
 import unittest
 
@@ -15,6 +16,24 @@ esac
 for word; do [ "$last" = -o ] && : >"$word"; last=$word; done
 echo "$@" >>"$(dirname "$0")/calls"
 '''
+
+
+FAT_BINARY, PTX = 0xba55ed50, 1
+
+
+def ptx_of(path):
+    """The architectures whose PTX an object of nvcc has. A fat binary is a header (magic, version, its size, the size of what
+    follows) and entries (kind, version, size of its header, size of its code; the architecture is at byte 28)."""
+    data, found, at = path.read_bytes(), set(), 0
+    while (at := data.find(struct.pack('<I', FAT_BINARY), at)) >= 0:
+        _, _, header, size = struct.unpack_from('<IHHQ', data, at)
+        entry, at = at + header, at + header + size
+        while entry < at:
+            kind, _, header, size = struct.unpack_from('<HHIQ', data, entry)
+            if kind == PTX:
+                found.add(struct.unpack_from('<I', data, entry + 28)[0])
+            entry += header + size
+    return found
 
 
 @unittest.skipIf(harness.SANITIZERS, 'runs none of the program')
@@ -53,6 +72,15 @@ class Build(CommandCase):
                 self.assertEqual(found, expected)
                 self.assertNotIn('no GPU here', out)
                 self.assertIn(f'CUDA for {" ".join(name for name in expected if name.startswith("sm_"))}: ', out)
+
+    def test_the_ptx_that_a_build_has(self):
+        """Every object of kernels can be compiled by the driver for GPUs that the build has no code for."""
+        objects = sorted((harness.TRAIN.parent / 'kernels' / 'cuda').glob('*.o'))
+        found = {path.name: ptx_of(path) for path in objects}
+        if not any(found.values()):
+            self.skipTest('built without nvcc')
+        for name in ('adafactor.o', 'attention_forward.o', 'matmul_measure.o', 'optimizer.o'):
+            self.assertIn(80, found[name], name)
 
     def test_without_a_gpu(self):
         for gpus in '', '7.5\\n':  # too old for the kernels
