@@ -29,10 +29,11 @@ LEAST_SECONDS = 3  # a part is not begun with less time left
 def parse_arguments():
     parser = argparse.ArgumentParser(
         prog='gpu_check.sh', description='Checks and measures the CUDA backend on the GPU of this machine.')
-    parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build' / 'release', metavar='FOLDER',
-                        help='use this build (its train and tests/) instead of building one')
-    parser.add_argument('--pack', type=pathlib.Path, metavar='FOLDER',
-                        help='copy the build with its libraries to FOLDER, to be carried to a machine with a GPU, and check nothing')
+    parser.add_argument('--build', type=pathlib.Path, default=ROOT / 'build' / 'release', metavar='PATH',
+                        help='use this build (its train and tests/), or an archive of --pack, instead of building one')
+    parser.add_argument('--pack', type=pathlib.Path, metavar='PATH',
+                        help='copy the build with its libraries to a folder or a .tar.gz, to be carried to a machine with a GPU, and '
+                             'check nothing')
     parser.add_argument('--quick', action='store_true', help=f'the most important parts, in {QUICK_SECONDS} s instead of {SECONDS}')
     parser.add_argument('--seconds', type=float, metavar='S', help='another limit for all parts together')
     parser.add_argument('--only', metavar='PARTS', help='these parts only, with commas: ' + ','.join(gpu_check_parts.NAMES))
@@ -45,7 +46,8 @@ def parse_arguments():
     unknown = set(arguments.only.split(',') if arguments.only else ()) - set(gpu_check_parts.NAMES)
     if unknown:
         parser.error(f'--only: no part is called {", ".join(sorted(unknown))}; expected {", ".join(gpu_check_parts.NAMES)}')
-    if not (arguments.build / 'train').exists():
+    archive = gpu_check_pack.is_archive(arguments.build) and arguments.build.exists()
+    if not archive and not (arguments.build / 'train').exists():
         parser.error(f'{arguments.build / "train"} does not exist; build it with: make')
     return arguments
 
@@ -63,7 +65,8 @@ class Check:
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
-        self.train, self.build = arguments.build / 'train', arguments.build
+        self.build = gpu_check_pack.unpack(arguments.build, folder / 'build')
+        self.train = self.build / 'train'
         self.sizes = gpu_check_parts.SIZES['tiny' if arguments.tiny else 'quick' if arguments.quick else 'whole']
         limit = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
         self.deadline = time.monotonic() + limit

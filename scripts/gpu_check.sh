@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Checks the CUDA backend on this machine's GPU and measures its speed: in 8 minutes, with --quick in 3. Needs only the
-# NVIDIA driver and Python where a build is carried: scripts/gpu_check.sh --pack FOLDER makes one that brings its libraries.
+# NVIDIA driver and Python where a build is carried: scripts/gpu_check.sh --pack PATH makes one that brings its libraries.
 # docs/benchmarking.md says what is checked. Writes benchmarks/gpu-NAME.md and .json.
 # Exit code: 77 without a GPU, 1 when a check fails.
 #
-# usage: scripts/gpu_check.sh [--build FOLDER] [--quick] [--output FOLDER]      all options: --help
-#   --build FOLDER   use this build (its train and tests/) instead of building one
-#   --pack FOLDER    copy a build and its libraries to FOLDER, for --build on another machine, and check nothing
+# usage: scripts/gpu_check.sh [--build PATH] [--quick] [--output FOLDER]      all options: --help
+#   --build PATH   use this build (its train and tests/), or an archive of --pack, instead of building one
+#   --pack PATH    copy a build and its libraries to a folder or a .tar.gz, for --build on another machine; checks nothing
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 build=

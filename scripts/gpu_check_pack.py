@@ -1,8 +1,11 @@
-"""Copies a build with the libraries that it needs, for gpu_check.sh --build on a machine that has only the NVIDIA driver."""
+"""Copies a build with the libraries that it needs, for gpu_check.sh --build on a machine that has only the NVIDIA driver: to a
+folder or, where the name ends in .tar.gz, to an archive, which takes a third of the space."""
 import pathlib
 import re
 import shutil
 import subprocess
+import tarfile
+import tempfile
 
 PROGRAMS = ('train', 'tests/ops/test_kernels_cuda', 'tests/ops/test_kernels_training_sizes')
 # Of the C library and the driver, which must be the machine's own.
@@ -30,17 +33,48 @@ def copy_program(source, target):
         subprocess.run(['strip', '--strip-debug', target], stderr=subprocess.DEVNULL, check=False)
 
 
-def pack(build, folder):
-    """Fills the folder and prints its size. Returns the exit code."""
-    if folder.exists() and any(folder.iterdir()):
-        print(f'gpu_check: {folder} is not empty; name a new folder')
+def is_archive(path):
+    return path.name.endswith('.tar.gz')
+
+
+def unpack(path, folder):
+    """The build in an archive, unpacked into the folder; of another path, itself."""
+    if not is_archive(path):
+        return path
+    with tarfile.open(path) as archive:
+        archive.extractall(folder, **({'filter': 'data'} if hasattr(tarfile, 'data_filter') else {}))
+    return folder
+
+
+def pack(build, target):
+    """Writes the folder or archive and prints its size. Returns the exit code."""
+    if target.exists() and (target.is_file() or any(target.iterdir())):
+        print(f'gpu_check: {target} exists and is not empty; name another path')
         return 2
+    for name in PROGRAMS:
+        if not (build / name).exists():
+            print(f'gpu_check: {build / name} does not exist; build it with: make tests')
+            return 2
+    if not is_archive(target):
+        n_libraries = fill(build, target)
+        size = sum(path.stat().st_size for path in target.rglob('*') if path.is_file())
+    else:
+        with tempfile.TemporaryDirectory(prefix='zero-') as folder:
+            n_libraries = fill(build, pathlib.Path(folder))
+            with tarfile.open(target, 'w:gz', compresslevel=1) as archive:
+                for path in sorted(pathlib.Path(folder).iterdir()):
+                    archive.add(path, path.name)
+        size = target.stat().st_size
+    print(f'{target}: {len(PROGRAMS)} programs, {n_libraries} libraries, {size / 2**20:.0f} MiB; '
+          f'there: scripts/gpu_check.sh --build {target}')
+    return 0
+
+
+def fill(build, folder):
+    """Copies the programs and their libraries. Returns the number of libraries."""
     libraries = set()
     for name in PROGRAMS:
         source = build / name
-        if not source.exists():
-            print(f'gpu_check: {source} does not exist; build it with: make tests')
-            return 2
         libraries.update(libraries_of(source))
         copy_program(source, folder / 'bin' / source.name)
         wrapper = folder / name
@@ -49,7 +83,4 @@ def pack(build, folder):
         wrapper.chmod(0o755)
     for library in libraries:
         copy_program(library, folder / 'lib' / library.name)
-    size = sum(path.stat().st_size for path in folder.rglob('*') if path.is_file())
-    print(f'{folder}: {len(PROGRAMS)} programs, {len(libraries)} libraries, {size / 2**20:.0f} MiB; '
-          f'there: scripts/gpu_check.sh --build {folder}')
-    return 0
+    return len(libraries)

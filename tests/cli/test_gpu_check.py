@@ -245,6 +245,17 @@ class OnTheSimulator(CheckCase):
         self.assertEqual(again.returncode, 2)
         self.assertIn('is not empty', again.stdout)
 
+    def test_an_archive(self):
+        """A build is packed, and the check runs from the archive alone."""
+        archive = self.folder / 'build.tar.gz'
+        process = subprocess.run([sys.executable, ROOT / 'scripts' / 'gpu_check.py', '--build', harness.TRAIN.parent, '--pack', archive],
+                                 capture_output=True, text=True)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        process = subprocess.run([ROOT / 'scripts' / 'gpu_check.sh', '--build', archive, '--tiny', '--only', 'sizes', '--output',
+                                  self.folder], capture_output=True, text=True)
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        self.assertEqual(self.report('simulated-gpu')[1]['sizes']['outcome'], 'passed')
+
 
 if __name__ == '__main__':
     unittest.main()
