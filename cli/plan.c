@@ -399,7 +399,8 @@ const struct command command_plan = {
         "machine's cores divided among the ranks of a machine. No GPU is needed to plan for one: use\n"
         "device=cuda or --device-memory.\n\n"
         "--fit varies only what keeps the run's results the same, to the bit or up to rounding: ZeRO stage,\n"
-        "recompute, offload, and smaller micro-batches of the same batch. It prints the fastest settings\n"
+        "recompute, offload, and micro-batches of the same batch (smaller ones, unless\n"
+        "train.micro_batch_size is left open for a GPU). It prints the fastest settings\n"
         "that fit, as a command. Exit code 1 if nothing fits; it then names the largest preset that does.",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

@@ -54,7 +54,7 @@ def parse_arguments():
 
 def library_folders():
     """Folders with NVIDIA's libraries that the dynamic linker may not search: the toolkit's, and those of Python packages."""
-    found = [folder for folder in map(pathlib.Path, ('/usr/local/cuda/lib64', '/usr/local/cuda/compat')) if folder.is_dir()]
+    found = [folder for folder in (pathlib.Path('/usr/local/cuda/lib64'),) if folder.is_dir()]
     for folder in map(pathlib.Path, sys.path + ['/usr/local/lib/python3/dist-packages']):
         found += sorted(folder.glob('nvidia/*/lib'))
     return list(map(str, found))

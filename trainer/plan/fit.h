@@ -1,5 +1,6 @@
 // Finds the fastest setting of a run that fits into a machine. The search covers the settings that do not
-// change what is trained: ZeRO stage, recomputation, offload, and smaller micro-batches of the same batch.
+// change what is trained: ZeRO stage, recomputation, offload, and micro-batches of the same batch: smaller
+// ones or, where train.micro_batch_size is open for a GPU (configs/config.h), all that a run may choose.
 // Each is planned exactly (trainer/plan/plan.h); those that fit are ranked by trainer/plan/cost_model.h.
 #ifndef ZERO_TRAINER_PLAN_FIT_H
 #define ZERO_TRAINER_PLAN_FIT_H
