@@ -17,12 +17,57 @@ LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$here/{up}lib" exec "$he
 '''
 
 
+# mpirun, which finds its components and messages by these variables (Open MPI 4; PMIx is its own).
+MPIRUN = '''#!/bin/sh
+here=$(dirname "$(realpath "$0")")
+export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$here/lib" PATH="$here/mpi/bin:$PATH"
+export OPAL_PREFIX="$here/mpi" OPAL_BINDIR="$here/mpi/bin" OPAL_LIBDIR="$here/lib" OPAL_PKGLIBDIR="$here/mpi/openmpi"
+export OPAL_PKGDATADIR="$here/mpi/share" PMIX_MCA_mca_base_component_path="$here/mpi/pmix" PMIX_INSTALL_PREFIX="$here/mpi"
+export OMPI_MCA_plm=isolated # ranks of this machine only, without ssh
+exec "$here/mpi/bin/mpirun" "$@"
+'''
+
+
 def libraries_of(program):
     """The shared libraries of a program, as paths. Fails if one is missing."""
     out = subprocess.run(['ldd', program], capture_output=True, text=True, check=True).stdout
     if missing := re.findall(r'^\s*(\S+) => not found', out, re.M):
         raise SystemExit(f'gpu_check: {program} needs {", ".join(missing)}, which this machine lacks')
-    return [pathlib.Path(path) for name, path in re.findall(r'^\s*(\S+) => (/\S+)', out, re.M) if not OF_THE_MACHINE.match(name)]
+    return {pathlib.Path(path) for name, path in re.findall(r'^\s*(\S+) => (/\S+)', out, re.M) if not OF_THE_MACHINE.match(name)}
+
+
+def folder_of_open_mpi(name):
+    """One of Open MPI's folders here, such as pkglibdir; None without it."""
+    if not shutil.which('ompi_info'):
+        return None
+    out = subprocess.run(['ompi_info', '--path', name, '--parsable'], capture_output=True, text=True, check=False).stdout
+    found = re.search(rf'^path:{name}:(/.*)$', out, re.M)
+    return pathlib.Path(found[1]) if found else None
+
+
+def fill_mpi(folder, libraries):
+    """Copies mpirun with the components that need no library beside its own and `libraries`, for ranks on one machine. Adds what
+    they need to `libraries`. Another MPI than Open MPI is left out; the check then skips what needs ranks."""
+    components, messages = folder_of_open_mpi('pkglibdir'), folder_of_open_mpi('pkgdatadir')
+    programs = {name: shutil.which(name) for name in ('mpirun', 'orted')}
+    if not components or not all(programs.values()):
+        return
+    for name, path in programs.items():
+        libraries.update(libraries_of(path))
+        copy_program(path, folder / 'mpi' / 'bin' / name)
+    of_pmix = libraries_of(components / 'mca_pmix_ext3x.so') if (components / 'mca_pmix_ext3x.so').exists() else set()
+    libraries.update(of_pmix)
+    names = {library.name for library in libraries}
+    pmix = [library.resolve().parent / 'pmix' for library in of_pmix if library.name.startswith('libpmix')]
+    for source, target in [(components, 'openmpi'), *((path, 'pmix') for path in pmix)]:
+        for component in sorted(source.glob('*.so')):
+            if {library.name for library in libraries_of(component)} <= names:
+                copy_program(component, folder / 'mpi' / target / component.name)
+    if messages and messages.is_dir():
+        shutil.copytree(messages, folder / 'mpi' / 'share', ignore=lambda path, found: [n for n in found if not n.endswith('.txt')])
+    wrapper = folder / 'mpirun'
+    wrapper.write_text(MPIRUN.format())
+    wrapper.chmod(0o755)
 
 
 def copy_program(source, target):
@@ -81,6 +126,7 @@ def fill(build, folder):
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         wrapper.write_text(WRAPPER.format(up='../' * name.count('/'), name=source.name))
         wrapper.chmod(0o755)
+    fill_mpi(folder, libraries)
     for library in libraries:
         copy_program(library, folder / 'lib' / library.name)
     return len(libraries)

@@ -60,7 +60,7 @@ def train(check, model, name, steps, overrides=(), ranks=1, **top):
     config = config_of(check, model, name, 10**6, **top)
     words = [check.train, config, *overrides]
     if ranks > 1:
-        words = ['mpirun', '--oversubscribe', '--allow-run-as-root', '-n', ranks, *words]
+        words = [check.mpirun, '--oversubscribe', '--allow-run-as-root', '-n', ranks, *words]
     outcome, found = follow(words, check.folder / name, steps, check.left(), check.environment)
     if len(found) >= steps:
         return found[:steps]
@@ -93,7 +93,7 @@ def require_option(check, option):
 
 
 def require_mpirun(check):
-    if not shutil.which('mpirun'):
+    if not check.mpirun:
         raise Skipped('mpirun is not installed')
 
 

@@ -109,9 +109,10 @@ void trainer_describe_micro_batch(const struct trainer *trainer) {
             size, size == 1 ? "" : "s");
         return;
     }
+    const bool of_memory = trainer->micro_batch.reason >= MICRO_BATCH_MEMORY;
     log_info("micro-batch: %lld sequence%s, %s%s", size, size == 1 ? "" : "s",
              micro_batch_describe(&trainer->micro_batch, why, sizeof why),
-             trainer->comm->world > 1 ? ", on the rank with the least memory" : "");
+             of_memory && trainer->comm->world > 1 ? ", on the rank with the least memory" : "");
     const int64_t before = trainer->resumed ? trainer->resumed->config.train.micro_batch_size : size;
     if (before != size)
         log_info(

@@ -241,6 +241,13 @@ class OnTheSimulator(CheckCase):
                               text=True)
         self.assertIn('simulated GPU', maps.stdout)
         self.assertIn(f'{self.folder}/carried/lib/libmpi', maps.stderr)
+        if (self.folder / 'carried' / 'mpirun').exists():  # it packs Open MPI's only
+            config = self.tiny_config(device='cuda', train={'max_steps': 1, 'micro_batch_size': 1, 'train_batch_size': 2})
+            environment = {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1', 'PATH': '/usr/bin:/bin'}
+            process = subprocess.run([self.folder / 'carried' / 'mpirun', '--oversubscribe', '-n', '2', self.folder / 'carried' / 'train',
+                                      config], env=environment, capture_output=True, text=True, timeout=300)
+            self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+            self.assertIn('ranks: 2', process.stderr)
         again = pack(self.folder / 'carried')
         self.assertEqual(again.returncode, 2)
         self.assertIn('is not empty', again.stdout)
