@@ -83,9 +83,8 @@ static struct operation_cost attention_backward_work(const struct attention_back
 }
 
 static struct operation_cost cross_entropy_work(const struct cross_entropy_args *a) {
-    double elements = (double)a->N * a->V;
-    return (struct operation_cost){.bytes =
-                                       elements * (wide_size(a->type) + (a->dlogits ? size_of(a->type) : 0))};
+    double elements = (double)a->N * a->V, logit = a->type == DTYPE_F64 ? 8 : size_of(a->logits_type);
+    return (struct operation_cost){.bytes = elements * (logit + (a->dlogits ? size_of(a->type) : 0))};
 }
 
 static double moment_bytes(const struct optimizer_step_args *a) {

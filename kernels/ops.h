@@ -66,10 +66,12 @@ struct embedding_forward_args {
 // Determinism: each row of dwte is summed in order of (b, t).
 struct embedding_backward_args {
     void *dwte;            // [+] (V, C) fp32
-    void *dwpe;            // [+] (T, C) fp32
+    void *dwpe;            // [+] (P, C) fp32; [w] with beta_zero: rows from T on become 0
     const void *dout;      // [r] (B, T, C) type
     const int32_t *tokens; // [r] (B, T)
     int B, T, C, V;
+    int P;          // >= T
+    bool beta_zero; // dwpe's contents are not read; dwte is always added to
     enum dtype type;
 };
 
@@ -97,6 +99,7 @@ struct layernorm_backward_args {
     const void *weight;      // [r] (C) type
     const void *mean, *rstd; // [r] (N) fp32
     int N, C;
+    bool beta_zero; // the contents of dweight and dbias are not read
     enum dtype type;
 };
 
@@ -123,14 +126,14 @@ struct linear_forward_args {
 struct linear_backward_args {
     void *dx;             // [w] (N, IC) type, or NULL
     void *dweight;        // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
-    void *dbias;          // [+] (OC) fp32, or NULL
+    void *dbias;          // [+] (OC) fp32, or NULL; [w] with beta_zero
     const void *dout;     // [r] (N, OC) type, rows dout_stride apart
     const void *x;        // [r] (N, IC) type; read for dweight
     const void *weight;   // [r] (OC, IC) type; read for dx
     const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
     int N, IC, OC;
     int dout_stride; // >= OC
-    bool beta_zero;  // dweight = dout^T x: its contents are not read (the GEMM's beta is 0, otherwise 1)
+    bool beta_zero;  // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
     enum dtype type;
 };
 
@@ -189,16 +192,20 @@ struct attention_backward_args {
 
 // Softmax cross-entropy and its gradient, in one pass over the logits:
 // losses[n] = lse(logits[n,:]) - logits[n, targets[n]];
-// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale.
+// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale. The arithmetic is fp32 and double
+// whatever the types; losses are those of the logits as stored.
 struct cross_entropy_args {
-    void *losses;       // [w] (N) fp32
-    void *dlogits;      // [w] (N, V) type, rows dlogits_stride apart, or NULL (evaluation)
-    const void *logits; // [r] (N, V) fp32, rows logits_stride apart; may be dlogits itself when type is fp32
+    void *losses;           // [w] (N) fp32
+    void *dlogits;          // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
+    const void *logits;     // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
+                            // types and strides are equal
     const int32_t *targets; // [r] (N), each in [0, V)
     int N, V;
-    int logits_stride, dlogits_stride; // >= V; columns from V on are not touched
+    int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits
+    int logits_stride, dlogits_stride; // >= V, >= V + n_zeros; columns beyond are not touched
     float scale;                       // 1 / (tokens of the step, over all ranks and micro-batches)
     enum dtype type;
+    enum dtype logits_type; // fp32, or type
 };
 
 // One step of an elementwise optimizer on a span of elements, in one pass: unscales and clips the gradient,

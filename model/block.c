@@ -229,7 +229,7 @@ static enum status fc_backward(struct runner *runner, const struct group_backwar
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grad_at(a, PARAM_LN2_WEIGHT),
         .dbias = grad_at(a, PARAM_LN2_BIAS), .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = kept->middle, .weight = weight_at(a, PARAM_LN2_WEIGHT), .mean = kept->ln2_mean,
-        .rstd = kept->ln2_rstd, .N = N, .C = C, .type = type);
+        .rstd = kept->ln2_rstd, .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
     return STATUS_OK;
 }
 
@@ -262,7 +262,7 @@ static enum status attention_backward(struct runner *runner, const struct group_
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grad_at(a, PARAM_LN1_WEIGHT),
         .dbias = grad_at(a, PARAM_LN1_BIAS), .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = a->block->x, .weight = weight_at(a, PARAM_LN1_WEIGHT), .mean = kept->ln1_mean,
-        .rstd = kept->ln1_rstd, .N = N, .C = C, .type = type);
+        .rstd = kept->ln1_rstd, .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "model/gpt.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "model/gpt_memory.h"
 
@@ -93,25 +94,28 @@ static enum status final_norm_forward(struct model_pass *pass, const void *param
 
 // ---- lm_head and loss, a tile of rows at a time
 
-// Logits of rows [row, row + n), to buffers.logits.
+// Logits of rows [row, row + n), to buffers.logits. With padding, the product reads rows of the weight beyond
+// the vocabulary: whatever follows wte in its unit (gpt->logits_columns).
 static enum status logits_tile(struct model_pass *pass, const void *wte, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
     RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf + offset,
-        .weight = wte, .N = n, .IC = config->n_embd, .OC = config->vocab_size,
-        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->accumulation);
+        .weight = wte, .N = n, .IC = config->n_embd, .OC = gpt->logits_columns,
+        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->logits_type);
     return STATUS_OK;
 }
 
 static enum status losses_tile(struct model_pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
+    int V = gpt->params->config.vocab_size;
     RUN(&pass->runner, cross_entropy,
         .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->accumulation),
         .dlogits = dlogits, .logits = gpt->buffers.logits,
-        .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = gpt->params->config.vocab_size,
-        .logits_stride = gpt->logits_stride, .dlogits_stride = gpt->logits_stride, .scale = scale,
-        .type = gpt->options.type);
+        .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = V,
+        .n_zeros = gpt->logits_columns - V, .logits_stride = gpt->logits_stride,
+        .dlogits_stride = gpt->logits_stride, .scale = scale, .type = gpt->options.type,
+        .logits_type = gpt->logits_type);
     return STATUS_OK;
 }
 
@@ -143,6 +147,23 @@ int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, in
 
 // ---- final norm, lm_head and loss, with their gradients
 
+// The gradients of a tile of logits: of its rows of the final norm's output, and of wte. The padding's
+// dlogits are zero, so that it adds zeros to dx, and wte's gradient has the rows of the vocabulary only.
+static enum status logits_tile_backward(struct model_pass *pass, const void *wte, void *dwte, bool beta_zero,
+                                        int row, int n) {
+    struct gpt *gpt = pass->gpt;
+    enum dtype type = gpt->options.type;
+    int C = gpt->params->config.n_embd;
+    size_t offset = (size_t)row * (size_t)C * dtype_size(type);
+    RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.scratch.dbranch + offset,
+        .dout = gpt->buffers.dlogits, .weight = wte, .N = n, .IC = C, .OC = gpt->logits_columns,
+        .dout_stride = gpt->logits_stride, .type = type);
+    RUN(&pass->runner, linear_backward, .dweight = dwte, .dout = gpt->buffers.dlogits,
+        .x = (char *)gpt->buffers.lnf + offset, .N = n, .IC = C, .OC = gpt->params->config.vocab_size,
+        .dout_stride = gpt->logits_stride, .beta_zero = beta_zero, .type = type);
+    return STATUS_OK;
+}
+
 // Leaves in dresidual the gradient of the last block's output.
 static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
@@ -157,13 +178,9 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
     void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation);
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
-        size_t offset = (size_t)row * (size_t)C * dtype_size(type);
         TRY(logits_tile(pass, wte, row, n));
         TRY(losses_tile(pass, row, n, loss_scale, gpt->buffers.dlogits));
-        RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.scratch.dbranch + offset,
-            .dweight = dwte, .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf + offset,
-            .weight = wte, .N = n, .IC = C, .OC = config->vocab_size, .dout_stride = gpt->logits_stride,
-            .beta_zero = embedding.beta_zero && row == 0, .type = type);
+        TRY(logits_tile_backward(pass, wte, dwte, embedding.beta_zero && row == 0, row, n));
     }
     TRY(release(pass, 0, GPT_BACKWARD));
     const struct param *table = unit_params(gpt, last);
@@ -172,7 +189,7 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
         .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->accumulation),
         .dout = gpt->buffers.scratch.dbranch, .x = activations_at(&gpt->activations, config->n_layer),
         .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
-        .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .type = type);
+        .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .beta_zero = norm.beta_zero, .type = type);
     TRY(ready(pass, last));
     return release(pass, last, GPT_BACKWARD);
 }
@@ -202,7 +219,7 @@ static enum status backward(struct model_pass *pass) {
         .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->accumulation),
         .dout = gpt->buffers.scratch.dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B,
         .T = gpt->options.T, .C = gpt->params->config.n_embd, .V = gpt->params->config.vocab_size,
-        .type = gpt->options.type);
+        .P = gpt->params->config.n_positions, .beta_zero = view.beta_zero, .type = gpt->options.type);
     TRY(ready(pass, 0));
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
@@ -213,6 +230,28 @@ static enum status run_training(struct model_pass *pass, float loss_scale) {
     TRY(forward(pass, true));
     TRY(head_forward_backward(pass, loss_scale));
     return backward(pass);
+}
+
+// Copies the first n rows of the tile of logits to host memory, as fp32. Logits of 16 bits first go to the
+// second half of their row's place, from which they can be upcast in order: a result never covers a logit
+// that is still to be read.
+static enum status copy_logits(struct model_pass *pass, float *to, int n) {
+    struct gpt *gpt = pass->gpt;
+    enum dtype type = gpt->logits_type;
+    size_t V = (size_t)gpt->params->config.vocab_size, size = dtype_size(type);
+    for (int i = 0; i < n; i++) {
+        const char *row = (const char *)gpt->buffers.logits + (size_t)i * (size_t)gpt->logits_stride * size;
+        TRY(gpt->device->copy(pass->runner.stream, (char *)(to + (size_t)(i + 1) * V) - V * size, row,
+                              V * size));
+    }
+    TRY(gpt->device->synchronize(pass->runner.stream));
+    for (size_t i = 0; type != DTYPE_F32 && i < (size_t)n * V; i++) {
+        size_t row = i / V;
+        uint16_t half;
+        memcpy(&half, (char *)(to + (row + 1) * V) - (V - i % V) * size, sizeof half);
+        to[i] = type == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
+    }
+    return STATUS_OK;
 }
 
 // Leaves the losses of a forward pass in buffers.losses. With host_logits, (B T, vocab_size) fp32: copies the
@@ -230,15 +269,8 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, wte, row, n));
-        if (!host_logits) {
-            TRY(losses_tile(pass, row, n, 0.0f, NULL));
-            continue;
-        }
-        for (int i = 0; i < n; i++)
-            TRY(gpt->device->copy(pass->runner.stream, host_logits + (size_t)(row + i) * V,
-                                  (float *)gpt->buffers.logits + (size_t)i * (size_t)gpt->logits_stride,
-                                  V * sizeof(float)));
-        TRY(gpt->device->synchronize(pass->runner.stream));
+        TRY(host_logits ? copy_logits(pass, host_logits + (size_t)row * V, n)
+                        : losses_tile(pass, row, n, 0.0f, NULL));
     }
     TRY(release(pass, 0, GPT_FORWARD));
     return release(pass, last, GPT_FORWARD);

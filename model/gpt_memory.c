@@ -5,10 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Logits are computed for a tile of rows at a time; this bounds the tile (fp32).
+// Logits are computed for a tile of rows at a time; this bounds the tile. On a GPU it may grow to
+// GPU_LOGITS_ROWS rows, as each tile reads wte and adds to its gradient anew.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
+#define GPU_LOGITS_ROWS      16384
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
+// On a GPU the vocabulary is padded to a multiple of this in the lm_head's products: tensor cores are fed
+// whole tiles.
+#define VOCABULARY_ALIGNMENT 128
 
 // The sets of activations that backward recomputes. GELU's output only where it would be the same bits: a
 // GPU's library computes it in the epilogue of a product, with roundings of its own.
@@ -65,15 +70,15 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
-    TRY(region_add(table, REGION_LOGITS, place, gpt->accumulation, logits, &regions->logits, "logits"));
+    TRY(region_add(table, REGION_LOGITS, place, gpt->logits_type, logits, &regions->logits, "logits"));
     if (!gpt->options.training)
         return STATUS_OK;
     TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_mean,
                    "lnf_mean"));
     TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_rstd,
                    "lnf_rstd"));
-    if (type == gpt->accumulation)
-        regions->dlogits = regions->logits; // cross_entropy may beta_zero its logits
+    if (type == gpt->logits_type)
+        regions->dlogits = regions->logits; // cross_entropy may overwrite its logits
     else
         TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
     TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
@@ -111,14 +116,54 @@ static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
                       &gpt->regions.workspace, "operations");
 }
 
-// As few tiles of rows as LOGITS_TILE_BYTES allows, all equally long but the last.
+static size_t round_up(size_t n, size_t multiple) {
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+// The columns of the lm_head's products. Rows of the weight beyond the vocabulary are what follows wte in its
+// unit, so that no parameter is padded: there must be enough of it. Only where padding costs little.
+static int choose_logits_columns(const struct gpt *gpt) {
+    const struct param_unit *unit = &gpt->params->units[0];
+    const struct param *wte = &gpt->params->params[unit->first_param + PARAM_WTE];
+    size_t C = (size_t)gpt->params->config.n_embd, V = (size_t)gpt->params->config.vocab_size;
+    size_t padded = round_up(V, VOCABULARY_ALIGNMENT);
+    bool is_cheap = padded - V <= V / 16, has_rows = wte->offset + padded * C <= unit->elements;
+    return gpt->device->place == REGION_DEVICE && is_cheap && has_rows ? (int)padded : (int)V;
+}
+
+// The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
+// keep for backward without recomputation (16 C per token and block): a small model's logits must not outgrow
+// its activations. Recomputation and the ZeRO stage play no part, since they must change no bit, and the
+// gradient of wte is summed tile by tile.
+static size_t most_logits_bytes(const struct gpt *gpt) {
+    const struct gpt_config *config = &gpt->params->config;
+    size_t row_bytes = (size_t)gpt->logits_stride * dtype_size(gpt->logits_type);
+    size_t token_bytes =
+        16 * (size_t)config->n_embd * (size_t)config->n_layer * dtype_size(gpt->options.type);
+    size_t kept = (size_t)gpt->options.B * (size_t)gpt->options.T * token_bytes,
+           most = row_bytes * GPU_LOGITS_ROWS;
+    if (gpt->device->place == REGION_HOST || kept / 2 <= LOGITS_TILE_BYTES || most <= LOGITS_TILE_BYTES)
+        return LOGITS_TILE_BYTES;
+    return kept / 2 < most ? kept / 2 : most;
+}
+
+// As few tiles of rows as their largest size allows, all equally long but the last.
 static int choose_logits_rows(const struct gpt *gpt) {
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    size_t most = LOGITS_TILE_BYTES / ((size_t)gpt->logits_stride * sizeof(float));
+    size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits_stride * dtype_size(gpt->logits_type));
     if (most < MINIMUM_LOGITS_ROWS)
         most = MINIMUM_LOGITS_ROWS;
     size_t n_tiles = (rows + most - 1) / most;
     return (int)((rows + n_tiles - 1) / n_tiles);
+}
+
+// The logits' tile. On a GPU logits have the compute type, as the activations that they come from, and their
+// gradient takes their place. On the CPU a tile fits into caches, and fp32 logits cost nothing.
+static void choose_logits(struct gpt *gpt) {
+    gpt->logits_type = gpt->device->place == REGION_DEVICE ? gpt->options.type : gpt->accumulation;
+    gpt->logits_columns = choose_logits_columns(gpt);
+    gpt->logits_stride = (int)round_up((size_t)gpt->logits_columns, LOGITS_ROW_ALIGNMENT);
+    gpt->logits_rows = choose_logits_rows(gpt);
 }
 
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
@@ -143,9 +188,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->device = device;
     gpt->accumulation = accumulation_dtype(options->type);
     gpt->recomputed = recomputed_sets(options, device);
-    gpt->logits_stride =
-        (config->vocab_size + LOGITS_ROW_ALIGNMENT - 1) / LOGITS_ROW_ALIGNMENT * LOGITS_ROW_ALIGNMENT;
-    gpt->logits_rows = choose_logits_rows(gpt);
+    choose_logits(gpt);
     gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
     memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
     gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);

@@ -13,7 +13,10 @@ struct gpt {
     enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
     unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
     size_t workspace_bytes;
-    int logits_rows, logits_stride; // of a tile of logits: rows, and elements from one row to the next
+    // A tile of logits: rows, columns (the vocabulary and its padding), elements from one row to the next,
+    // and dtype.
+    int logits_rows, logits_columns, logits_stride;
+    enum dtype logits_type;
 
     // Memory: region indices from gpt_new, pointers from gpt_bind.
     struct activation_checkpoints activations;

@@ -18,9 +18,8 @@ enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 struct unit_view {
     const void *params; // its flat span, in the compute type; NULL in GPT_BACKWARD_GRADS
     void *grads;        // its fp32 gradients, to be added to; NULL in GPT_FORWARD
-    // The first micro-batch in this buffer (beta = 0). Gradients of the tensors marked `gemm_gradient`
-    // (struct param) then hold arbitrary values: the first matrix product overwrites them. All others hold
-    // zeros.
+    // The first micro-batch in this buffer (beta = 0). The tensors' gradients then hold arbitrary values: the
+    // first contribution to each overwrites it. The padding between tensors always holds zeros.
     bool beta_zero;
 };
 

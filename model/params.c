@@ -76,17 +76,15 @@ static void add_layout(struct params *params, const struct layout *layouts, int 
         param->init = layout->init;
         param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
         param->hf_transposed = layout->hf_transposed;
-        param->gemm_gradient = layout->n_dims >= 2;
         add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
     }
 }
 
-static void add_embedding(struct params *params, const char *name, int64_t rows, bool gemm_gradient) {
+static void add_embedding(struct params *params, const char *name, int64_t rows) {
     struct param *param = &params->params[params->n_params];
     snprintf(param->name, sizeof param->name, "%s", name);
     param->init = INIT_NORMAL;
     param->std = INIT_STD;
-    param->gemm_gradient = gemm_gradient;
     add_param(params, 2, rows, params->config.n_embd);
 }
 
@@ -127,8 +125,8 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
         return FAIL(STATUS_FAILED, "out of memory for the table of %zu parameter tensors", n_params);
     }
     begin_unit(params);
-    add_embedding(params, "wte.weight", config->vocab_size, true);
-    add_embedding(params, "wpe.weight", config->n_positions, false);
+    add_embedding(params, "wte.weight", config->vocab_size);
+    add_embedding(params, "wpe.weight", config->n_positions);
     for (int block = 0; block < config->n_layer; block++)
         add_layout(params, block_layout, N_BLOCK_PARAMS, block);
     add_layout(params, final_layout, N_FINAL_PARAMS, 0);

@@ -57,10 +57,7 @@ struct param {
     enum param_init init;
     // INIT_NORMAL: 0.02, but 0.02 / sqrt(2 n_layer) for projections into the residual stream (GPT-2).
     double std;
-    bool decay; // weight decay applies: tensors of two or more dimensions
-    // The first contribution to its gradient is a matrix product, which can overwrite it (beta_zero in struct
-    // unit_view) instead of adding to it: weights of linear layers, and wte as lm_head's weight.
-    bool gemm_gradient;
+    bool decay;         // weight decay applies: tensors of two or more dimensions
     bool hf_transposed; // Hugging Face stores it as (in, out), as its Conv1D does
 };
 #define PARAM_ALIGNMENT 128 // elements

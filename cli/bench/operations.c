@@ -85,7 +85,7 @@ static enum status embedding_forward(struct operation_bench *b, struct operation
 
 static enum status embedding_backward(struct operation_bench *b, struct operation_cost *cost) {
     CALL(b, embedding_backward, .dwte = b->buffers[1], .dwpe = b->buffers[2], .dout = b->buffers[0],
-         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .type = b->type);
+         .tokens = b->tokens, .B = b->B, .T = b->T, .C = C, .V = b->T, .P = b->T, .type = b->type);
 }
 
 static enum status cross_entropy(struct operation_bench *b, struct operation_cost *cost) {

@@ -42,9 +42,10 @@ struct linear_epilogue_args {
 struct cpu_isa {
     const char *name;
     struct ops ops;
-    // sums[c] += the sum over rows of x[row, c], in an order that depends on the shape only.
+    // sums[c] += the sum over rows of x[row, c], in an order that depends on the shape only. With beta_zero
+    // the contents of sums are not read.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
-                            int stride, enum dtype type);
+                            int stride, bool beta_zero, enum dtype type);
     void (*linear_upcast)(const struct linear_upcast_args *args); // both run on the calling thread
     void (*linear_epilogue)(const struct linear_epilogue_args *args);
     // linear_forward on at most CPU_SKINNY_ROWS rows. The bits of a row depend neither on the number of rows
@@ -114,7 +115,7 @@ size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct
 size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
-                             int stride, enum dtype type);
+                             int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);
 void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args);
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,

@@ -1,6 +1,7 @@
 // Cross-entropy of rows of logits with its gradient: one block per row, or one warp where the vocabulary is
 // small. The first pass reads the row and keeps each thread's maximum and its sum of exp(logit - maximum).
-// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. The
+// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. In
+// place, a thread writes an element right after it has read it, and nobody else reads it in that pass. The
 // target's own gradient is computed from the loss by expm1, so that both stay accurate near 0.
 #include <float.h>
 
@@ -18,7 +19,7 @@ struct partial_sum {
     float maximum, sum;
 };
 
-template <int WIDTH> __device__ inline void add_logits(partial_sum &partial, const float *logits) {
+template <int WIDTH, class L> __device__ inline void add_logits(partial_sum &partial, const L *logits) {
     floats<WIDTH> value = load<WIDTH>(logits);
     float maximum = value.x[0];
     for (int k = 1; k < WIDTH; k++)
@@ -36,8 +37,8 @@ struct row_gradient {
     float of_target;       // dlogit of the target
 };
 
-template <int WIDTH, class T>
-__device__ inline void write_gradient(T *dlogits, const float *logits, int c, int target,
+template <int WIDTH, class T, class L>
+__device__ inline void write_gradient(T *dlogits, const L *logits, int c, int target,
                                       const row_gradient &row) {
     floats<WIDTH> value = load<WIDTH>(logits + c);
     for (int k = 0; k < WIDTH; k++)
@@ -83,21 +84,24 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
     return row;
 }
 
-template <class T> struct tensors {
+// L: the type of the logits.
+template <class T, class L> struct tensors {
     float *losses;
     T *dlogits;
-    const float *logits;
+    const L *logits;
     const int32_t *targets;
     size_t logits_stride, dlogits_stride;
+    int N, V, n_zeros;
+    float scale;
 };
 
-template <class T, int WIDTH, int GROUP, int THREADS>
-__global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T> all, int N, int V, float scale) {
+template <class T, class L, int WIDTH, int GROUP, int THREADS>
+__global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all) {
     int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
-    if (n >= N)
+    if (n >= all.N)
         return; // whole warps only: a block with one row always has a valid row
-    const float *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
-    int target = all.targets[n], n_whole = V / WIDTH * WIDTH;
+    const L *logits = all.logits + static_cast<size_t>(n) * all.logits_stride;
+    int target = all.targets[n], V = all.V, n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;
 
     partial_sum partial = {-FLT_MAX, 0.0f};
@@ -106,11 +110,13 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T> all, i
         add_logits<WIDTH>(partial, logits + c);
     for (int c = n_whole + thread; c < V; c += GROUP)
         add_logits<1>(partial, logits + c);
-    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, logits[target], scale);
+    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, upcast(logits[target]), all.scale);
     if (!all.dlogits)
         return;
 
     T *dlogits = all.dlogits + static_cast<size_t>(n) * all.dlogits_stride;
+    for (int c = V + thread; c < V + all.n_zeros; c += GROUP)
+        dlogits[c] = downcast<T>(0.0f);
     for (int c = n_whole + thread; c < V; c += GROUP)
         write_gradient<1>(dlogits, logits, c, target, row);
 #pragma unroll 4
@@ -118,27 +124,39 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T> all, i
         write_gradient<WIDTH>(dlogits, logits, c, target, row);
 }
 
-template <class T, int WIDTH>
+template <class T, class L, int WIDTH>
 enum status launch_rows(struct stream *stream, const struct cross_entropy_args *args) {
-    tensors<T> all = {static_cast<float *>(args->losses),       static_cast<T *>(args->dlogits),
-                      static_cast<const float *>(args->logits), args->targets,
-                      static_cast<size_t>(args->logits_stride), static_cast<size_t>(args->dlogits_stride)};
+    tensors<T, L> all = {static_cast<float *>(args->losses),
+                         static_cast<T *>(args->dlogits),
+                         static_cast<const L *>(args->logits),
+                         args->targets,
+                         static_cast<size_t>(args->logits_stride),
+                         static_cast<size_t>(args->dlogits_stride),
+                         args->N,
+                         args->V,
+                         args->n_zeros,
+                         args->scale};
     if (args->V > WARP_VOCABULARY)
-        return LAUNCH(stream, (cross_entropy<T, WIDTH, ROW_THREADS, ROW_THREADS>), args->N, ROW_THREADS, 0,
-                      all, args->N, args->V, args->scale);
-    return LAUNCH(stream, (cross_entropy<T, WIDTH, WARP, WARPS_THREADS>),
-                  ceil_divide(static_cast<size_t>(args->N), WARPS_THREADS / WARP), WARPS_THREADS, 0, all,
-                  args->N, args->V, args->scale);
+        return LAUNCH(stream, (cross_entropy<T, L, WIDTH, ROW_THREADS, ROW_THREADS>), args->N, ROW_THREADS, 0,
+                      all);
+    return LAUNCH(stream, (cross_entropy<T, L, WIDTH, WARP, WARPS_THREADS>),
+                  ceil_divide(static_cast<size_t>(args->N), WARPS_THREADS / WARP), WARPS_THREADS, 0, all);
+}
+
+template <class T, class L>
+enum status launch_aligned(struct stream *stream, const struct cross_entropy_args *args) {
+    constexpr int width = widest_access<T, L>();
+    bool aligned = is_aligned(args->logits) && is_aligned(args->dlogits) &&
+                   args->logits_stride % width == 0 && args->dlogits_stride % width == 0;
+    return aligned ? launch_rows<T, L, width>(stream, args) : launch_rows<T, L, 1>(stream, args);
 }
 
 } // namespace
 
 extern "C" enum status cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *args) {
-    constexpr int width = widest_access<float>();
-    bool aligned = is_aligned(args->logits) && is_aligned(args->dlogits) &&
-                   args->logits_stride % width == 0 && args->dlogits_stride % width == 0;
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
-        return aligned ? launch_rows<T, width>(stream, args) : launch_rows<T, 1>(stream, args);
+        return args->logits_type == DTYPE_F32 ? launch_aligned<T, float>(stream, args)
+                                              : launch_aligned<T, T>(stream, args);
     });
 }

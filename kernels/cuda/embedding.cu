@@ -160,11 +160,14 @@ template <class T> struct position_rows_step {
     const T *dout;
     int B;
     size_t batch; // elements of one sequence
+    bool beta_zero;
 
     template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> sum = load<WIDTH>(dwpe + i);
+        floats<WIDTH> sum = {};
+        if (!beta_zero)
+            sum = load<WIDTH>(dwpe + i);
 #pragma unroll 4
-        for (int b = 0; b < B; b++) {
+        for (int b = 0; b < B && i < batch; b++) {
             floats<WIDTH> row = load<WIDTH>(dout + static_cast<size_t>(b) * batch + i);
             for (int k = 0; k < WIDTH; k++)
                 sum.x[k] += row.x[k];
@@ -192,8 +195,9 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
                dwte, found, dout, args->tokens, N, args->C));
     size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
     bool aligned = is_aligned(dout) && is_aligned(dwpe) && batch % widest_access<T>() == 0;
-    position_rows_step<T> step = {dwpe, dout, args->B, batch};
-    return over_span<widest_access<float>()>("embedding_backward", stream, step, batch, aligned);
+    position_rows_step<T> step = {dwpe, dout, args->B, batch, args->beta_zero};
+    size_t n = static_cast<size_t>(args->beta_zero ? args->P : args->T) * static_cast<size_t>(args->C);
+    return over_span<widest_access<float>()>("embedding_backward", stream, step, n, aligned);
 }
 
 } // namespace

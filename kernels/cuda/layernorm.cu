@@ -211,7 +211,8 @@ constexpr int FOLD_WARPS = 16; // each adds the sums of every 16th block, for 32
 
 template <int WIDTH>
 __global__ void __launch_bounds__(WARP *FOLD_WARPS)
-    add_partial_sums(float *dweight, float *dbias, const float *partial, int n_blocks, int C) {
+    add_partial_sums(float *dweight, float *dbias, const float *partial, int n_blocks, int C,
+                     bool beta_zero) {
     __shared__ float warp_sums[FOLD_WARPS][WARP];
     int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
     int i = static_cast<int>(blockIdx.x) * WARP + lane;
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(WARP *FOLD_WARPS)
     for (int k = 1; k < FOLD_WARPS; k++)
         sum += warp_sums[k][lane];
     float *gradient = (i < C ? dweight : dbias) + planes<WIDTH>::channel(i % C, C);
-    *gradient += sum;
+    *gradient = beta_zero ? sum : *gradient + sum;
 }
 
 template <class T, int WIDTH>
@@ -245,7 +246,7 @@ enum status launch_backward(struct stream *stream, const struct layernorm_backwa
                shared_bytes, partial, tensors, args->N, args->C, shape.staged));
     return LAUNCH(stream, add_partial_sums<WIDTH>, ceil_divide(2 * channels, WARP), dim3(WARP, FOLD_WARPS), 0,
                   static_cast<float *>(args->dweight), static_cast<float *>(args->dbias), partial,
-                  shape.blocks, args->C);
+                  shape.blocks, args->C, args->beta_zero);
 }
 
 } // namespace

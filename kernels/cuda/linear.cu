@@ -267,20 +267,21 @@ __global__ void __launch_bounds__(WARP *SUMMING_WARPS)
 constexpr int ADDING_THREADS = 256;
 
 __global__ void __launch_bounds__(ADDING_THREADS)
-    add_partial_sums(float *out, const float *partial, int n_partial, int columns) {
+    add_partial_sums(float *out, const float *partial, int n_partial, int columns, bool beta_zero) {
     int column = static_cast<int>(blockIdx.x) * ADDING_THREADS + static_cast<int>(threadIdx.x);
     if (column >= columns)
         return;
     float total = 0;
     for (int i = 0; i < n_partial; i++)
         total += partial[static_cast<size_t>(i) * static_cast<size_t>(columns) + column];
-    out[column] += total;
+    out[column] = beta_zero ? total : out[column] + total;
 }
 
 enum status add_to_dbias(struct stream *stream, const struct linear_backward_args *args, const float *partial,
                          int n_partial) {
     return LAUNCH(stream, add_partial_sums, ceil_divide(static_cast<size_t>(args->OC), ADDING_THREADS),
-                  ADDING_THREADS, 0, static_cast<float *>(args->dbias), partial, n_partial, args->OC);
+                  ADDING_THREADS, 0, static_cast<float *>(args->dbias), partial, n_partial, args->OC,
+                  args->beta_zero);
 }
 
 enum status sum_columns(struct stream *stream, const struct linear_backward_args *args, float *partial) {
@@ -335,7 +336,8 @@ enum status choose_dweight(struct device *device, const struct linear_backward_a
                            matmul *problem, bool *is_fused) {
     matmul plain = dweight_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    return choose(device, plain, fused, args->dbias != nullptr, measure, problem, is_fused);
+    bool may_fuse = args->dbias && suits_epilogue(args->beta_zero ? args->dbias : nullptr, nullptr);
+    return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
 }
 
 struct backward_scratch {
@@ -384,9 +386,10 @@ enum status backward_dweight(struct stream *stream, const struct linear_backward
     operands.a = args->x;
     operands.b = args->dout;
     operands.d = args->dweight;
-    operands.bias = scratch.partial;
+    // The epilogue overwrites: with beta = 0 that is the gradient itself.
+    operands.bias = args->beta_zero ? static_cast<float *>(args->dbias) : scratch.partial;
     TRY(matmul_run(stream, problem, operands, scratch.workspace));
-    return *has_dbias ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
+    return *has_dbias && !args->beta_zero ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
 }
 
 } // namespace

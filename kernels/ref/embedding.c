@@ -19,6 +19,8 @@ enum status ref_embedding_forward(struct stream *stream, const struct embedding_
 enum status ref_embedding_backward(struct stream *stream, const struct embedding_backward_args *a) {
     (void)stream;
     size_t C = (size_t)a->C;
+    for (size_t i = 0; a->beta_zero && i < (size_t)a->P * C; i++)
+        ref_store(a->dwpe, ref_wide(a->type), i, 0);
     for (int b = 0; b < a->B; b++)
         for (int t = 0; t < a->T; t++)
             for (size_t c = 0; c < C; c++) {

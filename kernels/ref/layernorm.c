@@ -32,6 +32,10 @@ enum status ref_layernorm_forward(struct stream *stream, const struct layernorm_
 enum status ref_layernorm_backward(struct stream *stream, const struct layernorm_backward_args *a) {
     (void)stream;
     size_t C = (size_t)a->C;
+    for (size_t c = 0; a->beta_zero && c < C; c++) {
+        ref_store(a->dweight, ref_wide(a->type), c, 0);
+        ref_store(a->dbias, ref_wide(a->type), c, 0);
+    }
     for (size_t n = 0; n < (size_t)a->N; n++) {
         double mean = ref_load(a->mean, ref_wide(a->type), n), rstd = ref_load(a->rstd, ref_wide(a->type), n);
         double mean_g = 0, mean_g_xhat = 0;

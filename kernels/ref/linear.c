@@ -48,7 +48,10 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
         double sum = 0;
         for (size_t n = 0; n < N; n++)
             sum += ref_load(a->dout, a->type, n * stride + o);
-        ref_accumulate(a->dbias, ref_wide(a->type), o, sum);
+        if (a->beta_zero)
+            ref_store(a->dbias, ref_wide(a->type), o, sum);
+        else
+            ref_accumulate(a->dbias, ref_wide(a->type), o, sum);
     }
     return STATUS_OK;
 }

@@ -54,18 +54,26 @@ void check_embedding_forward(struct op_bench *bench) {
 
 void check_embedding_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_EMBEDDING_SHAPES; i++) {
-        const struct embedding_shape *s = &embedding_shapes[i];
+    for (size_t i = 0; i < 2 * N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i / 2];
+        bool beta_zero = i % 2;
         size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
-        struct embedding_backward_args args = {.B = s->B, .T = s->T, .C = s->C, .V = s->V, .type = type};
+        struct embedding_backward_args args = {.B = s->B,
+                                               .T = s->T,
+                                               .C = s->C,
+                                               .V = s->V,
+                                               .P = s->T + s->position,
+                                               .beta_zero = beta_zero,
+                                               .type = type};
         struct op_call call;
-        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d", s->B, s->T, s->C, s->V);
+        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d P %d%s", s->B, s->T, s->C,
+                      s->V, args.P, beta_zero ? " beta 0" : "");
         op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
         give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
         struct op_tensor *dwte =
             op_add_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
-        struct op_tensor *dwpe =
-            op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, OP_UPDATE, op_span((size_t)s->T * C));
+        struct op_tensor *dwpe = op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32,
+                                               beta_zero ? OP_WRITE : OP_UPDATE, op_span((size_t)args.P * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
         op_allow_roundings(dwte, (double)N); // a token may fill the batch
@@ -169,14 +177,15 @@ void check_layernorm_forward(struct op_bench *bench) {
 enum residual { NO_RESIDUAL, SEPARATE, IN_PLACE };
 
 static void layernorm_backward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
-                                    enum residual residual) {
+                                    enum residual residual, bool beta_zero) {
     size_t N = (size_t)s->N, C = (size_t)s->C;
-    struct layernorm_backward_args args = {.N = s->N, .C = s->C, .type = type};
+    struct layernorm_backward_args args = {.N = s->N, .C = s->C, .beta_zero = beta_zero, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s", s->N, s->C, s->mean,
+    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s%s", s->N, s->C, s->mean,
                   residual == NO_RESIDUAL ? ""
                   : residual == SEPARATE  ? " with dresidual"
-                                          : " dresidual in place");
+                                          : " dresidual in place",
+                  beta_zero ? " beta 0" : "");
     struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
     op_scale(x, s->mean, s->deviation);
@@ -192,9 +201,9 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
         op_alias(dx, &args.dresidual);
     else if (residual == SEPARATE)
         op_add_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
-    struct op_tensor *dweight =
-        op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, OP_UPDATE, op_span(C));
-    struct op_tensor *dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(C));
+    enum op_role sums = beta_zero ? OP_WRITE : OP_UPDATE;
+    struct op_tensor *dweight = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, sums, op_span(C));
+    struct op_tensor *dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, sums, op_span(C));
     op_call_reference(&call);
 
     // normal has two roundings; a path from dout to dx goes through two products, a sum of C terms, a
@@ -215,7 +224,7 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
             dbias->allowed[c] += OP_UNIT * ((double)N + 1) * out;
         }
     }
-    for (size_t c = 0; c < C; c++) {
+    for (size_t c = 0; c < C && !beta_zero; c++) {
         dweight->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dweight->given[c]);
         dbias->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dbias->given[c]);
     }
@@ -225,9 +234,9 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
 void check_layernorm_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL, false);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE, true);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE, false);
     }
 }
 
@@ -344,25 +353,29 @@ static void allow_cross_entropy(const struct cross_entropy_args *args, const str
     }
 }
 
-static void cross_entropy_call(struct op_bench *bench, enum dtype type, const struct cross_entropy_shape *s,
-                               enum gradient gradient) {
+// In place, half of the gap between rows is padding that becomes zero; otherwise all of it.
+static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dtype logits_type,
+                               const struct cross_entropy_shape *s, enum gradient gradient) {
+    bool in_place = gradient == GRADIENT_IN_PLACE;
     size_t N = (size_t)s->N, V = (size_t)s->V;
-    int dlogits_gap = gradient == GRADIENT_IN_PLACE ? s->logits_gap : s->dlogits_gap;
+    int dlogits_gap = in_place ? s->logits_gap : s->dlogits_gap;
     struct cross_entropy_args args = {.N = s->N,
                                       .V = s->V,
+                                      .n_zeros = in_place ? dlogits_gap / 2 : dlogits_gap,
                                       .logits_stride = s->V + s->logits_gap,
                                       .dlogits_stride = s->V + dlogits_gap,
                                       .scale = s->scale,
-                                      .type = type};
+                                      .type = type,
+                                      .logits_type = logits_type};
     struct op_call call;
-    op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d%s", s->N, s->V,
-                  args.logits_stride, args.dlogits_stride,
-                  gradient == NO_GRADIENT         ? " without dlogits"
-                  : gradient == GRADIENT_SEPARATE ? ""
-                                                  : " in place");
-    struct op_layout rows = op_rows(N, V, (size_t)args.logits_stride);
-    struct op_tensor *logits = op_add_tensor(&call, "logits", &args.logits, DTYPE_F32,
-                                             gradient == GRADIENT_IN_PLACE ? OP_UPDATE : OP_READ, rows);
+    op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d zeros %d logits %s%s", s->N,
+                  s->V, args.logits_stride, args.dlogits_stride, args.n_zeros, dtype_name(logits_type),
+                  gradient == NO_GRADIENT ? " without dlogits"
+                  : in_place              ? " in place"
+                                          : "");
+    struct op_tensor *logits =
+        op_add_tensor(&call, "logits", &args.logits, logits_type, in_place ? OP_UPDATE : OP_READ,
+                      op_rows(N, V + (size_t)(in_place ? args.n_zeros : 0), (size_t)args.logits_stride));
     op_scale(logits, 3, s->deviation);
     struct op_tensor *targets =
         op_add_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
@@ -374,7 +387,7 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
         op_alias(logits, &args.dlogits);
     } else if (gradient == GRADIENT_SEPARATE) {
         dlogits = op_add_tensor(&call, "dlogits", &args.dlogits, type, OP_WRITE,
-                                op_rows(N, V, (size_t)args.dlogits_stride));
+                                op_rows(N, V + (size_t)args.n_zeros, (size_t)args.dlogits_stride));
     }
     op_call_reference(&call);
     for (size_t n = 0; n < N; n++)
@@ -385,9 +398,8 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, const st
 void check_cross_entropy(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_CROSS_ENTROPY_SHAPES; i++) {
-        cross_entropy_call(bench, type, &cross_entropy_shapes[i], NO_GRADIENT);
-        cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_SEPARATE);
-        if (type == DTYPE_F32)
-            cross_entropy_call(bench, type, &cross_entropy_shapes[i], GRADIENT_IN_PLACE);
+        cross_entropy_call(bench, type, DTYPE_F32, &cross_entropy_shapes[i], NO_GRADIENT);
+        cross_entropy_call(bench, type, DTYPE_F32, &cross_entropy_shapes[i], GRADIENT_SEPARATE);
+        cross_entropy_call(bench, type, type, &cross_entropy_shapes[i], GRADIENT_IN_PLACE);
     }
 }

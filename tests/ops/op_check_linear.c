@@ -129,7 +129,8 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         dweight_tensor = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
                                        beta_zero ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
     if (dbias)
-        dbias_tensor = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, OP_UPDATE, op_span(OC));
+        dbias_tensor = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, beta_zero ? OP_WRITE : OP_UPDATE,
+                                     op_span(OC));
     op_call_magnitudes(&call);
     op_call_reference(&call);
     // As in forward, with one addition to what was there before.

@@ -119,7 +119,7 @@ static void test_embedding(void **state) {
     };
     double *dwte = zeros(EV * EC), *dwpe = zeros(ET * EC);
     RUN(embedding_backward, .dwte = dwte, .dwpe = dwpe, .dout = c.dout, .tokens = c.tokens, .B = EB, .T = ET,
-        .C = EC, .V = EV, .type = DTYPE_F64);
+        .C = EC, .V = EV, .P = ET, .type = DTYPE_F64);
     expect_gradient("dwte", c.wte, dwte, EV * EC, embedding_loss, &c);
     expect_gradient("dwpe", c.wpe + EPOSITION * EC, dwpe, ET * EC, embedding_loss, &c);
     free(c.wte), free(c.wpe), free(c.out), free(c.dout), free(dwte), free(dwpe);

@@ -102,11 +102,11 @@ static enum status add_buffers(struct gradients *gradients, struct region_table 
         largest = span.end - span.begin > largest ? span.end - span.begin : largest;
     }
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
-    gradients->embeddings.reduction = -1;
+    gradients->embeddings.reduction = gradients->embeddings.padded_for = -1;
     TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
                    params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
     for (int i = 0; i < gradients->n_pool; i++) {
-        gradients->pool[i].reduction = -1;
+        gradients->pool[i].reduction = gradients->pool[i].padded_for = -1;
         TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, largest,
                        &gradients->pool[i].region, "grads of a unit (%d)", i));
     }
@@ -170,19 +170,32 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
     return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Zeroes the gradients that are only ever added to: all but those of weights, which a matrix product writes
-// first with beta = 0. data: the buffer of the span.
-static enum status clear_span(struct gradients *gradients, struct stream *stream, struct param_span span,
-                              float *data) {
+// Whether the tensors of two spans, of the same or of different units, begin and end at the same places.
+static bool same_layout(const struct params *params, struct param_span a, struct param_span b) {
+    bool same = a.n_params == b.n_params && a.end - a.begin == b.end - b.begin;
+    for (int i = 0; same && i < a.n_params; i++) {
+        const struct param *x = &params->params[a.first_param + i], *y = &params->params[b.first_param + i];
+        same = x->offset - a.begin == y->offset - b.begin && x->elements == y->elements;
+    }
+    return same;
+}
+
+// Zeroes the padding between the tensors of a reduction; backward overwrites the tensors (beta = 0). Buffers
+// keep it until they serve another layout.
+static enum status clear_padding(struct gradients *gradients, struct stream *stream,
+                                 struct gradient_buffer *buffer, int index) {
+    struct param_span span = gradients->reductions[index].span;
+    if (buffer->padded_for >= 0 &&
+        same_layout(gradients->params, gradients->reductions[buffer->padded_for].span, span))
+        return STATUS_OK;
+    buffer->padded_for = index;
     size_t done = span.begin;
     for (int i = span.first_param; i < span.first_param + span.n_params; i++) {
         const struct param *param = &gradients->params->params[i];
-        if (!param->gemm_gradient)
-            continue;
-        TRY(clear(gradients, stream, data + (done - span.begin), param->offset - done));
+        TRY(clear(gradients, stream, buffer->data + (done - span.begin), param->offset - done));
         done = param->offset + param->elements;
     }
-    return clear(gradients, stream, data + (done - span.begin), span.end - done);
+    return clear(gradients, stream, buffer->data + (done - span.begin), span.end - done);
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -195,11 +208,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
     if (!has_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
-    TRY(comm_wait_all(gradients->comm)); // reductions of the previous micro-batch may still read the buffer
-    for (int unit = 0; unit < gradients->params->n_units; unit++)
-        TRY(clear_span(gradients, stream, params_unit(gradients->params, unit),
-                       gradients->whole + gradients->params->units[unit].offset));
-    return STATUS_OK;
+    return comm_wait_all(gradients->comm); // reductions of the previous micro-batch may still read the buffer
 }
 
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
@@ -237,7 +246,7 @@ static enum status acquire_buffer(struct gradients *gradients, struct stream *st
         return STATUS_OK;
     buffer->reduction = index;
     TRY(comm_wait(gradients->comm, stream, buffer->work));
-    return clear_span(gradients, stream, reduction->span, buffer->data);
+    return clear_padding(gradients, stream, buffer, index);
 }
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,

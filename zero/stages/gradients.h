@@ -34,6 +34,7 @@ struct gradient_buffer {
     int region;
     float *data;
     int reduction;  // index of the reduction whose gradients it holds; -1: none
+    int padded_for; // index of the reduction whose padding between tensors holds zeros; -1: none
     comm_work work; // of the collective that still reads it
 };
 

@@ -156,7 +156,9 @@ VF_INLINE void add_vector(enum dtype type, float *sums, const void *x, size_t fi
 }
 
 VF_INLINE void add_columns(enum dtype type, float *sums, const void *x, size_t n_rows, size_t stride,
-                           struct parallel_span columns) {
+                           bool beta_zero, struct parallel_span columns) {
+    if (beta_zero)
+        memset(sums + columns.begin, 0, (columns.end - columns.begin) * sizeof *sums);
     for (size_t row = 0; row < n_rows; row += TILE_ROWS) {
         size_t n = n_rows - row < TILE_ROWS ? n_rows - row : TILE_ROWS, c = columns.begin;
         for (; c + TILE_VECTORS * VF_WIDTH <= columns.end; c += TILE_VECTORS * VF_WIDTH)
@@ -171,17 +173,19 @@ struct column_sums {
     float *sums;
     const void *x;
     size_t n_rows, stride;
+    bool beta_zero;
     enum dtype type;
 };
 
 static void column_sums_span(const void *context, struct parallel_span columns) {
     const struct column_sums *call = context;
-    VF_DISPATCH(call->type, add_columns, call->sums, call->x, call->n_rows, call->stride, columns);
+    VF_DISPATCH(call->type, add_columns, call->sums, call->x, call->n_rows, call->stride, call->beta_zero,
+                columns);
 }
 
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
-                             int stride, enum dtype type) {
-    const struct column_sums call = {sums, x, (size_t)n_rows, (size_t)stride, type};
+                             int stride, bool beta_zero, enum dtype type) {
+    const struct column_sums call = {sums, x, (size_t)n_rows, (size_t)stride, beta_zero, type};
     cpu_parallel(stream->device, call.n_rows * (size_t)n_columns, (size_t)n_columns, 16, column_sums_span,
                  &call);
 }

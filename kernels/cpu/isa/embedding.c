@@ -49,6 +49,9 @@ VF_INLINE void add_row(enum dtype type, float *gradient, const void *dout, size_
 VF_INLINE void backward_channels(enum dtype type, const struct embedding_backward_args *args,
                                  struct parallel_span channels) {
     size_t C = (size_t)args->C, T = (size_t)args->T;
+    for (size_t t = 0; args->beta_zero && t < (size_t)args->P; t++)
+        memset((float *)args->dwpe + t * C + channels.begin, 0,
+               (channels.end - channels.begin) * sizeof(float));
     for (size_t n = 0; n < (size_t)args->B * T; n++) {
         add_row(type, (float *)args->dwte + (size_t)args->tokens[n] * C, args->dout, n * C, channels);
         add_row(type, (float *)args->dwpe + n % T * C, args->dout, n * C, channels);

@@ -145,13 +145,13 @@ VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_ar
     }
 }
 
-static void add_totals(float *gradient, const float *totals, size_t stride, int n_threads,
+static void add_totals(float *gradient, bool beta_zero, const float *totals, size_t stride, int n_threads,
                        struct parallel_span channels) {
     for (size_t c = channels.begin; c < channels.end; c++) {
         float sum = totals[c];
         for (int thread = 1; thread < n_threads; thread++)
             sum += totals[(size_t)thread * stride + c];
-        gradient[c] += sum;
+        gradient[c] = beta_zero ? sum : gradient[c] + sum;
     }
 }
 
@@ -177,8 +177,9 @@ static void totals_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     const struct layernorm_backward_args *args = call->args;
     struct parallel_span channels = parallel_span_of((size_t)args->C, 16, part, n_parts);
-    add_totals(args->dweight, call->workspace, 4 * call->padded, n_parts, channels);
-    add_totals(args->dbias, call->workspace + call->padded, 4 * call->padded, n_parts, channels);
+    add_totals(args->dweight, args->beta_zero, call->workspace, 4 * call->padded, n_parts, channels);
+    add_totals(args->dbias, args->beta_zero, call->workspace + call->padded, 4 * call->padded, n_parts,
+               channels);
 }
 
 enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layernorm_backward_args *args) {

@@ -256,18 +256,17 @@ static void test_groups_are_used_only_while_held(void **state) {
     device_close(device);
 }
 
-// Gradients that a matrix product overwrites need not be cleared: they hold NaN here.
+// With beta_zero gradients need not be cleared: they hold NaN here.
 static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                   struct gpt_next next, struct unit_view *view) {
     struct whole_model *model = context;
     const struct param_unit *u = &model->params.units[unit];
     size_t size = dtype_size(model->state);
     TRY(whole_acquire(model, stream, unit, pass, next, view));
-    view->beta_zero = pass == GPT_BACKWARD;
-    for (int i = u->first_param; i < u->first_param + u->n_params && view->beta_zero; i++) {
+    view->beta_zero = pass != GPT_FORWARD;
+    for (int i = u->first_param; i < u->first_param + u->n_params && pass == GPT_BACKWARD; i++) {
         const struct param *param = &model->params.params[i];
-        if (param->gemm_gradient)
-            whole_fill(model, (char *)view->grads + param->offset * size, 0xff, param->elements * size);
+        whole_fill(model, (char *)view->grads + param->offset * size, 0xff, param->elements * size);
     }
     return STATUS_OK;
 }
