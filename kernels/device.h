@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/dtype.h"
 #include "base/region.h"
@@ -53,6 +54,9 @@ struct device {
     enum status (*synchronize)(struct stream *stream);
     void (*close)(struct device *device);
     struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
+    // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
+    // are synchronous.
+    uint64_t n_launches;
 
     // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
     // functions below, which handle NULL.
@@ -78,6 +82,11 @@ struct device {
 // Errors: STATUS_UNSUPPORTED when this build or machine lacks the device.
 enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
+
+// The launches of all streams since the device was opened; 0 where operations are synchronous.
+static inline uint64_t device_launches(const struct device *device) {
+    return __atomic_load_n(&device->n_launches, __ATOMIC_RELAXED);
+}
 
 // Free memory of the device in bytes; 0 where its memory is the host's.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;

@@ -414,6 +414,8 @@ enum status profile_step_begin(struct profile *profile, struct stream *stream) {
     pthread_mutex_lock(&profile->lock);
     profile->in_step = true;
     pthread_mutex_unlock(&profile->lock);
+    profile->step_device = stream->device;
+    profile->steps[profile->n_steps].launches = -(int64_t)device_launches(stream->device);
     profile_begin(profile, PROFILE_FRAME, "step");
     profile->steps[profile->n_steps].begin = profile->threads[own_track(profile)].stack[0].begin;
     return STATUS_OK;
@@ -423,6 +425,7 @@ enum status profile_step_end(struct profile *profile) {
     TRY(drain_all(profile));
     double now = end_span(profile, (struct operation_cost){0});
     pthread_mutex_lock(&profile->lock);
+    profile->steps[profile->n_steps].launches += (int64_t)device_launches(profile->step_device);
     profile->steps[profile->n_steps++].end = now;
     profile->in_step = false;
     pthread_mutex_unlock(&profile->lock);

@@ -52,6 +52,7 @@ struct profile_sample { // of one row in one step
 };
 struct profile_step {
     double begin, end;
+    int64_t launches; // on the device of the step's stream: kernels, products of a library, fills
 };
 
 // A host thread, or a stream of a device.
@@ -77,9 +78,10 @@ struct profile {
     int n_rows;                     // when all rows are used, the last one collects all further spans
     struct profile_sample *samples; // (PROFILE_MOST_ROWS, most_steps)
     struct profile_step *steps;
-    int n_steps;  // completed
-    bool in_step; // inside a step, whose number is n_steps
-    int account;  // the track whose own times add up to a step's
+    int n_steps;                      // completed
+    bool in_step;                     // inside a step, whose number is n_steps
+    const struct device *step_device; // of the step's stream
+    int account;                      // the track whose own times add up to a step's
     struct profile_track tracks[PROFILE_MOST_TRACKS];
     int n_tracks;
 

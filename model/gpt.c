@@ -65,6 +65,7 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
     TRY(release(pass, 0, GPT_FORWARD));
     int step = runner_block_step(&pass->runner, config->n_layer);
     for (int block = 0; block < config->n_layer; block += step) {
+        runner_enter_block(&pass->runner, block, config->n_layer);
         TRY(acquire(pass, 1 + block, GPT_FORWARD, (struct gpt_next){2 + block, 0}, &view));
         const struct block_args args = block_arguments(gpt, block, view.params);
         for (int group = 0; group < N_BLOCK_GROUPS; group++) {
@@ -76,6 +77,7 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
             TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
+    pass->runner.repeats = 1;
     return STATUS_OK;
 }
 
@@ -201,6 +203,7 @@ static enum status backward(struct model_pass *pass) {
     struct unit_view view;
     int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
     for (int block = n_layer - 1; block >= 0; block -= step) {
+        runner_enter_block(&pass->runner, block, n_layer);
         TRY(activations_prefetch(&gpt->activations, pass->runner.stream, block - 1));
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, backward_next(gpt, block - 1), &view));
         TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
@@ -213,6 +216,7 @@ static enum status backward(struct model_pass *pass) {
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }
+    pass->runner.repeats = 1;
     TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, (struct gpt_next){-1, 0}, &view));
     RUN(&pass->runner, embedding_backward,
         .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation),
@@ -301,7 +305,7 @@ static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *s
 }
 
 static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream}, hooks};
+    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks};
 }
 
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
@@ -331,10 +335,14 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
 }
 
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
-    struct model_pass pass = pass_on(gpt, NULL, &dry_run_hooks);
+    struct unit_hooks hooks = dry_run_hooks;
+    struct model_pass pass = pass_on(gpt, NULL, &hooks);
     TRY(run_evaluation(&pass, NULL));
-    if (gpt->options.training)
+    for (int further = 0; further < 2 && gpt->options.training; further++) {
+        hooks.context = further ? NULL : DRY_RUN_BUFFER;
+        pass.runner.work = &gpt->work[further];
         TRY(run_training(&pass, 1.0f));
+    }
     *workspace_bytes = pass.runner.workspace_bytes;
     return STATUS_OK;
 }

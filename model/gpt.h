@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "model/hooks.h"
 #include "model/params.h"
+#include "model/work.h"
 
 // What backward recomputes, block by block, instead of keeping it from forward. It trades work for memory and
 // changes no bit. Of a block's 16 C elements per token (C = n_embd; with the block's input, without mean,
@@ -61,6 +62,10 @@ void gpt_delete(struct gpt *gpt);
 // stream its workspace unless it has a larger one, and opens what the passes need. The passes allocate
 // nothing.
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) MUST_CHECK;
+
+// The work of one micro-batch of training, known since gpt_new; NULL if the gpt does not train.
+//   further  of a micro-batch whose gradients are added to those of earlier ones; else of a step's first
+const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
 
 // Forward and backward of one micro-batch.
 //   tokens, targets  (B, T) host int32

@@ -217,6 +217,10 @@ void gpt_delete(struct gpt *gpt) {
     free(gpt);
 }
 
+const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {
+    return gpt->options.training ? &gpt->work[further] : NULL;
+}
+
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
     TRY(find_buffers(gpt, table));
     stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);

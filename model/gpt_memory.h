@@ -13,6 +13,7 @@ struct gpt {
     enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
     unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
     size_t workspace_bytes;
+    struct gpt_work work[2]; // of training, by a dry run: [0] a step's first micro-batch, [1] a further one
     // A tile of logits: rows, columns (the vocabulary and its padding), elements from one row to the next,
     // and dtype.
     int logits_rows, logits_columns, logits_stride;
@@ -33,7 +34,7 @@ struct gpt {
     } buffers;
 };
 
-// A dry run of every pass that the gpt can make: the workspace that its operations need.
+// A dry run of every pass that the gpt can make: the workspace that its operations need, and gpt->work.
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
 
 #endif

@@ -5,6 +5,8 @@ enum status runner_dry_run(struct runner *runner, enum operation operation, cons
     TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
     if (bytes > runner->workspace_bytes)
         runner->workspace_bytes = bytes;
+    if (runner->work)
+        gpt_work_add(runner->work, runner->device, operation, args, runner->repeats);
     return STATUS_OK;
 }
 
@@ -16,9 +18,10 @@ void *buffer_find(const struct region_table *table, int index) {
 
 static enum status dry_run_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                    struct gpt_next next, struct unit_view *view) {
-    (void)context, (void)stream, (void)unit, (void)next;
+    (void)stream, (void)unit, (void)next;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : DRY_RUN_BUFFER,
-                               .grads = pass == GPT_FORWARD ? NULL : DRY_RUN_BUFFER};
+                               .grads = pass == GPT_FORWARD ? NULL : DRY_RUN_BUFFER,
+                               .beta_zero = context != NULL};
     return STATUS_OK;
 }
 

@@ -9,11 +9,14 @@
 #include "base/region.h"
 #include "kernels/ops.h"
 #include "model/hooks.h"
+#include "model/work.h"
 
 struct runner {
     struct device *device;
     struct stream *stream;  // NULL: dry run
     size_t workspace_bytes; // dry run: the largest workspace that an operation asked for
+    struct gpt_work *work;  // dry run: the operations are counted here; NULL: nowhere
+    int repeats;            // dry run: how many calls the next operation stands for, in `work`
 };
 
 // Issues one operation (or sizes it, in a dry run), with its arguments as designated initialisers:
@@ -26,16 +29,21 @@ struct runner {
                              : runner_dry_run((runner), OP_##name, &args_));                                 \
     } while (0)
 
-// For RUN: records the workspace that the operation needs.
+// For RUN: records the workspace that the operation needs, and counts it.
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
 
 // The step of a loop over blocks: 1, but in a dry run from the first block straight to the last. The blocks
-// in between issue the operations of the first one.
+// in between issue the operations of the first one (runner_enter_block).
 static inline int runner_block_step(const struct runner *runner, int n_layer) {
     return runner->stream || n_layer < 3 ? 1 : n_layer - 1;
 }
 
-// A dry run's units: every pointer is DRY_RUN_BUFFER.
+// In a dry run, what the block's operations stand for: the first one's also for the blocks in between.
+static inline void runner_enter_block(struct runner *runner, int block, int n_layer) {
+    runner->repeats = block == 0 ? runner_block_step(runner, n_layer) : 1;
+}
+
+// A dry run's units: every pointer is DRY_RUN_BUFFER. context: not NULL for gradients with beta_zero.
 extern const struct unit_hooks dry_run_hooks;
 // A placeholder for any buffer in a dry run: not NULL, aligned, never read or written.
 #define DRY_RUN_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)

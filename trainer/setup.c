@@ -211,7 +211,7 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
-    plan_print(table, &trainer->volume, trainer->comm->world);
+    plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
     if (trainer_leads(trainer))

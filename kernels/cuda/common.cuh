@@ -71,6 +71,11 @@ static inline enum status check_grid(const char *name, dim3 grid) {
                 name, grid.x, grid.y, grid.z, MOST_GRID_X, MOST_GRID_Y, MOST_GRID_Z);
 }
 
+// Counts a launch that was issued (device_launches). Streams are used by several threads.
+static inline void count_launch(const struct stream *stream) {
+    __atomic_fetch_add(&stream->device->n_launches, 1, __ATOMIC_RELAXED);
+}
+
 constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch with more must opt in
 
 template <class... Parameters, class... Arguments>
@@ -89,6 +94,7 @@ enum status launch(const char *name, const struct stream *stream, void (*kernel)
     cudaError_t error = cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
     if (error != cudaSuccess)
         return FAIL(STATUS_FAILED, "CUDA: launching %s: %s", name, cudaGetErrorString(error));
+    count_launch(stream);
     return STATUS_OK;
 }
 

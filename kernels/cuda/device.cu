@@ -3,12 +3,32 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cublaslt.cuh"
 
+#include <mutex>
 #include <new>
 #include <stdio.h>
+#include <vector>
 
 extern "C" {
 #include "base/text.h"
 #include "kernels/dense_peak.h"
+}
+
+struct cuda_tickets {
+    struct entry {
+        void *queue;
+        unsigned *at;
+    };
+    std::mutex mutex; // streams are opened and used by several threads
+    std::vector<entry> of_stream;
+};
+
+unsigned *cuda_tickets_of(const struct stream *stream) {
+    struct cuda_tickets *tickets = cuda_of(stream->device)->tickets;
+    std::lock_guard<std::mutex> guard(tickets->mutex);
+    for (const cuda_tickets::entry &entry : tickets->of_stream)
+        if (entry.queue == stream->queue)
+            return entry.at;
+    return nullptr;
 }
 
 namespace {
@@ -85,15 +105,43 @@ enum status synchronize(struct stream *stream) {
     return STATUS_OK;
 }
 
-enum status stream_open(struct device *device, void **queue) {
-    TRY(cuda_enter(device));
-    TRY_CUDA(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t *>(queue), cudaStreamNonBlocking));
+enum status tickets_add(struct cuda_tickets *tickets, void *queue) {
+    void *memory = nullptr;
+    TRY_CUDA(cudaMalloc(&memory, CUDA_TICKETS * sizeof(unsigned)));
+    {
+        std::lock_guard<std::mutex> guard(tickets->mutex);
+        tickets->of_stream.push_back({queue, static_cast<unsigned *>(memory)});
+    }
+    TRY_CUDA(cudaMemsetAsync(memory, 0, CUDA_TICKETS * sizeof(unsigned), static_cast<cudaStream_t>(queue)));
     return STATUS_OK;
 }
 
+void tickets_remove(struct cuda_tickets *tickets, void *queue) {
+    std::lock_guard<std::mutex> guard(tickets->mutex);
+    for (size_t i = 0; i < tickets->of_stream.size(); i++)
+        if (tickets->of_stream[i].queue == queue) {
+            (void)cudaFree(tickets->of_stream[i].at);
+            tickets->of_stream.erase(tickets->of_stream.begin() + static_cast<ptrdiff_t>(i));
+            return;
+        }
+}
+
 void stream_close(struct device *device, void *queue) {
-    if (cuda_enter(device) == STATUS_OK)
-        (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
+    if (cuda_enter(device) != STATUS_OK)
+        return;
+    tickets_remove(cuda_of(device)->tickets, queue);
+    (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
+}
+
+enum status stream_open(struct device *device, void **queue) {
+    TRY(cuda_enter(device));
+    TRY_CUDA(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t *>(queue), cudaStreamNonBlocking));
+    enum status status = tickets_add(cuda_of(device)->tickets, *queue);
+    if (status != STATUS_OK) {
+        stream_close(device, *queue);
+        *queue = nullptr;
+    }
+    return status;
 }
 
 enum status event_open(struct device *device, void **mark) {
@@ -162,6 +210,7 @@ struct ops make_ops() {
     OPERATIONS(ENTRY)
 #undef ENTRY
     ops.workspace_bytes = workspace_bytes;
+    ops.launches = cuda_launches;
     return ops;
 }
 
@@ -200,6 +249,7 @@ void close_device(struct device *device) {
     const cuda_device *cuda = cuda_of(device);
     if (cuda_enter(device) == STATUS_OK)
         matmuls_delete(cuda->matmuls);
+    delete cuda->tickets;
     delete cuda;
 }
 
@@ -237,6 +287,11 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     cuda_device *cuda = new (std::nothrow) cuda_device();
     if (!cuda)
         return FAIL(STATUS_FAILED, "out of memory for the CUDA device");
+    cuda->tickets = new (std::nothrow) cuda_tickets();
+    if (!cuda->tickets) {
+        delete cuda;
+        return FAIL(STATUS_FAILED, "out of memory for the CUDA device");
+    }
     cuda->index = index % count;
     struct device *device = &cuda->device;
     device->name = "cuda";

@@ -48,13 +48,7 @@ struct occurrences {
     struct occurrence *of_token;
 };
 
-constexpr int COUNT_THREADS = 256;
-
-__global__ void __launch_bounds__(COUNT_THREADS)
-    count_tokens(const occurrences found, const int32_t *tokens, int N) {
-    int place = static_cast<int>(blockIdx.x) * COUNT_THREADS + static_cast<int>(threadIdx.x);
-    if (place >= N)
-        return;
+__device__ inline void count_token(const occurrences &found, const int32_t *tokens, int place, int N) {
     struct occurrence *occurrence = &found.of_token[tokens[place]];
     if (atomicAdd(&occurrence->count, 1) == 0)
         found.tokens[atomicAdd(found.n_tokens, 1)] = tokens[place];
@@ -176,28 +170,59 @@ template <class T> struct position_rows_step {
     }
 };
 
+// The first blocks count the tokens, the others walk over the n elements of dwpe: two things that only need
+// each other's launch.
+constexpr int COUNT_THREADS = 256;
+
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(COUNT_THREADS)
+    count_tokens(const occurrences found, const int32_t *tokens, int N, int counting_blocks,
+                 const position_rows_step<T> positions, size_t n) {
+    int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+    if (block < counting_blocks) {
+        int place = block * COUNT_THREADS + thread;
+        if (place < N)
+            count_token(found, tokens, place, N);
+        return;
+    }
+    size_t first = static_cast<size_t>(block - counting_blocks) * COUNT_THREADS + static_cast<size_t>(thread);
+    size_t stride = static_cast<size_t>(static_cast<int>(gridDim.x) - counting_blocks) * COUNT_THREADS;
+    walk<WIDTH>(positions, first, stride, n);
+}
+
 constexpr int TOKEN_BLOCKS_PER_PROCESSOR = 16;
+
+template <class T>
+enum status launch_counting(struct stream *stream, const struct embedding_backward_args *args,
+                            const occurrences &found) {
+    constexpr int width = widest_access<float>();
+    int N = args->B * args->T;
+    size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
+    size_t n = static_cast<size_t>(args->beta_zero ? args->P : args->T) * static_cast<size_t>(args->C);
+    position_rows_step<T> step = {static_cast<float *>(args->dwpe), static_cast<const T *>(args->dout),
+                                  args->B, batch, args->beta_zero};
+    bool aligned = is_aligned(step.dout) && is_aligned(step.dwpe) && batch % widest_access<T>() == 0;
+    int counting_blocks = ceil_divide(static_cast<size_t>(N), COUNT_THREADS);
+    int blocks = span_blocks(stream, n, aligned ? width : 1);
+    return LAUNCH(stream, (aligned ? count_tokens<T, width> : count_tokens<T, 1>), counting_blocks + blocks,
+                  COUNT_THREADS, 0, found, args->tokens, N, counting_blocks, step, n);
+}
 
 template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct embedding_backward_args *args) {
     int N = args->B * args->T;
     const T *dout = static_cast<const T *>(args->dout);
-    float *dwte = static_cast<float *>(args->dwte), *dwpe = static_cast<float *>(args->dwpe);
+    float *dwte = static_cast<float *>(args->dwte);
     int *workspace = static_cast<int *>(stream->workspace);
     occurrences found = {workspace, workspace + 1,
                          reinterpret_cast<struct occurrence *>(workspace + 1 + args->V)};
     TRY_CUDA(cudaMemsetAsync(workspace, 0, cuda_occurrences_bytes(args->V), queue_of(stream)));
-    TRY(LAUNCH(stream, count_tokens, ceil_divide(static_cast<size_t>(N), COUNT_THREADS), COUNT_THREADS, 0,
-               found, args->tokens, N));
+    count_launch(stream);
+    TRY(launch_counting<T>(stream, args, found));
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
     int tiles = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);
-    TRY(LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, tiles), ROW_THREADS, 0,
-               dwte, found, dout, args->tokens, N, args->C));
-    size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
-    bool aligned = is_aligned(dout) && is_aligned(dwpe) && batch % widest_access<T>() == 0;
-    position_rows_step<T> step = {dwpe, dout, args->B, batch, args->beta_zero};
-    size_t n = static_cast<size_t>(args->beta_zero ? args->P : args->T) * static_cast<size_t>(args->C);
-    return over_span<widest_access<float>()>("embedding_backward", stream, step, n, aligned);
+    return LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, tiles), ROW_THREADS, 0,
+                  dwte, found, dout, args->tokens, N, args->C);
 }
 
 } // namespace

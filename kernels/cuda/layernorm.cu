@@ -1,8 +1,7 @@
 // Layer normalization. Forward reads each row from memory once and keeps it in shared memory, where it
 // computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward sums the
 // gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
-// per block; a second kernel adds the blocks' sums in order. Every thread reads back only what it wrote
-// itself, so only the sums need barriers.
+// per block. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -97,6 +96,13 @@ template <class T> struct backward_tensors {
     const float *mean, *rstd;
 };
 
+// Where the sums over all rows go.
+struct parameter_gradients {
+    float *dweight, *dbias;
+    bool beta_zero;
+    unsigned *tickets;
+};
+
 // Sums by channel are stored in planes of four floats per thread, so that a warp's 16-byte accesses use every
 // bank of shared memory once.
 template <int WIDTH> struct planes {
@@ -125,17 +131,67 @@ template <int WIDTH> struct planes {
     }
 };
 
+// Takes a ticket of `n`. Returns to all threads of the block whether it was the last one: then what the other
+// n - 1 blocks wrote before is visible to __ldcg, and the ticket is zero again.
+__device__ inline bool is_last_of(unsigned *ticket, int n) {
+    __shared__ bool last;
+    __threadfence(); // this thread's writes, before the ticket
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        last = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(n);
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+// Element i of the sums of `n` blocks that are `step` floats apart, in order.
+__device__ inline float sum_of_blocks(const float *partial, size_t step, int n, int i) {
+    float sum = __ldcg(partial + i);
+    for (int block = 1; block < n; block++)
+        sum += __ldcg(partial + static_cast<size_t>(block) * step + i);
+    return sum;
+}
+
+// Adds the sums of all blocks to the gradients. Called by every thread of every block, after its block's own
+// sums are in partial[blockIdx.x].
+//   tickets   one for each group of blocks, then one for the groups
+template <int WIDTH>
+__device__ inline void add_partial_sums(float *partial, const parameter_gradients &to, int C) {
+    int n_blocks = static_cast<int>(gridDim.x), n_threads = static_cast<int>(blockDim.x * blockDim.y);
+    int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+    int n_groups = (n_blocks + LAYERNORM_GROUP - 1) / LAYERNORM_GROUP;
+    int group = static_cast<int>(blockIdx.x) / LAYERNORM_GROUP, first = group * LAYERNORM_GROUP;
+    int n = n_blocks - first < LAYERNORM_GROUP ? n_blocks - first : LAYERNORM_GROUP;
+    size_t block_sums = 2 * static_cast<size_t>(C);
+    float *group_sums = partial + static_cast<size_t>(first) * block_sums;
+    if (!is_last_of(&to.tickets[group], n))
+        return;
+    for (int i = thread; i < 2 * C; i += n_threads)
+        group_sums[i] = sum_of_blocks(group_sums, block_sums, n, i);
+    if (!is_last_of(&to.tickets[n_groups], n_groups))
+        return;
+    for (int i = thread; i < 2 * C; i += n_threads) {
+        float sum = sum_of_blocks(partial, LAYERNORM_GROUP * block_sums, n_groups, i);
+        float *gradient = (i < C ? to.dweight : to.dbias) + planes<WIDTH>::channel(i % C, C);
+        *gradient = to.beta_zero ? sum : *gradient + sum;
+    }
+}
+
 // blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
 //   partial   [w] (blocks, 2, C): the sums for dweight and dbias, in planes
 //   staged    sums are kept in shared memory; otherwise in `partial` itself, and blockDim.y is 1
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
-    layernorm_backward(float *partial, const backward_tensors<T> tensors, int N, int C, bool staged) {
+    layernorm_backward(float *all_partial, const backward_tensors<T> tensors, const parameter_gradients to,
+                       int N, int C, bool staged) {
     __shared__ float dots[2][LAYERNORM_BACKWARD_THREADS / WARP][2]; // of one row, and of the next
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
-    partial += static_cast<size_t>(blockIdx.x) * 2 * static_cast<size_t>(C);
+    float *partial = all_partial + static_cast<size_t>(blockIdx.x) * 2 * static_cast<size_t>(C);
     float *dweight = staged ? dynamic_shared<float>() + static_cast<size_t>(threadIdx.y) * 2 * C : partial;
     float *dbias = dweight + C;
     for (int c = first; c < C; c += step) {
@@ -194,39 +250,16 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
             planes<WIDTH>::add(dbias, c, C, dout);
         }
     }
-    if (!staged)
-        return;
     __syncthreads();
     const float *sums = dynamic_shared<float>();
     int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-    for (int i = thread; i < 2 * C; i += row_threads * n_rows) {
+    for (int i = thread; staged && i < 2 * C; i += row_threads * n_rows) {
         float sum = sums[i];
         for (int row = 1; row < n_rows; row++)
             sum += sums[static_cast<size_t>(row) * 2 * C + i];
         partial[i] = sum;
     }
-}
-
-constexpr int FOLD_WARPS = 16; // each adds the sums of every 16th block, for 32 elements
-
-template <int WIDTH>
-__global__ void __launch_bounds__(WARP *FOLD_WARPS)
-    add_partial_sums(float *dweight, float *dbias, const float *partial, int n_blocks, int C,
-                     bool beta_zero) {
-    __shared__ float warp_sums[FOLD_WARPS][WARP];
-    int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
-    int i = static_cast<int>(blockIdx.x) * WARP + lane;
-    float sum = 0.0f;
-    for (int block = warp; i < 2 * C && block < n_blocks; block += FOLD_WARPS)
-        sum += partial[static_cast<size_t>(block) * 2 * static_cast<size_t>(C) + i];
-    warp_sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp > 0 || i >= 2 * C)
-        return;
-    for (int k = 1; k < FOLD_WARPS; k++)
-        sum += warp_sums[k][lane];
-    float *gradient = (i < C ? dweight : dbias) + planes<WIDTH>::channel(i % C, C);
-    *gradient = beta_zero ? sum : *gradient + sum;
+    add_partial_sums<WIDTH>(all_partial, to, C);
 }
 
 template <class T, int WIDTH>
@@ -242,11 +275,10 @@ enum status launch_backward(struct stream *stream, const struct layernorm_backwa
     float *partial = static_cast<float *>(stream->workspace);
     size_t channels = static_cast<size_t>(args->C);
     size_t shared_bytes = shape.staged ? static_cast<size_t>(shape.rows) * 2 * channels * sizeof(float) : 0;
-    TRY(LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
-               shared_bytes, partial, tensors, args->N, args->C, shape.staged));
-    return LAUNCH(stream, add_partial_sums<WIDTH>, ceil_divide(2 * channels, WARP), dim3(WARP, FOLD_WARPS), 0,
-                  static_cast<float *>(args->dweight), static_cast<float *>(args->dbias), partial,
-                  shape.blocks, args->C, args->beta_zero);
+    parameter_gradients to = {static_cast<float *>(args->dweight), static_cast<float *>(args->dbias),
+                              args->beta_zero, cuda_tickets_of(stream)};
+    return LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
+                  shared_bytes, partial, tensors, to, args->N, args->C, shape.staged);
 }
 
 } // namespace

@@ -149,5 +149,6 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
                             plan->b, &beta, c, plan->c, operands.d, plan->d, &algorithm, workspace,
                             cuda_product_workspace(properties_of(stream->device), problem.m, problem.n),
                             queue_of(stream)));
+    count_launch(stream);
     return STATUS_OK;
 }

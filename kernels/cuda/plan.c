@@ -31,7 +31,8 @@ static enum status workspace_bytes(struct device *device, enum operation operati
 }
 
 #define PLAN_ENTRY(name) .name = refuse_##name,
-static const struct ops plan_ops = {OPERATIONS(PLAN_ENTRY).workspace_bytes = workspace_bytes};
+static const struct ops plan_ops = {OPERATIONS(PLAN_ENTRY).workspace_bytes = workspace_bytes,
+                                    .launches = cuda_launches};
 #undef PLAN_ENTRY
 
 static enum status refuse_memory(struct device *device, size_t bytes, const char *purpose, void **out) {

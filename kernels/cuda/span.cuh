@@ -50,14 +50,26 @@ template <class... T> constexpr int widest_access() {
 constexpr int SPAN_THREADS = 256;
 constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what fits, so that all processors end together
 
+// One thread's part of [0, n): `first` is its number among `stride` threads.
 template <int WIDTH, class Step>
-__global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_t n) {
-    size_t first = static_cast<size_t>(blockIdx.x) * SPAN_THREADS + threadIdx.x;
-    size_t stride = static_cast<size_t>(gridDim.x) * SPAN_THREADS;
+__device__ inline void walk(const Step &step, size_t first, size_t stride, size_t n) {
     for (size_t i = first; i < n / WIDTH; i += stride)
         step.template at<WIDTH>(i * WIDTH);
     for (size_t i = n / WIDTH * WIDTH + first; i < n; i += stride)
         step.template at<1>(i);
+}
+
+template <int WIDTH, class Step>
+__global__ void __launch_bounds__(SPAN_THREADS) walk_span(const Step step, size_t n) {
+    walk<WIDTH>(step, static_cast<size_t>(blockIdx.x) * SPAN_THREADS + threadIdx.x,
+                static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
+}
+
+// Blocks of SPAN_THREADS for n elements, `width` at a time.
+static inline int span_blocks(const struct stream *stream, size_t n, int width) {
+    int most = SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream);
+    int blocks = ceil_divide(n, static_cast<size_t>(SPAN_THREADS) * static_cast<size_t>(width));
+    return blocks < most ? blocks : most;
 }
 
 // Applies `step` to [0, n), WIDTH elements at a time where `aligned`: all its pointers are aligned to 16
@@ -67,11 +79,8 @@ enum status over_span(const char *name, const struct stream *stream, const Step 
                       bool aligned) {
     if (n == 0)
         return STATUS_OK;
-    int most = SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream);
-    int blocks = ceil_divide(n, static_cast<size_t>(SPAN_THREADS) * (aligned ? WIDTH : 1));
-    blocks = blocks < most ? blocks : most;
-    return launch(name, stream, aligned ? walk_span<WIDTH, Step> : walk_span<1, Step>, blocks, SPAN_THREADS,
-                  0, step, n);
+    return launch(name, stream, aligned ? walk_span<WIDTH, Step> : walk_span<1, Step>,
+                  span_blocks(stream, n, aligned ? WIDTH : 1), SPAN_THREADS, 0, step, n);
 }
 
 #endif

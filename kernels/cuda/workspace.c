@@ -41,7 +41,8 @@ struct layernorm_division layernorm_backward_divide(const struct cuda_properties
     if ((size_t)shape.rows * row_bytes > LAYERNORM_SHARED_BYTES)
         shape.rows = shape.staged ? (int)(LAYERNORM_SHARED_BYTES / row_bytes) : 1;
     shape.blocks = (int)smaller(divided((size_t)args->N, (size_t)shape.rows),
-                                blocks_per_processor * (size_t)properties->n_processors);
+                                smaller(blocks_per_processor * (size_t)properties->n_processors,
+                                        (CUDA_TICKETS - 1) * LAYERNORM_GROUP));
     return shape;
 }
 

@@ -1,6 +1,6 @@
-// Formulas for the scratch of the CUDA backend's operations. Launchers divide the workspace by them, and
-// plans count it by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain C, so that every
-// build has them.
+// Formulas for the scratch of the CUDA backend's operations, and for their launches. Launchers divide the
+// workspace by them, and plans count by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain
+// C, so that every build has them.
 #ifndef ZERO_KERNELS_CUDA_WORKSPACE_H
 #define ZERO_KERNELS_CUDA_WORKSPACE_H
 
@@ -29,7 +29,9 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 size_t cuda_occurrences_bytes(int V);
 
 // How layernorm_backward is divided into blocks, with accesses of `width` elements. Its workspace is 2 C
-// floats per block.
+// floats per block. The last block of each LAYERNORM_GROUP to finish adds the sums of these blocks, and the
+// last group to finish those of all groups; tickets tell which is last (CUDA_TICKETS).
+#define LAYERNORM_GROUP            16
 #define LAYERNORM_SHARED_BYTES     ((size_t)40 << 10) // fits twice on a processor of every GPU
 #define LAYERNORM_BACKWARD_THREADS 512                // at most
 struct layernorm_division {
@@ -39,6 +41,10 @@ struct layernorm_division {
 };
 struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
                                                     const struct layernorm_backward_args *args, int width);
+
+// Counters in device memory per stream, zero between kernels, by which the blocks of a kernel find out which
+// of them is the last to finish.
+#define CUDA_TICKETS 64
 
 // linear_forward without a fused epilogue: a product, then a kernel that applies the epilogue. The sums of
 // the product go to `out` itself where that is fp32, else to scratch, linear_rows_at_a_time rows at a time.
@@ -61,6 +67,9 @@ struct linear_scratch linear_backward_scratch(const struct cuda_properties *prop
 
 // sample: bytes per token that is sorted.
 #define CUDA_CANDIDATE_BYTES 8
+
+// What ops->launches reports.
+int cuda_launches(enum operation operation, const void *args);
 
 // The bytes that ops->workspace_bytes reports for a call (0 for operations without scratch).
 size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum operation operation,

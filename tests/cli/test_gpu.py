@@ -3,6 +3,7 @@ curves, resuming, ZeRO stages over MPI. The simulator can reorder the work of st
 a missing event changes bits."""
 import itertools
 import json
+import re
 import os
 import shutil
 import signal
@@ -179,7 +180,10 @@ class Profile(test_profile.ProfileCase):
                 self.check_sums(profile, ranks, 3)
                 self.check_timeline(trace, ranks, 3)
                 self.check_flops(profile, test_profile.matrix_flops(json.loads(config.read_text())['model'], 4 // ranks, 32))
+                planned = int(re.search(r'launches per micro-batch: (\d+)', self.error).group(1))
                 for rank in profile['ranks']:
+                    for step in rank['steps']:  # the update, and what communication takes, come on top
+                        self.assertGreater(step['launches'], planned)
                     self.assertLessEqual({'main', 'GPU, stream 1'}, set(rank['tracks']))
                     counted = {line['track'] for line in rank['summary']['operations'] if line['counts']}
                     self.assertEqual(counted, {rank['tracks'].index('GPU, stream 1')})

@@ -67,6 +67,7 @@ class ProfileCase(CommandCase):
         """The summary is the sum over all steps but the first."""
         steps = rank['steps'][1:]
         self.assertEqual((rank['summary']['first_step'], rank['summary']['steps']), (2, len(steps)))
+        self.assertEqual(rank['summary']['launches'], sum(step['launches'] for step in steps))
         for figure in ('calls', 'flops', 'bytes', 'seconds'):
             counted = sum(line[figure] for step in steps for line in step['operations'] + step['meanwhile'])
             summed = sum(line[figure] for line in rank['summary']['operations'])

@@ -52,6 +52,8 @@ static enum status count(const struct engine_options *options, adder add, struct
     enum status status = add(&engine, options, &table);
     if (status == STATUS_OK) {
         count_regions(&table, options->device->place, plan);
+        for (int further = 0; further < 2 && engine.gpt; further++)
+            plan->work[further] = *gpt_work_of(engine.gpt, further);
         if (engine.state.params) // the states were laid out
             comm_volume_make(&engine.state, options->config->train.gradient_accumulation_steps,
                              &plan->volume);
@@ -209,7 +211,8 @@ enum status plan_stages(const struct engine_options *options, struct plan_stage 
 
 // ---- the log
 
-void plan_print(const struct region_table *table, const struct comm_volume *volume, int world) {
+void plan_print(const struct region_table *table, const struct comm_volume *volume, int world,
+                const struct gpt *gpt) {
     struct text line = {0};
     char bytes[32];
     for (int kind = 0; kind < N_REGION_KINDS; kind++) {
@@ -228,4 +231,8 @@ void plan_print(const struct region_table *table, const struct comm_volume *volu
         log_info("each step rank 0 sends %s in %llu calls",
                  text_bytes(bytes, sizeof bytes, (double)comm_volume_bytes(volume)),
                  (unsigned long long)comm_volume_calls(volume));
+    long long first = gpt_work_sum(gpt_work_of(gpt, false)).launches;
+    if (first > 0)
+        log_info("launches per micro-batch: %lld, after a step's first %lld", first,
+                 (long long)gpt_work_sum(gpt_work_of(gpt, true)).launches);
 }

@@ -25,6 +25,7 @@ struct plan {
     size_t host;                         // in host memory besides; 0 when the device is the CPU
     size_t taken[N_REGION_PLACES];       // of each place's memory, with padding
     struct comm_volume volume;
+    struct gpt_work work[2]; // of a micro-batch: [0] a step's first, [1] a further one
 };
 enum status plan_make(const struct engine_options *options, struct plan *out) MUST_CHECK;
 // The two halves of plan_make, for planning many settings (see engine_plan_states). Each adds to `plan`.
@@ -44,7 +45,9 @@ struct plan_stage {
 // Plans every stage; the options' stage and rank are ignored. Takes as long as the plans of a few ranks.
 enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) MUST_CHECK;
 
-// Logs the model memory by kind of region and, with several ranks, what rank 0 sends each step.
-void plan_print(const struct region_table *table, const struct comm_volume *volume, int world);
+// Logs the model memory by kind of region; with several ranks, what rank 0 sends each step; and on a GPU, the
+// launches of a micro-batch.
+void plan_print(const struct region_table *table, const struct comm_volume *volume, int world,
+                const struct gpt *gpt);
 
 #endif

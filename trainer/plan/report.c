@@ -204,6 +204,22 @@ void plan_add_choice(struct text *out, const struct plan_case *one) {
     plan_add_prose(out, &line);
 }
 
+// What a GPU does for one micro-batch. Without a GPU there are no launches.
+static void add_work(struct text *out, const struct plan_case *one) {
+    const struct gpt_work *work = one->stages[0].most.work;
+    struct gpt_work_row first = gpt_work_sum(&work[0]), further = gpt_work_sum(&work[1]);
+    struct text line = {0};
+    char flops[32], bytes[32];
+    if (first.launches == 0)
+        return;
+    text_add(&line, "Launches per micro-batch: %" PRId64, first.launches);
+    if (one->accumulation_steps > 1)
+        text_add(&line, ", after a step's first %" PRId64, further.launches);
+    text_add(&line, "; %sFLOP, %s read and written", text_count(flops, sizeof flops, first.cost.flops),
+             text_bytes(bytes, sizeof bytes, first.cost.bytes));
+    plan_add_prose(out, &line);
+}
+
 static void add_case(struct text *out, const struct plan_report *report, const struct plan_case *one) {
     struct text line = {0};
     text_add(out, "\n");
@@ -227,6 +243,7 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     for (int stage = 0; stage < N_STAGES; stage++)
         add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, n_columns);
     add_table(out, &table);
+    add_work(out, one);
     if (has_limits(report))
         add_fitting(out, report, one);
     if (differ)
@@ -319,6 +336,18 @@ static void add_stage_json(struct text *out, const struct plan_report *report, c
     text_add(out, "}");
 }
 
+static void add_work_json(struct text *out, const struct gpt_work *work) {
+    char flops[32], bytes[32];
+    for (int i = 0; i < work->n_rows; i++) {
+        const struct gpt_work_row *row = &work->rows[i];
+        text_add(out,
+                 "%s\n        {\"operation\": \"%s\", \"in\": %d, \"out\": %d, \"calls\": %" PRId64
+                 ", \"launches\": %" PRId64 ", \"flops\": %s, \"bytes\": %s}",
+                 i ? "," : "", operation_name(row->operation), row->shape.in, row->shape.out, row->calls,
+                 row->launches, text_double(flops, row->cost.flops), text_double(bytes, row->cost.bytes));
+    }
+}
+
 static void add_case_json(struct text *out, const struct plan_report *report, const struct plan_case *one) {
     if (one->refused) {
         text_add(out, "    {\"ranks\": %d, \"refused\": ", one->world);
@@ -336,7 +365,11 @@ static void add_case_json(struct text *out, const struct plan_report *report, co
         add_stage_json(out, report, one, stage);
         text_add(out, "%s\n", stage + 1 < N_STAGES ? "," : "");
     }
-    text_add(out, "    ]}");
+    text_add(out, "    ], \"micro_batch\": [");
+    add_work_json(out, &one->stages[0].most.work[0]);
+    text_add(out, "\n    ], \"further_micro_batch\": [");
+    add_work_json(out, &one->stages[0].most.work[1]);
+    text_add(out, "\n    ]}");
 }
 
 static void add_report_json(struct text *out, const struct plan_report *report) {

@@ -130,8 +130,10 @@ enum status profile_summary_make(const struct profile_about *about, struct profi
         return FAIL(STATUS_FAILED, "out of memory for a profile's summary");
     }
     add_rows(about, out, steps);
-    for (int step = 0; step < n; step++)
+    for (int step = 0; step < n; step++) {
         out->seconds += steps[step] = step_seconds(profile, first + step);
+        out->launches += profile->steps[first + step].launches;
+    }
     out->median_s = median_of(steps, n);
     free(steps);
     out->other = out->seconds;
@@ -203,6 +205,8 @@ static void print_summary(const struct profile_about *about, const struct profil
     if (about->dense_peak > 0)
         text_add(out, "%.0f %% of the dense peak, ", 100 * about->limits.flops_per_s / about->dense_peak);
     text_add(out, "memory %.1f GB/s; figures are per step\n", about->limits.bytes_per_s / 1e9);
+    if (summary->launches > 0)
+        text_add(out, "launches: %.0f\n", (double)summary->launches / summary->n_steps);
     text_add(out, "%-40s %7s %10s %8s %9s %8s %s\n", "operation", "calls", "ms", "share", "GFLOP", "GB",
              " of limit");
     for (int i = 0; i < summary->n_lines; i++) {
@@ -283,6 +287,7 @@ static void add_step_json(const struct profile_about *about, int step, struct te
     double seconds = step_seconds(about->profile, step);
     text_add(out, "  {\"step\": %lld", (long long)about->first_step + step);
     add_number(out, "seconds", seconds);
+    text_add(out, ", \"launches\": %" PRId64, about->profile->steps[step].launches);
     text_add(out, ", \"operations\": [");
     double other = seconds - add_rows_of(about, step, true, out);
     text_add(out, "],\n   \"meanwhile\": [");
@@ -299,6 +304,7 @@ static void add_summary(const struct profile_about *about, const struct profile_
              summary->n_steps);
     add_number(out, "seconds", summary->seconds);
     add_number(out, "step_median_seconds", summary->median_s);
+    text_add(out, ", \"launches\": %" PRId64, summary->launches);
     add_number(out, "other_seconds", summary->other);
     add_number(out, "other_share", summary->other / summary->seconds);
     text_add(out, ", \"operations\": [");

@@ -37,6 +37,7 @@ struct profile_summary {
     int n_lines;
     int first, n_steps;       // index of the first summed step; how many
     double seconds, median_s; // sum over the steps; median step
+    int64_t launches;         // over the steps; 0 where operations are synchronous
     double other;             // seconds that no line accounts for
 };
 // Free with profile_summary_free, also after a failure.

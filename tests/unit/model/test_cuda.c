@@ -1,5 +1,6 @@
 // Activation offload and recomputation on a GPU change no bit, in whatever order its streams run, and save
-// the expected memory. Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
+// the expected memory; a micro-batch takes the planned launches; the vocabulary's padding changes nothing.
+// Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
 #include "tests/support/whole_model.h"
 
 // tests/cudasim: from now on delays and reorders the work of streams, as CUDA permits. NULL on a real GPU.
@@ -184,6 +185,130 @@ static void test_offload_keeps_two_checkpoints_on_the_device(void **state) {
     device_close(device);
 }
 
+// ---- launches
+
+// The first micro-batch of a step: gradients hold arbitrary values.
+static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                                  struct gpt_next next, struct unit_view *view) {
+    TRY(whole_acquire(context, stream, unit, pass, next, view));
+    view->beta_zero = pass != GPT_FORWARD;
+    return STATUS_OK;
+}
+
+// A formula for 16-bit types, counted from the passes by hand: 20 launches per block, 7 of them forward (two
+// norms, four products, attention) and 13 backward (eight products, two norms, three of attention); 4 for the
+// lm_head and loss, which fit into one tile; 6 for embeddings (1 and 3) and final norm (1 and 1). Each
+// further micro-batch adds the four bias gradients of a block to those that are there.
+static int launches_expected(int n_layer, bool further) {
+    return 20 * n_layer + 10 + (further ? 4 * n_layer : 0);
+}
+
+static void test_launches_are_those_planned(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    assert_int_equal(launches_expected(12, false), 250); // GPT-2 124M
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        for (int further = 0; further < 2; further++) {
+            struct gpt_options options = options_of((enum dtype)type, RECOMPUTE_NONE, false);
+            struct whole_model model;
+            whole_model_init(&model, &deep_config, device, &options, 0);
+            whole_model_perturb(&model);
+            struct unit_hooks hooks = {.context = &model,
+                                       .params_acquire = lend_beta_zero,
+                                       .params_release = model.hooks.params_release,
+                                       .grads_ready = model.hooks.grads_ready};
+            uint64_t before = device_launches(device);
+            struct step_result result = whole_model_step(&model, further ? &model.hooks : &hooks);
+            int n = (int)(device_launches(device) - before);
+            assert_int_equal(n, gpt_work_sum(gpt_work_of(model.gpt, further)).launches);
+            if (type != DTYPE_F32)
+                assert_int_equal(n, launches_expected(deep_config.n_layer, further));
+            free(result.grads);
+            whole_model_free(&model);
+        }
+    device_close(device);
+}
+
+// ---- padding of the vocabulary
+
+// 48 rows short of a multiple of 128: padded where at least 48 rows of positions follow wte in its unit.
+static const struct gpt_config many_tokens_config = {
+    .n_layer = 1, .n_head = 2, .n_embd = 16, .vocab_size = 2000, .n_positions = 48};
+
+static bool has_product_with(const struct gpt *gpt, int columns) {
+    const struct gpt_work *work = gpt_work_of(gpt, false);
+    for (int i = 0; i < work->n_rows; i++)
+        if (work->rows[i].shape.out == columns && work->rows[i].operation == OP_linear_forward)
+            return true;
+    return false;
+}
+
+static void assert_same_gradient(const struct whole_model *a, const struct step_result *of_a,
+                                 const struct whole_model *b, const struct step_result *of_b, int index) {
+    const float *x = (const float *)of_a->grads + param_position(&a->params, index);
+    const float *y = (const float *)of_b->grads + param_position(&b->params, index);
+    size_t n = a->params.params[index].elements, m = b->params.params[index].elements;
+    assert_memory_equal(x, y, (n < m ? n : m) * sizeof *x);
+}
+
+// On a real GPU another width may choose another algorithm, whose sums differ in their last bits.
+static void test_padding_of_the_vocabulary_changes_no_bit(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        struct gpt_options options = options_of((enum dtype)type, RECOMPUTE_NONE, false);
+        struct gpt_config fewer = many_tokens_config;
+        struct whole_model padded, plain;
+        fewer.n_positions = 32;
+        whole_model_init(&padded, &many_tokens_config, device, &options, 0);
+        whole_model_init(&plain, &fewer, device, &options, 0);
+        assert_true(has_product_with(padded.gpt, 2048) && has_product_with(plain.gpt, 2000));
+        whole_model_perturb(&padded);
+        whole_model_perturb(&plain);
+        struct step_result with = whole_model_step(&padded, &padded.hooks),
+                           without = whole_model_step(&plain, &plain.hooks);
+        assert_true(fabs(with.loss / without.loss - 1) <= dtype_epsilon((enum dtype)type));
+        for (int i = 0; i < padded.params.n_params && cudasim_reorder; i++)
+            assert_same_gradient(&padded, &with, &plain, &without, i);
+        free(with.grads);
+        free(without.grads);
+        whole_model_free(&padded);
+        whole_model_free(&plain);
+    }
+    device_close(device);
+}
+
+// ---- 16-bit logits
+
+// The logits that gpt_logits returns are those of the tile, upcast: representable in the compute type, and
+// within its rounding of fp32's.
+static void test_logits_have_the_compute_type(void **state) {
+    (void)state;
+    struct device *device = device_for_test("cuda");
+    enum { N = 2 * 16, V = 37 };
+    static float logits[N_COMPUTE_DTYPES][N * V];
+    int32_t tokens[N];
+    random_tokens(tokens, N, V, 5);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        struct gpt_options options = options_of((enum dtype)type, RECOMPUTE_NONE, false);
+        struct whole_model model;
+        whole_model_init(&model, &deep_config, device, &options, 0);
+        whole_model_randomize(&model, 3);
+        assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, logits[type]));
+        whole_model_free(&model);
+        for (int i = 0; i < N * V; i++) {
+            float value = logits[type][i], exact = logits[DTYPE_F32][i];
+            float rounded = type == DTYPE_BF16  ? bf16_to_float(bf16_from_float(value))
+                            : type == DTYPE_F16 ? f16_to_float(f16_from_float(value))
+                                                : value;
+            assert_true(rounded == value);
+            // The errors of 4 blocks and a product of initial weights, with room: another element is far off.
+            assert_true(fabsf(value - exact) <= 16 * (float)dtype_epsilon((enum dtype)type));
+        }
+    }
+    device_close(device);
+}
+
 // The only test, skipped, when there is no GPU.
 static void test_models_on_a_gpu(void **state) {
     (void)state;
@@ -200,6 +325,9 @@ int main(void) {
         cmocka_unit_test(test_offload_waits_for_what_it_needs),
         cmocka_unit_test(test_offload_adds_no_waits_of_the_host),
         cmocka_unit_test(test_offload_keeps_two_checkpoints_on_the_device),
+        cmocka_unit_test(test_launches_are_those_planned),
+        cmocka_unit_test(test_padding_of_the_vocabulary_changes_no_bit),
+        cmocka_unit_test(test_logits_have_the_compute_type),
     };
     struct device *device = NULL;
     enum status status = cuda_device_open(0, &device);

@@ -69,6 +69,15 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     return cudasim::warp_maximum(mask, value);
 }
 
+// ---- memory order, and reads that bypass the first cache
+
+inline void __threadfence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+template <class T> T __ldcg(const T *address) {
+    return *address;
+}
+
 // ---- atomics, relaxed as on a device
 
 namespace cudasim {
