@@ -400,6 +400,10 @@ void profile_unwatch(struct profile *profile) {
 
 // ---- steps
 
+static int64_t launches_of_step(const struct profile *profile) {
+    return profile->step_device ? (int64_t)device_launches(profile->step_device) : 0;
+}
+
 enum status profile_step_begin(struct profile *profile, struct stream *stream) {
     assert(profile->n_steps < profile->most_steps && !profile->in_step);
     profile->account = own_track(profile);
@@ -414,8 +418,8 @@ enum status profile_step_begin(struct profile *profile, struct stream *stream) {
     pthread_mutex_lock(&profile->lock);
     profile->in_step = true;
     pthread_mutex_unlock(&profile->lock);
-    profile->step_device = stream->device;
-    profile->steps[profile->n_steps].launches = -(int64_t)device_launches(stream->device);
+    profile->step_device = stream ? stream->device : NULL;
+    profile->steps[profile->n_steps].launches = -launches_of_step(profile);
     profile_begin(profile, PROFILE_FRAME, "step");
     profile->steps[profile->n_steps].begin = profile->threads[own_track(profile)].stack[0].begin;
     return STATUS_OK;
@@ -425,7 +429,7 @@ enum status profile_step_end(struct profile *profile) {
     TRY(drain_all(profile));
     double now = end_span(profile, (struct operation_cost){0});
     pthread_mutex_lock(&profile->lock);
-    profile->steps[profile->n_steps].launches += (int64_t)device_launches(profile->step_device);
+    profile->steps[profile->n_steps].launches += launches_of_step(profile);
     profile->steps[profile->n_steps++].end = now;
     profile->in_step = false;
     pthread_mutex_unlock(&profile->lock);

@@ -80,7 +80,7 @@ struct profile {
     struct profile_step *steps;
     int n_steps;                      // completed
     bool in_step;                     // inside a step, whose number is n_steps
-    const struct device *step_device; // of the step's stream
+    const struct device *step_device; // of the step's stream; NULL without one
     int account;                      // the track whose own times add up to a step's
     struct profile_track tracks[PROFILE_MOST_TRACKS];
     int n_tracks;
@@ -120,9 +120,9 @@ void profile_set_place(struct profile *profile, struct profile_place place);
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
 void profile_end(struct profile *profile, struct operation_cost work);
 
-// A step of the calling thread, whose work goes to `stream`. Spans inside it are attributed to the step;
-// those between steps appear in the timeline only. profile_step_end waits for all streams. At most most_steps
-// steps.
+// A step of the calling thread, whose work goes to `stream` (NULL: to no device). Spans inside it are
+// attributed to the step; those between steps appear in the timeline only. profile_step_end waits for all
+// streams. At most most_steps steps.
 enum status profile_step_begin(struct profile *profile, struct stream *stream) MUST_CHECK;
 enum status profile_step_end(struct profile *profile) MUST_CHECK;
 

@@ -4,6 +4,7 @@ of each operation (`./train plan --json`), and the time that they imply at given
 measurement: each operation takes the longer of computing and moving its data, and each launch a fixed time.
 
     scripts/gpu_step.py                                   GPT-2 124M, micro-batches of 4 and 16, T = 1024
+    scripts/gpu_step.py recompute=none                    the same, with a setting of the config changed
     scripts/gpu_step.py --config configs/gpt2-xl.json --micro-batch 4
     scripts/gpu_step.py --json                            the counts and times, for programs
 """
@@ -35,7 +36,7 @@ def plan(options, micro_batch):
     """The rows of the first and of a further micro-batch of a step."""
     command = [options.train, 'plan', options.config, '--ranks', '1', '--device-memory', '80G', '--json', 'device=cuda',
                'precision.compute=bf16', f'train.micro_batch_size={micro_batch}', 'train.gradient_accumulation_steps=2',
-               f'train.train_batch_size={2 * micro_batch}']
+               f'train.train_batch_size={2 * micro_batch}', *options.overrides]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)
@@ -66,6 +67,7 @@ def print_table(name, micro_batch, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('overrides', nargs='*', metavar='SECTION.KEY=VALUE')
     parser.add_argument('--train', default=str(ROOT / 'train'), help='the program (./train)')
     parser.add_argument('--config', default='configs/gpt2-small.json')
     parser.add_argument('--micro-batch', default='4,16', help='sequences, separated by commas (4,16)')

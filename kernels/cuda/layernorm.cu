@@ -1,5 +1,6 @@
 // Layer normalization. Forward reads each row from memory once and keeps it in shared memory, where it
-// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward sums the
+// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward keeps a row
+// in registers where its threads have one access each, and reads it twice where they have more; it sums the
 // gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
 // per block. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
 #include "kernels/cuda/span.cuh"
@@ -207,10 +208,12 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
         size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
         float mean = exists ? tensors.mean[row] : 0.0f, rstd = exists ? tensors.rstd[row] : 0.0f;
         float sum = 0.0f, normal_sum = 0.0f; // of g = dout weight, of g times the normalised x
+        // Of the last access: all of the row's where its threads have one each.
+        floats<WIDTH> x = {}, dout = {}, weight = {};
         for (int c = first; exists && c < C; c += step) {
-            floats<WIDTH> x = load<WIDTH>(tensors.x + begin + c),
-                          dout = load<WIDTH>(tensors.dout + begin + c);
-            floats<WIDTH> weight = load<WIDTH>(tensors.weight + c);
+            x = load<WIDTH>(tensors.x + begin + c);
+            dout = load<WIDTH>(tensors.dout + begin + c);
+            weight = load<WIDTH>(tensors.weight + c);
             for (int k = 0; k < WIDTH; k++) {
                 float g = dout.x[k] * weight.x[k];
                 sum += g;
@@ -234,9 +237,12 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
         sum /= static_cast<float>(C);
         normal_sum /= static_cast<float>(C);
         for (int c = first; exists && c < C; c += step) {
-            floats<WIDTH> x = load<WIDTH>(tensors.x + begin + c),
-                          dout = load<WIDTH>(tensors.dout + begin + c);
-            floats<WIDTH> weight = load<WIDTH>(tensors.weight + c), dx = {}, dweight_terms;
+            floats<WIDTH> dx = {}, dweight_terms;
+            if (step < C) {
+                x = load<WIDTH>(tensors.x + begin + c);
+                dout = load<WIDTH>(tensors.dout + begin + c);
+                weight = load<WIDTH>(tensors.weight + c);
+            }
             if (tensors.dresidual)
                 dx = load<WIDTH>(tensors.dresidual + begin + c);
             for (int k = 0; k < WIDTH; k++) {

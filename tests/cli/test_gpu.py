@@ -3,8 +3,8 @@ curves, resuming, ZeRO stages over MPI. The simulator can reorder the work of st
 a missing event changes bits."""
 import itertools
 import json
-import re
 import os
+import re
 import shutil
 import signal
 import subprocess

@@ -54,6 +54,29 @@ class Plan(CommandCase):
         size = UNITS[unit]
         self.assertAlmostEqual(float(number) * size, exact, delta=0.051 * size)
 
+    def test_work_of_a_micro_batch_on_a_gpu(self):
+        """Launches, FLOPs and bytes of GPT-2 124M, counted without a GPU: by formula, and at most 250 launches."""
+        L, C, V, T, padded = 12, 768, 50257, 1024, 50304
+        for B in (4, 16):
+            words = (ROOT / 'configs/gpt2-small.json', '--ranks', '1', '--device-memory', '80G', 'device=cuda', 'recompute=none',
+                     'precision.compute=bf16', f'model.vocab_size={V}', f'train.micro_batch_size={B}',
+                     'train.train_batch_size=32')
+            plan = self.plan(*words)['plans'][0]
+            first, further = plan['micro_batch'], plan['further_micro_batch']
+            launches = [sum(row['launches'] for row in rows) for rows in (first, further)]
+            self.assertEqual(launches, [20 * L + 10, 24 * L + 10])
+            self.assertLessEqual(launches[0], 250)
+            head = [row for row in first if row['out'] in (V, padded)]
+            self.assertEqual([(row['out'], row['launches']) for row in head], [(padded, 1), (padded, 1), (V, 1)])
+            attention = 14 * B * T * (T + 1) // 2 * C * L
+            self.assertEqual(sum(row['flops'] for row in first),
+                             6 * B * T * 12 * L * C * C + attention + 2 * B * T * C * (2 * padded + V))
+            # A further micro-batch reads the gradients of weights that it adds to.
+            self.assertEqual(sum(row['bytes'] for row in further) - sum(row['bytes'] for row in first),
+                             4 * (12 * L * C * C + V * C))
+            self.assertIn(f'Launches per micro-batch: {launches[0]}, after a step\'s first {launches[1]}; ',
+                          self.run_train('plan', *words).out)
+
     def test_table_and_json_agree(self):
         config = self.tiny_config(zero_optimization={'stage': 2, 'partition': 'layer'})
         tables = self.tables(self.run_train('plan', config).out)

@@ -71,6 +71,8 @@ static void test_memory_bound_operations(void **state) {
     EXPECT_COST(0, 3 * 60 * 4, layernorm_backward, .N = 6, .C = 10);
     EXPECT_COST(0, 30 * (4 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16);
     EXPECT_COST(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
+    EXPECT_COST(0, 30 * (2 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16,
+                .logits_type = DTYPE_BF16);
     EXPECT_COST(0, 100 * 28, optimizer_step, .from = both, .n = 100);
     EXPECT_COST(0, 100 * 30, optimizer_step, .from = both, .param = P, .n = 100, .type = DTYPE_BF16);
     EXPECT_COST(0, 100 * 12, optimizer_step, .from = {.master = P}, .n = 100);
