@@ -122,7 +122,7 @@ ifeq ($(filter x86_64%,$(machine)),)
   isas := portable
 endif
 
-sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) kernels/cuda/plan.c kernels/cuda/workspace.c kernels/cuda/launches.c
+sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) kernels/cuda/plan.c kernels/cuda/workspace.c
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))

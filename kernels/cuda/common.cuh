@@ -14,6 +14,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <mutex>
+#include <vector>
+
 extern "C" {
 #include "kernels/cuda/cuda.h"
 }
@@ -104,6 +107,28 @@ enum status launch(const char *name, const struct stream *stream, void (*kernel)
 
 static inline int ceil_divide(size_t n, size_t by) {
     return static_cast<int>((n + by - 1) / by);
+}
+
+// ---- tickets
+
+// The CUDA_TICKETS tickets of each stream that stream_init opened: zero before each kernel that uses them,
+// which leaves them so. device.cu adds and removes them with the stream.
+struct cuda_tickets {
+    struct entry {
+        void *queue;
+        unsigned *at;
+    };
+    std::mutex mutex; // streams are opened and used by several threads
+    std::vector<entry> of_stream;
+};
+
+static inline unsigned *tickets_of(const struct stream *stream) {
+    struct cuda_tickets *tickets = cuda_of(stream->device)->tickets;
+    std::lock_guard<std::mutex> guard(tickets->mutex);
+    for (const cuda_tickets::entry &entry : tickets->of_stream)
+        if (entry.queue == stream->queue)
+            return entry.at;
+    return nullptr;
 }
 
 // ---- element types; arithmetic is in float

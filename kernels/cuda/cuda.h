@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 
 struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
-struct cuda_tickets; // device.cu: the tickets of each open stream
+struct cuda_tickets; // common.cuh: the tickets of each open stream
 
 struct cuda_device {
     struct device device; // first: this backend's struct device * points to a cuda_device
@@ -22,10 +22,6 @@ struct cuda_device {
     enum status cuda_##name(struct stream *stream, const struct name##_args *args) MUST_CHECK;
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
-
-// The CUDA_TICKETS tickets of a stream that stream_init opened: zero before each kernel that uses them, which
-// leaves them so.
-unsigned *cuda_tickets_of(const struct stream *stream);
 
 // Plan (and, for large products, measure) the matrix products of a call. ops->workspace_bytes calls them, so
 // plans exist before the first step.

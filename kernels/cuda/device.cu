@@ -3,32 +3,12 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cublaslt.cuh"
 
-#include <mutex>
 #include <new>
 #include <stdio.h>
-#include <vector>
 
 extern "C" {
 #include "base/text.h"
 #include "kernels/dense_peak.h"
-}
-
-struct cuda_tickets {
-    struct entry {
-        void *queue;
-        unsigned *at;
-    };
-    std::mutex mutex; // streams are opened and used by several threads
-    std::vector<entry> of_stream;
-};
-
-unsigned *cuda_tickets_of(const struct stream *stream) {
-    struct cuda_tickets *tickets = cuda_of(stream->device)->tickets;
-    std::lock_guard<std::mutex> guard(tickets->mutex);
-    for (const cuda_tickets::entry &entry : tickets->of_stream)
-        if (entry.queue == stream->queue)
-            return entry.at;
-    return nullptr;
 }
 
 namespace {

@@ -282,7 +282,7 @@ enum status launch_backward(struct stream *stream, const struct layernorm_backwa
     size_t channels = static_cast<size_t>(args->C);
     size_t shared_bytes = shape.staged ? static_cast<size_t>(shape.rows) * 2 * channels * sizeof(float) : 0;
     parameter_gradients to = {static_cast<float *>(args->dweight), static_cast<float *>(args->dbias),
-                              args->beta_zero, cuda_tickets_of(stream)};
+                              args->beta_zero, tickets_of(stream)};
     return LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
                   shared_bytes, partial, tensors, to, args->N, args->C, shape.staged);
 }
