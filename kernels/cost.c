@@ -100,6 +100,28 @@ static struct operation_cost optimizer_step_work(const struct optimizer_step_arg
     return (struct operation_cost){.bytes = (double)a->n * element};
 }
 
+static struct operation_cost optimizer_spans_work(const struct optimizer_spans_args *a) {
+    // cost looks at which pointers are NULL, and dereferences none
+    static char there;
+    const struct optimizer_step_args step = {
+        .from = {.m = a->n_moments > 0 ? &there : NULL, .v = a->n_moments > 1 ? &there : NULL},
+        .param = a->has_param ? &there : NULL,
+        .n = a->n,
+        .type = a->type,
+        .grad_type = a->grad_type,
+        .state_type = a->state_type};
+    return optimizer_step_work(&step);
+}
+
+static struct operation_cost update_choose_work(const struct update_choose_args *a) {
+    return (struct operation_cost){.bytes = 2 * sizeof *a->plan};
+}
+
+static struct operation_cost update_decide_work(const struct update_decide_args *a) {
+    return (struct operation_cost){.bytes = (double)(sizeof *a->result + sizeof *a->plan) +
+                                            2.0 * a->ranks * sizeof *a->sums};
+}
+
 static struct operation_cost adafactor_sums_work(const struct adafactor_sums_args *a) {
     return (struct operation_cost){.bytes = (double)a->span.n * size_of(a->grad_type)};
 }
@@ -113,6 +135,10 @@ static struct operation_cost adafactor_step_work(const struct adafactor_step_arg
     return (struct operation_cost){.bytes = (double)a->span.n *
                                             (size_of(a->direction.grad_type) + 2 * wide_size(a->type) +
                                              (a->param ? size_of(a->type) : 0))};
+}
+
+static struct operation_cost sum_work(const struct sum_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * (a->type == DTYPE_F64 ? 8 : 4)};
 }
 
 static struct operation_cost sum_squares_work(const struct sum_squares_args *a) {

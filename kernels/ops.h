@@ -42,9 +42,13 @@
     OP(attention_backward)                                                                                   \
     OP(cross_entropy)                                                                                        \
     OP(optimizer_step)                                                                                       \
+    OP(optimizer_spans)                                                                                      \
+    OP(update_choose)                                                                                        \
+    OP(update_decide)                                                                                        \
     OP(adafactor_sums)                                                                                       \
     OP(adafactor_norms)                                                                                      \
     OP(adafactor_step)                                                                                       \
+    OP(sum)                                                                                                  \
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
@@ -204,6 +208,7 @@ struct cross_entropy_args {
     int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits
     int logits_stride, dlogits_stride; // >= V, >= V + n_zeros; columns beyond are not touched
     float scale;                       // 1 / (tokens of the step, over all ranks and micro-batches)
+    const void *scale_from;            // [r] (1) fp32, or NULL; replaces `scale`
     enum dtype type;
     enum dtype logits_type; // fp32, or type
 };
@@ -249,6 +254,82 @@ struct optimizer_step_args {
     float grad_scale;                       // clipping coefficient / loss scale
     enum dtype type, grad_type, state_type; // type, grad_type: fp32, bf16 or fp16; state_type: fp32, bf16 or
                                             // int8. `type` DTYPE_F64 makes all double (ref)
+};
+
+// What an elementwise update computes with, apart from the elements: the constants of one step, computed by
+// the host in double (kernels/optimizer_constants.h) and rounded to float.
+// Moments are updated as m += (1 - beta) (g - m) with 1 - beta rounded to float. Rounding beta itself to
+// float would change the small 1 - beta by far more than one rounding.
+struct optimizer_constants {
+    float take1, take2;   // 1 - beta1, 1 - beta2
+    float momentum;       // beta1, as SGD uses it
+    float lr;             //
+    float step_size;      // lr / (1 - beta1^step)
+    float root_scale;     // 1 / sqrt(1 - beta2^step)
+    float epsilon, decay; // decay: lr * weight_decay, decoupled (AdamW, Lion)
+    float coupled_decay;  // weight_decay, added to the gradient (Adam, SGD)
+    uint32_t noise_key;
+};
+
+// An update as the host plans it before it knows how the update before it ended.
+struct update_plan {
+    int64_t step; // of the update, from 1
+    double lr, loss_scale;
+    float loss_factor;                       // loss_scale / (tokens of the step): cross_entropy's scale
+    int32_t allowed;                         // 0: the step is skipped whatever its gradients are
+    struct optimizer_constants constants[2]; // of elements without and with weight decay
+};
+// How it ended.
+struct update_result {
+    double loss_sum;  // over all ranks
+    double norm;      // of the gradients, divided by loss_scale
+    float grad_scale; // clipping coefficient / loss_scale
+    int32_t skipped;  // 1: no state changes
+};
+
+// *plan = plans[0] or, if the update before was skipped, plans[1]. So the host need not know which.
+struct update_choose_args {
+    struct update_plan *plan;             // [w]
+    const struct update_plan *plans;      // [r] (2)
+    const struct update_result *previous; // [r]
+};
+
+// Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
+// sums are finite and the plan allows it. With norm = sqrt(squares) / loss_scale:
+// grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as torch.nn.utils.clip_grad_norm_).
+// Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
+// devices.
+struct update_decide_args {
+    struct update_result *result;   // [w]
+    const struct update_plan *plan; // [r]
+    const double *sums;             // [r] (ranks, 2) of each rank: losses, squares of the scaled gradients
+    int ranks;
+    double max_norm; // 0: no clipping
+};
+
+// optimizer_step on many spans, in place, with the numbers of a plan and a result in the device's memory. The
+// same bits as one optimizer_step per span. Nothing happens if the update is skipped.
+#define OPTIMIZER_TILE 8192 // elements; spans are divided in tiles, the last of which may be shorter
+struct optimizer_span {
+    struct optimizer_state state;
+    void *param; // as in optimizer_step_args, as are the next three
+    const void *grad;
+    size_t n;
+    uint64_t first;
+    uint64_t first_tile; // tiles of the spans before it
+    int32_t decay;       // 1: weight decay applies
+};
+struct optimizer_spans_args {
+    enum optimizer_rule rule;
+    const struct optimizer_span *spans; // [r] (n_spans) in the device's memory
+    int n_spans;
+    int n_moments; // the spans have m (1), or m and v (2)
+    bool has_param;
+    size_t n, n_tiles;                  // of all spans
+    const struct update_plan *plan;     // [r]
+    const struct update_result *result; // [r]
+    double beta1, beta2, epsilon, weight_decay;
+    enum dtype type, grad_type, state_type;
 };
 
 // Adafactor (Shazeer and Stern, arXiv 1804.04235) as in torch.optim.Adafactor, in three operations. Between
@@ -316,6 +397,16 @@ struct adafactor_step_args {
     struct adafactor_span span;
     double step_size, decay;
     enum dtype type;
+};
+
+// *out = x[0] + x[1] + ..., or *out + x[0] + x[1] + ... with `accumulate`, in double.
+// Determinism: strictly in this order, so that the bits are equal on all devices.
+struct sum_args {
+    double *out;   // [w], with accumulate [rw]
+    const void *x; // [r] (n) type
+    size_t n;
+    bool accumulate;
+    enum dtype type; // fp32 or F64
 };
 
 // Sums of squares for the global gradient norm: partial[i] is that of x[i * SUM_SQUARES_BLOCK ...], in

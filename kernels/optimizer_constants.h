@@ -8,19 +8,6 @@
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
-// Moments are updated as m += (1 - beta) (g - m) with 1 - beta rounded to float. Rounding beta itself to
-// float would change the small 1 - beta by far more than one rounding.
-struct optimizer_constants {
-    float take1, take2;   // 1 - beta1, 1 - beta2
-    float momentum;       // beta1, as SGD uses it
-    float lr;             //
-    float step_size;      // lr / (1 - beta1^step)
-    float root_scale;     // 1 / sqrt(1 - beta2^step)
-    float epsilon, decay; // decay: lr * weight_decay, decoupled (AdamW, Lion)
-    float coupled_decay;  // weight_decay, added to the gradient (Adam, SGD)
-    uint32_t noise_key;
-};
-
 static inline struct optimizer_constants optimizer_constants_of(const struct optimizer_step_args *args) {
     double step = (double)args->step;
     struct optimizer_constants constants;

@@ -80,7 +80,7 @@ typedef void cpu_span_function(const void *context, struct parallel_span span);
 void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
                   cpu_span_function *function, const void *context);
 
-// ---- once for all instruction sets (linear.c, sample.c)
+// ---- once for all instruction sets (linear.c, sample.c, update.c)
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
@@ -91,6 +91,10 @@ enum status cpu_linear_backward_workspace(struct device *device, const struct li
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
+enum status cpu_sum(struct stream *stream, const struct sum_args *args) MUST_CHECK;
+enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) MUST_CHECK;
+enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) MUST_CHECK;
+enum status cpu_update_decide(struct stream *stream, const struct update_decide_args *args) MUST_CHECK;
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa;
 

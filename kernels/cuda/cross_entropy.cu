@@ -93,6 +93,7 @@ template <class T, class L> struct tensors {
     size_t logits_stride, dlogits_stride;
     int N, V, n_zeros;
     float scale;
+    const float *scale_from; // NULL: scale
 };
 
 template <class T, class L, int WIDTH, int GROUP, int THREADS>
@@ -110,7 +111,8 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all
         add_logits<WIDTH>(partial, logits + c);
     for (int c = n_whole + thread; c < V; c += GROUP)
         add_logits<1>(partial, logits + c);
-    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, upcast(logits[target]), all.scale);
+    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, upcast(logits[target]),
+                                         all.scale_from ? *all.scale_from : all.scale);
     if (!all.dlogits)
         return;
 
@@ -135,7 +137,8 @@ enum status launch_rows(struct stream *stream, const struct cross_entropy_args *
                          args->N,
                          args->V,
                          args->n_zeros,
-                         args->scale};
+                         args->scale,
+                         static_cast<const float *>(args->scale_from)};
     if (args->V > WARP_VOCABULARY)
         return LAUNCH(stream, (cross_entropy<T, L, WIDTH, ROW_THREADS, ROW_THREADS>), args->N, ROW_THREADS, 0,
                       all);

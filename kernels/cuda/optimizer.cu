@@ -167,31 +167,34 @@ __device__ void store_codes(const call &call, enum moment moment, const lane_ele
 
 constexpr int BLOCK_THREADS = 256;
 
-// WIDTH must divide n.
+// A warp updates one block. WIDTH must divide n, the elements of the span.
+template <class Rule, int WIDTH> __device__ void step_block(const call &call, size_t block, size_t n) {
+    lane_elements<WIDTH> lane = {block * MOMENT_BLOCK, n};
+    floats<WIDTH> m[lane.accesses] = {}, v[lane.accesses] = {};
+    float m_scale = call.reads_moments ? static_cast<const float *>(call.from.m_scales)[block] : 0;
+    float v_scale = Rule::n_moments > 1 ? static_cast<const float *>(call.from.v_scales)[block] : 0;
+    for (int access = 0; access < lane.accesses; access++) {
+        if (!lane.has(access))
+            continue;
+        size_t i = lane.at(access);
+        if (call.reads_moments)
+            m[access] = load_codes<WIDTH>(FIRST_MOMENT, call.from.m, i, m_scale);
+        if (Rule::n_moments > 1)
+            v[access] = load_codes<WIDTH>(SECOND_MOMENT, call.from.v, i, v_scale);
+        update_weights<Rule>(call, i, m[access], v[access]);
+    }
+    __syncwarp(); // every lane has read the old scales
+    store_codes(call, FIRST_MOMENT, lane, call.to.m, call.to.m_scales, m);
+    if (Rule::n_moments > 1)
+        store_codes(call, SECOND_MOMENT, lane, call.to.v, call.to.v_scales, v);
+}
+
 template <class Rule, int WIDTH>
 __global__ void __launch_bounds__(BLOCK_THREADS) step_blocks(const call call, size_t n) {
     size_t warp = (static_cast<size_t>(blockIdx.x) * BLOCK_THREADS + threadIdx.x) / WARP;
     size_t n_warps = static_cast<size_t>(gridDim.x) * (BLOCK_THREADS / WARP);
-    for (size_t block = warp; block < (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK; block += n_warps) {
-        lane_elements<WIDTH> lane = {block * MOMENT_BLOCK, n};
-        floats<WIDTH> m[lane.accesses] = {}, v[lane.accesses] = {};
-        float m_scale = call.reads_moments ? static_cast<const float *>(call.from.m_scales)[block] : 0;
-        float v_scale = Rule::n_moments > 1 ? static_cast<const float *>(call.from.v_scales)[block] : 0;
-        for (int access = 0; access < lane.accesses; access++) {
-            if (!lane.has(access))
-                continue;
-            size_t i = lane.at(access);
-            if (call.reads_moments)
-                m[access] = load_codes<WIDTH>(FIRST_MOMENT, call.from.m, i, m_scale);
-            if (Rule::n_moments > 1)
-                v[access] = load_codes<WIDTH>(SECOND_MOMENT, call.from.v, i, v_scale);
-            update_weights<Rule>(call, i, m[access], v[access]);
-        }
-        __syncwarp(); // every lane has read the old scales
-        store_codes(call, FIRST_MOMENT, lane, call.to.m, call.to.m_scales, m);
-        if (Rule::n_moments > 1)
-            store_codes(call, SECOND_MOMENT, lane, call.to.v, call.to.v_scales, v);
-    }
+    for (size_t block = warp; block < (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK; block += n_warps)
+        step_block<Rule, WIDTH>(call, block, n);
 }
 
 template <class Rule>
@@ -221,7 +224,110 @@ enum status step(const struct stream *stream, const struct optimizer_step_args *
     return step_int8<Rule>(stream, call, args->n, aligned);
 }
 
+// ---- many spans in one launch
+
+// The span that a tile belongs to: the last one whose first tile is not beyond it.
+__device__ const struct optimizer_span &span_of(const struct optimizer_span *spans, int n, uint64_t tile) {
+    int low = 0, high = n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (spans[middle].first_tile <= tile)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return spans[low];
+}
+
+__device__ inline bool all_aligned(const struct optimizer_span &span) {
+    const struct optimizer_state &state = span.state;
+    uintptr_t bits = reinterpret_cast<uintptr_t>(span.param) | reinterpret_cast<uintptr_t>(span.grad) |
+                     reinterpret_cast<uintptr_t>(state.master) | reinterpret_cast<uintptr_t>(state.m) |
+                     reinterpret_cast<uintptr_t>(state.v);
+    return bits % 16 == 0;
+}
+
+// Elements [begin, end) of a span whose moments are fp32 or bf16, by the threads of a block.
+template <class Rule, class M, int WIDTH>
+__device__ void step_tile(const span_step<Rule, M> &step, size_t begin, size_t end) {
+    size_t whole = begin + (end - begin) / WIDTH * WIDTH;
+    for (size_t i = begin + threadIdx.x * WIDTH; i < whole; i += BLOCK_THREADS * WIDTH)
+        step.template at<WIDTH>(i);
+    for (size_t i = whole + threadIdx.x; i < end; i += BLOCK_THREADS)
+        step.template at<1>(i);
+}
+
+// Blocks of int8 moments, by the warps of a block of threads.
+template <class Rule, int WIDTH>
+__device__ void step_tile_blocks(const call &call, size_t begin, size_t end, size_t n) {
+    static_assert(OPTIMIZER_TILE % MOMENT_BLOCK == 0, "no block of moments is split");
+    for (size_t block = begin / MOMENT_BLOCK + threadIdx.x / WARP; block * MOMENT_BLOCK < end;
+         block += BLOCK_THREADS / WARP)
+        step_block<Rule, WIDTH>(call, block, n);
+}
+
+template <class Rule, class M>
+__global__ void __launch_bounds__(BLOCK_THREADS) step_spans(const optimizer_spans_args args) {
+    if (args.result->skipped)
+        return;
+    for (size_t tile = blockIdx.x; tile < args.n_tiles; tile += gridDim.x) {
+        const struct optimizer_span &span = span_of(args.spans, args.n_spans, tile);
+        const call call = {span.state,
+                           span.state,
+                           span.param,
+                           span.grad,
+                           args.type,
+                           args.grad_type,
+                           args.result->grad_scale,
+                           Rule::rule != OPTIMIZER_SGD || (Rule::n_moments > 0 && args.plan->step > 1),
+                           span.first,
+                           args.plan->constants[span.decay]};
+        size_t begin = (tile - span.first_tile) * OPTIMIZER_TILE, end = begin + OPTIMIZER_TILE;
+        end = end < span.n ? end : span.n;
+        bool aligned = all_aligned(span);
+        if constexpr (sizeof(M) > 1) {
+            constexpr int width = widest_access<float>();
+            if (aligned)
+                step_tile<Rule, M, width>({call}, begin, end);
+            else
+                step_tile<Rule, M, 1>({call}, begin, end);
+        } else if (aligned && span.n % LANE_ELEMENTS == 0) {
+            step_tile_blocks<Rule, LANE_ELEMENTS>(call, begin, end, span.n);
+        } else {
+            step_tile_blocks<Rule, 1>(call, begin, end, span.n);
+        }
+    }
+}
+
+template <class Rule>
+enum status launch_spans(const struct stream *stream, const struct optimizer_spans_args *args) {
+    size_t most = static_cast<size_t>(SPAN_BLOCKS_PER_PROCESSOR * processors_of(stream));
+    int blocks = static_cast<int>(args->n_tiles < most ? args->n_tiles : most);
+    void (*kernel)(const optimizer_spans_args) = step_spans<Rule, float>;
+    if constexpr (Rule::n_moments > 0)
+        kernel = args->state_type == DTYPE_BF16 ? step_spans<Rule, bf16>
+                 : args->state_type == DTYPE_I8 ? step_spans<Rule, uint8_t>
+                                                : kernel;
+    return launch("optimizer_spans", stream, kernel, blocks, BLOCK_THREADS, 0, *args);
+}
+
 } // namespace
+
+extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) {
+    if (args->n_tiles == 0)
+        return STATUS_OK;
+    switch (args->rule) {
+    case OPTIMIZER_ADAMW:
+        return launch_spans<rule_of<OPTIMIZER_ADAMW, 2>>(stream, args);
+    case OPTIMIZER_ADAM:
+        return launch_spans<rule_of<OPTIMIZER_ADAM, 2>>(stream, args);
+    case OPTIMIZER_SGD:
+        return args->n_moments > 0 ? launch_spans<rule_of<OPTIMIZER_SGD, 1>>(stream, args)
+                                   : launch_spans<rule_of<OPTIMIZER_SGD, 0>>(stream, args);
+    default:
+        return launch_spans<rule_of<OPTIMIZER_LION, 1>>(stream, args);
+    }
+}
 
 extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct optimizer_step_args *args) {
     call call = {args->from,       args->to,

@@ -5,6 +5,7 @@
 
 enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_args *a) {
     enum dtype wide = ref_wide(a->type), type = a->type == DTYPE_F64 ? DTYPE_F64 : a->logits_type;
+    double scale = a->scale_from ? ref_load(a->scale_from, wide, 0) : (double)a->scale;
     (void)stream;
     for (size_t n = 0; n < (size_t)a->N; n++) {
         size_t row = n * (size_t)a->logits_stride;
@@ -19,8 +20,7 @@ enum status ref_cross_entropy(struct stream *stream, const struct cross_entropy_
         size_t gradient = n * (size_t)a->dlogits_stride;
         for (size_t v = 0; a->dlogits && v < (size_t)a->V; v++) {
             double p = exp(ref_load(a->logits, type, row + v) - highest) / total;
-            ref_store(a->dlogits, a->type, gradient + v,
-                      (p - (v == (size_t)a->targets[n])) * (double)a->scale);
+            ref_store(a->dlogits, a->type, gradient + v, (p - (v == (size_t)a->targets[n])) * scale);
         }
         for (size_t v = (size_t)a->V; a->dlogits && v < (size_t)a->V + (size_t)a->n_zeros; v++)
             ref_store(a->dlogits, a->type, gradient + v, 0);

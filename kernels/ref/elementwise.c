@@ -1,5 +1,14 @@
-// Sums of squares, fill, cast and add.
+// Sums, sums of squares, fill, cast and add.
 #include "kernels/ref/ref.h"
+
+enum status ref_sum(struct stream *stream, const struct sum_args *a) {
+    double sum = a->accumulate ? *a->out : 0;
+    (void)stream;
+    for (size_t i = 0; i < a->n; i++)
+        sum += ref_load(a->x, a->type, i);
+    *a->out = sum;
+    return STATUS_OK;
+}
 
 enum status ref_sum_squares(struct stream *stream, const struct sum_squares_args *a) {
     (void)stream;

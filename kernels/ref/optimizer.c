@@ -1,9 +1,10 @@
-// Optimizer steps, element by element in double; formulas in kernels/ops.h. Moments are handled a block at a
-// time, since in int8 they share a scale.
+// Optimizer steps, element by element in double, and the decision whether to take one; formulas in
+// kernels/ops.h. Moments are handled a block at a time, since in int8 they share a scale.
 #include <math.h>
 
 #include "kernels/moments.h"
 #include "kernels/ref/ref.h"
+#include "kernels/update.h"
 
 static void load_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
                          double *values) {
@@ -84,5 +85,25 @@ enum status ref_optimizer_step(struct stream *stream, const struct optimizer_ste
         if (a->to.v)
             store_moments(a, SECOND_MOMENT, begin, n, v);
     }
+    return STATUS_OK;
+}
+
+enum status ref_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *a) {
+    for (int i = 0; i < a->n_spans && !a->result->skipped; i++) {
+        const struct optimizer_step_args step = optimizer_span_step(a, i);
+        TRY(ref_optimizer_step(stream, &step));
+    }
+    return STATUS_OK;
+}
+
+enum status ref_update_choose(struct stream *stream, const struct update_choose_args *a) {
+    (void)stream;
+    *a->plan = a->plans[a->previous->skipped ? 1 : 0];
+    return STATUS_OK;
+}
+
+enum status ref_update_decide(struct stream *stream, const struct update_decide_args *a) {
+    (void)stream;
+    *a->result = update_decision(a);
     return STATUS_OK;
 }

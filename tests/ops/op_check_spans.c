@@ -1,4 +1,4 @@
-// Checks of the operations on flat spans: sum_squares, fill, cast and add.
+// Checks of the operations on flat spans: sum, sum_squares, fill, cast and add.
 #include <math.h>
 
 #include "tests/ops/op_check.h"
@@ -11,6 +11,27 @@ void op_give_extremes(struct op_tensor *tensor) {
     for (size_t i = 0; i < tensor->span; i++)
         if (i % 3 == 2)
             op_give(tensor, i, extremes[i / 3 % (sizeof extremes / sizeof *extremes)]);
+}
+
+// ---- sum
+
+// Numbers of all magnitudes: another order of the additions gives other bits.
+void check_sum(struct op_bench *bench) {
+    static const size_t lengths[] = {1, 2, 257, 2048, 2049, 20011};
+    for (int k = 0; k < 24; k++) {
+        struct sum_args args = {
+            .n = lengths[k % 6], .accumulate = k / 6 % 2, .type = k < 12 ? DTYPE_F32 : DTYPE_F64};
+        const enum dtype type = args.type;
+        struct op_call call;
+        op_call_begin(&call, bench, sum, &args, "n %zu%s", args.n, args.accumulate ? " accumulate" : "");
+        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(args.n));
+        op_add_tensor(&call, "out", &args.out, DTYPE_F64, args.accumulate ? OP_UPDATE : OP_WRITE, op_span(1))
+            ->exact = true;
+        for (size_t i = 0; i < args.n; i++)
+            op_give(x, i, ldexp(x->given[i], (int)(i * 7 % 60) - 30));
+        op_call_reference(&call);
+        op_call_judge(&call);
+    }
 }
 
 // ---- sum_squares

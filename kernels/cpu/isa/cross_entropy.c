@@ -103,6 +103,9 @@ static void rows_span(const void *context, struct parallel_span rows) {
 
 enum status CPU_OP(cross_entropy)(struct stream *stream, const struct cross_entropy_args *args) {
     size_t n_rows = (size_t)args->N;
-    cpu_parallel(stream->device, n_rows * (size_t)args->V, n_rows, 1, rows_span, args);
+    struct cross_entropy_args scaled = *args;
+    if (args->scale_from)
+        scaled.scale = *(const float *)args->scale_from;
+    cpu_parallel(stream->device, n_rows * (size_t)args->V, n_rows, 1, rows_span, &scaled);
     return STATUS_OK;
 }

@@ -1,5 +1,6 @@
 // The table of operations of one instruction set. Matrix products are oneDNN's, which selects instructions
-// itself, and sampling gains nothing from vectors: those entries forward to linear.c and sample.c.
+// itself, and sampling, sums in order and the scalars of an update gain nothing from vectors: those entries
+// forward to linear.c, sample.c and update.c.
 #include "kernels/cpu/cpu.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
@@ -12,6 +13,22 @@ enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_b
 
 enum status CPU_OP(sample)(struct stream *stream, const struct sample_args *args) {
     return cpu_sample(stream, args);
+}
+
+enum status CPU_OP(sum)(struct stream *stream, const struct sum_args *args) {
+    return cpu_sum(stream, args);
+}
+
+enum status CPU_OP(optimizer_spans)(struct stream *stream, const struct optimizer_spans_args *args) {
+    return cpu_optimizer_spans(stream, args);
+}
+
+enum status CPU_OP(update_choose)(struct stream *stream, const struct update_choose_args *args) {
+    return cpu_update_choose(stream, args);
+}
+
+enum status CPU_OP(update_decide)(struct stream *stream, const struct update_decide_args *args) {
+    return cpu_update_decide(stream, args);
 }
 
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,

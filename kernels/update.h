@@ -1,0 +1,71 @@
+// The scalar part of an update (kernels/ops.h: update_decide) and the division of optimizer_spans, shared by
+// all backends. Valid in C and C++, and in CUDA kernels.
+#ifndef ZERO_KERNELS_UPDATE_H
+#define ZERO_KERNELS_UPDATE_H
+
+#include <math.h>
+
+#include "kernels/ops.h"
+
+#ifndef UPDATE_FUNCTION
+#    define UPDATE_FUNCTION static inline
+#endif
+
+#define UPDATE_MOST_DEPTH 32 // of the tree over ranks
+
+// The sum of values[0], values[2], ..., one of each rank, along the tree (zero/comm/sum_tree.h). `partial`
+// holds the sums of complete subtrees, each smaller than the one before.
+UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
+    double partial[UPDATE_MOST_DEPTH] = {0};
+    int depth = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        double sum = values[2 * rank];
+        for (int filled = rank; filled % 2 == 1; filled /= 2)
+            sum = partial[--depth] + sum;
+        partial[depth++] = sum;
+    }
+    while (depth > 1) {
+        partial[depth - 2] += partial[depth - 1];
+        depth--;
+    }
+    return partial[0];
+}
+
+UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_args *args) {
+    struct update_result result;
+    const double squares = update_sum_ranks(args->sums + 1, args->ranks);
+    result.loss_sum = update_sum_ranks(args->sums, args->ranks);
+    result.norm = sqrt(squares) / args->plan->loss_scale;
+    const double bound = result.norm + 1e-6;
+    const double clipping = args->max_norm > 0 && args->max_norm < bound ? args->max_norm / bound : 1;
+    result.grad_scale = (float)(clipping / args->plan->loss_scale);
+    // x - x is NaN for infinities and NaN.
+    result.skipped =
+        !args->plan->allowed || result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0;
+    return result;
+}
+
+// The optimizer_step of one span, for backends that update span by span.
+static inline struct optimizer_step_args optimizer_span_step(const struct optimizer_spans_args *args, int i) {
+    const struct optimizer_span *span = &args->spans[i];
+    struct optimizer_step_args step;
+    step.rule = args->rule;
+    step.from = step.to = span->state;
+    step.param = span->param;
+    step.grad = span->grad;
+    step.n = span->n;
+    step.first = span->first;
+    step.step = args->plan->step;
+    step.lr = args->plan->lr;
+    step.beta1 = args->beta1;
+    step.beta2 = args->beta2;
+    step.epsilon = args->epsilon;
+    step.weight_decay = span->decay ? args->weight_decay : 0;
+    step.grad_scale = args->result->grad_scale;
+    step.type = args->type;
+    step.grad_type = args->grad_type;
+    step.state_type = args->state_type;
+    return step;
+}
+
+#endif

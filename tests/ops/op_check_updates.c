@@ -1,0 +1,288 @@
+// Checks of the scalars of an update (update_choose, update_decide) against plain formulas, and of
+// optimizer_spans against one optimizer_step per span, all to the bit.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/moments.h"
+#include "kernels/optimizer_constants.h"
+#include "tests/ops/op_check.h"
+#include "tests/ops/op_check_optimizer.h"
+
+#define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
+
+// Memory of the device with a copy of `bytes` bytes at `from`.
+static void *put(struct stream *stream, const void *from, size_t bytes) {
+    void *memory;
+    EXPECT_OK(stream->device->memory_new(stream->device, bytes, "tests", &memory));
+    EXPECT_OK(stream->device->copy(stream, memory, from, bytes));
+    return memory;
+}
+
+static void take(struct stream *stream, void *to, void *memory, size_t bytes) {
+    EXPECT_OK(stream->device->copy(stream, to, memory, bytes));
+    EXPECT_OK(stream->device->synchronize(stream));
+    stream->device->memory_delete(stream->device, memory, bytes);
+}
+
+// ---- update_choose
+
+void check_update_choose(struct op_bench *bench) {
+    struct stream stream;
+    EXPECT_OK(stream_init(&stream, bench->device));
+    struct update_plan plans[2] = {{.step = 3, .lr = 0.5}, {.step = 2, .lr = 0.25, .allowed = 1}};
+    plans[1].constants[1].noise_key = 77;
+    for (int skipped = 0; skipped < 2; skipped++) {
+        const struct update_result previous = {.skipped = skipped};
+        struct update_plan chosen = {.step = -1};
+        struct update_choose_args args = {.plan = put(&stream, &chosen, sizeof chosen),
+                                          .plans = put(&stream, plans, sizeof plans),
+                                          .previous = put(&stream, &previous, sizeof previous)};
+        struct update_plan all[2];
+        struct update_result unused;
+        EXPECT_OK(bench->device->ops->update_choose(&stream, &args));
+        bench->n_calls[OP_update_choose]++;
+        take(&stream, &chosen, args.plan, sizeof chosen);
+        take(&stream, all, (void *)args.plans, sizeof all);
+        take(&stream, &unused, (void *)args.previous, sizeof unused);
+        assert_memory_equal(&chosen, &plans[skipped], sizeof chosen);
+    }
+    stream_free(&stream);
+}
+
+// ---- update_decide
+
+enum { MOST_RANKS = 9 };
+
+// The sum along the tree, by its definition: a left subtree of the largest power of two below n.
+static double tree(const double *sums, int n) {
+    int left = 1;
+    while (2 * left < n)
+        left *= 2;
+    return n == 1 ? sums[0] : tree(sums, left) + tree(sums + 2 * left, n - left);
+}
+
+static struct update_result decide(struct op_bench *bench, struct stream *stream,
+                                   const struct update_plan *plan, const double *sums, int ranks,
+                                   double max_norm) {
+    struct update_result result = {.skipped = -1};
+    struct update_plan unused;
+    double unused_sums[2 * MOST_RANKS];
+    struct update_decide_args args = {.result = put(stream, &result, sizeof result),
+                                      .plan = put(stream, plan, sizeof *plan),
+                                      .sums = put(stream, sums, 2 * (size_t)ranks * sizeof *sums),
+                                      .ranks = ranks,
+                                      .max_norm = max_norm};
+    EXPECT_OK(bench->device->ops->update_decide(stream, &args));
+    bench->n_calls[OP_update_decide]++;
+    take(stream, &result, args.result, sizeof result);
+    take(stream, &unused, (void *)args.plan, sizeof unused);
+    take(stream, unused_sums, (void *)args.sums, 2 * (size_t)ranks * sizeof *sums);
+    return result;
+}
+
+static void check_numbers(struct op_bench *bench, struct stream *stream, int ranks, double loss_scale,
+                          double max_norm) {
+    const struct update_plan plan = {.loss_scale = loss_scale, .allowed = 1};
+    double sums[2 * MOST_RANKS];
+    for (int i = 0; i < 2 * ranks; i++)
+        sums[i] = 1e-3 / (7 * i + 3) + i / 3.0;
+    const struct update_result got = decide(bench, stream, &plan, sums, ranks, max_norm);
+    const double norm = sqrt(tree(sums + 1, ranks)) / loss_scale, bound = norm + 1e-6,
+                 clipping = max_norm > 0 && max_norm < bound ? max_norm / bound : 1;
+    const float grad_scale = (float)(clipping / loss_scale);
+    assert_true(got.loss_sum == tree(sums, ranks) && got.norm == norm);
+    assert_memory_equal(&got.grad_scale, &grad_scale, sizeof grad_scale);
+    assert_int_equal(got.skipped, 0);
+}
+
+void check_update_decide(struct op_bench *bench) {
+    static const double bad[] = {NAN, INFINITY, -INFINITY};
+    struct stream stream;
+    EXPECT_OK(stream_init(&stream, bench->device));
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (int k = 0; k < 6; k++)
+            check_numbers(bench, &stream, ranks, k % 2 ? 65536 : 1, k / 2 * 0.3);
+    const struct update_plan allowed = {.loss_scale = 1, .allowed = 1}, refused = {.loss_scale = 1};
+    const double fine[4] = {1, 2, 3, 4};
+    assert_int_equal(decide(bench, &stream, &allowed, fine, 2, 0).skipped, 0);
+    assert_int_equal(decide(bench, &stream, &refused, fine, 2, 0).skipped, 1);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 3; k++) {
+            double sums[4] = {1, 2, 3, 4};
+            sums[i] = bad[k];
+            assert_int_equal(decide(bench, &stream, &allowed, sums, 2, 1).skipped, 1);
+        }
+    stream_free(&stream);
+}
+
+// ---- optimizer_spans
+
+enum { MASTER, M, V, M_SCALES, V_SCALES, GRAD, PARAM, N_ARRAYS };
+static const size_t lengths[] = {1, 3, 128, 4096, 8192, 8193, 20011, 77};
+enum { N_SPANS = sizeof lengths / sizeof *lengths, ELEMENTS = 1 << 16 };
+
+// The arrays of all spans, each span's at `offset` elements; for every second one not aligned to 16 bytes
+// (int8: all aligned to their blocks).
+struct arrays {
+    enum dtype types[N_ARRAYS];
+    char *on_device[N_ARRAYS];
+    size_t offsets[N_SPANS];
+};
+
+static size_t array_bytes(const struct arrays *arrays, int k) {
+    return (k == M_SCALES || k == V_SCALES ? ELEMENTS / MOMENT_BLOCK : ELEMENTS) *
+           dtype_size(arrays->types[k]);
+}
+
+// Any bits but those of NaN and infinity: the state of a run is finite.
+static void fill(char *bytes, enum dtype type, size_t n, int k, uint32_t seed) {
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t bits = moment_mix((uint32_t)i * N_ARRAYS + (uint32_t)k + seed);
+        const float value = (k == V || k == V_SCALES ? 1.0f : (float)(bits >> 8 & 1) * 2 - 1) *
+                            moment_float((bits & 0x7fffffu) | (100 + bits % 25) << 23);
+        const uint16_t half = type == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+        if (type == DTYPE_I8)
+            bytes[i] = (char)bits;
+        else if (type == DTYPE_F32)
+            memcpy(bytes + i * sizeof value, &value, sizeof value);
+        else
+            memcpy(bytes + i * sizeof half, &half, sizeof half);
+    }
+}
+
+static struct arrays make_arrays(struct stream *stream, const struct optimizer_spans_args *args,
+                                 char *images[N_ARRAYS]) {
+    struct arrays arrays = {.types = {DTYPE_F32, args->state_type, args->state_type, DTYPE_F32, DTYPE_F32,
+                                      args->grad_type, args->type}};
+    for (int k = 0; k < N_ARRAYS; k++) {
+        images[k] = malloc(array_bytes(&arrays, k));
+        assert_non_null(images[k]);
+        fill(images[k], arrays.types[k], array_bytes(&arrays, k) / dtype_size(arrays.types[k]), k, 5);
+        arrays.on_device[k] = put(stream, images[k], array_bytes(&arrays, k));
+    }
+    size_t at = 0;
+    for (int i = 0; i < N_SPANS; i++) {
+        arrays.offsets[i] = at + (args->state_type != DTYPE_I8 && i % 2 ? 1 : 0);
+        at += (lengths[i] + 2 * MOMENT_BLOCK) / MOMENT_BLOCK * MOMENT_BLOCK;
+    }
+    return arrays;
+}
+
+static struct optimizer_span span_at(const struct optimizer_spans_args *args, const struct arrays *arrays,
+                                     int i) {
+    void *at[N_ARRAYS];
+    for (int k = 0; k < N_ARRAYS; k++) {
+        const size_t element =
+            k == M_SCALES || k == V_SCALES ? arrays->offsets[i] / MOMENT_BLOCK : arrays->offsets[i];
+        at[k] = arrays->on_device[k] + element * dtype_size(arrays->types[k]);
+    }
+    const bool has_m = args->n_moments > 0, has_v = args->n_moments > 1,
+               scales = args->state_type == DTYPE_I8;
+    return (struct optimizer_span){.state = {.master = at[MASTER],
+                                             .m = has_m ? at[M] : NULL,
+                                             .v = has_v ? at[V] : NULL,
+                                             .m_scales = has_m && scales ? at[M_SCALES] : NULL,
+                                             .v_scales = has_v && scales ? at[V_SCALES] : NULL},
+                                   .param = args->has_param ? at[PARAM] : NULL,
+                                   .grad = at[GRAD],
+                                   .n = lengths[i],
+                                   .first = (uint64_t)i << 20,
+                                   .decay = i % 3 == 0};
+}
+
+// Takes the step on all spans, by one call or by one optimizer_step each; images: [rw] the arrays.
+static void step_spans(struct op_bench *bench, struct optimizer_spans_args args,
+                       const struct update_plan *plan, const struct update_result *result, bool by_one_call,
+                       char *images[N_ARRAYS]) {
+    struct stream stream;
+    struct optimizer_span spans[N_SPANS];
+    EXPECT_OK(stream_init(&stream, bench->device));
+    struct arrays arrays = make_arrays(&stream, &args, images);
+    args.n_spans = N_SPANS;
+    for (int i = 0; i < N_SPANS; i++) {
+        spans[i] = span_at(&args, &arrays, i);
+        spans[i].first_tile = args.n_tiles;
+        args.n_tiles += (lengths[i] + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
+        args.n += lengths[i];
+        const struct optimizer_step_args step = {.rule = args.rule,
+                                                 .from = spans[i].state,
+                                                 .to = spans[i].state,
+                                                 .param = spans[i].param,
+                                                 .grad = spans[i].grad,
+                                                 .n = spans[i].n,
+                                                 .first = spans[i].first,
+                                                 .step = plan->step,
+                                                 .lr = plan->lr,
+                                                 .beta1 = args.beta1,
+                                                 .beta2 = args.beta2,
+                                                 .epsilon = args.epsilon,
+                                                 .weight_decay = spans[i].decay ? args.weight_decay : 0,
+                                                 .grad_scale = result->grad_scale,
+                                                 .type = args.type,
+                                                 .grad_type = args.grad_type,
+                                                 .state_type = args.state_type};
+        if (!by_one_call && !result->skipped)
+            EXPECT_OK(bench->device->ops->optimizer_step(&stream, &step));
+    }
+    void *table = put(&stream, spans, sizeof spans), *planned = put(&stream, plan, sizeof *plan),
+         *decided = put(&stream, result, sizeof *result);
+    args.spans = table, args.plan = planned, args.result = decided;
+    if (by_one_call) {
+        EXPECT_OK(bench->device->ops->optimizer_spans(&stream, &args));
+        bench->n_calls[OP_optimizer_spans]++;
+    }
+    for (int k = 0; k < N_ARRAYS; k++)
+        take(&stream, images[k], arrays.on_device[k], array_bytes(&arrays, k));
+    struct update_plan unused_plan;
+    struct update_result unused_result;
+    take(&stream, spans, table, sizeof spans);
+    take(&stream, &unused_plan, planned, sizeof unused_plan);
+    take(&stream, &unused_result, decided, sizeof unused_result);
+    stream_free(&stream);
+}
+
+static void check_case(struct op_bench *bench, const struct op_optimizer *optimizer, enum dtype state_type,
+                       int k) {
+    const struct op_optimizer_setting *setting = &op_optimizer_settings[k % N_OP_OPTIMIZER_SETTINGS];
+    const struct optimizer_spans_args args = {.rule = optimizer->rule,
+                                              .n_moments = optimizer->n_moments,
+                                              .has_param = k % 2,
+                                              .beta1 = setting->beta1,
+                                              .beta2 = setting->beta2,
+                                              .epsilon = setting->epsilon,
+                                              .weight_decay = setting->weight_decay,
+                                              .type = (enum dtype)(k % N_COMPUTE_DTYPES),
+                                              .grad_type = DTYPE_F32,
+                                              .state_type = state_type};
+    struct update_plan plan = {.step = setting->step, .lr = setting->lr, .loss_scale = 1, .allowed = 1};
+    for (int decay = 0; decay < 2; decay++) {
+        struct optimizer_step_args step = op_optimizer_args(optimizer, setting, 1);
+        step.weight_decay = decay ? setting->weight_decay : 0;
+        plan.constants[decay] = optimizer_constants_of(&step);
+    }
+    const struct update_result result = {.grad_scale = setting->grad_scale, .skipped = k == 4};
+    char *got[N_ARRAYS], *wanted[N_ARRAYS];
+    step_spans(bench, args, &plan, &result, true, got);
+    step_spans(bench, args, &plan, &result, false, wanted);
+    const struct arrays types = {
+        .types = {DTYPE_F32, state_type, state_type, DTYPE_F32, DTYPE_F32, DTYPE_F32, args.type}};
+    for (int array = 0; array < N_ARRAYS; array++) {
+        if (memcmp(got[array], wanted[array], array_bytes(&types, array)) != 0)
+            fail_msg("%s, %s moments, case %d: array %d has other bits than by optimizer_step",
+                     optimizer->name, dtype_name(state_type), k, array);
+        free(got[array]), free(wanted[array]);
+    }
+}
+
+void check_optimizer_spans(struct op_bench *bench) {
+    static const enum dtype state_types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_I8};
+    for (int rule = 0; rule < N_OP_OPTIMIZERS; rule++)
+        for (int state = 0; state < (op_optimizers[rule].n_moments > 0 ? 3 : 1); state++)
+            for (int k = 0; k < 5; k++)
+                check_case(bench, &op_optimizers[rule], state_types[state], k);
+}
