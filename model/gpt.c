@@ -13,6 +13,7 @@ struct model_pass {
     struct gpt *gpt;
     struct runner runner;
     const struct unit_hooks *hooks;
+    const float *loss_scale_from; // of struct gpt_loss
 };
 
 static const struct param *unit_params(const struct gpt *gpt, int unit) {
@@ -116,7 +117,8 @@ static enum status losses_tile(struct model_pass *pass, int row, int n, float sc
         .dlogits = dlogits, .logits = gpt->buffers.logits,
         .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = V,
         .n_zeros = gpt->logits_columns - V, .logits_stride = gpt->logits_stride,
-        .dlogits_stride = gpt->logits_stride, .scale = scale, .type = gpt->options.type,
+        .dlogits_stride = gpt->logits_stride, .scale = scale, .scale_from = pass->loss_scale_from,
+        .type = gpt->options.type,
         .logits_type = gpt->logits_type);
     return STATUS_OK;
 }
@@ -280,57 +282,87 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     return release(pass, last, GPT_FORWARD);
 }
 
-static enum status copy_in(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
-                           const int32_t *targets) {
-    size_t bytes = (size_t)gpt->options.B * (size_t)gpt->options.T * sizeof *tokens;
+// On a GPU through pinned memory: two buffers in turn, so that the host fills one while the device still
+// reads the other.
+enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets) {
+    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T, bytes = n * sizeof *tokens;
+    int32_t *staged = gpt->buffers.host_inputs;
+    const int slot = (int)(gpt->n_loads++ % GPT_INPUT_SLOTS);
+    if (staged) {
+        TRY(event_synchronize(&gpt->loaded[slot]));
+        staged += 2 * n * (size_t)slot;
+        memcpy(staged, tokens, bytes);
+        if (targets)
+            memcpy(staged + n, targets, bytes);
+        tokens = staged;
+        targets = targets ? staged + n : NULL;
+    }
     TRY(gpt->device->copy(stream, gpt->buffers.tokens, tokens, bytes));
-    return targets ? gpt->device->copy(stream, gpt->buffers.targets, targets, bytes) : STATUS_OK;
+    if (targets)
+        TRY(gpt->device->copy(stream, gpt->buffers.targets, targets, bytes));
+    return event_record(&gpt->loaded[slot], stream);
 }
 
-// Copies the losses to the host and adds them up in double, in order.
-static enum status copy_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
-    size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    TRY(gpt->device->copy(stream, gpt->buffers.host_losses, gpt->buffers.losses,
-                          n * dtype_size(gpt->accumulation)));
+static enum status sum_losses(struct gpt *gpt, struct stream *stream, double *sum, bool accumulate) {
+    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    return gpt->device->ops->sum(stream, &(struct sum_args){.out = sum,
+                                                            .x = gpt->buffers.losses,
+                                                            .n = n,
+                                                            .accumulate = accumulate,
+                                                            .type = gpt->accumulation});
+}
+
+// Brings the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
+static enum status read_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
+    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    const struct gpt_buffers *buffers = &gpt->buffers;
+    TRY(gpt->device->copy(stream, buffers->host_loss_sum, buffers->loss_sum, sizeof *sum));
+    if (losses)
+        TRY(gpt->device->copy(stream, buffers->host_losses, buffers->losses,
+                              n * dtype_size(gpt->accumulation)));
     TRY(gpt->device->synchronize(stream));
-    *sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        double loss = gpt->accumulation == DTYPE_F64 ? ((const double *)gpt->buffers.host_losses)[i]
-                                                     : (double)((const float *)gpt->buffers.host_losses)[i];
-        *sum += loss;
-        if (losses)
-            losses[i] = (float)loss;
-    }
+    *sum = *buffers->host_loss_sum;
+    for (size_t i = 0; i < n && losses; i++)
+        losses[i] = gpt->accumulation == DTYPE_F64 ? (float)((const double *)buffers->host_losses)[i]
+                                                   : ((const float *)buffers->host_losses)[i];
     return STATUS_OK;
 }
 
 static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks};
+    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks, NULL};
+}
+
+enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                      const struct gpt_loss *loss) {
+    assert(gpt->options.training);
+    struct model_pass pass = pass_on(gpt, stream, hooks);
+    pass.loss_scale_from = loss->scale_from;
+    TRY(run_training(&pass, loss->scale));
+    return sum_losses(gpt, stream, loss->sum, loss->accumulate);
 }
 
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                                  const int32_t *tokens, const int32_t *targets, float loss_scale,
                                  double *loss_sum) {
-    assert(gpt->options.training);
-    struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(copy_in(gpt, stream, tokens, targets));
-    TRY(run_training(&pass, loss_scale));
-    return copy_losses(gpt, stream, loss_sum, NULL);
+    TRY(gpt_load(gpt, stream, tokens, targets));
+    TRY(gpt_train(gpt, stream, hooks, &(struct gpt_loss){.scale = loss_scale, .sum = gpt->buffers.loss_sum}));
+    return read_losses(gpt, stream, loss_sum, NULL);
 }
 
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const int32_t *tokens, const int32_t *targets, double *loss_sum, float *losses) {
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(copy_in(gpt, stream, tokens, targets));
+    TRY(gpt_load(gpt, stream, tokens, targets));
     TRY(run_evaluation(&pass, NULL));
-    return copy_losses(gpt, stream, loss_sum, losses);
+    TRY(sum_losses(gpt, stream, gpt->buffers.loss_sum, false));
+    return read_losses(gpt, stream, loss_sum, losses);
 }
 
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) {
     assert(gpt->accumulation == DTYPE_F32);
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(copy_in(gpt, stream, tokens, NULL));
+    TRY(gpt_load(gpt, stream, tokens, NULL));
     return run_evaluation(&pass, logits);
 }
 

@@ -67,7 +67,21 @@ enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct s
 //   further  of a micro-batch whose gradients are added to those of earlier ones; else of a step's first
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
 
-// Forward and backward of one micro-batch.
+// The inputs of the next pass. They are copied; the device reads the copy later.
+//   tokens, targets  (B, T) host int32; targets NULL for gpt_logits
+enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
+                     const int32_t *targets) MUST_CHECK;
+// Issues forward and backward of the micro-batch that gpt_load brought. Waits for nothing, and does the same
+// with the same memory in each call, as far as the hooks do.
+struct gpt_loss {
+    float scale;             // the gradients of sum(losses) * scale are added to the units' gradients
+    const float *scale_from; // [r] replaces `scale` by a value in the device's memory; or NULL
+    double *sum;             // [w] in the device's memory: fp32 losses added in double, in order
+    bool accumulate;         // add them to *sum instead
+};
+enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                      const struct gpt_loss *loss) MUST_CHECK;
+// Both, and waits.
 //   tokens, targets  (B, T) host int32
 //   loss_scale       the gradients of sum(losses) * loss_scale are added to the units' gradients
 //   loss_sum         [out] sum of the B * T losses: fp32 losses added in double, in order

@@ -65,6 +65,12 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_DATA, place, gpt->accumulation, rows, &regions->losses, "losses"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->accumulation, rows, &regions->host_losses,
                    "losses on host"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 1, &regions->loss_sum, "sum of losses"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &regions->host_loss_sum,
+                   "sum of losses on host"));
+    if (place == REGION_DEVICE)
+        TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_I32, GPT_INPUT_SLOTS * 2 * rows,
+                       &regions->host_inputs, "tokens and targets on host"));
     TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
                          activations_place_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
@@ -94,8 +100,11 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
     const struct gpt_regions *regions = &gpt->regions;
     gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
                                         .targets = buffer_find(table, regions->targets),
-                                        .host_losses = buffer_find(table, regions->host_losses),
+                                        .host_inputs = buffer_find(table, regions->host_inputs),
                                         .losses = buffer_find(table, regions->losses),
+                                        .host_losses = buffer_find(table, regions->host_losses),
+                                        .loss_sum = buffer_find(table, regions->loss_sum),
+                                        .host_loss_sum = buffer_find(table, regions->host_loss_sum),
                                         .lnf = buffer_find(table, regions->lnf),
                                         .lnf_mean = buffer_find(table, regions->lnf_mean),
                                         .lnf_rstd = buffer_find(table, regions->lnf_rstd),
@@ -212,6 +221,8 @@ void gpt_delete(struct gpt *gpt) {
     if (!gpt)
         return;
     activations_free(&gpt->activations);
+    for (int slot = 0; slot < GPT_INPUT_SLOTS; slot++)
+        event_free(&gpt->loaded[slot]);
     free(gpt->block_regions);
     free(gpt->blocks);
     free(gpt);
@@ -224,5 +235,7 @@ const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
     TRY(find_buffers(gpt, table));
     stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+    for (int slot = 0; slot < GPT_INPUT_SLOTS && gpt->buffers.host_inputs; slot++)
+        TRY(event_init(&gpt->loaded[slot], gpt->device));
     return STATUS_OK;
 }

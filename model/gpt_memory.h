@@ -6,6 +6,8 @@
 #include "model/block.h"
 #include "model/gpt.h"
 
+#define GPT_INPUT_SLOTS 2 // of pinned memory for inputs
+
 struct gpt {
     const struct params *params;
     struct gpt_options options;
@@ -25,13 +27,20 @@ struct gpt {
     struct block_regions *block_regions; // (n_blocks)
     struct block_buffers *blocks;        // (n_blocks); block i uses blocks[i % n_blocks]
     struct gpt_regions {
-        int tokens, targets, host_losses, losses, lnf, lnf_mean, lnf_rstd, logits, dlogits;
+        int tokens, targets, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
+            lnf_rstd, logits, dlogits;
         int dresidual, dbranch, dqkv, dfc, workspace;
     } regions;
     struct gpt_buffers {
-        void *tokens, *targets, *host_losses, *losses, *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
+        void *tokens, *targets, *losses, *host_losses;
+        int32_t *host_inputs; // (GPT_INPUT_SLOTS, 2, B, T) tokens and targets; NULL where the device reads
+                              // the host's memory
+        double *loss_sum, *host_loss_sum; // (1)
+        void *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
         struct activation_gradients scratch;
     } buffers;
+    struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
+    int64_t n_loads;
 };
 
 // A dry run of every pass that the gpt can make: the workspace that its operations need, and gpt->work.

@@ -69,10 +69,22 @@ static const struct history_decision *last_decision(const struct history *histor
 
 // Skipped steps count neither for the schedule nor for Adam's bias correction; with train.max_minutes, the
 // schedule counts them, as the time does.
-double trainer_lr(const struct trainer *trainer) {
+double trainer_lr_after(const struct trainer *trainer, int64_t skipped) {
     if (trainer->config->train.max_minutes > 0)
         return schedule_lr_paced(trainer->config, last_decision(&trainer->history), trainer->step);
-    return schedule_lr(trainer->config, trainer->step - trainer->loss_scale.skipped);
+    return schedule_lr(trainer->config, trainer->step - skipped);
+}
+
+double trainer_lr(const struct trainer *trainer) {
+    return trainer_lr_after(trainer, trainer->loss_scale.skipped);
+}
+
+int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
+    const double minutes = trainer->config->train.max_minutes;
+    if (minutes == 0 || trainer->history.n_decisions > 0)
+        return trainer->last_step;
+    double left = fmax(0, (60 * minutes - trainer_spent_s(trainer)) / step_s);
+    return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
 }
 
 void trainer_pacing_measure(struct trainer *trainer, double step_s) {

@@ -28,6 +28,16 @@ struct trainer_pacing {
 };
 #define PACING_NAME "pacing.json"
 
+// A step that was issued.
+struct trainer_step {
+    struct step_metrics now;     // as far as known
+    struct update_plan plans[2]; // for the two ways in which the step before it ends
+    struct update_result result; // if is_decided: else still on the device
+    bool is_decided;
+    int slot; // of optimizer_begin
+    double began_s;
+};
+
 struct trainer {
     struct config *config;
     const char *command;
@@ -70,11 +80,28 @@ struct trainer {
     double began_s;                // of this start, on the monotonic clock
     struct trainer_pacing pacing;
     int64_t last_step;        // of the run, as far as decided
-    int64_t step, saved_step; // steps done; step of the newest checkpoint, -1: none
+    int64_t step, saved_step; // steps issued; step of the newest checkpoint, -1: none
     int64_t tokens;           // trained on so far
-    enum status pending;      // first failure of this rank's output (metrics) since the ranks last agreed
-    bool can_save;            // the run is failing, all ranks know, and the weights are those of a whole step
+    struct trainer_step steps[STEP_SLOTS];
+    int64_t n_issued, n_finished;       // steps of this start (step.c)
+    bool skipped_last;                  // the step finished last was skipped
+    double finished_s, finished_step_s; // when it was, and how long it took; 0: none yet
+    enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
+    bool can_save;       // the run is failing, all ranks know, and the weights are those of a whole step
 };
+
+// ---- a step (step.c)
+
+// Issues the next step; trainer->step counts it. STATUS_STOPPED: a rank was asked to stop, and nothing was
+// issued. Collective.
+enum status trainer_issue_step(struct trainer *trainer) MUST_CHECK;
+// Finishes issued steps until only `left` are not finished: loss scale, metrics and progress then have them.
+// What reads or writes the weights, or the run's state, between steps first finishes all. Collective.
+enum status trainer_finish_steps(struct trainer *trainer, int left) MUST_CHECK;
+// True if the host may issue a step before the one before is finished.
+bool trainer_may_be_ahead(const struct trainer *trainer);
+
+// ---- setup and data
 
 // Everything up to the first step. Collective.
 //   complete   [out] true if the run already has all its steps; then only the folder was opened
@@ -148,8 +175,12 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
 void trainer_pacing_measure(struct trainer *trainer, double step_s);
 struct pacing_report trainer_pacing_report(const struct trainer *trainer);
 double trainer_spent_s(const struct trainer *trainer); // since the start of the run
-// The learning rate of the next step.
+// Steps of the whole run after `done` steps, of step_s seconds each: for the screen. With train.max_minutes a
+// guess until the first decision.
+int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s);
+// The learning rate of the next step; and if so many steps were skipped before it.
 double trainer_lr(const struct trainer *trainer);
+double trainer_lr_after(const struct trainer *trainer, int64_t skipped);
 // Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c). options: of the run.
 enum status trainer_choose_micro_batch(struct trainer *trainer,
                                        const struct engine_options *options) MUST_CHECK;

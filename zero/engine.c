@@ -14,8 +14,7 @@ enum status engine_plan_states(struct engine *engine, const struct engine_option
                                struct region_table *table) {
     TRY(model_states_init(&engine->state, options->params, options->config, options->type, options->rank,
                           options->world, options->partition, options->device, table));
-    optimizer_init(&engine->optimizer, options->config, &engine->state);
-    return STATUS_OK;
+    return optimizer_init(&engine->optimizer, options->config, &engine->state, table);
 }
 
 enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
@@ -52,7 +51,7 @@ enum status engine_plan(struct engine *engine, const struct engine_options *opti
 enum status engine_bind(struct engine *engine, const struct region_table *table, struct stream *stream,
                         struct comm *comm, struct device *host) {
     TRY(model_states_bind(&engine->state, table, comm, host));
-    TRY(optimizer_bind(&engine->optimizer));
+    TRY(optimizer_bind(&engine->optimizer, table));
     TRY(gpt_bind(engine->gpt, table, stream));
     if (engine->generator)
         generator_bind(engine->generator, table, stream);

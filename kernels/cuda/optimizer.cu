@@ -266,6 +266,8 @@ __device__ void step_tile_blocks(const call &call, size_t begin, size_t end, siz
         step_block<Rule, WIDTH>(call, block, n);
 }
 
+constexpr int TILE_WIDTH = widest_access<float>(); // elements per access
+
 template <class Rule, class M>
 __global__ void __launch_bounds__(BLOCK_THREADS) step_spans(const optimizer_spans_args args) {
     if (args.result->skipped)
@@ -286,9 +288,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS) step_spans(const optimizer_span
         end = end < span.n ? end : span.n;
         bool aligned = all_aligned(span);
         if constexpr (sizeof(M) > 1) {
-            constexpr int width = widest_access<float>();
             if (aligned)
-                step_tile<Rule, M, width>({call}, begin, end);
+                step_tile<Rule, M, TILE_WIDTH>({call}, begin, end);
             else
                 step_tile<Rule, M, 1>({call}, begin, end);
         } else if (aligned && span.n % LANE_ELEMENTS == 0) {

@@ -123,6 +123,34 @@ class Resuming(GpuCase):
                     self.assertLessEqual(relative(here['loss'], there['loss']), 1e-5)
 
 
+@unittest.skipUnless(SIMULATED, 'host waits are counted by the simulator')
+class HostWaits(GpuCase):
+    """Host waits of a step, as the difference between runs of two lengths. The start of a run makes a few more or fewer,
+    because it measures until a time is over."""
+
+    def counted(self, config, steps, *overrides):
+        run = self.run_train(config, f'train.max_steps={steps}', *overrides, environment={'CUDASIM_COUNTS': '1'})
+        launches, waits = map(int, re.search(r'cudasim: counted (\d+) launches, (\d+) host waits', run.error).groups())
+        self.assertEqual([step['step'] for step in self.metrics()], list(range(1, steps + 1)))
+        self.remove_run()
+        return launches, waits
+
+    def per_step(self, config, *overrides):
+        few, many = (self.counted(config, steps, *overrides) for steps in (4, 44))
+        return [(b - a) / 40 for a, b in zip(few, many)]
+
+    def test_a_steady_step_makes_none(self):
+        config = self.tiny_config(device='cuda', train={'train_batch_size': 2, 'micro_batch_size': 1,
+                                                        'gradient_accumulation_steps': 0}, model={'n_layer': 1})
+        for compute, stage in ('fp32', 0), ('bf16', 1), ('fp16', 2), ('bf16', 3):
+            with self.subTest(compute=compute, stage=stage):
+                launches, waits = self.per_step(config, f'precision.compute={compute}', f'{STAGE}{stage}')
+                self.assertGreater(launches, 20)
+                self.assertLess(waits, 0.5)
+        _, waits = self.per_step(config, HOST)  # the host updates, and so waits for the gradients
+        self.assertGreater(waits, 1)
+
+
 class Ranks(GpuCase):
     """Two ranks, each with its own GPU, that communicate over MPI."""
 

@@ -75,6 +75,8 @@ cudaError_t copy(const char *call, void *to, const void *from, const rows &shape
             enqueue(stream, call, [=] { return copy_now(call, to, to_side, from, from_side, shape); }));
     }
     bool waits = to_side == SIDE_PAGEABLE || (to_side == SIDE_PINNED && from_side != SIDE_DEVICE);
+    if (error == cudaSuccess && (waits || from_side == SIDE_PAGEABLE))
+        count_host_wait(call);
     return error == cudaSuccess && waits ? finish_stream(stream) : error;
 }
 

@@ -188,6 +188,7 @@ namespace {
 
 // Runs when the process ends: reports leaks, and fails the process if there was a finding.
 void report_at_exit() {
+    report_counts();
     cudasim_check_memory();
     report_leaked_memory();
     report_leaked_streams();

@@ -2,13 +2,17 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "cudasim.h"
@@ -196,6 +200,39 @@ std::shared_ptr<mark> last_mark(cudaEvent_t event) {
 
 } // namespace
 
+namespace {
+
+struct counters {
+    std::mutex mutex;
+    std::map<std::string, int> waits;
+    int n_waits = 0, n_launches = 0;
+};
+
+counters &counts() {
+    static counters *all = new counters;
+    return *all;
+}
+
+} // namespace
+
+void count_host_wait(const char *call) {
+    counters &all = counts();
+    std::lock_guard<std::mutex> guard(all.mutex);
+    all.n_waits++;
+    all.waits[call]++;
+}
+
+void report_counts() {
+    counters &all = counts();
+    if (!getenv("CUDASIM_COUNTS"))
+        return;
+    std::string line;
+    for (const auto &entry : all.waits)
+        line += ", " + std::to_string(entry.second) + " in " + entry.first;
+    fprintf(stderr, "cudasim: counted %d launches, %d host waits%s\n", all.n_launches, all.n_waits,
+            line.c_str());
+}
+
 bool work_is_delayed() {
     return streams().seed != 0;
 }
@@ -217,6 +254,10 @@ cudaError_t check_stream(const char *call, cudaStream_t stream) {
 
 int enqueue(CUstream_st *stream, const char *what, std::function<int()> run) {
     cudaError_t error = check_stream(what, stream);
+    if (error == cudaSuccess && !strcmp(what, "launch")) {
+        std::lock_guard<std::mutex> guard(counts().mutex);
+        counts().n_launches++;
+    }
     if (error == cudaSuccess)
         submit(stream, {what, std::move(run), nullptr, nullptr});
     return error;
@@ -284,12 +325,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t error = check_stream("cudaStreamSynchronize", stream);
+    count_host_wait("cudaStreamSynchronize");
     return error != cudaSuccess ? error : finish_stream(stream);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     if (device_error() != cudaSuccess)
         return remember(device_error());
+    count_host_wait("cudaDeviceSynchronize");
     if (work_is_delayed()) {
         finish_all();
     } else {
@@ -363,6 +406,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (error != cudaSuccess)
         return error;
     std::shared_ptr<mark> last = last_mark(event);
+    if (last && !last->happened)
+        count_host_wait("cudaEventSynchronize");
     if (last && work_is_delayed())
         finish_mark(last);
     else if (last)

@@ -13,6 +13,12 @@ bool work_is_delayed(); // reordering mode: arguments must outlive the call
 cudaError_t check_stream(const char *call, cudaStream_t stream);
 // Waits until all work issued to the stream so far has run.
 cudaError_t finish_stream(cudaStream_t stream);
+// Counts a call in which the host waits for the device. In the order of issue nothing is left to wait for, so
+// waits that a device may make are counted by the call: synchronizations of streams and of the device, copies
+// from and to pageable memory; an event only if it has not happened.
+void count_host_wait(const char *call);
+// Prints the counts if CUDASIM_COUNTS is set.
+void report_counts();
 // Reports streams and events that were not destroyed.
 void report_leaked_streams();
 

@@ -55,7 +55,7 @@ static void fixture_init(struct adafactor_fixture *fixture, struct comm *with, i
     struct region_table *table = &fixture->memory.table;
     together_ok(comm, model_states_init(&fixture->state, &fixture->params, &fixture->config, type, with->rank,
                                         with->world, NULL, fixture->device, table));
-    optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state);
+    together_ok(comm, optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state, table));
     together_ok(comm, region_memory_allocate(&fixture->memory));
     together_ok(comm, comm_attach(with, fixture->device, true));
     together_ok(comm, model_states_bind(&fixture->state, table, with, fixture->device));

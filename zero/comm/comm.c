@@ -2,6 +2,7 @@
 // a few values, and agreeing on failures. What differs is in zero/comm/backend.h.
 #include "zero/comm/comm.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,6 +70,16 @@ enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) 
 
 enum status comm_wait_all(struct comm *comm) {
     return comm->queue ? comm_queue_wait_all(comm) : STATUS_OK;
+}
+
+bool comm_on_device(const struct comm *comm) {
+    return comm->world == 1;
+}
+
+enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
+                               void *all) {
+    assert(comm_on_device(comm));
+    return stream->device->copy(stream, all, mine, bytes);
 }
 
 // ---- collectives on host memory

@@ -137,6 +137,14 @@ enum status comm_all_gather(struct comm *comm, struct stream *stream, const stru
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 enum status comm_wait_all(struct comm *comm) MUST_CHECK;
 
+// True if bulk collectives, and comm_gather_device, are work on the stream that the host never waits for.
+// With one rank always.
+bool comm_on_device(const struct comm *comm);
+// all (world * bytes) receives every rank's `mine`, in rank order, as work on `stream`. Both are in the
+// device's memory. For small values, and only if comm_on_device.
+enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
+                               void *all) MUST_CHECK;
+
 // ---- collectives on host memory
 //
 // All but comm_agree first wait for the bulk collectives issued before them.

@@ -1,4 +1,4 @@
-// Partial sums are few, so they are copied to the host and added there, in order.
+// Partial sums are few, so one thread of the device adds them, in order.
 #include "zero/partition/norm.h"
 
 #include <math.h>
@@ -20,15 +20,15 @@ enum status norm_init(struct norm *norm, const struct stage_span *spans, int n_s
         norm->first_partial[i + 1] =
             norm->first_partial[i] + norm_span_partials(spans[i].end - spans[i].begin);
     size_t n = norm->first_partial[n_spans];
-    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n, &norm->partials_region,
+    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n + 1, &norm->partials_region,
                    "norm: sums of squares"));
-    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, n, &norm->host_region,
-                      "norm: sums of squares on the host");
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &norm->host_region,
+                      "norm: sum of squares on the host");
 }
 
 void norm_bind(struct norm *norm, const struct region_table *table) {
     norm->partials = region_data(table, norm->partials_region);
-    norm->host_partials = region_data(table, norm->host_region);
+    norm->host_sum = region_data(table, norm->host_region);
 }
 
 void norm_free(struct norm *norm) {
@@ -44,13 +44,18 @@ enum status norm_add(struct norm *norm, struct stream *stream, int i, const floa
                                            .type = DTYPE_F32});
 }
 
+enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) {
+    const struct sum_args args = {
+        .out = sum, .x = norm->partials, .n = norm->first_partial[norm->n_spans], .type = DTYPE_F64};
+    return norm->device->ops->sum(stream, &args);
+}
+
 enum status norm_finish(struct norm *norm, struct stream *stream, struct comm *comm, double *out) {
-    size_t n = norm->first_partial[norm->n_spans];
-    TRY(norm->device->copy(stream, norm->host_partials, norm->partials, n * sizeof(double)));
+    double *on_device = norm->partials + norm->first_partial[norm->n_spans];
+    TRY(norm_sum(norm, stream, on_device));
+    TRY(norm->device->copy(stream, norm->host_sum, on_device, sizeof *on_device));
     TRY(norm->device->synchronize(stream));
-    double sum = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += norm->host_partials[i];
+    double sum = *norm->host_sum;
     TRY(comm_sum(comm, &sum, 1));
     *out = sqrt(sum);
     return STATUS_OK;

@@ -17,7 +17,8 @@ struct norm {
     int n_spans;
     size_t *first_partial; // (n_spans + 1) a span's first block in `partials`
     int partials_region, host_region;
-    double *partials, *host_partials; // sum of squares of each block, on the device and copied to the host
+    double *partials; // sum of squares of each block, then one element for their sum, on the device
+    double *host_sum; // that sum, copied to the host
 };
 
 // The number of blocks of a span.
@@ -31,6 +32,9 @@ void norm_free(struct norm *norm);
 
 // Issues the sums of squares of spans[i], whose gradients begin at x on the device. Once per span and step.
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) MUST_CHECK;
+// Issues the sum of all squares of this rank, once every span was added on `stream`.
+//   sum   [out] in the device's memory
+enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) MUST_CHECK;
 // The norm, once every span was added on `stream`. Waits for the stream and for the other ranks. If losses
 // were scaled, so is the norm.
 enum status norm_finish(struct norm *norm, struct stream *stream, struct comm *comm, double *out) MUST_CHECK;

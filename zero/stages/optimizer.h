@@ -5,6 +5,7 @@
 
 #include "zero/offload/speculation.h"
 #include "zero/stages/model_states.h"
+#include "zero/stages/step_control.h"
 
 // What all calls of a step have in common.
 struct optimizer_call {
@@ -22,11 +23,19 @@ struct optimizer {
     struct speculation *speculation; // NULL: the host updates once the norm is known
     struct optimizer_call expected;  // what the speculative step assumes
     bool stepped_ahead;              // the last update used the speculative step
+    struct step_control control;
+    int spans_region;
+    struct optimizer_spans_args spans; // the spans that the device updates, but for Adafactor
 };
 
-void optimizer_init(struct optimizer *optimizer, const struct config *config, struct model_states *state);
-enum status optimizer_bind(struct optimizer *optimizer) MUST_CHECK; // after model_states_bind
-void optimizer_free(struct optimizer *optimizer);                   // before model_states_free
+// Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.
+enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
+                           struct model_states *state, struct region_table *table) MUST_CHECK;
+// After model_states_bind.
+enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) MUST_CHECK;
+void optimizer_free(struct optimizer *optimizer); // before model_states_free
+
+// ---- where the host decides on overflow and clipping
 
 // Call before a step's first micro-batch: the update that will happen if gradients neither overflow nor are
 // clipped. With offload_optimizer.speculative the host computes it while gradients arrive.
@@ -36,6 +45,8 @@ void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, doub
 // bits are the same on every rank and in every stage. It is a pass of its own, with or without clipping,
 // because no state may change (except speculatively) before gradients are known to be finite.
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
+// This rank's sum of losses at optimizer_loss_sum, on the host. Waits for the stream.
+enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream, double *sum) MUST_CHECK;
 // Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are divided by
 // loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as by torch.nn.utils.clip_grad_norm_. Weight
 // decay applies to tensors of two or more dimensions. A speculative step is accepted if it assumed exactly
@@ -46,5 +57,32 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
                              double norm, double loss_scale) MUST_CHECK;
 // Call instead of optimizer_update to skip a step. Discards the speculative step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
+
+// ---- where the device decides, and the host issues the next step meanwhile
+//
+// A step is optimizer_begin, its micro-batches, optimizer_decide, optimizer_send; and at any time later
+// optimizer_receive. Slots alternate (zero/stages/step_control.h).
+
+// True unless ranks communicate through the host (comm_on_device), the host holds optimizer states, or the
+// optimizer is Adafactor, whose scales the host computes.
+bool optimizer_decides_on_device(const struct optimizer *optimizer);
+// The plan of an update.
+//   step       counts updates, from 1
+//   n_tokens   of the step, over all ranks
+struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
+                                  double loss_scale, double n_tokens);
+// plans: [0] holds if the update before is not skipped, [1] if it is. They are equal where the host knows.
+enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
+                            const struct update_plan plans[2]) MUST_CHECK;
+// The norm, the decision, and the update if it is not skipped; see optimizer_norm and optimizer_update.
+enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
+enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) MUST_CHECK;
+// Waits for the result.
+enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result) MUST_CHECK;
+
+// Where the losses of this rank's micro-batches are to be summed, and the scale of their gradients after
+// optimizer_begin; both in the device's memory.
+double *optimizer_loss_sum(const struct optimizer *optimizer);
+const float *optimizer_loss_factor(const struct optimizer *optimizer);
 
 #endif

@@ -45,9 +45,10 @@ static void fixture_init(struct optimizer_fixture *fixture, const char *json, en
     struct region_table *table = &fixture->memory.table;
     EXPECT_OK(model_states_init(&fixture->state, &fixture->params, &fixture->config, type, 0, 1, NULL, device,
                                 table));
-    optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state);
+    EXPECT_OK(optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state, table));
     EXPECT_OK(region_memory_allocate(&fixture->memory));
     EXPECT_OK(model_states_bind(&fixture->state, table, fixture->comm, device));
+    EXPECT_OK(optimizer_bind(&fixture->optimizer, table));
 }
 
 // One kind of state of the whole model, contiguous in stage 0. NULL: the optimizer has none.
@@ -59,6 +60,7 @@ static const float *states_of(const struct optimizer_fixture *fixture, enum chec
 
 static void fixture_free(struct optimizer_fixture *fixture) {
     struct device *device = fixture->stream.device;
+    optimizer_free(&fixture->optimizer);
     model_states_free(&fixture->state);
     EXPECT_OK(comm_close(fixture->comm, STATUS_OK));
     region_memory_free(&fixture->memory);

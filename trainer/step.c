@@ -1,0 +1,351 @@
+// One step of training, issued and finished. To issue a step: forward and backward of each micro-batch, the
+// gradient norm, the optimizer's update. To finish it: wait until the device is done, and report it.
+//
+// Where the device decides on overflow and clipping, the host issues a step before it finishes the one
+// before, so that the device never waits for the host. A step that is issued in vain, because the one before
+// it ends the run, changes no weights.
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "trainer/signals.h"
+#include "trainer/trainer_internal.h"
+#include "zero/comm/sum_tree.h"
+
+// What each rank sends to all others after each step.
+struct step_report {
+    double loss_sum, memory_peak; // loss_sum: where the host decides
+    double seconds; // since the step began; where the host is ahead, of the step finished last, 0: none yet
+    struct pacing_report pacing;
+    int64_t batch_status; // the worst of the step's micro-batches
+};
+
+// Loads micro-batch k of this rank. For k == 0 all ranks agree whether it loaded, and whether any rank was
+// asked to stop (STATUS_STOPPED). If a later one fails to load, *batch_status keeps the failure for the
+// step's report. Until then this rank repeats the micro-batch before it, because the other ranks' collectives
+// need this rank.
+static enum status next_batch(struct trainer *trainer, int64_t k, enum status *batch_status,
+                              const int32_t **tokens, const int32_t **targets) {
+    const struct config *config = trainer->config;
+    int64_t data_step = config->train.overfit_one_batch ? 0 : trainer->step;
+    int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
+    profile_begin(trainer->profiler.profile, PROFILE_SPAN, "load data");
+    enum status status = *batch_status;
+    if (status == STATUS_OK)
+        status = loader_batch(trainer->train, data_step, (int)row, tokens, targets);
+    profile_end(trainer->profiler.profile, (struct operation_cost){0});
+    if (k > 0) {
+        *batch_status = status;
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK)
+        status = trainer->pending;
+    if (status == STATUS_OK && signals_stop_requested())
+        status = STATUS_STOPPED;
+    return trainer_agree_between_steps(trainer, status);
+}
+
+// ---- plans
+
+// The plan of the next step if the state of the loss scale before it is `scale`.
+static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale) {
+    const struct config *config = trainer->config;
+    const int64_t updates = trainer->step - scale->skipped; // skipped steps do not count
+    return optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, scale->skipped),
+                          loss_scale_factor(scale),
+                          (double)(config->train.train_batch_size * config->train.seq_len));
+}
+
+// Plans the next step for both ways in which the one before it may end, if that is not known yet.
+static void plan_step(struct trainer *trainer, struct trainer_step *step) {
+    step->plans[0] = step->plans[1] = plan_after(trainer, &trainer->loss_scale);
+    if (trainer->n_finished == trainer->n_issued)
+        return;
+    for (int skipped = 0; skipped < 2; skipped++) {
+        struct loss_scale after;
+        const bool goes_on =
+            loss_scale_expect(&trainer->loss_scale, trainer->config, trainer->step - 1, skipped == 1, &after);
+        step->plans[skipped] = plan_after(trainer, &after);
+        step->plans[skipped].allowed = goes_on; // else the run ends with the step before
+    }
+}
+
+bool trainer_may_be_ahead(const struct trainer *trainer) {
+    return trainer->device->place == REGION_DEVICE && !trainer->profiler.profile &&
+           optimizer_decides_on_device(&trainer->engine.optimizer);
+}
+
+// ---- gradients
+
+static enum status begin_update(struct trainer *trainer, const struct trainer_step *step) {
+    struct optimizer *optimizer = &trainer->engine.optimizer;
+    const struct update_plan *plan = &step->plans[0];
+    if (optimizer_decides_on_device(optimizer))
+        return optimizer_begin(optimizer, &trainer->stream, step->slot, step->plans);
+    optimizer_expect(optimizer, plan->step, plan->lr, plan->loss_scale);
+    return STATUS_OK;
+}
+
+// Accumulates the gradients of the step over its micro-batches. The weights are not changed.
+//   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
+//                  meaningless
+static enum status accumulate(struct trainer *trainer, const struct trainer_step *step,
+                              enum status *batch_status) {
+    const int64_t n_micro = trainer->config->train.gradient_accumulation_steps;
+    struct engine *engine = &trainer->engine;
+    struct gradients *gradients = &engine->state.gradients;
+    const bool device_decides = optimizer_decides_on_device(&engine->optimizer);
+    const int32_t *tokens = NULL, *targets = NULL;
+    *batch_status = STATUS_OK;
+    for (int64_t k = 0; k < n_micro; k++) {
+        TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
+        if (k == 0)
+            TRY(begin_update(trainer, step));
+        TRY(gpt_load(engine->gpt, &trainer->stream, tokens, targets));
+        TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
+        TRY(gpt_train(engine->gpt, &trainer->stream, &engine->state.hooks,
+                      &(struct gpt_loss){
+                          .scale = step->plans[0].loss_factor,
+                          .scale_from = device_decides ? optimizer_loss_factor(&engine->optimizer) : NULL,
+                          .sum = optimizer_loss_sum(&engine->optimizer),
+                          .accumulate = k > 0}));
+        progress_micro_batch(&trainer->progress, k + 1, clock_monotonic_s());
+    }
+    return gradients_finish(gradients, &trainer->stream);
+}
+
+// ---- reports
+
+// Gathers the reports of all ranks: the sum of their losses (added along the tree) and the largest memory.
+//   mine       this rank's report
+//   loss_sum   [out]
+//   first      [out] rank 0's report
+//   whole      [out] true if every rank loaded all its micro-batches
+static enum status gather_reports(struct trainer *trainer, const struct step_report *mine, double *loss_sum,
+                                  struct step_metrics *now, struct step_report *first, bool *whole) {
+    struct comm *comm = trainer->comm;
+    struct step_report *all = calloc((size_t)comm->world, sizeof *all);
+    if (!all)
+        return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
+    enum status status = comm_gather(comm, mine, sizeof *mine, all);
+    double losses[comm->world];
+    *whole = true;
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++) {
+        losses[rank] = all[rank].loss_sum;
+        *whole = *whole && all[rank].batch_status == STATUS_OK;
+        now->total_bytes = fmax((double)now->total_bytes, all[rank].memory_peak);
+    }
+    if (status == STATUS_OK)
+        *loss_sum = sum_tree(losses, comm->world);
+    *first = all[0];
+    free(all);
+    return status;
+}
+
+// Communication since `before`, with the plan's figures for a step.
+static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
+                            struct step_metrics *now) {
+    const struct comm_traffic *after = &trainer->comm->traffic;
+    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_REDUCE; i++) {
+        now->comm_bytes += after->bytes[i] - before->bytes[i];
+        now->comm_calls += after->calls[i] - before->calls[i];
+    }
+    now->comm_planned_bytes = comm_volume_bytes(&trainer->volume);
+    now->comm_planned_calls = comm_volume_calls(&trainer->volume);
+    double busy = after->busy_s - before->busy_s, waited = after->waited_s - before->waited_s;
+    now->comm_ms = busy * 1e3;
+    now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
+}
+
+// Host memory that the regions took, of all kinds.
+static size_t measured_on_host(const struct trainer *trainer) {
+    size_t bytes = 0;
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        bytes += trainer->memory.taken[kind];
+    return bytes - region_place_bytes(&trainer->memory.table, REGION_DEVICE);
+}
+
+// ---- the update
+
+// Where the host decides.
+static enum status update(struct trainer *trainer, struct trainer_step *step, double loss_sum) {
+    struct optimizer *optimizer = &trainer->engine.optimizer;
+    const struct update_plan *plan = &step->plans[0];
+    double norm;
+    TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    norm /= plan->loss_scale;
+    step->is_decided = true;
+    step->result = (struct update_result){
+        .loss_sum = loss_sum, .norm = norm, .skipped = !isfinite(loss_sum) || !isfinite(norm)};
+    if (step->result.skipped)
+        return optimizer_skip(optimizer, &trainer->stream);
+    TRY(optimizer_update(optimizer, &trainer->stream, plan->step, plan->lr, norm, plan->loss_scale));
+    return trainer->device->synchronize(&trainer->stream);
+}
+
+static enum status issue_update(struct trainer *trainer, struct trainer_step *step, double loss_sum) {
+    struct optimizer *optimizer = &trainer->engine.optimizer;
+    profiler_set_phase(&trainer->profiler, PROFILER_UPDATE);
+    if (optimizer_decides_on_device(optimizer)) {
+        TRY(optimizer_decide(optimizer, &trainer->stream));
+        TRY(optimizer_send(optimizer, &trainer->stream, step->slot));
+        if (trainer->profiler.profile)
+            TRY(trainer->device->synchronize(&trainer->stream));
+    } else {
+        TRY(update(trainer, step, loss_sum));
+    }
+    return profiler_step_end(&trainer->profiler);
+}
+
+// A rank failed to load a micro-batch: all ranks discard the step.
+static enum status give_up_step(struct trainer *trainer, enum status batch_status) {
+    struct optimizer *optimizer = &trainer->engine.optimizer;
+    double norm;
+    if (!optimizer_decides_on_device(optimizer))
+        TRY(optimizer_norm(optimizer, &trainer->stream, &norm)); // offload copies while it adds the squares
+    TRY(optimizer_skip(optimizer, &trainer->stream));
+    return trainer_agree_between_steps(trainer, batch_status);
+}
+
+static double step_flops(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
+    return params_flops_per_token(&trainer->params, (int)config->train.seq_len) * tokens;
+}
+
+// Measures the GEMM rate again if a step exceeded it, on a device that is idle then.
+static enum status check_rate(struct trainer *trainer, double achieved) {
+    if (achieved <= trainer->gemm_rate)
+        return STATUS_OK;
+    TRY(trainer->device->synchronize(&trainer->stream));
+    return trainer_check_rate(trainer, achieved);
+}
+
+enum status trainer_issue_step(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const int slot = (int)(trainer->n_issued % STEP_SLOTS);
+    struct trainer_step *step = &trainer->steps[slot];
+    *step = (struct trainer_step){
+        .now = {.step = trainer->step + 1}, .slot = slot, .began_s = clock_monotonic_s()};
+    const struct comm_traffic before = trainer->comm->traffic;
+    const bool device_decides = optimizer_decides_on_device(&trainer->engine.optimizer);
+    const bool ahead = trainer_may_be_ahead(trainer);
+    struct step_report first;
+    enum status batch_status;
+    double loss_sum = 0;
+    bool whole = false;
+    plan_step(trainer, step);
+    progress_step_begin(&trainer->progress, step->began_s);
+    TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
+    TRY(accumulate(trainer, step, &batch_status));
+    if (!device_decides)
+        TRY(optimizer_losses(&trainer->engine.optimizer, &trainer->stream, &loss_sum));
+    const struct step_report report = {.loss_sum = loss_sum,
+                                       .memory_peak = (double)metrics_peak_memory(),
+                                       .seconds = ahead ? trainer->finished_step_s
+                                                        : clock_monotonic_s() - step->began_s,
+                                       .pacing = trainer_pacing_report(trainer),
+                                       .batch_status = batch_status};
+    TRY(gather_reports(trainer, &report, &loss_sum, &step->now, &first, &whole));
+    if (!whole)
+        return give_up_step(trainer, batch_status);
+    TRY(issue_update(trainer, step, loss_sum));
+    measure_traffic(trainer, &before, &step->now);
+    step->now.speculates = trainer->engine.optimizer.speculation != NULL;
+    step->now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
+    trainer->n_issued++;
+    trainer->step++;
+    trainer->tokens += config->train.train_batch_size * config->train.seq_len;
+    step->now.tokens = trainer->tokens;
+    TRY(check_rate(trainer, first.seconds > 0 ? step_flops(trainer) / first.seconds : 0));
+    // By what rank 0 knew before the update, so that the decision does not depend on how far ahead the host
+    // is.
+    trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
+    return STATUS_OK;
+}
+
+// ---- the end of a step
+
+// Takes over how the step ended. Without loss scaling an overflow is an error: skipping would not help.
+static enum status settle(struct trainer *trainer, struct trainer_step *step) {
+    const struct config *config = trainer->config;
+    struct step_metrics *now = &step->now;
+    if (!step->is_decided)
+        TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result));
+    const struct update_plan *plan = &step->plans[trainer->skipped_last ? 1 : 0];
+    const bool overflow = step->result.skipped;
+    now->loss = step->result.loss_sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    now->grad_norm = step->result.norm;
+    now->loss_scale = plan->loss_scale;
+    now->lr = plan->lr;
+    trainer->skipped_last = overflow;
+    if (overflow && trainer->loss_scale.scale == 0)
+        return FAIL(
+            STATUS_FAILED,
+            "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
+            "is kept; lower optimizer.lr, or resume from an earlier one with checkpoint.resume=PATH",
+            (long long)now->step, now->loss, now->grad_norm);
+    TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
+    now->skipped_steps = trainer->loss_scale.skipped;
+    if (overflow) {
+        log_live_end();
+        log_info("step %lld  gradients overflowed: step skipped; the loss scale is %g", (long long)now->step,
+                 trainer->loss_scale.scale);
+    }
+    return STATUS_OK;
+}
+
+// The figures of memory in the metrics.
+static void measure_memory(const struct trainer *trainer, struct step_metrics *now) {
+    const struct region_table *table = &trainer->memory.table;
+    // Reports of other ranks are from before the update, and the first update takes more memory.
+    now->total_bytes = (size_t)fmax((double)now->total_bytes, (double)metrics_peak_memory());
+    for (int kind = 0; kind < N_REGION_KINDS; kind++) {
+        now->planned[kind] = region_kind_bytes(table, (enum region_kind)kind);
+        now->measured[kind] = trainer->memory.taken[kind];
+    }
+    now->total_planned_bytes = region_place_bytes(table, REGION_HOST) + trainer->program_bytes;
+    now->model_planned_bytes = region_place_bytes(table, REGION_HOST);
+    now->model_bytes = measured_on_host(trainer);
+    now->threads = (trainer->host_device ? trainer->host_device : trainer->device)->n_threads;
+    now->device_planned_bytes = region_place_bytes(table, REGION_DEVICE);
+    if (trainer->device->place == REGION_DEVICE)
+        now->device_bytes =
+            trainer->memory.device_measured + comm_sums_bytes(trainer->comm->world, REGION_DEVICE);
+}
+
+static enum status finish_step(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    struct trainer_step *step = &trainer->steps[trainer->n_finished % STEP_SLOTS];
+    struct step_metrics *now = &step->now;
+    enum status status = settle(trainer, step);
+    if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
+        return trainer_agree(trainer, status);
+    trainer->n_finished++;
+    const double finished_s = clock_monotonic_s(),
+                 seconds = finished_s - fmax(step->began_s, trainer->finished_s);
+    trainer->finished_s = finished_s;
+    trainer->finished_step_s = seconds;
+    comm_expect_seconds(trainer->comm, seconds);
+    trainer_pacing_measure(trainer, seconds);
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    measure_memory(trainer, now);
+    now->total = trainer_estimate_total(trainer, now->step, seconds);
+    now->tokens_per_s = (double)(config->train.train_batch_size * config->train.seq_len) / seconds;
+    now->step_ms = seconds * 1e3;
+    const double rate = step_flops(trainer) / seconds;
+    now->of_gemm = rate / fmax(trainer->gemm_rate, rate);
+    now->mfu = trainer->dense_peak > 0 ? rate / trainer->dense_peak : now->of_gemm;
+    now->mfu_of_dense_peak = trainer->dense_peak > 0;
+    progress_step(&trainer->progress, now, clock_monotonic_s());
+    trainer_fail_later(trainer, metrics_step(&trainer->metrics, now));
+    return STATUS_OK;
+}
+
+enum status trainer_finish_steps(struct trainer *trainer, int left) {
+    while (trainer->n_issued - trainer->n_finished > left)
+        TRY(finish_step(trainer));
+    return STATUS_OK;
+}
