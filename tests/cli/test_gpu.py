@@ -151,6 +151,71 @@ class HostWaits(GpuCase):
         self.assertGreater(waits, 1)
 
 
+class Ahead(GpuCase):
+    """The host issues steps ahead of the device. With a profile it does not: then each step is finished first."""
+    FINISHED = 'run.profile=true'
+
+    def figures(self):
+        return [tuple(str(step[name]) for name in ('step', 'loss', 'grad_norm', 'lr', 'loss_scale', 'skipped_steps', 'tokens'))
+                for step in self.metrics()]
+
+    def ways(self):
+        yield 0, (self.FINISHED,)
+        yield 0, ()
+        if SIMULATED:
+            yield from ((seed, (f'{STAGE}{seed % 4}',)) for seed in (3, 5))
+
+    def test_overflows(self):
+        """The scale, the rate and the step of the next update depend on whether this one is skipped."""
+        config = self.tiny_config(device='cuda', precision={'compute': 'fp16'}, scheduler={'warmup_steps': 8},
+                                  fp16={'initial_scale_power': 30, 'loss_scale_window': 4, 'hysteresis': 1},
+                                  train={'max_steps': 24, 'overfit_one_batch': True})
+        first = None
+        for seed, overrides in self.ways():
+            with self.subTest(seed=seed, overrides=overrides):
+                self.run_train(config, *overrides, environment=reordered(seed))
+                here = self.figures(), self.final_state()
+                first = first or here
+                self.assertEqual(here, first)
+                self.remove_run()
+        skipped = int(first[0][-1][5])
+        self.assertGreater(skipped, 3)
+        self.assertLess(skipped, 20)
+
+    def test_endings(self):
+        """Errors name the step that ends the run, though the next one was issued, and no weights are saved after it."""
+        diverging = {'optimizer': {'lr': 1e6}, 'scheduler': {'type': 'constant', 'warmup_steps': 0},
+                     'train': {'max_steps': 40}, 'checkpoint': {'every': 1, 'keep': 0}}
+        overflowing = {'precision': {'compute': 'fp16'}, 'fp16': {'loss_scale': 2.0 ** 40, 'max_consecutive_skips': 5}}
+        for sections, says in (diverging, 'the run has diverged'), (overflowing, '5 steps in a row were skipped'):
+            config = self.tiny_config(device='cuda', **sections)
+            first = None
+            for seed, overrides in self.ways():
+                with self.subTest(says=says, seed=seed, overrides=overrides):
+                    run = self.run_train(config, *overrides, code=1, environment=reordered(seed))
+                    message = re.search(r'train: error: (step \d+: .*)', run.error).group(1)
+                    self.assertIn(says, message)
+                    here = message, self.figures(), [path.name for path in self.checkpoints()]
+                    first = first or here
+                    self.assertEqual(here, first)
+                    self.remove_run()
+
+    def test_bad_data_saves_the_steps_before(self):
+        tokens = pseudo_random_tokens(4000, 61)
+        tokens[5 * 2 * 32 + 3] = 60000  # step 6
+        write_shard(self.folder / 'tokens.bin', tokens)
+        config = self.tiny_config(device='cuda', data={'shuffle': False}, train={'max_steps': 10})
+        first = None
+        for seed, overrides in self.ways():
+            with self.subTest(seed=seed, overrides=overrides):
+                self.run_train(config, *overrides, code=2, environment=reordered(seed))
+                here = self.figures(), self.final_state(), self.checkpoints()[-1].name
+                first = first or here
+                self.assertEqual(here, first)
+                self.remove_run()
+        self.assertEqual(first[2], 'step-00000005')
+
+
 class Ranks(GpuCase):
     """Two ranks, each with its own GPU, that communicate over MPI."""
 
