@@ -14,6 +14,7 @@
 struct ops;
 struct device;
 struct watched;
+struct debug_sync;
 
 // A stream: operations run in issue order. On a GPU a call returns before its operation runs; on the CPU,
 // after. `workspace` is scratch shared by all operations of the stream. Nothing survives in it from one
@@ -57,6 +58,7 @@ struct device {
     // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
     // are synchronous.
     uint64_t n_launches;
+    struct debug_sync *debug_sync; // set while kernels/debug_sync.h wraps them, otherwise NULL
 
     // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
     // functions below, which handle NULL.

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/processors.h"
+#include "kernels/debug_sync.h"
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
@@ -93,6 +94,10 @@ static enum status open_devices(struct trainer *trainer) {
     TRY(device_open(device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
     if (trainer->device->place == REGION_DEVICE)
         TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
+    if (config->run.debug_sync) {
+        TRY(debug_sync_begin(trainer->device));
+        TRY(debug_sync_begin(trainer->comm_device));
+    }
     TRY(stream_init(&trainer->stream, trainer->device));
     region_memory_init(&trainer->memory, trainer->device);
     return comm_attach(trainer->comm, trainer->comm_device, overlap);
@@ -373,8 +378,10 @@ void trainer_free(struct trainer *trainer) {
     if (trainer->device) {
         region_memory_free(&trainer->memory);
         stream_free(&trainer->stream);
+        debug_sync_end(trainer->device);
         device_close(trainer->device);
     }
+    debug_sync_end(trainer->comm_device);
     device_close(trainer->comm_device);
     device_close(trainer->host_device);
     params_free(&trainer->params);

@@ -574,6 +574,27 @@ class Faults(GpuCase):
         run = self.run_train(config, 'device=auto', environment={'CUDASIM_NO_DEVICE': 'driver'})
         self.assertIn('CPU', run.out + run.error)
 
+    def test_debug_sync_names_the_operation_that_failed(self):
+        """With it, the message does not depend on how late the GPU runs its work. The number of the first one varies: the
+        start of a run measures until a time is over."""
+        config = self.tiny_config(device='cuda')
+        named = set()
+        for at, seed in (400, 0), (401, 3), (420, 1):
+            run = self.run_train(config, 'run.debug_sync=true', code=1, environment={'CUDASIM_FAIL': str(at), **reordered(seed)})
+            message = re.search(r'train: error: run.debug_sync: (\w+|a copy) failed on the device: (.*)', run.error)
+            self.assertIn('an illegal memory access', message.group(2))
+            named.add(message.group(1))
+        self.assertTrue(named)
+        run = self.run_train(config, code=1, environment={'CUDASIM_FAIL': '400'})
+        self.assertNotIn('failed on the device', run.error)
+
+    def test_debug_sync_changes_no_result(self):
+        config = self.tiny_config(device='cuda', train={'max_steps': 3})
+        self.run_train(config, 'run.dir=plain')
+        self.run_train(config, 'run.debug_sync=true')
+        self.assertEqual(self.curve(), self.curve('plain'))
+        self.assertEqual(self.final_state(), self.final_state('plain'))
+
     def test_too_little_memory_on_the_gpu(self):
         config = self.tiny_config(device='cuda')
         run = self.refuses(config, code=1, says=('GPU memory', 'available', 'it would fit'),
