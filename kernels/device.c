@@ -80,3 +80,26 @@ enum status event_wait(struct event *event, struct stream *stream) {
 enum status event_synchronize(struct event *event) {
     return event->mark ? event->device->event_synchronize(event) : STATUS_OK;
 }
+
+bool device_has_graphs(const struct device *device) {
+    return device->graph_begin != NULL;
+}
+
+enum status graph_begin(struct stream *stream) {
+    return stream->device->graph_begin(stream);
+}
+
+enum status graph_end(struct stream *stream, struct graph *graph) {
+    *graph = (struct graph){.device = stream->device};
+    return stream->device->graph_end(stream, &graph->work);
+}
+
+enum status graph_launch(struct graph *graph, struct stream *stream) {
+    return graph->device->graph_launch(stream, graph->work);
+}
+
+void graph_free(struct graph *graph) {
+    if (graph->work)
+        graph->device->graph_close(graph->device, graph->work);
+    *graph = (struct graph){0};
+}

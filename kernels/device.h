@@ -33,6 +33,12 @@ struct event {
     void *mark; // the backend's handle; NULL where operations are synchronous
 };
 
+// Work captured from a stream once, to be launched any number of times.
+struct graph {
+    struct device *device;
+    void *work; // the backend's handle; NULL: nothing was captured
+};
+
 struct device {
     const char *name;      // "cpu", "cuda", "ref"
     char description[160]; // for messages: instruction set, library, threads
@@ -72,6 +78,10 @@ struct device {
     enum status (*event_record)(struct event *event, struct stream *stream);
     enum status (*event_wait)(struct event *event, struct stream *stream);
     enum status (*event_synchronize)(struct event *event);
+    enum status (*graph_begin)(struct stream *stream);
+    enum status (*graph_end)(struct stream *stream, void **work);
+    enum status (*graph_launch)(struct stream *stream, void *work);
+    void (*graph_close)(struct device *device, void *work);
     enum status (*timer_open)(struct device *device, void **mark); // as event_open, but records a timestamp
     enum status (*timer_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
@@ -115,6 +125,18 @@ enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
 enum status event_synchronize(struct event *event) MUST_CHECK;
 // Seconds between two timed events, both of which have happened; 0 where operations are synchronous.
 enum status event_seconds(const struct event *from, const struct event *to, double *seconds) MUST_CHECK;
+
+// Graphs, on devices that have them. Between graph_begin and graph_end, operations and copies that this
+// thread issues to `stream` are recorded and do not run; other streams take part by event_record and
+// event_wait, to and from the stream. Each launch does the same with the same memory. In between, nothing may
+// wait for the device, copy from or to pageable memory, allocate, or wait for an event recorded before; if
+// something does, or another operation cannot be captured, graph_end fails. It must be called even after a
+// failure.
+bool device_has_graphs(const struct device *device);
+enum status graph_begin(struct stream *stream) MUST_CHECK;
+enum status graph_end(struct stream *stream, struct graph *graph) MUST_CHECK;
+enum status graph_launch(struct graph *graph, struct stream *stream) MUST_CHECK;
+void graph_free(struct graph *graph); // its launches must be done; no-op for a zeroed graph
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;

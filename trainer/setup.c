@@ -357,6 +357,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     trainer_describe_resume(trainer);
     trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
+    trainer_graphs_init(trainer);
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
     return trainer_agree(trainer, trainer_profile_start(trainer));
 }
@@ -373,6 +374,7 @@ void trainer_free(struct trainer *trainer) {
     // memory is freed.
     stream_drain(&trainer->stream);
     comm_detach(trainer->comm);
+    trainer_graphs_free(trainer);
     profiler_free(&trainer->profiler);
     engine_free(&trainer->engine);
     if (trainer->device) {

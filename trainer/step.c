@@ -87,32 +87,49 @@ static enum status begin_update(struct trainer *trainer, const struct trainer_st
     return STATUS_OK;
 }
 
+// Micro-batch k of n_micro.
+struct micro_batch {
+    struct trainer *trainer;
+    const struct trainer_step *step;
+    int64_t k, n_micro;
+};
+
+// Forward and backward of the micro-batch that was loaded, and the reductions that end with it.
+static enum status train_micro_batch(void *context) {
+    const struct micro_batch *micro = context;
+    struct trainer *trainer = micro->trainer;
+    struct engine *engine = &trainer->engine;
+    struct gradients *gradients = &engine->state.gradients;
+    const bool device_decides = optimizer_decides_on_device(&engine->optimizer);
+    const struct gpt_loss loss = {.scale = micro->step->plans[0].loss_factor,
+                                  .scale_from =
+                                      device_decides ? optimizer_loss_factor(&engine->optimizer) : NULL,
+                                  .sum = optimizer_loss_sum(&engine->optimizer),
+                                  .accumulate = micro->k > 0};
+    TRY(gradients_begin(gradients, &trainer->stream, micro->k, micro->n_micro));
+    TRY(gpt_train(engine->gpt, &trainer->stream, &engine->state.hooks, &loss));
+    return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &trainer->stream) : STATUS_OK;
+}
+
 // Accumulates the gradients of the step over its micro-batches. The weights are not changed.
 //   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
 //                  meaningless
 static enum status accumulate(struct trainer *trainer, const struct trainer_step *step,
                               enum status *batch_status) {
     const int64_t n_micro = trainer->config->train.gradient_accumulation_steps;
-    struct engine *engine = &trainer->engine;
-    struct gradients *gradients = &engine->state.gradients;
-    const bool device_decides = optimizer_decides_on_device(&engine->optimizer);
     const int32_t *tokens = NULL, *targets = NULL;
     *batch_status = STATUS_OK;
     for (int64_t k = 0; k < n_micro; k++) {
+        struct micro_batch micro = {trainer, step, k, n_micro};
+        const int kind = (k == 0) + 2 * (k == n_micro - 1);
         TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
         if (k == 0)
             TRY(begin_update(trainer, step));
-        TRY(gpt_load(engine->gpt, &trainer->stream, tokens, targets));
-        TRY(gradients_begin(gradients, &trainer->stream, k, n_micro));
-        TRY(gpt_train(engine->gpt, &trainer->stream, &engine->state.hooks,
-                      &(struct gpt_loss){
-                          .scale = step->plans[0].loss_factor,
-                          .scale_from = device_decides ? optimizer_loss_factor(&engine->optimizer) : NULL,
-                          .sum = optimizer_loss_sum(&engine->optimizer),
-                          .accumulate = k > 0}));
+        TRY(gpt_load(trainer->engine.gpt, &trainer->stream, tokens, targets));
+        TRY(trainer_graph_run(trainer, &trainer->graphs.micro_batches[kind], train_micro_batch, &micro));
         progress_micro_batch(&trainer->progress, k + 1, clock_monotonic_s());
     }
-    return gradients_finish(gradients, &trainer->stream);
+    return STATUS_OK;
 }
 
 // ---- reports
@@ -184,11 +201,16 @@ static enum status update(struct trainer *trainer, struct trainer_step *step, do
     return trainer->device->synchronize(&trainer->stream);
 }
 
+static enum status decide_and_update(void *context) {
+    struct trainer *trainer = context;
+    return optimizer_decide(&trainer->engine.optimizer, &trainer->stream);
+}
+
 static enum status issue_update(struct trainer *trainer, struct trainer_step *step, double loss_sum) {
     struct optimizer *optimizer = &trainer->engine.optimizer;
     profiler_set_phase(&trainer->profiler, PROFILER_UPDATE);
     if (optimizer_decides_on_device(optimizer)) {
-        TRY(optimizer_decide(optimizer, &trainer->stream));
+        TRY(trainer_graph_run(trainer, &trainer->graphs.update, decide_and_update, trainer));
         TRY(optimizer_send(optimizer, &trainer->stream, step->slot));
         if (trainer->profiler.profile)
             TRY(trainer->device->synchronize(&trainer->stream));

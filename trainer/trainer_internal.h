@@ -38,6 +38,16 @@ struct trainer_step {
     double began_s;
 };
 
+// What is done the same way in each step, captured as graphs (graphs.c).
+enum { N_MICRO_BATCH_KINDS = 4 }; // first of its step or not, times last or not
+struct trainer_graphs {
+    bool is_on;
+    struct trainer_graph {
+        struct graph graph;
+        bool is_warm; // it has been done once without being captured
+    } micro_batches[N_MICRO_BATCH_KINDS], update;
+};
+
 struct trainer {
     struct config *config;
     const char *command;
@@ -83,8 +93,9 @@ struct trainer {
     int64_t step, saved_step; // steps issued; step of the newest checkpoint, -1: none
     int64_t tokens;           // trained on so far
     struct trainer_step steps[STEP_SLOTS];
-    int64_t n_issued, n_finished;       // steps of this start (step.c)
-    bool skipped_last;                  // the step finished last was skipped
+    int64_t n_issued, n_finished; // steps of this start (step.c)
+    bool skipped_last;            // the step finished last was skipped
+    struct trainer_graphs graphs;
     double finished_s, finished_step_s; // when it was, and how long it took; 0: none yet
     enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
     bool can_save;       // the run is failing, all ranks know, and the weights are those of a whole step
@@ -100,6 +111,17 @@ enum status trainer_issue_step(struct trainer *trainer) MUST_CHECK;
 enum status trainer_finish_steps(struct trainer *trainer, int left) MUST_CHECK;
 // True if the host may issue a step before the one before is finished.
 bool trainer_may_be_ahead(const struct trainer *trainer);
+
+// ---- graphs (graphs.c)
+
+// Decides whether graphs are used. If they are asked for and cannot be, logs why.
+void trainer_graphs_init(struct trainer *trainer);
+void trainer_graphs_free(struct trainer *trainer);
+// Does `work`, which issues operations to trainer->stream: through its graph where graphs are on. The first
+// time it is done as it is, as libraries load kernels and set themselves up then; the second time it is
+// captured. `work` must do the same each time, and change no state of the host that outlasts the step.
+enum status trainer_graph_run(struct trainer *trainer, struct trainer_graph *graph,
+                              enum status (*work)(void *context), void *context) MUST_CHECK;
 
 // ---- setup and data
 

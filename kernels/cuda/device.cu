@@ -168,6 +168,41 @@ enum status event_synchronize_on(struct event *event) {
     return STATUS_OK;
 }
 
+// ---- graphs
+
+// Thread-local: other threads, which communicate, may allocate and wait meanwhile.
+enum status graph_begin_on(struct stream *stream) {
+    TRY(cuda_enter(stream->device));
+    TRY_CUDA(cudaStreamBeginCapture(queue_of(stream), cudaStreamCaptureModeThreadLocal));
+    return STATUS_OK;
+}
+
+enum status graph_end_on(struct stream *stream, void **work) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    *work = nullptr;
+    cudaError_t error = cudaStreamEndCapture(queue_of(stream), &graph);
+    if (error == cudaSuccess)
+        error = cudaGraphInstantiateWithFlags(&exec, graph, 0);
+    if (graph)
+        (void)cudaGraphDestroy(graph);
+    if (error != cudaSuccess)
+        return FAIL(STATUS_FAILED, "CUDA: capturing a graph: %s", cudaGetErrorString(error));
+    *work = exec;
+    return STATUS_OK;
+}
+
+enum status graph_launch_on(struct stream *stream, void *work) {
+    TRY(cuda_enter(stream->device));
+    TRY_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(work), queue_of(stream)));
+    return STATUS_OK;
+}
+
+void graph_close(struct device *device, void *work) {
+    if (cuda_enter(device) == STATUS_OK)
+        (void)cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(work));
+}
+
 // ---- operations
 
 enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
@@ -294,6 +329,10 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->event_record = event_record_on;
     device->event_wait = event_wait_on;
     device->event_synchronize = event_synchronize_on;
+    device->graph_begin = graph_begin_on;
+    device->graph_end = graph_end_on;
+    device->graph_launch = graph_launch_on;
+    device->graph_close = graph_close;
     device->timer_open = timer_open;
     device->timer_seconds = timer_seconds;
     enum status status = open_gpu(cuda);

@@ -130,10 +130,10 @@ class HostWaits(GpuCase):
 
     def counted(self, config, steps, *overrides):
         run = self.run_train(config, f'train.max_steps={steps}', *overrides, environment={'CUDASIM_COUNTS': '1'})
-        launches, waits = map(int, re.search(r'cudasim: counted (\d+) launches, (\d+) host waits', run.error).groups())
+        figures = map(int, re.search(r'cudasim: counted (\d+) launches, (\d+) graph launches, (\d+) host waits', run.error).groups())
         self.assertEqual([step['step'] for step in self.metrics()], list(range(1, steps + 1)))
         self.remove_run()
-        return launches, waits
+        return tuple(figures)
 
     def per_step(self, config, *overrides):
         few, many = (self.counted(config, steps, *overrides) for steps in (4, 44))
@@ -144,16 +144,23 @@ class HostWaits(GpuCase):
                                                         'gradient_accumulation_steps': 0}, model={'n_layer': 1})
         for compute, stage in ('fp32', 0), ('bf16', 1), ('fp16', 2), ('bf16', 3):
             with self.subTest(compute=compute, stage=stage):
-                launches, waits = self.per_step(config, f'precision.compute={compute}', f'{STAGE}{stage}')
-                self.assertGreater(launches, 20)
+                launches, graphs, waits = self.per_step(config, f'precision.compute={compute}', f'{STAGE}{stage}')
                 self.assertLess(waits, 0.5)
-        _, waits = self.per_step(config, HOST)  # the host updates, and so waits for the gradients
+                # Two micro-batches and the update are a graph each, from their second time on.
+                self.assertLess(launches, 3)
+                self.assertAlmostEqual(graphs, 3)
+        launches, graphs, waits = self.per_step(config, 'cuda_graphs=false')
+        self.assertLess(waits, 0.5)
+        self.assertGreater(launches, 20)
+        self.assertEqual(graphs, 0)
+        _, graphs, waits = self.per_step(config, HOST)  # the host updates, and so waits for the gradients
+        self.assertEqual(graphs, 0)
         self.assertGreater(waits, 1)
 
 
 class Ahead(GpuCase):
     """The host issues steps ahead of the device. With a profile it does not: then each step is finished first."""
-    FINISHED = 'run.profile=true'
+    FINISHED = 'run.profile=true'  # and so without graphs
 
     def figures(self):
         return [tuple(str(step[name]) for name in ('step', 'loss', 'grad_norm', 'lr', 'loss_scale', 'skipped_steps', 'tokens'))
@@ -162,8 +169,10 @@ class Ahead(GpuCase):
     def ways(self):
         yield 0, (self.FINISHED,)
         yield 0, ()
+        yield 0, ('cuda_graphs=false',)
         if SIMULATED:
-            yield from ((seed, (f'{STAGE}{seed % 4}',)) for seed in (3, 5))
+            yield 3, (f'{STAGE}3',)
+            yield 5, (f'{STAGE}1', 'cuda_graphs=false')
 
     def test_overflows(self):
         """The scale, the rate and the step of the next update depend on whether this one is skipped."""
@@ -214,6 +223,56 @@ class Ahead(GpuCase):
                 self.assertEqual(here, first)
                 self.remove_run()
         self.assertEqual(first[2], 'step-00000005')
+
+
+class Graphs(GpuCase):
+    """Steps captured as graphs have the bits of steps that are not."""
+
+    def log(self, *arguments, ranks=1):
+        run = self.run_ranks(ranks, *arguments) if ranks > 1 else self.run_train(*arguments)
+        return run.out + run.error
+
+    def test_same_bits(self):
+        """First, middle and last micro-batches differ; evaluations and samples come between."""
+        train = {'max_steps': 5, 'train_batch_size': 3, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0,
+                 'eval_every': 2, 'eval_steps': 1, 'sample_every': 2, 'sample_tokens': 4}
+        for compute, *overrides in (('fp32',), ('bf16', 'recompute=block'), ('fp16', 'optimizer.state_dtype=int8')):
+            config = self.tiny_config(device='cuda', precision={'compute': compute}, train=train,
+                                      data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
+                                      model={'vocab_size': 257}, zero_optimization={'stage3_param_persistence_threshold': 100})
+            first = None
+            for stage, seed, way in ((0, 0, 'false'), (0, 0, 'true'), (1, 3, 'true'), (2, 0, 'true'), (3, 1, 'true'), (3, 0, 'false')):
+                with self.subTest(compute=compute, stage=stage, seed=seed, way=way):
+                    self.run_train(config, f'{STAGE}{stage}', f'cuda_graphs={way}', *overrides, environment=reordered(seed))
+                    lines = map(json.loads, (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines())
+                    here = self.curve(), [entry['val_loss'] for entry in lines if 'val_loss' in entry], self.final_state()
+                    # With several micro-batches, stages 2 and 3 add the same gradients in another order.
+                    first = here if stage in (0, 2) and way == ('false' if stage == 0 else 'true') else first
+                    self.assertEqual(here, first)
+                    self.remove_run()
+
+    def test_resuming(self):
+        config = self.tiny_config(device='cuda', checkpoint={'every': 1, 'keep': 0})
+        self.run_train(config, 'cuda_graphs=false', 'run.dir=whole')
+        for step, way in (1, 'true'), (4, 'true'):
+            run = self.copy_until(step, 'whole', f'resumed-{step}')
+            self.run_train(config, f'cuda_graphs={way}', f'run.dir={run}')
+            self.assertEqual(self.curve(run.name), self.curve('whole'))
+            self.assertEqual(self.final_state(run.name), self.final_state('whole'))
+
+    def test_said_where_they_cannot_be_used(self):
+        config = self.ranks_config(device='cuda', train={'max_steps': 2, 'train_batch_size': 4})
+        for says, ranks, *overrides in (('several ranks', 2), ('offload_optimizer', 1, HOST), ('Adafactor', 1, 'optimizer.type=adafactor'),
+                                        ('run.debug_sync', 1, 'run.debug_sync=true'),
+                                        ('offload_activations', 1, 'recompute=block', 'offload_activations=cpu')):
+            with self.subTest(overrides=overrides):
+                log = self.log(config, *overrides, ranks=ranks)
+                self.assertEqual(log.count('cuda_graphs: not used, as'), 1, log)
+                self.assertRegex(log, f'cuda_graphs: not used, as .*{says}')
+                self.remove_run()
+        for overrides in (), ('cuda_graphs=false', HOST):
+            self.assertNotIn('cuda_graphs', self.log(config, *overrides))
+            self.remove_run()
 
 
 class Ranks(GpuCase):

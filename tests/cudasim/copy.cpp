@@ -65,6 +65,10 @@ cudaError_t copy(const char *call, void *to, const void *from, const rows &shape
                       "the direction does not match the pointers: to " + describe_address(to) + ", from " +
                           describe_address(from));
     cudaError_t error;
+    if ((from_side == SIDE_PAGEABLE || to_side == SIDE_PAGEABLE) && is_captured(stream))
+        return refuse_in_capture(
+            call, place_of(stream),
+            "a copy from or to pageable memory waits for the device; the stream is being captured");
     if (from_side == SIDE_PAGEABLE && to_side == SIDE_DEVICE && work_is_delayed()) {
         const char *bytes = static_cast<const char *>(from);
         auto staged = std::make_shared<std::vector<char>>(bytes, bytes + shape.span(shape.from_pitch));

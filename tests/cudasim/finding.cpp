@@ -192,6 +192,7 @@ void report_at_exit() {
     cudasim_check_memory();
     report_leaked_memory();
     report_leaked_streams();
+    report_leaked_graphs();
     record &all = findings();
     if (!all.n)
         return;

@@ -137,7 +137,7 @@ cudaError_t launch(const cudaLaunchConfig_t *config, const void *kernel, thread_
         return launch.failed ? cudaErrorLaunchFailure : cudaSuccess;
     };
     // Only work that runs later needs its own copy of the arguments.
-    if (!work_is_delayed())
+    if (!work_is_delayed() && !is_captured(config->stream))
         return cudaError_t(enqueue(config->stream, "launch", [&] { return run(arguments); }));
     auto held = std::make_shared<held_arguments>(arguments, arguments_bytes);
     return cudaError_t(enqueue(config->stream, "launch", [=] { return run(held->bytes); }));

@@ -15,6 +15,7 @@
 #include "tests/cudasim/crash.h"
 #include "tests/cudasim/device.h"
 #include "tests/cudasim/finding.h"
+#include "tests/cudasim/graph.h"
 #include "tests/cudasim/sanitizer.h"
 
 namespace cudasim {
@@ -319,24 +320,34 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 }
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+    if (check_unsafe("cudaMalloc") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     cudaError_t error = device_error();
     return remember(error != cudaSuccess ? error : allocate(pointer, bytes, MEMORY_DEVICE));
 }
 
 cudaError_t cudaFree(void *pointer) {
+    if (check_unsafe("cudaFree") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     return release("cudaFree", pointer, MEMORY_DEVICE);
 }
 
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
+    if (check_unsafe("cudaHostAlloc") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     cudaError_t error = device_error();
     return remember(error != cudaSuccess ? error : allocate(pointer, bytes, MEMORY_PINNED));
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
+    if (check_unsafe("cudaFreeHost") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     return release("cudaFreeHost", pointer, MEMORY_PINNED);
 }
 
 cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned) {
+    if (check_unsafe("cudaHostRegister") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     cudaError_t error = device_error();
     if (error != cudaSuccess || !pointer || !bytes)
         return remember(error != cudaSuccess ? error : cudaErrorInvalidValue);
@@ -351,6 +362,8 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned) {
 }
 
 cudaError_t cudaHostUnregister(void *pointer) {
+    if (check_unsafe("cudaHostUnregister") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     memory_table &t = table();
     std::lock_guard<std::mutex> guard(t.mutex);
     for (size_t i = 0; i < t.registered.size(); i++)

@@ -47,11 +47,13 @@ struct CUstream_st {
     std::mutex order; // held while a task runs immediately, in issue order
     std::deque<cudasim::task> queue;
     bool busy = false; // one of its tasks runs now
+    cudasim::capture_place place;
 };
 
 struct CUevent_st {
     std::shared_ptr<cudasim::mark> last;
     bool timed;
+    cudasim::capture_place place;
 };
 
 namespace cudasim {
@@ -89,14 +91,6 @@ struct scheduler {
 scheduler &streams() {
     static scheduler *all = new scheduler;
     return *all;
-}
-
-// CUDASIM_FAIL: the number of the task that fails, counted from 1.
-bool is_failing_task() {
-    static const char *value = getenv("CUDASIM_FAIL");
-    static const uint64_t chosen = value ? strtoull(value, nullptr, 0) : 0;
-    static std::atomic<uint64_t> n{0};
-    return chosen && ++n == chosen;
 }
 
 void run_task(const task &w) {
@@ -174,6 +168,10 @@ void finish_mark(const std::shared_ptr<mark> &m) {
 
 void submit(cudaStream_t stream, task w) {
     scheduler &s = streams();
+    if (is_capturing(stream->place)) {
+        capture_work(stream->place, w.what, std::move(w.run));
+        return;
+    }
     if (work_is_delayed()) {
         std::lock_guard<std::mutex> guard(s.mutex);
         stream->queue.push_back(std::move(w));
@@ -193,6 +191,15 @@ cudaError_t check_event(const char *call, cudaEvent_t event) {
                   "the event does not exist (never created, or destroyed)");
 }
 
+// For calls by which the host waits for an event or looks at it.
+cudaError_t check_event_of_host(const char *call, cudaEvent_t event) {
+    cudaError_t error = check_event(call, event);
+    if (error != cudaSuccess || !event->place.in)
+        return error;
+    refuse_in_capture(call, event->place, "the event was recorded in a capture");
+    return cudaErrorCapturedEvent;
+}
+
 std::shared_ptr<mark> last_mark(cudaEvent_t event) {
     std::lock_guard<std::mutex> guard(streams().mutex);
     return event->last;
@@ -205,7 +212,7 @@ namespace {
 struct counters {
     std::mutex mutex;
     std::map<std::string, int> waits;
-    int n_waits = 0, n_launches = 0;
+    int n_waits = 0, n_launches = 0, n_graphs = 0;
 };
 
 counters &counts() {
@@ -229,8 +236,32 @@ void report_counts() {
     std::string line;
     for (const auto &entry : all.waits)
         line += ", " + std::to_string(entry.second) + " in " + entry.first;
-    fprintf(stderr, "cudasim: counted %d launches, %d host waits%s\n", all.n_launches, all.n_waits,
-            line.c_str());
+    fprintf(stderr, "cudasim: counted %d launches, %d graph launches, %d host waits%s\n", all.n_launches,
+            all.n_graphs, all.n_waits, line.c_str());
+}
+
+// CUDASIM_FAIL: the number of the task that fails, counted from 1.
+bool is_failing_task() {
+    static const char *value = getenv("CUDASIM_FAIL");
+    static const uint64_t chosen = value ? strtoull(value, nullptr, 0) : 0;
+    static std::atomic<uint64_t> n{0};
+    return chosen && ++n == chosen;
+}
+
+capture_place &place_of(cudaStream_t stream) {
+    return stream->place;
+}
+
+bool is_captured(cudaStream_t stream) {
+    scheduler &s = streams();
+    std::lock_guard<std::mutex> guard(s.mutex);
+    return s.streams.count(stream) && is_capturing(stream->place);
+}
+
+unsigned draw_order(size_t n) {
+    scheduler &s = streams();
+    std::lock_guard<std::mutex> guard(s.mutex);
+    return s.seed ? s.draw(n) : 0;
 }
 
 bool work_is_delayed() {
@@ -254,9 +285,10 @@ cudaError_t check_stream(const char *call, cudaStream_t stream) {
 
 int enqueue(CUstream_st *stream, const char *what, std::function<int()> run) {
     cudaError_t error = check_stream(what, stream);
-    if (error == cudaSuccess && !strcmp(what, "launch")) {
+    if (error == cudaSuccess && !is_capturing(stream->place)) {
         std::lock_guard<std::mutex> guard(counts().mutex);
-        counts().n_launches++;
+        counts().n_launches += !strcmp(what, "launch");
+        counts().n_graphs += !strcmp(what, "cudaGraphLaunch");
     }
     if (error == cudaSuccess)
         submit(stream, {what, std::move(run), nullptr, nullptr});
@@ -325,6 +357,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     cudaError_t error = check_stream("cudaStreamSynchronize", stream);
+    if (error == cudaSuccess && is_capturing(stream->place))
+        return refuse_in_capture("cudaStreamSynchronize", stream->place, "the stream is being captured");
     count_host_wait("cudaStreamSynchronize");
     return error != cudaSuccess ? error : finish_stream(stream);
 }
@@ -332,6 +366,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaDeviceSynchronize(void) {
     if (device_error() != cudaSuccess)
         return remember(device_error());
+    if (check_unsafe("cudaDeviceSynchronize") != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     count_host_wait("cudaDeviceSynchronize");
     if (work_is_delayed()) {
         finish_all();
@@ -350,6 +386,8 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     cudaError_t error = check_stream("cudaStreamQuery", stream);
     if (error != cudaSuccess)
         return error;
+    if (is_capturing(stream->place))
+        return refuse_in_capture("cudaStreamQuery", stream->place, "the stream is being captured");
     scheduler &s = streams();
     std::unique_lock<std::mutex> lock(s.mutex);
     bool idle = stream->queue.empty() && !stream->busy;
@@ -365,6 +403,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         error = check_event("cudaStreamWaitEvent", event);
     if (error != cudaSuccess)
         return error;
+    if (is_capturing(stream->place) || is_capturing(event->place))
+        return capture_wait(stream, stream->place, event->place);
     std::shared_ptr<mark> after = last_mark(event);
     if (after)
         submit(stream, {"cudaStreamWaitEvent", nullptr, after, nullptr});
@@ -380,7 +420,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
         return remember(device_error());
     scheduler &s = streams();
     std::lock_guard<std::mutex> guard(s.mutex);
-    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming)};
+    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming), {}};
     s.events.insert(*event);
     return cudaSuccess;
 }
@@ -391,6 +431,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         error = check_event("cudaEventRecord", event);
     if (error != cudaSuccess)
         return error;
+    event->place = {};
+    if (is_capturing(stream->place)) {
+        capture_record(event->place, stream->place);
+        return cudaSuccess;
+    }
     auto made = std::make_shared<mark>();
     made->stream = stream;
     {
@@ -402,7 +447,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    cudaError_t error = check_event("cudaEventSynchronize", event);
+    cudaError_t error = check_event_of_host("cudaEventSynchronize", event);
     if (error != cudaSuccess)
         return error;
     std::shared_ptr<mark> last = last_mark(event);
@@ -416,7 +461,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-    cudaError_t error = check_event("cudaEventQuery", event);
+    cudaError_t error = check_event_of_host("cudaEventQuery", event);
     if (error != cudaSuccess)
         return error;
     scheduler &s = streams();
@@ -431,9 +476,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
-    cudaError_t error = check_event("cudaEventElapsedTime", begin);
+    cudaError_t error = check_event_of_host("cudaEventElapsedTime", begin);
     if (error == cudaSuccess)
-        error = check_event("cudaEventElapsedTime", end);
+        error = check_event_of_host("cudaEventElapsedTime", end);
     if (error != cudaSuccess)
         return error;
     std::shared_ptr<mark> first = last_mark(begin), second = last_mark(end);

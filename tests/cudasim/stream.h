@@ -4,6 +4,7 @@
 #define CUDASIM_STREAM_H
 
 #include "cudasim/api.h"
+#include "tests/cudasim/graph.h"
 
 namespace cudasim {
 
@@ -13,6 +14,13 @@ bool work_is_delayed(); // reordering mode: arguments must outlive the call
 cudaError_t check_stream(const char *call, cudaStream_t stream);
 // Waits until all work issued to the stream so far has run.
 cudaError_t finish_stream(cudaStream_t stream);
+// The stream's or the event's part in a capture; both must exist. For any other stream: not captured.
+capture_place &place_of(cudaStream_t stream);
+bool is_captured(cudaStream_t stream);
+// A number below n: 0, or in reordering mode one drawn from the seed.
+unsigned draw_order(size_t n);
+// True for the task that CUDASIM_FAIL chose. Counts tasks.
+bool is_failing_task();
 // Counts a call in which the host waits for the device. In the order of issue nothing is left to wait for, so
 // waits that a device may make are counted by the call: synchronizations of streams and of the device, copies
 // from and to pageable memory; an event only if it has not happened.

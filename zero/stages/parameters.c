@@ -128,7 +128,8 @@ static enum status finish_fetch(struct parameters *parameters, struct stream *st
                                 struct gather_slot *slot) {
     const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
-    TRY(event_wait(&slot->loaded, stream));
+    if (parameters->options->offload_param)
+        TRY(event_wait(&slot->loaded, stream));
     for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         size_t offset = parameters->persistent_offset[i];

@@ -32,6 +32,12 @@
     X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                             \
     X(cudaErrorNotPermitted, 800, "operation not permitted")                                                 \
     X(cudaErrorNotSupported, 801, "operation not supported")                                                 \
+    X(cudaErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing")            \
+    X(cudaErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture")     \
+    X(cudaErrorStreamCaptureUnmatched, 903, "operation did not match the origin stream of a capture")        \
+    X(cudaErrorStreamCaptureUnjoined, 904, "capturing stream has unjoined work")                             \
+    X(cudaErrorCapturedEvent, 907,                                                                           \
+      "operation not permitted on an event last recorded in a capturing stream")                             \
     X(cudaErrorUnknown, 999, "unknown error")
 
 #define CUDASIM_ENUM(constant, value, text) constant = value,
@@ -41,10 +47,17 @@ using cudaError_t = enum cudaError;
 
 using cudaStream_t = struct CUstream_st *;
 using cudaEvent_t = struct CUevent_st *;
+using cudaGraph_t = struct CUgraph_st *;
+using cudaGraphExec_t = struct CUgraphExec_st *;
 
 enum { cudaStreamNonBlocking = 1 };
 enum { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 enum { cudaHostAllocDefault = 0 };
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal = 0,
+    cudaStreamCaptureModeThreadLocal = 1,
+    cudaStreamCaptureModeRelaxed = 2,
+};
 enum { cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1 };
 
 enum cudaMemcpyKind {
@@ -174,6 +187,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
