@@ -108,6 +108,45 @@ static enum status adamw(struct operation_bench *b, struct operation_cost *cost)
          .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .grad_scale = 1, .type = b->type);
 }
 
+// The same by the operation that a step uses on a GPU, in spans of 2 C and the rest, as of a bias and a
+// matrix.
+static enum status adamw_spans(struct operation_bench *b, struct operation_cost *cost) {
+    const size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    struct {
+        struct optimizer_span spans[2];
+        struct update_plan plan;
+        struct update_result result;
+    } inputs = {.plan = {.step = 1, .lr = 1e-4, .loss_scale = 1, .allowed = 1}, .result = {.grad_scale = 1}},
+      *there = b->buffers[5];
+    size_t n_tiles = 0;
+    for (int i = 0; i < 2; i++) {
+        const size_t begin = i == 0 ? 0 : 2 * C;
+        struct optimizer_span *span = &inputs.spans[i];
+        *span = (struct optimizer_span){.state = {.master = (float *)b->buffers[0] + begin,
+                                                  .m = (float *)b->buffers[1] + begin,
+                                                  .v = (float *)b->buffers[2] + begin},
+                                        .grad = (float *)b->buffers[3] + begin,
+                                        .n = i == 0 ? 2 * C : n - 2 * C,
+                                        .first_tile = n_tiles,
+                                        .decay = i};
+        if (b->type != DTYPE_F32)
+            span->param = (char *)b->buffers[4] + begin * dtype_size(b->type);
+        n_tiles += (span->n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
+    }
+    if (!b->dry_run)
+        TRY(b->device->copy(&b->stream, there, &inputs, sizeof inputs));
+    CALL(b, optimizer_spans, .rule = OPTIMIZER_ADAMW, .spans = there->spans, .n_spans = 2, .n_moments = 2,
+         .has_param = b->type != DTYPE_F32, .n = n, .n_tiles = n_tiles, .plan = &there->plan,
+         .result = &there->result, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1,
+         .type = b->type);
+}
+
+// The losses of a micro-batch.
+static enum status sum(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, sum, .out = b->buffers[1], .x = b->buffers[0], .n = (size_t)b->B * (size_t)b->T,
+         .type = DTYPE_F32);
+}
+
 // Adafactor: three passes over a (B T, 4 C) tensor.
 static struct adafactor_span whole_tensor(const struct operation_bench *b) {
     return (struct adafactor_span){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
@@ -170,9 +209,11 @@ const struct operation_case operation_cases[] = {
     {"embedding_backward", embedding_backward, false},
     {"cross_entropy", cross_entropy, false},
     {"adamw", adamw, false},
+    {"adamw, spans", adamw_spans, false},
     {"adafactor_sums", adafactor_sums, false},
     {"adafactor_norms", adafactor_norms, false},
     {"adafactor_step", adafactor_step, false},
+    {"sum", sum, false},
     {"sum_squares", sum_squares, false},
     {"cast", cast, false},
     {"add", add, false},
