@@ -322,6 +322,11 @@ unsigned thread() {
     return runner().running;
 }
 
+// Not inline: the sanitizer of the race build has no fences.
+void fence() {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 void *dynamic_shared_memory() {
     block_runner &r = runner();
     return r.launch->shared_bytes ? r.shared : nullptr;

@@ -253,6 +253,32 @@ void atomics_lose_no_update(void **) {
     assert_true(got.wide == (unsigned long long)n << 33);
 }
 
+// Each block writes a number; the last one to finish adds them all up.
+__global__ void add_in_last_block(int *numbers, unsigned *ticket, int *sum) {
+    __shared__ bool last;
+    if (threadIdx.x == 0)
+        numbers[blockIdx.x] = int(blockIdx.x) + 1;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicAdd(ticket, 1u) + 1 == gridDim.x;
+    __syncthreads();
+    if (!last || threadIdx.x > 0)
+        return;
+    __threadfence();
+    for (unsigned i = 0; i < gridDim.x; i++)
+        *sum += __ldcg(numbers + i);
+}
+
+void the_last_block_sees_what_all_wrote(void **) {
+    test_stream stream;
+    const int n = 300;
+    device_array<int> numbers(stream, std::vector<int>(n)), sum(stream, {0});
+    device_array<unsigned> ticket(stream, {0u});
+    assert_int_equal(launch(stream, add_in_last_block, n, 64, numbers.at, ticket.at, sum.at), cudaSuccess);
+    assert_int_equal(sum.read(stream)[0], n * (n + 1) / 2);
+}
+
 // ---- shared memory
 
 __global__ void reverse_dynamic(int *x, int n) {
@@ -351,6 +377,7 @@ int main() {
         cmocka_unit_test(votes_are_counted),
         cmocka_unit_test(halves_of_a_warp_diverge_and_reconverge),
         cmocka_unit_test(atomics_lose_no_update),
+        cmocka_unit_test(the_last_block_sees_what_all_wrote),
         cmocka_unit_test(dynamic_shared_memory_up_to_the_limit),
         cmocka_unit_test(results_do_not_depend_on_the_order),
         cmocka_unit_test(arithmetic_follows_the_manual),

@@ -10,6 +10,8 @@ namespace cudasim {
 void block_barrier(const char *file, int line);
 // Waits for the lanes of the mask and orders their memory accesses.
 void warp_barrier(unsigned mask);
+// Orders the running thread's accesses to global memory before it and after it, for all blocks.
+void fence();
 
 enum shuffle_kind { SHUFFLE_INDEX, SHUFFLE_UP, SHUFFLE_XOR };
 // A lane that reads from a lane outside the mask gets all bits set; CUDA leaves that value undefined.

@@ -72,7 +72,7 @@ inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
 // ---- memory order, and reads that bypass the first cache
 
 inline void __threadfence() {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    cudasim::fence();
 }
 template <class T> T __ldcg(const T *address) {
     return *address;
