@@ -12,7 +12,7 @@ AUTO = 'train.micro_batch_size=auto'
 @unittest.skipUnless(SIMULATED, 'sets the memory and the name of the GPU')
 class MicroBatch(CommandCase):
     def config(self, **sections):
-        train = {'max_steps': 3, 'train_batch_size': 24, 'micro_batch_size': 0, **sections.pop('train', {})}
+        train = {'max_steps': 2, 'train_batch_size': 24, 'micro_batch_size': 0, **sections.pop('train', {})}
         return self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train=train, **sections)
 
     def size(self, run='run'):
@@ -57,12 +57,12 @@ class MicroBatch(CommandCase):
         self.run_train(config, 'run.dir=whole', environment=small)
         size = self.size('whole')
         self.assertLess(size, 24)
-        self.run_train(config, 'train.max_steps=1', 'scheduler.decay_steps=3', environment=small)
-        process = self.run_train(config, 'scheduler.decay_steps=3')  # on a GPU with more memory
+        self.run_train(config, 'train.max_steps=1', 'scheduler.decay_steps=2', environment=small)
+        process = self.run_train(config, 'scheduler.decay_steps=2')  # on a GPU with more memory
         self.assertEqual(self.size(), size)
         self.assertIn(f'micro-batch: {size} sequences, as before the run was resumed', process.error)
         self.assertEqual(self.curve(), self.curve('whole'))
-        self.run_train(config, 'scheduler.decay_steps=3', 'train.max_steps=4', 'train.micro_batch_size=2')
+        self.run_train(config, 'scheduler.decay_steps=2', 'train.max_steps=3', 'train.micro_batch_size=2')
         self.assertEqual(self.size(), 2)
         # one that does not fit any more is chosen again, and that is said
         self.run_train(config, 'run.dir=shrunk', 'train.max_steps=1')

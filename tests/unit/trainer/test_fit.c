@@ -141,6 +141,27 @@ static void test_shrinking_memory(void **state) {
         }
 }
 
+// A size that the config leaves open for a GPU is searched from the largest that a run would choose;
+// otherwise from the config's down.
+static void test_open_micro_batches(void **state) {
+    (void)state;
+    struct fit_fixture fixture;
+    struct fit fit;
+    fixture_init(&fixture, true, 1, "\"train\": {\"train_batch_size\": 600}");
+    EXPECT_OK(fit_search(&fixture.request, &fit));
+    assert_string_equal(
+        fit.proposals[0].overrides,
+        "train.micro_batch_size=300 train.gradient_accumulation_steps=2"); // of 512 x 128 tokens
+    fit_free(&fit);
+    assert_true(walk_down(&fixture, REGION_DEVICE) > 6);
+    fixture_free(&fixture);
+    fixture_init(&fixture, false, 1, "\"train\": {\"train_batch_size\": 600}");
+    EXPECT_OK(fit_search(&fixture.request, &fit));
+    assert_string_equal(fit.proposals[0].overrides, "");
+    fit_free(&fit);
+    fixture_free(&fixture);
+}
+
 // With samples, rank 0 needs most, except in stage 3.
 static void test_samples(void **state) {
     (void)state;
@@ -314,10 +335,15 @@ static void test_planned_gpu(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shrinking_memory),   cmocka_unit_test(test_samples),
-        cmocka_unit_test(test_unlimited_memory),   cmocka_unit_test(test_smallest_ratio),
-        cmocka_unit_test(test_host_memory_counts), cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_narrow_state),       cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_shrinking_memory),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_open_micro_batches),
+        cmocka_unit_test(test_unlimited_memory),
+        cmocka_unit_test(test_smallest_ratio),
+        cmocka_unit_test(test_host_memory_counts),
+        cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_narrow_state),
+        cmocka_unit_test(test_bad_config),
         cmocka_unit_test(test_planned_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
