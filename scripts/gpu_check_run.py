@@ -1,9 +1,14 @@
 """Running programs for gpu_check: with a limit of time, and following a training run."""
+import collections
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import time
+
+
+PIPE_SECONDS = 3  # to read what a stopped program printed
 
 
 class Skipped(Exception):
@@ -24,17 +29,34 @@ class Outcome:
         return lines[-1] if lines else f'exit code {self.code}'
 
 
+def descendants(pid):
+    """The processes that a process started, and those that they started. mpirun gives each rank a process group of its own."""
+    children = collections.defaultdict(list)
+    for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
+        try:
+            fields = stat.read_text().rpartition(')')[2].split()
+        except OSError:  # it has ended
+            continue
+        children[int(fields[1])].append(int(stat.parent.name))
+    found = [pid]
+    for one in found:
+        found += children[one]
+    return found
+
+
 def stop(process):
     """Ends the process and all that it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    for pid in descendants(process.pid) if process.poll() is None else ():
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
     process.wait()
 
 
 def run(words, seconds, environment, text=None):
-    """Runs a program to its end, with `text` as its input. Raises subprocess.TimeoutExpired, with the output so far, after that many seconds."""
+    """Runs a program to its end, with `text` as its input. Raises subprocess.TimeoutExpired, with the output so far, after that many
+    seconds."""
     try:
         process = subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE if text else subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors='replace', env=environment,
@@ -45,7 +67,11 @@ def run(words, seconds, environment, text=None):
         out, error = process.communicate(text, timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
         stop(process)
-        out, error = process.communicate()
+        try:
+            out, error = process.communicate(timeout=PIPE_SECONDS)
+        except subprocess.TimeoutExpired as late:  # a process that left its parent still holds the pipes
+            out, error = (stream.decode(errors='replace') if isinstance(stream, bytes) else stream or ''
+                          for stream in (late.stdout, late.stderr))
         raise subprocess.TimeoutExpired(words, seconds, out, error) from None
     return Outcome(process.returncode, out, error)
 

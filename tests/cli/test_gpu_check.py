@@ -1,7 +1,9 @@
 """scripts/gpu_check.sh: its parts, its limits of time and its report. Most tests replace the programs of the build by scripts, so
 that each way to fail can be had; others run the build on the simulated GPU."""
+import contextlib
 import json
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -162,14 +164,24 @@ class Parts(CheckCase):
         self.assertIn('test_kernels_cuda does not exist', parts['operations']['reason'])
         self.assertEqual(parts['nccl']['reason'], 'mpirun is not installed')
 
+    def command_lines(self):
+        found = []
+        for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):
+            with contextlib.suppress(OSError):
+                found += path.read_bytes().decode(errors='replace').split('\0')
+        return found
+
     def test_a_part_that_hangs(self):
-        """It is stopped with what it started, its figures so far are kept, and there is no time left for the rest."""
-        build = self.fake_build(OPERATIONS + 'sleep 611 & sleep 612\n')
+        """It is stopped with what it started, its figures so far are kept, and there is no time left for the rest. A process that
+        left it, and holds its output, is not waited for."""
+        build = self.fake_build(OPERATIONS + '(sleep 12 &)\nsetsid sleep 61.1611 & sleep 61.2\n')
         began = time.monotonic()
-        self.check(build, '--only', 'operations,small', '--seconds', 4, code=1, tools={'sleep': '#!/bin/sh\nexec /bin/sleep "$@"\n'})
+        self.check(build, '--only', 'operations,small', '--seconds', 4, code=1, tools={name: f'#!/bin/sh\nexec {shutil.which(name)} "$@"\n' for name in ('sleep', 'setsid')})
         self.assertLess(time.monotonic() - began, 60)
+        self.assertNotIn('61.1611', self.command_lines())
         _, parts, text = self.report()
-        self.assertEqual((parts['operations']['outcome'], parts['operations']['reason']), ('timed out', 'stopped after 4 s'))
+        self.assertEqual(parts['operations']['outcome'], 'timed out')
+        self.assertRegex(parts['operations']['reason'], r'^stopped after \d+ s$')
         self.assertEqual(set(parts['operations']['figures']['outcomes']), {'add', 'test_wide_heads_are_refused'})
         self.assertEqual((parts['small']['outcome'], parts['small']['reason']), ('skipped', 'no time was left'))
         self.assertIn('| timed out |', text)
