@@ -9,7 +9,7 @@
 
 // What each rank tells the others.
 struct answer {
-    struct micro_batch choice;
+    struct micro_batch_choice choice;
     int32_t is_open; // the rank computes on a GPU
     int32_t keeps;   // the size of the resumed checkpoint fits
 };

@@ -65,7 +65,7 @@ struct trainer {
     enum dtype type;
     struct params params;
     // train.micro_batch_size where it was left open, on GPUs (micro_batch.c)
-    struct micro_batch micro_batch;
+    struct micro_batch_choice micro_batch;
     bool has_micro_batch, keeps_micro_batch; // it was chosen; the resumed checkpoint's is kept
     struct region_memory memory;
     struct engine engine;

@@ -17,7 +17,7 @@ uint64_t micro_batch_limit(uint64_t free_bytes) {
 // Plans a size. *fits is false also where a plan refuses it, for example as too large for 32-bit indices.
 //   refusal   [out] where it does not fit: `refused`, and what it needs, of which memory (0: not known)
 static enum status try_size(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
-                            int64_t size, bool *fits, struct micro_batch *refusal) {
+                            int64_t size, bool *fits, struct micro_batch_choice *refusal) {
     struct config config = *options->config; // a shallow copy, which is not freed
     struct engine_options one = *options;
     struct plan plan;
@@ -44,16 +44,16 @@ static enum status try_size(const struct engine_options *options, const uint64_t
 
 enum status micro_batch_fits(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                              int64_t size, bool *fits) {
-    struct micro_batch ignored;
+    struct micro_batch_choice ignored;
     return try_size(options, limits, size, fits, &ignored);
 }
 
 enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
-                               struct micro_batch *out) {
+                               struct micro_batch_choice *out) {
     const struct config *config = options->config;
     const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps,
                   most = MICRO_BATCH_MOST_TOKENS / config->train.seq_len;
-    *out = (struct micro_batch){.size = 1, .reason = MICRO_BATCH_NONE};
+    *out = (struct micro_batch_choice){.size = 1, .reason = MICRO_BATCH_NONE};
     int64_t size = config_largest_divisor(sequences, most);
     enum micro_batch_reason reason = size == sequences ? MICRO_BATCH_WHOLE : MICRO_BATCH_TOKENS;
     for (bool fits = false;; size = config_largest_divisor(sequences, size - 1)) {
@@ -69,9 +69,9 @@ enum status micro_batch_choose(const struct engine_options *options, const uint6
 }
 
 enum status micro_batch_choose_for_all(const struct engine_options *options,
-                                       const uint64_t limits[N_REGION_PLACES], struct micro_batch *out) {
+                                       const uint64_t limits[N_REGION_PLACES], struct micro_batch_choice *out) {
     struct engine_options one = *options;
-    struct micro_batch of_rank;
+    struct micro_batch_choice of_rank;
     int *ranks, n_ranks;
     TRY(plan_ranks(options, &ranks, &n_ranks));
     enum status status = STATUS_OK;
@@ -85,7 +85,7 @@ enum status micro_batch_choose_for_all(const struct engine_options *options,
     return status;
 }
 
-const char *micro_batch_describe(const struct micro_batch *choice, char *buffer, size_t size) {
+const char *micro_batch_describe(const struct micro_batch_choice *choice, char *buffer, size_t size) {
     char needs[32], limit[32];
     switch (choice->reason) {
     case MICRO_BATCH_WHOLE:

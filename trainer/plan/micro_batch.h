@@ -16,7 +16,7 @@ enum micro_batch_reason {
     MICRO_BATCH_NONE,   // not even one sequence fits; size is 1
 };
 
-struct micro_batch {
+struct micro_batch_choice {
     int64_t size;
     enum micro_batch_reason reason;
     // MICRO_BATCH_MEMORY: the next larger size, and what it needs of the memory that is short.
@@ -35,13 +35,13 @@ uint64_t micro_batch_limit(uint64_t free_bytes);
 //   options   of the run
 //   limits    bytes that this rank may take of each place's memory
 enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
-                               struct micro_batch *out) MUST_CHECK;
+                               struct micro_batch_choice *out) MUST_CHECK;
 
 // The same for a run whose ranks all have these limits: the smallest of their answers. options: `rank` is
 // ignored.
 enum status micro_batch_choose_for_all(const struct engine_options *options,
                                        const uint64_t limits[N_REGION_PLACES],
-                                       struct micro_batch *out) MUST_CHECK;
+                                       struct micro_batch_choice *out) MUST_CHECK;
 
 // Whether the plan fits with this size.
 enum status micro_batch_fits(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
@@ -49,6 +49,6 @@ enum status micro_batch_fits(const struct engine_options *options, const uint64_
 
 // Why a size was chosen, in words, such as "the largest that fits into 20.9 GiB of GPU memory: 16 would need
 // 30.4 GiB". buffer: 160 bytes.
-const char *micro_batch_describe(const struct micro_batch *choice, char *buffer, size_t size);
+const char *micro_batch_describe(const struct micro_batch_choice *choice, char *buffer, size_t size);
 
 #endif

@@ -12,7 +12,7 @@ struct plan_case {
     int64_t micro_batch_size, accumulation_steps, train_batch_size;
     // micro_batch_size, where the config leaves it open for a GPU: chosen for its memory (has_choice), or as
     // a CPU takes it, because no GPU's memory is known (lacks_memory).
-    struct micro_batch choice;
+    struct micro_batch_choice choice;
     bool has_choice, lacks_memory;
     // Why the config cannot run on `world` ranks; the other members are then unset. NULL: it can.
     char *refused;

@@ -67,7 +67,7 @@ static size_t planned(const struct fixture *fixture, int64_t size, enum region_p
 static void expect_choice(const struct fixture *fixture, uint64_t device, uint64_t host, int64_t size,
                           enum micro_batch_reason reason, const char *words) {
     const uint64_t limits[N_REGION_PLACES] = {[REGION_HOST] = host, [REGION_DEVICE] = device};
-    struct micro_batch choice;
+    struct micro_batch_choice choice;
     char text[160];
     EXPECT_OK(micro_batch_choose_for_all(&fixture->options, limits, &choice));
     assert_int_equal(choice.size, size);
