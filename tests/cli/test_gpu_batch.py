@@ -46,10 +46,10 @@ class MicroBatch(CommandCase):
         self.assertEqual(self.size(), 24)
         process = self.run_train(config, 'device=cpu', 'run.dir=cpu', 'precision.compute=fp32')
         self.assertEqual(self.size('cpu'), 4)
-        self.assertNotIn('micro-batch:', process.error)
+        self.assertNotIn('\nmicro-batch:', process.error)
         process = self.run_train(config, 'train.micro_batch_size=3', 'run.dir=given')
         self.assertEqual(self.size('given'), 3)
-        self.assertNotIn('micro-batch:', process.error)
+        self.assertNotIn('\nmicro-batch:', process.error)
 
     def test_a_resumed_run_keeps_it(self):
         config = self.config()
