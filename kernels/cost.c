@@ -157,6 +157,11 @@ static struct operation_cost add_work(const struct add_args *a) {
     return (struct operation_cost){.bytes = (double)a->n * (2 * wide_size(a->type) + size_of(a->type))};
 }
 
+static struct operation_cost sum_tree_work(const struct sum_tree_args *a) {
+    return (struct operation_cost){
+        .bytes = (double)a->n * (a->count * size_of(a->type) + (1 + a->accumulate) * wide_size(a->type))};
+}
+
 static struct operation_cost sample_work(const struct sample_args *a) {
     return (struct operation_cost){.bytes = (double)a->N * a->V * size_of(a->type)};
 }

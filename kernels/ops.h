@@ -53,6 +53,7 @@
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
     OP(add)                                                                                                  \
+    OP(sum_tree)                                                                                             \
     OP(sample)
 
 // Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
@@ -446,6 +447,20 @@ struct add_args {
     const void *y; // [r] (n) type
     size_t n;
     enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
+};
+
+// out[i] = the sum of `count` numbers, one of each rank, in fp32 along the tree of zero/comm/sum_tree.h:
+// ((0 + 1) + (2 + 3)) + ... Reduces gradients over ranks in one pass.
+// Determinism: the bits are those of the tree's additions in fp32, one by one, on every device.
+#define SUM_TREE_MOST (1 << 16) // of count
+struct sum_tree_args {
+    void *out;       // [w] (n) fp32, or [+] with accumulate: out + the sum
+    const void *x;   // [r] (count - 1, n) type, rows x_stride apart: of ranks 0, 1, ... without `own`
+    const void *own; // [r] (n) type: of rank `rank`; may be out where type is fp32 and not accumulate
+    size_t n, x_stride;
+    int count, rank; // count >= 2, 0 <= rank < count
+    bool accumulate;
+    enum dtype type; // of x and own: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
 // Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to the top_k most likely tokens and,

@@ -195,6 +195,13 @@ static enum status add(struct operation_bench *b, struct operation_cost *cost) {
     CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
 }
 
+// The contributions of four ranks, in as much memory as the operations above use.
+static enum status sum_tree(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * C;
+    CALL(b, sum_tree, .out = b->buffers[0], .x = b->buffers[1], .own = b->buffers[2], .n = n, .x_stride = n,
+         .count = 4, .rank = 1, .type = b->type);
+}
+
 const struct operation_case operation_cases[] = {
     {"linear_forward", linear_forward, true},
     {"linear_forward + GELU", linear_forward_gelu, true},
@@ -217,6 +224,7 @@ const struct operation_case operation_cases[] = {
     {"sum_squares", sum_squares, false},
     {"cast", cast, false},
     {"add", add, false},
+    {"sum_tree", sum_tree, false},
     {"sample, top_k", sample, false},
 };
 const int n_operation_cases = sizeof operation_cases / sizeof *operation_cases;

@@ -1,5 +1,5 @@
-// Operations on flat spans: GELU and its gradient, fill, cast, add, and sums of squares by block. All are
-// bandwidth-bound.
+// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree, and sums of squares
+// by block. All are bandwidth-bound.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
 
@@ -66,6 +66,68 @@ template <class T> struct add_step {
         store(out + i, sum);
     }
 };
+
+// ---- sums along a tree
+
+// The partial sums of complete subtrees, as the bits of a binary counter (kernels/cpu/isa/elementwise.c has
+// the same): bit k of the number of ranks so far is set where partial[k] holds a sum. All indices are
+// constants once the loops are unrolled, so LEVELS * WIDTH sums stay in registers; LEVELS > log2(count).
+template <class T, int LEVELS> struct sum_tree_step {
+    float *out;
+    const T *x, *own;
+    size_t stride;
+    int count, rank;
+    bool accumulate;
+
+    template <int WIDTH> __device__ static void add(floats<WIDTH> &sum, const floats<WIDTH> &left) {
+        for (int k = 0; k < WIDTH; k++)
+            sum.x[k] = left.x[k] + sum.x[k];
+    }
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> partial[LEVELS], value;
+        for (int r = 0; r < count; r++) {
+            value = r == rank ? load<WIDTH>(own + i)
+                              : load<WIDTH>(x + static_cast<size_t>(r - (r > rank)) * stride + i);
+#pragma unroll
+            for (int level = 0; level < LEVELS; level++) {
+                const int lower = (1 << level) - 1; // the carry arrives here if all lower bits are set
+                if ((r & lower) != lower)
+                    continue;
+                if (r >> level & 1)
+                    add<WIDTH>(value, partial[level]);
+                else
+                    partial[level] = value;
+            }
+        }
+        bool first = true;
+#pragma unroll
+        for (int level = 0; level < LEVELS; level++) {
+            if (!(count >> level & 1))
+                continue;
+            if (first)
+                value = partial[level];
+            else
+                add<WIDTH>(value, partial[level]);
+            first = false;
+        }
+        if (accumulate)
+            add<WIDTH>(value, load<WIDTH>(out + i));
+        store(out + i, value);
+    }
+};
+
+template <class T, int LEVELS>
+enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args, bool aligned) {
+    const sum_tree_step<T, LEVELS> step = {static_cast<float *>(args->out),
+                                           static_cast<const T *>(args->x),
+                                           static_cast<const T *>(args->own),
+                                           args->x_stride,
+                                           args->count,
+                                           args->rank,
+                                           args->accumulate};
+    return over_span<widest_access<float>()>("sum_tree", stream, step, args->n, aligned);
+}
 
 // ---- sums of squares
 
@@ -151,6 +213,19 @@ extern "C" enum status cuda_add(struct stream *stream, const struct add_args *ar
         add_step<T> step = {static_cast<float *>(args->out), static_cast<const float *>(args->x),
                             static_cast<const T *>(args->y)};
         return over_span<widest_access<float>()>("add", stream, step, args->n, aligned);
+    });
+}
+
+extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tree_args *args) {
+    bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->own) &&
+                   args->x_stride * dtype_size(args->type) % 16 == 0;
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        if (args->count < 1 << 3) // the GPUs of one machine, or fewer
+            return sum_tree_of<T, 3>(stream, args, aligned);
+        if (args->count < 1 << 7)
+            return sum_tree_of<T, 7>(stream, args, aligned);
+        return sum_tree_of<T, 17>(stream, args, aligned);
     });
 }
 

@@ -1,4 +1,4 @@
-// Sums, sums of squares, fill, cast and add.
+// Sums, sums of squares, fill, cast, add and sums along a tree.
 #include "kernels/ref/ref.h"
 
 enum status ref_sum(struct stream *stream, const struct sum_args *a) {
@@ -40,5 +40,29 @@ enum status ref_add(struct stream *stream, const struct add_args *a) {
     enum dtype sums = a->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     for (size_t i = 0; i < a->n; i++)
         ref_store(a->out, sums, i, ref_load(a->x, sums, i) + ref_load(a->y, a->type, i));
+    return STATUS_OK;
+}
+
+// The sum of n ranks from `first` on: the left half has the largest power of two below n.
+static double tree(const struct sum_tree_args *a, size_t i, int first, int n, enum dtype sums) {
+    int left = 1;
+    if (n == 1)
+        return first == a->rank
+                   ? ref_load(a->own, a->type, i)
+                   : ref_load(a->x, a->type, (size_t)(first - (first > a->rank)) * a->x_stride + i);
+    while (2 * left < n)
+        left *= 2;
+    double sum = tree(a, i, first, left, sums) + tree(a, i, first + left, n - left, sums);
+    // Rounding the sum of two floats first to double does not change the result.
+    return sums == DTYPE_F64 ? sum : (double)(float)sum;
+}
+
+enum status ref_sum_tree(struct stream *stream, const struct sum_tree_args *a) {
+    (void)stream;
+    enum dtype sums = a->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
+    for (size_t i = 0; i < a->n; i++) {
+        double sum = tree(a, i, 0, a->count, sums);
+        ref_store(a->out, sums, i, a->accumulate ? ref_load(a->out, sums, i) + sum : sum);
+    }
     return STATUS_OK;
 }

@@ -1,7 +1,9 @@
-// Checks of the operations on flat spans: sum, sum_squares, fill, cast and add.
+// Checks of the operations on flat spans: sum, sum_squares, fill, cast, add and sum_tree.
 #include <math.h>
+#include <stdio.h>
 
 #include "tests/ops/op_check.h"
+#include "tests/support/tree_sum.h"
 
 static const size_t spans[] = {1, 3, 7, 48, 257, 20011};
 #define N_SPANS (sizeof spans / sizeof *spans)
@@ -131,5 +133,71 @@ void check_add(struct op_bench *bench) {
             out->exact = true; // rounding the sum of two floats first to double does not change the result
             op_call_reference(&call);
             op_call_judge(&call);
+        }
+}
+
+// ---- sum_tree
+
+// The reference adds in double. The order of sums is fixed and so is each rounding, so the device must give
+// the bits of the definition in fp32, which must be as close to the reference as roundings allow.
+static void expect_bits(struct op_call *call, const struct sum_tree_args *args, const struct op_tensor *x,
+                        const struct op_tensor *own, struct op_tensor *out) {
+    float of_ranks[MOST_RANKS];
+    for (size_t i = 0; i < args->n; i++) {
+        for (int rank = 0, row = 0; rank < args->count; rank++)
+            of_ranks[rank] =
+                (float)(rank == args->rank ? own->given[i] : x->given[(size_t)row++ * args->x_stride + i]);
+        float sum = expected_tree_sum(of_ranks, args->count);
+        if (args->accumulate)
+            sum = (float)out->given[i] + sum;
+        if ((double)sum != out->truth[i] &&
+            !(fabs((double)sum - out->truth[i]) <= 8 * OP_UNIT * out->magnitude[i])) {
+            printf("# %s: the reference has %.9g for element %zu, expected %.9g\n", call->label,
+                   out->truth[i], i, (double)sum);
+            call->bench->n_wrong++;
+        }
+        out->truth[i] = (double)sum;
+    }
+    out->exact = true;
+}
+
+static void sum_tree_call(struct op_bench *bench, struct sum_tree_args args, bool in_place) {
+    struct op_call call;
+    op_call_begin(&call, bench, sum_tree, &args, "rank %d of %d, n %zu%s%s", args.rank, args.count, args.n,
+                  args.accumulate ? " accumulate" : "", in_place ? " in place" : "");
+    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, args.type, OP_READ,
+                                        op_rows((size_t)args.count - 1, args.n, args.x_stride));
+    struct op_tensor *own =
+        op_add_tensor(&call, "own", &args.own, args.type, in_place ? OP_UPDATE : OP_READ, op_span(args.n));
+    struct op_tensor *out = own;
+    if (in_place)
+        op_alias(own, &args.out);
+    else
+        out = op_add_tensor(&call, "out", &args.out, DTYPE_F32, args.accumulate ? OP_UPDATE : OP_WRITE,
+                            op_span(args.n));
+    op_give_extremes(x);
+    op_give_extremes(own);
+    op_call_magnitudes(&call);
+    op_call_reference(&call);
+    expect_bits(&call, &args, x, own, out);
+    op_call_judge(&call);
+}
+
+void check_sum_tree(struct op_bench *bench) {
+    static const int counts[] = {2, 3, 4, 5, 6, 7, 8, 13, 64};
+    static const size_t lengths[] = {1, 257, 3001};
+    FOR_EACH_TYPE(type)
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            const int count = counts[c], ranks[] = {0, count / 2, count - 1};
+            for (int r = 0; r < 3; r++) {
+                struct sum_tree_args args = {.n = lengths[i],
+                                             .x_stride = (lengths[i] + 7) / 8 * 8 + (size_t)(8 * r),
+                                             .count = count,
+                                             .rank = ranks[r],
+                                             .accumulate = r == 1,
+                                             .type = type};
+                sum_tree_call(bench, args, type == DTYPE_F32 && r == 2);
+            }
         }
 }

@@ -68,7 +68,8 @@ enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) 
     return comm->queue && work ? comm_queue_wait(comm, work) : STATUS_OK;
 }
 
-enum status comm_wait_all(struct comm *comm) {
+enum status comm_wait_all(struct comm *comm, struct stream *stream) {
+    (void)stream;
     return comm->queue ? comm_queue_wait_all(comm) : STATUS_OK;
 }
 
@@ -102,9 +103,9 @@ static enum status gather(struct comm *comm, enum comm_collective collective, co
     if (comm->world == 1) {
         if (bytes > 0)
             memmove(all, mine, bytes);
-        return comm_wait_all(comm);
+        return comm_wait_all(comm, NULL);
     }
-    TRY(comm_wait_all(comm));
+    TRY(comm_wait_all(comm, NULL));
     const struct comm_id id = begin_host_call(comm, collective, COMM_CONTROL);
     return end_host_call(comm, bytes, comm->backend->gather(comm, &id, mine, bytes, all));
 }
@@ -121,13 +122,13 @@ static enum status broadcast(struct comm *comm, void *data, size_t bytes, int ro
 }
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    TRY(comm_wait_all(comm));
+    TRY(comm_wait_all(comm, NULL));
     return comm->world == 1 ? STATUS_OK : broadcast(comm, data, bytes, root);
 }
 
 enum status comm_sum(struct comm *comm, double *values, int n) {
     if (comm->world == 1)
-        return comm_wait_all(comm);
+        return comm_wait_all(comm, NULL);
     double *all = calloc((size_t)comm->world * (size_t)n, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for a sum over %d ranks", comm->world);
@@ -144,8 +145,8 @@ enum status comm_sum(struct comm *comm, double *values, int n) {
 
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
     if (comm->world == 1)
-        return comm_wait_all(comm);
-    TRY(comm_wait_all(comm));
+        return comm_wait_all(comm, NULL);
+    TRY(comm_wait_all(comm, NULL));
     double began = clock_monotonic_s();
     const struct comm_id id = begin_host_call(comm, COLLECTIVE_ALL_REDUCE, COMM_ALL_REDUCE);
     enum status status = end_host_call(comm, n * sizeof *values, comm->backend->sum(comm, &id, values, n));

@@ -134,8 +134,18 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
 // Waits for one bulk collective, and for those issued before it; or for all. Returns the first failure.
+// Where comm_on_device, `stream` waits and the host does not; elsewhere the host waits.
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
-enum status comm_wait_all(struct comm *comm) MUST_CHECK;
+//   stream   as for comm_wait; NULL: the host waits in any case
+enum status comm_wait_all(struct comm *comm, struct stream *stream) MUST_CHECK;
+
+// True where bulk collectives are work on streams and never wait on the host: on a device that the ranks
+// reach without it, and with one rank. The same on all ranks from comm_attach to comm_detach.
+bool comm_on_device(const struct comm *comm);
+// Gathers a few bytes of device memory: all (world * bytes) receives every rank's `mine`, in rank order, as
+// work on `stream`. For a communicator that is comm_on_device.
+enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
+                               void *all) MUST_CHECK;
 
 // True if bulk collectives, and comm_gather_device, are work on the stream that the host never waits for.
 // With one rank always.
@@ -147,7 +157,7 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 
 // ---- collectives on host memory
 //
-// All but comm_agree first wait for the bulk collectives issued before them.
+// All but comm_agree first wait for the bulk collectives issued before them, unless comm_on_device.
 
 // values[i] = sum over ranks, added along the tree. For a few values: every rank gathers all contributions.
 enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;

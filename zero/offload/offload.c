@@ -154,12 +154,12 @@ static enum status send_unit(struct offload *offload, int unit) {
 }
 
 // Sends the units whose reduction was issued by the previous offload_reduced.
-static enum status send_pending(struct offload *offload, struct stream *stream) {
+static enum status send_pending(struct offload *offload) {
     int from = offload->pending_from, to = offload->pending_to;
     offload->pending_from = -1;
     if (from < 0)
         return STATUS_OK;
-    TRY(comm_wait(offload->comm, stream, offload->work));
+    TRY(comm_wait(offload->comm, &offload->to_host, offload->work));
     TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->to_host));
     for (int unit = from; unit >= to; unit--)
         TRY(send_unit(offload, unit));
@@ -193,7 +193,7 @@ static bool sends_at_the_end(const struct offload *offload) {
 enum status offload_begin(struct offload *offload, struct stream *stream, bool last, bool accumulating) {
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(send_pending(offload, stream)); // units left over from the previous micro-batch
+    TRY(send_pending(offload)); // units left over from the previous micro-batch
     offload->last = last;
     offload->accumulating = accumulating;
     offload->pending_to = offload->params->n_units; // no unit so far
@@ -221,7 +221,7 @@ enum status offload_reduced(struct offload *offload, struct stream *stream, int 
         return STATUS_OK;
     int from = offload->pending_to - 1;
     TRY(event_record(&offload->reduced[unit % OFFLOAD_BUFFERS], stream));
-    TRY(send_pending(offload, stream));
+    TRY(send_pending(offload));
     offload->pending_from = from;
     offload->pending_to = unit;
     offload->work = work;
@@ -231,7 +231,7 @@ enum status offload_reduced(struct offload *offload, struct stream *stream, int 
 enum status offload_finish(struct offload *offload, struct stream *stream) {
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(send_pending(offload, stream));
+    TRY(send_pending(offload));
     if (sends_at_the_end(offload)) {
         TRY(event_record(&offload->reached, stream));
         TRY(event_wait(&offload->reached, &offload->to_host));

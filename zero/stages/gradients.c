@@ -208,7 +208,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
     if (!has_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
-    return comm_wait_all(gradients->comm); // reductions of the previous micro-batch may still read the buffer
+    return comm_wait_all(gradients->comm, stream); // reductions of the last micro-batch may still read it
 }
 
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
@@ -335,7 +335,7 @@ enum status gradients_finish(struct gradients *gradients, struct stream *stream)
     for (int i = 0; i < gradients->gather_buckets.n_calls; i++)
         TRY(comm_all_gather(gradients->comm, stream, &gradients->gather_buckets.calls[i], from,
                             gradients->whole, DTYPE_F32, &work));
-    TRY(comm_wait_all(gradients->comm));
+    TRY(comm_wait_all(gradients->comm, stream));
     return offload_finish(gradients->offload, stream);
 }
 

@@ -243,5 +243,5 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
                             parameters->type, &work));
     if (parameters->options->offload_param)
         TRY(offload_params_wait(parameters->offload, stream));
-    return comm_wait_all(parameters->comm);
+    return comm_wait_all(parameters->comm, stream);
 }

@@ -132,6 +132,63 @@ enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
     return STATUS_OK;
 }
 
+// ---- sums along a tree
+
+// The partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set
+// where partial[k] holds the sum of 2^k consecutive ranks. The subtrees that remain are added from the
+// smallest on.
+#define TREE_LEVELS 17 // log2(SUM_TREE_MOST) + 1
+
+struct tree_sum {
+    vf partial[TREE_LEVELS];
+    int n;
+};
+
+VF_INLINE void tree_push(struct tree_sum *sum, vf value) {
+    int level = 0;
+    for (int n = sum->n; n & 1; n >>= 1)
+        value = sum->partial[level++] + value;
+    sum->partial[level] = value;
+    sum->n++;
+}
+
+VF_INLINE vf tree_total(const struct tree_sum *sum) {
+    int level = __builtin_ctz((unsigned)sum->n);
+    vf total = sum->partial[level];
+    for (level++; sum->n >> level; level++)
+        if (sum->n >> level & 1)
+            total = sum->partial[level] + total;
+    return total;
+}
+
+VF_INLINE void sum_tree_range(enum dtype type, const struct sum_tree_args *args, struct parallel_span range) {
+    float *out = args->out;
+    for (size_t i = range.begin; i < range.end; i += VF_WIDTH) {
+        const int lanes = range.end - i < VF_WIDTH ? (int)(range.end - i) : VF_WIDTH;
+        struct tree_sum sum = {.n = 0};
+        for (int rank = 0; rank < args->count; rank++) {
+            const bool own = rank == args->rank;
+            const void *from = own ? args->own : args->x;
+            const size_t at = own ? i : (size_t)(rank - (rank > args->rank)) * args->x_stride + i;
+            tree_push(&sum, lanes == VF_WIDTH ? vf_get(type, from, at) : vf_get_part(type, from, at, lanes));
+        }
+        vf total = tree_total(&sum);
+        if (args->accumulate)
+            total = vf_load_part(out + i, lanes) + total;
+        vf_store_part(out + i, total, lanes);
+    }
+}
+
+static void sum_tree_span(const void *context, struct parallel_span span) {
+    const struct sum_tree_args *args = context;
+    VF_DISPATCH(args->type, sum_tree_range, args, span);
+}
+
+enum status CPU_OP(sum_tree)(struct stream *stream, const struct sum_tree_args *args) {
+    cpu_parallel(stream->device, args->n * (size_t)args->count, args->n, 1024, sum_tree_span, args);
+    return STATUS_OK;
+}
+
 // ---- column sums: the bias's gradient
 
 #define TILE_ROWS    64 // rows that stay in the cache while their columns are summed
