@@ -147,8 +147,8 @@ ifneq ($(simulated),)
                      -fno-optimize-sibling-calls $(sanitize)
   # The instrumentation reports every access of a kernel to tests/cudasim/race.cpp, which replaces the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
-  # The program finds cuBLASLt by name at run time, so the linker must be told to keep its simulation.
-  cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -lstdc++ -ldl
+  # The program finds cuBLASLt and NCCL by name at run time, so the linker must be told to keep their simulation.
+  cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -Wl,--undefined=ncclGetVersion -lstdc++ -ldl
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
   cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -277,7 +277,8 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 # On a simulated GPU: the simulator's own tests, and the tests that take a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
-tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda
+tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda \
+                   tests/mpi/test_zero_comm_device
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
 test_folder = $(if $(filter tests/unit/%,$(1)),$(notdir $(patsubst %/,%,$(dir $(1)))),$(word 2,$(subst _, ,$(notdir $(1)))))

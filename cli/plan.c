@@ -257,7 +257,9 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
                                      .type = report->type,
                                      .device = planner->device,
                                      .world = one->world,
-                                     .local_world = one->local_world};
+                                     .local_world = one->local_world,
+                                     // One GPU per rank, as option device says.
+                                     .by_nccl = config->comm.backend != CONFIG_COMM_BACKEND_MPI};
     enum status status = choose_micro_batch(planner, &request, config, one);
     one->micro_batch_size = config->train.micro_batch_size;
     one->accumulation_steps = config->train.gradient_accumulation_steps;

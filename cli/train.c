@@ -31,6 +31,21 @@ static void add_command(struct text *line, int world, int n_args, char **args) {
             add_quoted(line, args[i]);
 }
 
+// config: NULL if it could not be read; then the defaults serve to report that.
+static struct comm_options comm_options_of(const struct config *config) {
+    static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
+                                           [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,
+                                           [CONFIG_COMM_BACKEND_MPI] = COMM_PATH_HOST};
+    struct comm_options options = {.shared_memory = true, .ends_process = true};
+    if (!config)
+        return options;
+    options.shared_memory = config->comm.shared_memory;
+    options.hang_timeout_s = config->run.hang_timeout_s;
+    options.reduce_by_nccl = config->comm.reduce == CONFIG_COMM_REDUCE_NCCL;
+    options.path = options.reduce_by_nccl ? COMM_PATH_NCCL : paths[config->comm.backend];
+    return options;
+}
+
 static enum status run_train(int n_args, char **args) {
     struct config config;
     struct text command = {0};
@@ -39,10 +54,7 @@ static enum status run_train(int n_args, char **args) {
                     "no configuration named; usage: train CONFIG.json [section.key=value ...]");
     struct comm *comm = NULL;
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
-    const struct comm_options options = {.shared_memory = status != STATUS_OK || config.comm.shared_memory,
-                                         .ends_process = true,
-                                         .hang_timeout_s =
-                                             status == STATUS_OK ? config.run.hang_timeout_s : 0};
+    const struct comm_options options = comm_options_of(status == STATUS_OK ? &config : NULL);
     if (comm_open(&options, &comm) != STATUS_OK)
         status = status == STATUS_OK ? STATUS_FAILED : status;
     if (comm && comm->rank > 0)

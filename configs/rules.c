@@ -200,6 +200,15 @@ static enum status check_speculative(const struct config *c) {
 
 // Adafactor has no moments to store in a narrower type, and each update needs sums over whole tensors of
 // clipped gradients.
+static enum status check_comm(const struct config *c) {
+    if (c->comm.reduce != CONFIG_COMM_REDUCE_NCCL || c->comm.backend != CONFIG_COMM_BACKEND_MPI)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: comm.reduce=nccl sums by NCCL, but comm.backend is mpi; set comm.backend=nccl, or "
+                "comm.reduce=exact",
+                c->source);
+}
+
 static enum status check_adafactor(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
         return STATUS_OK;
@@ -278,6 +287,7 @@ static const struct {
     {check_adafactor,
      false,
      {"optimizer.type", "optimizer.state_dtype", "zero_optimization.offload_optimizer.speculative"}},
+    {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };

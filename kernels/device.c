@@ -81,6 +81,20 @@ enum status event_synchronize(struct event *event) {
     return event->mark ? event->device->event_synchronize(event) : STATUS_OK;
 }
 
+enum status event_query(const struct event *event, bool *happened) {
+    *happened = true;
+    return event->mark ? event->device->event_query(event, happened) : STATUS_OK;
+}
+
+enum status device_enter(struct device *device) {
+    return device->enter ? device->enter(device) : STATUS_OK;
+}
+
+enum status device_identity(struct device *device, char out[DEVICE_IDENTITY_BYTES]) {
+    out[0] = 0;
+    return device->identify ? device->identify(device, out) : STATUS_OK;
+}
+
 bool device_has_graphs(const struct device *device) {
     return device->graph_begin != NULL;
 }

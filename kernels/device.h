@@ -11,6 +11,8 @@
 #include "base/region.h"
 #include "base/status.h"
 
+#define DEVICE_IDENTITY_BYTES 32
+
 struct ops;
 struct device;
 struct watched;
@@ -82,6 +84,9 @@ struct device {
     enum status (*graph_end)(struct stream *stream, void **work);
     enum status (*graph_launch)(struct stream *stream, void *work);
     void (*graph_close)(struct device *device, void *work);
+    enum status (*event_query)(const struct event *event, bool *happened);
+    enum status (*enter)(struct device *device);
+    enum status (*identify)(struct device *device, char out[DEVICE_IDENTITY_BYTES]);
     enum status (*timer_open)(struct device *device, void **mark); // as event_open, but records a timestamp
     enum status (*timer_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
@@ -107,6 +112,12 @@ enum status device_memory_available(struct device *device, size_t *bytes) MUST_C
 enum status device_pin(struct device *device, void *memory, size_t bytes) MUST_CHECK;
 void device_unpin(struct device *device, void *memory); // call before freeing the memory; NULL is a no-op
 
+// For libraries that use the calling thread's current GPU: makes it the device's. No-op on the CPU.
+enum status device_enter(struct device *device) MUST_CHECK;
+// Which GPU of the machine it is, in words: its PCI address, "0000:65:00.0". "" where the memory is the
+// host's.
+enum status device_identity(struct device *device, char out[DEVICE_IDENTITY_BYTES]) MUST_CHECK;
+
 enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // no workspace yet
 void stream_free(struct stream *stream); // its work must be done; no-op for a zeroed stream
 // For cleanup after a failure: waits for the work left on the stream and ignores its errors, which were
@@ -123,6 +134,8 @@ enum status event_record(struct event *event, struct stream *stream) MUST_CHECK;
 enum status event_wait(struct event *event, struct stream *stream) MUST_CHECK;
 // Blocks the host until the event has happened; returns at once if it was never recorded.
 enum status event_synchronize(struct event *event) MUST_CHECK;
+// Whether the event has happened (true if it was never recorded). Does not wait.
+enum status event_query(const struct event *event, bool *happened) MUST_CHECK;
 // Seconds between two timed events, both of which have happened; 0 where operations are synchronous.
 enum status event_seconds(const struct event *from, const struct event *to, double *seconds) MUST_CHECK;
 

@@ -128,7 +128,8 @@ static struct engine_options engine_options_of(const struct trainer *trainer) {
                                    .device = trainer->device,
                                    .rank = trainer->comm->rank,
                                    .world = trainer->comm->world,
-                                   .local_world = trainer->comm->local_world};
+                                   .local_world = trainer->comm->local_world,
+                                   .by_nccl = comm_on_device(trainer->comm)};
 }
 
 static enum status choose_micro_batch(struct trainer *trainer) {
@@ -202,10 +203,10 @@ static enum status check_memory(struct trainer *trainer) {
 // What the process takes besides model memory. Arrays that measured this machine are freed again; they count
 // where they took more than the model will.
 static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
-    const size_t resident =
-                     metrics_resident_memory() - engine_links_bytes(options) -
-                     (options->device->place == REGION_HOST ? comm_sums_bytes(options->world, REGION_HOST)
-                                                            : 0),
+    const size_t resident = metrics_resident_memory() - engine_links_bytes(options) -
+                            (options->device->place == REGION_HOST
+                                 ? comm_sums_bytes(options->world, REGION_HOST, false)
+                                 : 0),
                  peak = metrics_peak_memory();
     return peak > resident + model_bytes ? peak - model_bytes : resident;
 }

@@ -35,8 +35,10 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
     if (options->world == 1)
         return STATUS_OK;
     enum region_place place = options->device->place;
-    TRY(region_add_external(table, REGION_COMMUNICATION, place, comm_sums_bytes(options->world, place),
-                            "sums between ranks"));
+    TRY(region_add_external(
+        table, REGION_COMMUNICATION, place,
+        comm_sums_bytes(options->world, place, options->by_nccl && place == REGION_DEVICE),
+        "sums between ranks"));
     return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, engine_links_bytes(options),
                                "links between ranks");
 }

@@ -168,6 +168,24 @@ enum status event_synchronize_on(struct event *event) {
     return STATUS_OK;
 }
 
+enum status event_query_of(const struct event *event, bool *happened) {
+    TRY(cuda_enter(event->device));
+    const cudaError_t error = cudaEventQuery(static_cast<cudaEvent_t>(event->mark));
+    *happened = error == cudaSuccess;
+    if (error != cudaErrorNotReady)
+        TRY_CUDA(error);
+    return STATUS_OK;
+}
+
+enum status enter(struct device *device) {
+    return cuda_enter(device);
+}
+
+enum status identify(struct device *device, char out[DEVICE_IDENTITY_BYTES]) {
+    TRY_CUDA(cudaDeviceGetPCIBusId(out, DEVICE_IDENTITY_BYTES, cuda_of(device)->index));
+    return STATUS_OK;
+}
+
 // ---- graphs
 
 // Thread-local: other threads, which communicate, may allocate and wait meanwhile.
@@ -333,6 +351,9 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->graph_end = graph_end_on;
     device->graph_launch = graph_launch_on;
     device->graph_close = graph_close;
+    device->event_query = event_query_of;
+    device->enter = enter;
+    device->identify = identify;
     device->timer_open = timer_open;
     device->timer_seconds = timer_seconds;
     enum status status = open_gpu(cuda);

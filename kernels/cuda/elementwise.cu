@@ -85,7 +85,7 @@ template <class T, int LEVELS> struct sum_tree_step {
     }
 
     template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> partial[LEVELS], value;
+        floats<WIDTH> partial[LEVELS] = {}, value = {};
         for (int r = 0; r < count; r++) {
             value = r == rank ? load<WIDTH>(own + i)
                               : load<WIDTH>(x + static_cast<size_t>(r - (r > rank)) * stride + i);

@@ -36,6 +36,15 @@ cudaError_t absence() {
     return strcmp(value, "driver") ? cudaErrorNoDevice : cudaErrorInsufficientDriver;
 }
 
+// CUDASIM_DEVICES: how many GPUs the machine has. They differ by address only: a process uses one, and its
+// memory is its own.
+int device_count() {
+    const char *value = getenv("CUDASIM_DEVICES");
+    return value ? atoi(value) : 1;
+}
+
+thread_local int current_device = 0;
+
 } // namespace
 
 cudaError_t device_error() {
@@ -94,27 +103,41 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = absence() == cudaSuccess ? 1 : 0;
+    *count = absence() == cudaSuccess ? device_count() : 0;
     return remember(absence());
 }
 
 cudaError_t cudaSetDevice(int device) {
     if (device_error() != cudaSuccess)
         return remember(device_error());
-    return remember(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    if (device < 0 || device >= device_count())
+        return remember(cudaErrorInvalidDevice);
+    current_device = device;
+    return remember(cudaSuccess);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device) {
+    if (absence() != cudaSuccess)
+        return remember(absence());
+    if (device < 0 || device >= device_count())
+        return remember(cudaErrorInvalidDevice);
+    if (snprintf(text, size_t(length), "0000:%02x:00.0", device + 1) >= length)
+        return remember(cudaErrorInvalidValue);
+    return remember(cudaSuccess);
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = current_device;
     return remember(device_error());
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
     if (absence() != cudaSuccess)
         return remember(absence());
-    if (device != 0)
+    if (device < 0 || device >= device_count())
         return remember(cudaErrorInvalidDevice);
     *properties = {};
+    properties->pciBusID = device + 1;
     const char *name = getenv("CUDASIM_NAME");
     snprintf(properties->name, sizeof properties->name, "%s", name ? name : "simulated GPU");
     properties->totalGlobalMem = device_memory_bytes();

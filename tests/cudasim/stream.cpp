@@ -35,6 +35,7 @@ struct mark {
 struct task {
     const char *what;
     std::function<int()> run;
+    std::function<void()> begin;   // instead: returns at once, and finish_begun ends the task
     std::shared_ptr<mark> after;   // runs only after this has happened; may be NULL
     std::shared_ptr<mark> records; // happens when it has run; may be NULL
 };
@@ -123,8 +124,9 @@ cudaStream_t needed(cudaStream_t wanted) {
     return wanted;
 }
 
-// Runs one task: usually one that `wanted` needs, else any that could run on a device.
-bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted) {
+// Runs one task: usually one that `wanted` needs, else any that could run on a device. If none can run, waits
+// for one that is running, where it may. Returns false if there is nothing to do or to wait for.
+bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted, bool may_wait = true) {
     std::vector<cudaStream_t> ready;
     bool busy = false;
     for (const std::set<cudaStream_t> *set : {&s.streams, &s.destroyed})
@@ -134,9 +136,9 @@ bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted)
                 ready.push_back(stream);
         }
     if (ready.empty()) {
-        if (busy)
+        if (busy && may_wait)
             s.done.wait(lock);
-        return busy;
+        return busy && may_wait;
     }
     cudaStream_t chosen = s.draw(s.lateness) ? needed(wanted) : nullptr;
     if (!chosen)
@@ -145,6 +147,11 @@ bool step(scheduler &s, std::unique_lock<std::mutex> &lock, cudaStream_t wanted)
     chosen->queue.pop_front();
     chosen->busy = true;
     lock.unlock();
+    if (w.begin && sticky_error() == cudaSuccess) {
+        w.begin();
+        lock.lock();
+        return true;
+    }
     run_task(w);
     lock.lock();
     chosen->busy = false;
@@ -291,15 +298,34 @@ int enqueue(CUstream_st *stream, const char *what, std::function<int()> run) {
         counts().n_graphs += !strcmp(what, "cudaGraphLaunch");
     }
     if (error == cudaSuccess)
-        submit(stream, {what, std::move(run), nullptr, nullptr});
+        submit(stream, {what, std::move(run), nullptr, nullptr, nullptr});
     return error;
+}
+
+void enqueue_begun(cudaStream_t stream, const char *what, std::function<void()> begin) {
+    submit(stream, {what, nullptr, std::move(begin), nullptr, nullptr});
+}
+
+void finish_begun(cudaStream_t stream, cudaError_t error) {
+    scheduler &s = streams();
+    if (error != cudaSuccess)
+        set_sticky_error(error);
+    std::lock_guard<std::mutex> guard(s.mutex);
+    stream->busy = false;
+    s.done.notify_all();
+}
+
+bool drive_stream(cudaStream_t stream) {
+    scheduler &s = streams();
+    std::unique_lock<std::mutex> lock(s.mutex);
+    return step(s, lock, stream, false);
 }
 
 cudaError_t finish_stream(cudaStream_t stream) {
     if (work_is_delayed()) {
         auto end = std::make_shared<mark>();
         end->stream = stream;
-        submit(stream, {"end", nullptr, nullptr, end});
+        submit(stream, {"end", nullptr, nullptr, nullptr, end});
         finish_mark(end);
     } else {
         std::lock_guard<std::mutex> order(stream->order);
@@ -392,7 +418,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     std::unique_lock<std::mutex> lock(s.mutex);
     bool idle = stream->queue.empty() && !stream->busy;
     if (!idle)
-        step(s, lock, stream);
+        step(s, lock, stream, false);
     lock.unlock();
     return remember(sticky_error() != cudaSuccess ? sticky_error() : idle ? cudaSuccess : cudaErrorNotReady);
 }
@@ -407,7 +433,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         return capture_wait(stream, stream->place, event->place);
     std::shared_ptr<mark> after = last_mark(event);
     if (after)
-        submit(stream, {"cudaStreamWaitEvent", nullptr, after, nullptr});
+        submit(stream, {"cudaStreamWaitEvent", nullptr, nullptr, after, nullptr});
     return cudaSuccess;
 }
 
@@ -442,7 +468,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
         std::lock_guard<std::mutex> guard(streams().mutex);
         event->last = made;
     }
-    submit(stream, {"cudaEventRecord", nullptr, nullptr, made});
+    submit(stream, {"cudaEventRecord", nullptr, nullptr, nullptr, made});
     return cudaSuccess;
 }
 
@@ -469,7 +495,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     std::shared_ptr<mark> last = event->last;
     bool happened = !last || last->happened;
     if (!happened)
-        step(s, lock, last->stream);
+        step(s, lock, last->stream, false);
     lock.unlock();
     cudaError_t sticky = device_error();
     return remember(sticky != cudaSuccess ? sticky : happened ? cudaSuccess : cudaErrorNotReady);

@@ -3,6 +3,8 @@
 #ifndef CUDASIM_STREAM_H
 #define CUDASIM_STREAM_H
 
+#include <functional>
+
 #include "cudasim/api.h"
 #include "tests/cudasim/graph.h"
 
@@ -12,6 +14,13 @@ bool work_is_delayed(); // reordering mode: arguments must outlive the call
 
 // Checks that the stream exists and is not the default stream; otherwise reports a finding about `call`.
 cudaError_t check_stream(const char *call, cudaStream_t stream);
+// Issues work that another thread does: when its turn comes, `begin` runs, which returns at once; the stream
+// continues after finish_begun. In reordering mode only.
+void enqueue_begun(cudaStream_t stream, const char *what, std::function<void()> begin);
+void finish_begun(cudaStream_t stream, cudaError_t error);
+// Runs one piece of work of any stream, usually one that `stream` needs, without waiting; false if none can.
+bool drive_stream(cudaStream_t stream);
+
 // Waits until all work issued to the stream so far has run.
 cudaError_t finish_stream(cudaStream_t stream);
 // The stream's or the event's part in a capture; both must exist. For any other stream: not captured.

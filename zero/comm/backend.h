@@ -49,4 +49,24 @@ struct comm_backend {
     void (*close)(struct comm *comm, enum status status);
 };
 
+// Bulk collectives as work on streams, beside a backend that does everything else. Called with several ranks
+// only, and between attach and detach only where attach set comm->device_data.
+#define COMM_WORK_ALL UINT64_MAX // for wait: all that were issued
+struct comm_device_backend {
+    const char *name;
+    // Decides with all ranks, which call it together, whether they use it. Sets comm->device_data if they do;
+    // STATUS_OK also if they do not.
+    enum status (*attach)(struct comm *comm);
+    void (*detach)(struct comm *comm); // no-op without comm->device_data
+    // Issues a collective to comm->stream, behind the work of `stream`. Adds to comm->traffic.
+    enum status (*bulk)(struct comm *comm, struct stream *stream, const struct comm_call *call,
+                        comm_work *work);
+    enum status (*gather)(struct comm *comm, struct stream *stream, const struct comm_id *id,
+                          const void *mine, size_t bytes, void *all);
+    // `stream` waits; NULL: the host does.
+    enum status (*wait)(struct comm *comm, struct stream *stream, comm_work work);
+    // Looks for errors and for collectives that do not end. The watchdog calls it, with comm->watch_lock.
+    void (*watch)(struct comm *comm);
+};
+
 #endif

@@ -22,11 +22,20 @@ const char *comm_operation_name(enum comm_operation operation) {
 
 // ---- bulk collectives
 
+// A failure is reported at once: other ranks may be waiting for this one.
+static enum status end_device_call(struct comm *comm, enum status status) {
+    if (status != STATUS_OK)
+        comm_abort(comm, status);
+    return status;
+}
+
 static enum status start(struct comm *comm, struct stream *stream, struct comm_call *call, comm_work *work) {
     *work = 0;
     if (comm->world == 1)
         return comm_bulk_alone(stream, call);
     call->id.number = rank_state_issue(comm->state, call->id.collective);
+    if (comm->device_data)
+        return end_device_call(comm, comm->device_backend->bulk(comm, stream, call, work));
     if (comm->queue)
         return comm_queue_submit(comm, stream, call, work);
     double seconds;
@@ -64,26 +73,38 @@ enum status comm_all_gather(struct comm *comm, struct stream *stream, const stru
 }
 
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) {
-    (void)stream; // a collective that is done has finished on the device too
+    if (comm->device_data)
+        return end_device_call(comm, comm->device_backend->wait(comm, stream, work));
+    // A collective that is done has finished on the device too.
     return comm->queue && work ? comm_queue_wait(comm, work) : STATUS_OK;
 }
 
 enum status comm_wait_all(struct comm *comm, struct stream *stream) {
-    (void)stream;
+    if (comm->device_data)
+        return end_device_call(comm, comm->device_backend->wait(comm, stream, COMM_WORK_ALL));
     return comm->queue ? comm_queue_wait_all(comm) : STATUS_OK;
 }
 
 bool comm_on_device(const struct comm *comm) {
-    return comm->world == 1;
+    return comm->world == 1 || comm->device_data;
 }
 
 enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
                                void *all) {
     assert(comm_on_device(comm));
-    return stream->device->copy(stream, all, mine, bytes);
+    if (comm->world == 1)
+        return stream->device->copy(stream, all, mine, bytes);
+    comm->traffic.calls[COMM_CONTROL]++;
+    const struct comm_id id = {rank_state_issue(comm->state, COLLECTIVE_GATHER), COLLECTIVE_GATHER};
+    return end_device_call(comm, comm->device_backend->gather(comm, stream, &id, mine, bytes, all));
 }
 
 // ---- collectives on host memory
+
+// Waits for the bulk collectives issued so far, where a thread of the host runs them.
+static enum status settle(struct comm *comm) {
+    return comm->device_data ? STATUS_OK : comm_wait_all(comm, NULL);
+}
 
 // With several ranks. The caller has waited for the bulk collectives, or has no need to.
 static struct comm_id begin_host_call(struct comm *comm, enum comm_collective collective,
@@ -103,9 +124,9 @@ static enum status gather(struct comm *comm, enum comm_collective collective, co
     if (comm->world == 1) {
         if (bytes > 0)
             memmove(all, mine, bytes);
-        return comm_wait_all(comm, NULL);
+        return settle(comm);
     }
-    TRY(comm_wait_all(comm, NULL));
+    TRY(settle(comm));
     const struct comm_id id = begin_host_call(comm, collective, COMM_CONTROL);
     return end_host_call(comm, bytes, comm->backend->gather(comm, &id, mine, bytes, all));
 }
@@ -122,13 +143,13 @@ static enum status broadcast(struct comm *comm, void *data, size_t bytes, int ro
 }
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) {
-    TRY(comm_wait_all(comm, NULL));
+    TRY(settle(comm));
     return comm->world == 1 ? STATUS_OK : broadcast(comm, data, bytes, root);
 }
 
 enum status comm_sum(struct comm *comm, double *values, int n) {
     if (comm->world == 1)
-        return comm_wait_all(comm, NULL);
+        return settle(comm);
     double *all = calloc((size_t)comm->world * (size_t)n, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for a sum over %d ranks", comm->world);
@@ -145,8 +166,8 @@ enum status comm_sum(struct comm *comm, double *values, int n) {
 
 enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
     if (comm->world == 1)
-        return comm_wait_all(comm, NULL);
-    TRY(comm_wait_all(comm, NULL));
+        return settle(comm);
+    TRY(settle(comm));
     double began = clock_monotonic_s();
     const struct comm_id id = begin_host_call(comm, COLLECTIVE_ALL_REDUCE, COMM_ALL_REDUCE);
     enum status status = end_host_call(comm, n * sizeof *values, comm->backend->sum(comm, &id, values, n));
@@ -202,16 +223,20 @@ enum status comm_attach(struct comm *comm, struct device *device, bool overlap) 
     comm->device = device;
     TRY(stream_init(&comm->stream, device));
     TRY(event_init(&comm->issued, device));
-    if (comm->backend->attach)
+    if (comm->device_backend && comm->world > 1)
+        TRY(comm->device_backend->attach(comm));
+    if (comm->backend->attach && !comm->device_data)
         TRY(comm->backend->attach(comm));
-    return overlap && comm->world > 1 ? comm_queue_new(comm) : STATUS_OK;
+    return overlap && !comm_on_device(comm) ? comm_queue_new(comm) : STATUS_OK;
 }
 
 void comm_detach(struct comm *comm) {
     comm_queue_delete(comm);
     if (!comm->device)
         return;
-    if (comm->backend->detach)
+    if (comm->device_backend && comm->device_data)
+        comm->device_backend->detach(comm);
+    else if (comm->backend->detach)
         comm->backend->detach(comm);
     event_free(&comm->issued);
     stream_free(&comm->stream);

@@ -21,6 +21,7 @@
 #ifndef ZERO_ZERO_COMM_COMM_H
 #define ZERO_ZERO_COMM_COMM_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +51,13 @@ struct comm_traffic {
     double waited_s;                   // of busy_s, the time during which the caller waited
 };
 
+// How bulk collectives of GPUs travel.
+enum comm_path {
+    COMM_PATH_AUTO, // by NCCL where all ranks can, else through the host
+    COMM_PATH_NCCL, // by NCCL, or comm_attach fails
+    COMM_PATH_HOST,
+};
+
 struct profile;
 struct rank_state;
 // A communicator. Callers read rank, world, local_rank, local_world and traffic, and set profile; the rest is
@@ -68,8 +76,14 @@ struct comm {
     struct event issued;         // the end of the caller's work, for a bulk collective that runs immediately
     struct comm_queue *queue;    // of bulk collectives; NULL: each runs when it is issued
     void *data;                  // the backend's
-    struct profile *profile;     // records the time spent here; NULL: none
-    bool eager;                  // the caller waits for the bulk collective that is running: spin, then sleep
+    // Bulk collectives as stream work; NULL: not wanted. It is used where device_data is set.
+    const struct comm_device_backend *device_backend;
+    void *device_data;
+    pthread_mutex_t watch_lock; // held while the watchdog uses device_data, and while that is changed
+    enum comm_path path;        // as rank 0 wants it
+    bool reduces_by_nccl;       // comm_options.reduce_by_nccl, of rank 0
+    struct profile *profile;    // records the time spent here; NULL: none
+    bool eager;                 // the caller waits for the bulk collective that is running: spin, then sleep
 };
 
 // Work handle of a bulk collective, for comm_wait. 0: it is done.
@@ -77,10 +91,14 @@ typedef uint64_t comm_work;
 
 // ---- opening and closing
 
+// All ranks use those of rank 0.
 struct comm_options {
     bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
-    double hang_timeout_s; // 0: none. All ranks use rank 0's
-    bool ends_process; // comm_close may end the process after a failure, so that the launcher adds no text
+    double hang_timeout_s; // 0: none
+    enum comm_path path;
+    bool reduce_by_nccl; // sums over ranks by NCCL's own reduce-scatter, where shards are equal: not along
+                         // the tree, and rounded to the communication dtype
+    bool ends_process;   // comm_close may end the process after a failure, so that the launcher adds no text
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
@@ -88,9 +106,10 @@ enum status comm_open(const struct comm_options *options, struct comm **out) MUS
 // One rank alone, for tests and for commands that need no others.
 enum status comm_open_self(struct comm **out) MUST_CHECK;
 // Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
-// change the device, which must stay open until comm_detach or comm_close.
+// change the device, which must stay open until comm_detach or comm_close. All ranks call it together.
 //   overlap   run bulk collectives on a thread, in order of issue, while the caller computes; false: each is
-//             done when it returns
+//             done when it returns. No effect where comm_on_device: those always run beside the caller's work
+// Errors: STATUS_UNSUPPORTED where comm_options.path is COMM_PATH_NCCL and NCCL cannot be used.
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 void comm_detach(struct comm *comm);
 // The last call of every rank. Returns the status to exit with: `status`, or the failure of another rank.
@@ -107,8 +126,8 @@ void comm_progress(struct comm *comm);
 //   linked   ranks reached through shared memory, this one included: local_world, or 1 without
 //            comm.shared_memory. The others are reached by messages
 size_t comm_memory_bytes(int world, int linked);
-// Bytes that each rank needs for sums, in the memory of its device (`place`).
-size_t comm_sums_bytes(int world, enum region_place place);
+// Bytes that each rank needs for sums, in the memory of its device (`place`). by_nccl: where comm_on_device.
+size_t comm_sums_bytes(int world, enum region_place place, bool by_nccl);
 
 // ---- bulk collectives
 //

@@ -217,6 +217,8 @@ static void agree_on_options(struct comm *comm, const struct comm_options *optio
     MPI_Bcast(&agreed, sizeof agreed, MPI_BYTE, 0, mpi->everyone);
     mpi->linked = agreed.shared_memory ? comm->local_world : 1;
     mpi->ends_process = agreed.ends_process;
+    comm->path = agreed.path;
+    comm->reduces_by_nccl = agreed.reduce_by_nccl;
     atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
 }
 
@@ -271,7 +273,8 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     if (status == STATUS_OK) {
         pthread_mutex_init(&mpi->mpi_lock, NULL);
         pthread_mutex_init(&mpi->fail_lock, NULL);
-        *comm = (struct comm){.backend = &mpi_backend, .data = mpi, .eager = true};
+        *comm = (struct comm){
+            .backend = &mpi_backend, .data = mpi, .eager = true, .watch_lock = PTHREAD_MUTEX_INITIALIZER};
         status = open_data(comm, options);
     }
     if (status == STATUS_OK) {

@@ -5,6 +5,7 @@
 
 #include "kernels/ops.h"
 #include "zero/comm/mpi_data.h"
+#include "zero/comm/nccl.h"
 #include "zero/comm/sum_tree.h"
 
 static enum status pin(struct comm *comm, void *memory, size_t bytes) {
@@ -80,9 +81,11 @@ void mpi_detach(struct comm *comm) {
     *staging = (struct staging){0};
 }
 
-size_t comm_sums_bytes(int world, enum region_place place) {
+size_t comm_sums_bytes(int world, enum region_place place, bool by_nccl) {
     if (world == 1)
         return 0;
+    if (by_nccl)
+        return nccl_staging_bytes(world);
     const size_t chunks = (size_t)sum_tree_depth(world) + 1 + (place == REGION_HOST ? 0 : N_STAGING_BUFFERS);
     return chunks * link_chunk_bytes(world);
 }

@@ -264,6 +264,13 @@ static void look_at_own_waits(struct comm *comm) {
 
 // ---- the thread
 
+static void watch_device(struct comm *comm) {
+    pthread_mutex_lock(&comm->watch_lock);
+    if (comm->device_data)
+        comm->device_backend->watch(comm);
+    pthread_mutex_unlock(&comm->watch_lock);
+}
+
 static void *work(void *argument) {
     struct comm *comm = argument;
     struct mpi_data *mpi = mpi_of(comm);
@@ -277,6 +284,7 @@ static void *work(void *argument) {
             watchdog->patient_until_ms = now + atomic_load(&comm->hang_ms);
         watchdog->last_look_ms = now;
         serve_messages(comm);
+        watch_device(comm);
         if (!mpi_has_failed(comm)) {
             look_for_dead_processes(comm);
             look_at_own_waits(comm);

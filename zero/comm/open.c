@@ -3,6 +3,7 @@
 
 #include "zero/comm/comm.h"
 #include "zero/comm/mpi.h"
+#include "zero/comm/nccl.h"
 
 // Set for the processes that they start by Open MPI, by MPICH and its derivatives, by Slurm and by PMIx.
 static bool started_by_launcher(void) {
@@ -14,5 +15,10 @@ static bool started_by_launcher(void) {
 }
 
 enum status comm_open(const struct comm_options *options, struct comm **out) {
-    return started_by_launcher() ? comm_open_mpi(options, out) : comm_open_self(out);
+    if (!started_by_launcher())
+        return comm_open_self(out);
+    TRY(comm_open_mpi(options, out));
+    if ((*out)->path != COMM_PATH_HOST)
+        (*out)->device_backend = &nccl_backend;
+    return STATUS_OK;
 }

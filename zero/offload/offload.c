@@ -190,7 +190,7 @@ static bool sends_at_the_end(const struct offload *offload) {
     return options->stage == 0 && (offload->comm->world > 1 || options->reduce_every_micro_batch);
 }
 
-enum status offload_begin(struct offload *offload, struct stream *stream, bool last, bool accumulating) {
+enum status offload_begin(struct offload *offload, bool last, bool accumulating) {
     if (!offload_is_on(offload))
         return STATUS_OK;
     TRY(send_pending(offload)); // units left over from the previous micro-batch

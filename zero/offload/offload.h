@@ -91,8 +91,7 @@ void offload_free(struct offload *offload);
 // Call before each micro-batch.
 //   last           it is the step's last
 //   accumulating   its gradients are added to those of earlier micro-batches, which were sent already
-enum status offload_begin(struct offload *offload, struct stream *stream, bool last,
-                          bool accumulating) MUST_CHECK;
+enum status offload_begin(struct offload *offload, bool last, bool accumulating) MUST_CHECK;
 // The staging buffer into which a unit is to be reduced, at offsets in its unit shard. Later work on `stream`
 // may write to it. Only with offload_uses_staging.
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) MUST_CHECK;

@@ -205,7 +205,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
     gradients->n_issued = 0;
-    TRY(offload_begin(gradients->offload, stream, k == n - 1, gradients->accumulating));
+    TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
     if (!has_all(gradients) || !gradients->beta_zero)
         return STATUS_OK;
     return comm_wait_all(gradients->comm, stream); // reductions of the last micro-batch may still read it

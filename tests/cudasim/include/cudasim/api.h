@@ -163,6 +163,7 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int length, int device);
 cudaError_t cudaDeviceSynchronize(void);
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);

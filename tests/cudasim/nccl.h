@@ -1,0 +1,39 @@
+// The simulated NCCL's exchange of bytes between processes, through shared memory.
+#ifndef CUDASIM_NCCL_H
+#define CUDASIM_NCCL_H
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace cudasim {
+
+constexpr int most_ranks = 16;
+constexpr size_t pipe_bytes = 256 << 10;
+
+// Bytes from one rank to another, in order. One reader, one writer.
+struct byte_pipe {
+    std::atomic<uint64_t> written, read;
+    char bytes[pipe_bytes];
+
+    // Each moves as many bytes as possible now, and returns how many.
+    size_t push(const char *from, size_t n);
+    size_t pull(char *to, size_t n);
+};
+
+// What the processes of a communicator share. It begins as zeros.
+struct nccl_shared {
+    std::atomic<int> n_joined;
+    std::atomic<int> devices[most_ranks];      // 1 + the GPU of each rank
+    std::atomic<uint64_t> n_begun[most_ranks]; // groups of calls whose turn has come on each rank
+    byte_pipe pipes[];                              // (world, world): from, to
+};
+
+size_t nccl_shared_bytes(int world);
+// The memory of this name, created by whoever comes first; NULL if that fails.
+nccl_shared *open_nccl_shared(const char *name, int world);
+void close_nccl_shared(nccl_shared *shared, int world);
+
+} // namespace cudasim
+
+#endif

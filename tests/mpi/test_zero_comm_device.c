@@ -1,0 +1,265 @@
+// Bulk collectives among 1 to 4 ranks with a GPU each, by NCCL, compared with plain loops: the bits of the
+// tree of sums, whatever the types, sizes and owners; work handles and streams instead of host waits. On the
+// simulator, in its reordering mode.
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+#include "tests/mpi/together.h"
+#include "tests/support/tree_sum.h"
+
+static struct comm *comm;
+static struct device *device; // NULL: there is no GPU
+static struct stream stream;
+
+#define MOST_SPANS 48
+
+static void skip_without_gpu(void) {
+    if (!device)
+        skip();
+}
+
+// A cheap number that depends on all three; magnitudes differ, so that bits depend on the order of sums.
+static float number(int rank, size_t i, uint32_t call) {
+    uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 40503u + call * 69069u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return ((float)(x >> 8) - 0x1p23f) * (float)(1 << (x & 15)) * 0x1p-30f;
+}
+
+static float as_sent(float x, enum dtype type) {
+    return type == DTYPE_BF16  ? bf16_to_float(bf16_from_float(x))
+           : type == DTYPE_F16 ? f16_to_float(f16_from_float(x))
+                               : x;
+}
+
+static float sum_of(size_t i, uint32_t call, enum dtype type) {
+    float of_ranks[MOST_RANKS];
+    for (int rank = 0; rank < comm->world; rank++)
+        of_ranks[rank] = comm->world > 1 ? as_sent(number(rank, i, call), type) : number(rank, i, call);
+    return expected_tree_sum(of_ranks, comm->world);
+}
+
+static void *on_device(const void *from, size_t bytes) {
+    void *memory = NULL;
+    together_ok(comm, device->memory_new(device, bytes, "tests", &memory));
+    if (from)
+        together_ok(comm, device->copy(&stream, memory, from, bytes));
+    return memory;
+}
+
+static void from_device(void *to, const void *from, size_t bytes) {
+    together_ok(comm, device->copy(&stream, to, from, bytes));
+    together_ok(comm, device->synchronize(&stream));
+}
+
+// How n elements are divided: `even`: one shard per rank, twice, of which the second does not divide;
+// otherwise spans of many sizes, none of them of the last rank. `out` offsets equal `in` offsets.
+struct test_transfer {
+    struct comm_span spans[MOST_SPANS];
+    struct comm_transfer transfer;
+    size_t own;
+};
+
+static void transfer_make(struct test_transfer *test, size_t n, bool even) {
+    const int n_spans = even ? 2 * comm->world : MOST_SPANS, world = comm->world;
+    const size_t shard = n / 2 / (size_t)world;
+    size_t at = 0;
+    *test = (struct test_transfer){.transfer = {test->spans, n_spans, n}};
+    for (int i = 0; i < n_spans; i++) {
+        size_t left = n - at, size = even ? shard : left / (size_t)(2 + i * 3 % 5);
+        const int owner = even ? i % world : (i * 7 + i / 3) % (world > 1 ? world - 1 : 1);
+        size = i == n_spans - 1 ? left : size;
+        test->spans[i] = (struct comm_span){.owner = owner, .in = at, .out = at, .elements = size};
+        test->own += owner == comm->rank ? size : 0;
+        at += size;
+    }
+    assert_int_equal(comm_spans_link(test->spans, n_spans), STATUS_OK);
+}
+
+static bool is_mine(const struct test_transfer *test, size_t i) {
+    for (int s = 0; s < test->transfer.n_spans; s++)
+        if (i - test->spans[s].in < test->spans[s].elements)
+            return test->spans[s].owner == comm->rank;
+    return false;
+}
+
+static void reduce_once(size_t n, enum dtype type, bool even, bool accumulate, bool in_place, uint32_t call) {
+    struct test_transfer test;
+    comm_work work;
+    transfer_make(&test, n, even);
+    float *host = malloc(n * sizeof *host);
+    assert_non_null(host);
+    for (size_t i = 0; i < n; i++)
+        host[i] = number(comm->rank, i, call);
+    float *in = on_device(host, n * sizeof *host), *out = in_place ? in : on_device(NULL, n * sizeof *host);
+    const struct fill_args fill = {.out = out, .n = n, .value = 3, .type = DTYPE_F32};
+    if (!in_place)
+        together_ok(comm, device->ops->fill(&stream, &fill));
+    const uint64_t bytes = comm->traffic.bytes[COMM_REDUCE_SCATTER];
+    together_ok(comm, comm_reduce_scatter(comm, &stream, &test.transfer, in, out, type, accumulate, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
+    from_device(host, out, n * sizeof *host);
+    size_t wrong = 0;
+    for (size_t i = 0; i < n; i++) {
+        const float sum = sum_of(i, call, type), expected = accumulate ? 3 + sum : sum;
+        wrong += is_mine(&test, i) && memcmp(&host[i], &expected, sizeof sum) != 0;
+    }
+    if (wrong)
+        print_error("rank %d: %zu wrong: n %zu %s%s%s%s\n", comm->rank, wrong, n, dtype_name(type),
+                    even ? " even" : "", accumulate ? " accumulate" : "", in_place ? " in place" : "");
+    together_true(comm, wrong == 0);
+    together_true(comm, comm->traffic.bytes[COMM_REDUCE_SCATTER] - bytes ==
+                            (comm->world > 1 ? (n - test.own) * dtype_size(type) : 0));
+    device->memory_delete(device, in, n * sizeof *host);
+    if (!in_place)
+        device->memory_delete(device, out, n * sizeof *host);
+    free(host);
+}
+
+static void test_gpus_exchange_by_nccl(void **state) {
+    (void)state;
+    skip_without_gpu();
+    together_true(comm, comm_on_device(comm));
+    together_true(comm, comm->world == 1 || comm->device_data);
+}
+
+static void test_reduce_scatter(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 1000, 65537};
+    uint32_t call = 0;
+    skip_without_gpu();
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int variant = 0; variant < 8 * N_COMPUTE_DTYPES; variant++)
+            if ((variant & 6) != 6) // gradients accumulate or are reduced in place
+                reduce_once(sizes[s], (enum dtype)(variant / 8), variant & 1, variant & 2, variant & 4,
+                            ++call);
+    // More than a round: a chunk has at most 4 MiB.
+    reduce_once(((size_t)5 << 19) * (size_t)comm->world + 7, DTYPE_F32, true, true, false, ++call);
+    reduce_once(((size_t)5 << 19) * (size_t)comm->world + 7, DTYPE_BF16, false, false, false, ++call);
+}
+
+static void gather_once(size_t n, enum dtype type, bool even, bool in_place) {
+    struct test_transfer test;
+    comm_work work;
+    const size_t size = dtype_size(type), bytes = n * size;
+    char *expected = malloc(bytes), *mine = calloc(1, bytes);
+    assert_true(expected && mine);
+    transfer_make(&test, n, even);
+    for (size_t i = 0; i < bytes; i++)
+        expected[i] = (char)(i * 131 + i / 251);
+    for (int s = 0; s < test.transfer.n_spans; s++)
+        if (test.spans[s].owner == comm->rank)
+            memcpy(mine + test.spans[s].in * size, expected + test.spans[s].in * size,
+                   test.spans[s].elements * size);
+    char *in = on_device(mine, bytes), *out = in_place ? in : on_device(NULL, bytes);
+    const uint64_t before = comm->traffic.bytes[COMM_ALL_GATHER];
+    together_ok(comm, comm_all_gather(comm, &stream, &test.transfer, in, out, type, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
+    from_device(mine, out, bytes);
+    together_true(comm, memcmp(mine, expected, bytes) == 0);
+    together_true(comm, comm->traffic.bytes[COMM_ALL_GATHER] - before ==
+                            test.own * size * ((uint64_t)comm->world - 1));
+    device->memory_delete(device, in, bytes);
+    if (!in_place)
+        device->memory_delete(device, out, bytes);
+    free(expected);
+    free(mine);
+}
+
+static void test_all_gather(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 1000, 65537};
+    skip_without_gpu();
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int variant = 0; variant < 8; variant++)
+            gather_once(sizes[s], variant & 4 ? DTYPE_BF16 : DTYPE_F32, variant & 1, variant & 2);
+}
+
+// More collectives than there are events, without a wait between: each reduces what the one before gathered,
+// so an event that is missing changes bits. Agreements run past them.
+static void test_collectives_in_flight(void **state) {
+    (void)state;
+    enum { CALLS = 150, N = 333 };
+    struct test_transfer test;
+    float host[N], expected[N];
+    comm_work work;
+    skip_without_gpu();
+    transfer_make(&test, N, false);
+    for (size_t i = 0; i < N; i++)
+        host[i] = expected[i] = (float)(i % 7) + (float)comm->rank;
+    float *data = on_device(host, sizeof host);
+    for (int c = 0; c < CALLS; c++) {
+        assert_int_equal(
+            comm_reduce_scatter(comm, &stream, &test.transfer, data, data, DTYPE_F32, false, &work),
+            STATUS_OK);
+        assert_int_equal(comm_all_gather(comm, &stream, &test.transfer, data, data, DTYPE_F32, &work),
+                         STATUS_OK);
+        assert_int_equal(comm_wait(comm, &stream, work), STATUS_OK);
+        const struct fill_args fill = {.out = data, .n = 100, .value = (float)c, .type = DTYPE_F32};
+        assert_int_equal(device->ops->fill(&stream, &fill), STATUS_OK);
+        if (c % 40 == 0)
+            assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
+    }
+    together_ok(comm, comm_wait_all(comm, &stream));
+    from_device(host, data, sizeof host);
+    bool right = true;
+    for (size_t i = 0; i < N; i++) {
+        // The first sum has all ranks' numbers; each later one multiplies by the number of ranks.
+        float sum = 0;
+        for (int rank = 0; rank < comm->world; rank++)
+            sum += (float)(i % 7) + (float)rank;
+        for (int c = 1; c < CALLS; c++)
+            sum *= (float)comm->world;
+        right = right && host[i] == (i < 100 ? (float)(CALLS - 1) : sum);
+    }
+    together_true(comm, right);
+    device->memory_delete(device, data, sizeof host);
+}
+
+static void test_gather_of_device_memory(void **state) {
+    (void)state;
+    double mine[3] = {comm->rank + 0.5, -1, comm->rank * 1e9}, all[3 * MOST_RANKS] = {0};
+    skip_without_gpu();
+    double *from = on_device(mine, sizeof mine), *to = on_device(NULL, sizeof all);
+    together_ok(comm, comm_gather_device(comm, &stream, from, sizeof mine, to));
+    from_device(all, to, sizeof all);
+    bool right = true;
+    for (int rank = 0; rank < comm->world; rank++)
+        right = right && all[3 * rank] == rank + 0.5 && all[3 * rank + 1] == -1 &&
+                all[3 * rank + 2] == rank * 1e9;
+    together_true(comm, right);
+    device->memory_delete(device, from, sizeof mine);
+    device->memory_delete(device, to, sizeof all);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gpus_exchange_by_nccl),
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_collectives_in_flight),
+        cmocka_unit_test(test_gather_of_device_memory),
+    };
+    setenv("CUDASIM_DEVICES", "4", 0);
+    log_set_level(LOG_ERROR);
+    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK)
+        return 1;
+    enum status status = device_open("cuda", 1, comm->local_rank, &device);
+    if (status == STATUS_UNSUPPORTED)
+        status_clear(), status = STATUS_OK, device = NULL;
+    if (status == STATUS_OK && device)
+        status = stream_init(&stream, device);
+    if (status == STATUS_OK && device)
+        status = comm_attach(comm, device, true);
+    const int failed =
+        status == STATUS_OK ? together_run_group(comm, tests, sizeof tests / sizeof *tests) : 1;
+    if (status != STATUS_OK)
+        print_error("rank %d: %s\n", comm->rank, status_message());
+    status = comm_close(comm, status);
+    if (device)
+        stream_free(&stream);
+    device_close(device);
+    return failed || status != STATUS_OK;
+}
