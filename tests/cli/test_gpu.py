@@ -606,7 +606,8 @@ class Fitting(GpuCase):
                     break
                 first = found[0]
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
-                arguments, environment = (config, *first['overrides'].split()), {'CUDASIM_MEMORY': str(limit)}
+                arguments = config, *first['overrides'].split()
+                environment = {'CUDASIM_MEMORY': str(limit), 'CUDASIM_DEVICES': str(ranks)}  # plans are for a GPU per rank
                 if ranks == 1:
                     self.run_train(*arguments, environment=environment)
                 else:

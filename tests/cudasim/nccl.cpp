@@ -470,7 +470,7 @@ int ncclCommInitRank(nccl_comm *out, int world, nccl_id id, int rank) {
 // Work that was issued still runs, and what was sent must have been received.
 int ncclCommDestroy(nccl_comm comm) {
     std::unique_lock<std::mutex> lock(comm->mutex);
-    while (comm->n_done < comm->n_issued) {
+    while (comm->n_done < comm->n_issued && sticky_error() == cudaSuccess) {
         cudaStream_t stream = comm->last_stream;
         lock.unlock();
         drive_stream(stream);

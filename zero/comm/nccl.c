@@ -270,18 +270,18 @@ static enum status nccl_attach(struct comm *comm) {
 }
 
 // Other ranks may still need what this one has issued, so that ends first; nccl_watch aborts it if one of
-// them has failed.
+// them has failed. A device that has failed ends nothing.
 static void nccl_detach(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     if (!nccl)
         return;
-    stream_drain(&comm->stream);
+    const bool broken = comm->device->synchronize(&comm->stream) != STATUS_OK;
     pthread_mutex_lock(&comm->watch_lock);
     comm->device_data = NULL;
     pthread_mutex_unlock(&comm->watch_lock);
     if (nccl->shown_call)
         rank_state_wait_end(comm->state, CHANNEL_BULK);
-    if (nccl->handle && mpi_has_failed(comm))
+    if (nccl->handle && (broken || mpi_has_failed(comm)))
         (void)nccl->api.CommAbort(nccl->handle);
     else if (nccl->handle)
         (void)nccl->api.CommDestroy(nccl->handle);

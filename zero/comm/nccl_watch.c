@@ -45,19 +45,15 @@ enum status nccl_interval_begin(struct nccl_intervals *intervals, struct stream 
     return STATUS_OK;
 }
 
-// Reads the intervals that are over, and adds their lengths to *seconds. Errors of the device are left to the
-// thread that issues work.
+// Reads the intervals that are over, and adds their lengths to *seconds. An error of the device stays
+// recorded: the thread that issues work meets the same one.
 static void read_intervals(struct nccl_intervals *intervals, double *seconds) {
     bool happened = true;
     while (intervals->n_done < intervals->n_begun) {
         const struct nccl_interval *oldest = &intervals->entries[intervals->n_done % intervals->size];
         double length;
-        if (event_query(&oldest->end, &happened) != STATUS_OK ||
-            (happened && event_seconds(&oldest->begin, &oldest->end, &length) != STATUS_OK)) {
-            status_clear();
-            return;
-        }
-        if (!happened)
+        if (event_query(&oldest->end, &happened) != STATUS_OK || !happened ||
+            event_seconds(&oldest->begin, &oldest->end, &length) != STATUS_OK)
             return;
         *seconds += length;
         intervals->n_done++;
@@ -127,7 +123,7 @@ static void watch_rest(struct comm *comm) {
     nccl->n_watched = nccl->n_issued;
     if (nccl_interval_begin(&nccl->works, &comm->stream, nccl->last_call, &rest) != STATUS_OK ||
         event_record(&rest->end, &comm->stream) != STATUS_OK)
-        status_clear(); // the thread that issues work reports it
+        return; // recorded, as above
 }
 
 void nccl_watch(struct comm *comm) {

@@ -1,0 +1,180 @@
+"""Ranks with a GPU each, which exchange by NCCL, on the simulated GPUs of tests/cudasim: the bits of the host path, memory
+and communication as planned, the choice of the path, and failures of one rank, which end all within seconds."""
+import itertools
+import os
+import shutil
+import signal
+import time
+import unittest
+
+import harness
+import test_gpu
+import test_ranks
+from harness import relative
+
+STAGE, PARTITION = 'zero_optimization.stage=', 'zero_optimization.partition='
+GPUS = {'CUDASIM_DEVICES': '4'}  # each rank has its own
+BY_NCCL, THROUGH_HOST = 'ranks exchange by NCCL', 'ranks exchange through host memory, not by NCCL'
+
+
+class NcclCase(test_ranks.RankCase):
+    def config(self, **sections):
+        train = {'max_steps': 4, **sections.pop('train', {})}
+        return self.ranks_config(device='cuda', train=train, **sections)
+
+    def results(self):
+        found = self.curve(), self.final_state()
+        for step in self.metrics():
+            self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
+            self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
+            self.assertEqual(step['model_memory'], step['model_memory_planned'])
+            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), 64 << 10)
+        shutil.rmtree(self.folder / 'run')
+        return found
+
+    def run_by_nccl(self, ranks, config, *arguments, seed=1):
+        process = self.run_ranks(ranks, config, *arguments, environment={**GPUS, 'CUDASIM_REORDER': str(seed)})
+        self.assertIn(BY_NCCL, process.error + process.out)
+        return self.results()
+
+    def run_through_host(self, ranks, config, *arguments):
+        process = self.run_ranks(ranks, config, *arguments, 'comm.backend=mpi')
+        self.assertNotIn(BY_NCCL, process.error + process.out)
+        return self.results()
+
+
+@unittest.skipUnless(test_gpu.SIMULATED, 'several GPUs are simulated')
+class SameBits(NcclCase):
+    """Every stage, partition, size of buckets and order of streams gives the bits of the host path."""
+    SMALL = ('zero_optimization.reduce_bucket_size=1001', 'zero_optimization.allgather_bucket_size=1001')
+    VARIANTS = ((), SMALL, ('zero_optimization.stage3_param_persistence_threshold=0', 'zero_optimization.overlap_comm=false'))
+
+    def same_bits(self, ranks, config, runs, expected=None):
+        for i, arguments in enumerate(runs):
+            with self.subTest(ranks=ranks, arguments=arguments):
+                expected = expected or self.run_through_host(ranks, config, *arguments)
+                here = self.run_by_nccl(ranks, config, *arguments, seed=1 + i % 3)
+                self.assertEqual(here[0], expected[0])
+                self.assertEqual(here[1], expected[1])
+
+    def test_two_ranks(self):
+        config = self.config(precision={'compute': 'bf16'}, communication_data_type='bf16', train={'max_steps': 3})
+        self.same_bits(2, config, [(STAGE + str(stage), *self.VARIANTS[stage % 3]) for stage in range(4)])
+
+    def test_partitions_on_three_ranks(self):
+        config = self.config(train={'max_steps': 2})
+        expected = self.run_through_host(3, config)
+        for stage, partition in ((2, 'layer'), (3, 'tensor')):
+            here = self.run_by_nccl(3, config, STAGE + str(stage), PARTITION + partition)
+            self.assertEqual(here[0], expected[0])
+
+    def test_offload(self):
+        config = self.config(train={'max_steps': 3}, precision={'compute': 'bf16'})
+        runs = [(test_gpu.HOST, test_gpu.RATIO + '0.3', STAGE + '1'), (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3')]
+        if harness.FULL:
+            runs += [(test_gpu.HOST, STAGE + '2', *self.SMALL), (test_gpu.HOST, test_gpu.SPECULATIVE, STAGE + '2'),
+                     (test_gpu.HOST, test_gpu.SPECULATIVE, test_gpu.PARAMS, STAGE + '3'),
+                     (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3', test_gpu.GROUPS, 'recompute=block')]
+        self.same_bits(2, config, runs)
+
+    @unittest.skipUnless(harness.FULL, 'every combination: --full only')
+    def test_everything(self):
+        for ranks, accumulation, comm_dtype in itertools.product((1, 2, 3, 4), (1, 2), ('fp32', 'bf16')):
+            config = self.config(train={'max_steps': 3, 'train_batch_size': 24, 'gradient_accumulation_steps': accumulation},
+                                 communication_data_type=comm_dtype)
+            if ranks == 1:
+                self.run_ranks(1, config, environment=GPUS)
+                self.results()
+                continue
+            for group in ((0, 1), (2, 3)) if accumulation > 1 else ((0, 1, 2, 3),):  # within which bits are equal
+                expected = None
+                for stage, (i, partition) in itertools.product(group, enumerate(('even', 'layer', 'tensor'))):
+                    arguments = STAGE + str(stage), PARTITION + partition, *self.VARIANTS[(stage + i) % 3]
+                    with self.subTest(ranks=ranks, accumulation=accumulation, comm_dtype=comm_dtype, arguments=arguments):
+                        expected = expected or self.run_through_host(ranks, config, *arguments)[0]
+                        self.assertEqual(self.run_by_nccl(ranks, config, *arguments, seed=2)[0], expected)
+
+
+@unittest.skipUnless(test_gpu.SIMULATED, 'several GPUs are simulated')
+class Path(NcclCase):
+    """All ranks take the same path, and the log has the reason once."""
+
+    def test_ranks_that_share_a_gpu_exchange_through_the_host(self):
+        config = self.config(train={'max_steps': 1})
+        process = self.run_ranks(2, config)
+        self.assertEqual((process.error + process.out).count(THROUGH_HOST), 1)
+        self.assertIn('ranks 0 and 1 share the GPU at 0000:01:00.0', process.error + process.out)
+        self.results()
+        process = self.start_mpirun('-n', 2, harness.TRAIN, config, 'comm.backend=nccl')
+        self.fails_together(process, 2, 'comm.backend=nccl: ranks 0 and 1 share the GPU', 'comm.backend=auto')
+
+    def test_one_rank_with_an_old_library(self):
+        config = self.config(train={'max_steps': 1})
+
+        def command(*arguments):
+            rank = '-n', 1, '--wdir', self.folder
+            return (*rank, harness.TRAIN, config, *arguments, ':',
+                    *rank, 'env', 'CUDASIM_NCCL_VERSION=20804', harness.TRAIN, config, *arguments)
+
+        process = self.finish(self.start_mpirun(*command(), environment=GPUS), 0)
+        self.assertIn(f'{THROUGH_HOST}: rank 1: NCCL is version 2.8.4, expected 2.14 or newer', process.error + process.out)
+        self.results()
+        process = self.start_mpirun(*command('comm.backend=nccl'), environment=GPUS)
+        self.fails_together(process, 2, 'rank 1: NCCL is version 2.8.4')
+
+    def test_reductions_by_nccl(self):
+        """Near the exact ones, which the log says; refused where they cannot be had."""
+        config = self.config(train={'max_steps': 2})
+        expected = self.run_through_host(3, config)[0]
+        process = self.run_ranks(3, config, 'comm.reduce=nccl', STAGE + '2', environment=GPUS)
+        self.assertRegex(process.error + process.out, BY_NCCL + '.*comm.reduce=nccl: sums are in NCCL\'s order')
+        for (_, loss, norm), (_, exact_loss, exact_norm) in zip(self.results()[0], expected):
+            self.assertLess(relative(loss, exact_loss), 1e-5)
+            self.assertLess(relative(norm, exact_norm), 1e-5)
+        process = self.start_mpirun('-n', 2, harness.TRAIN, config, 'comm.reduce=nccl')
+        self.fails_together(process, 2, 'comm.reduce=nccl: ranks 0 and 1 share the GPU', 'comm.reduce=exact')
+        self.refuses(config, 'comm.reduce=nccl', 'comm.backend=mpi', says=('comm.reduce=nccl', 'comm.backend is mpi'))
+        self.refuses(config, 'comm.backend=ncll', says=('comm.backend', 'auto', 'nccl', 'mpi'))
+
+
+@unittest.skipUnless(test_gpu.SIMULATED, 'several GPUs are simulated')
+class Failures(NcclCase):
+    """One message, and every rank ends within seconds."""
+
+    def start_long(self, *arguments, environment=()):
+        config = self.config(train={'max_steps': 1000000}, scheduler={'type': 'constant', 'warmup_steps': 2})
+        return self.start_mpirun('-n', 3, harness.TRAIN, config, *arguments, environment={**GPUS, **dict(environment)})
+
+    def test_a_rank_that_is_killed(self):
+        process = self.start_long(STAGE + '3')
+        self.wait_for_steps(4)
+        os.kill(self.living()[1], signal.SIGKILL)
+        began = time.monotonic()
+        error = process.communicate(timeout=60)[1]
+        self.assertLess(time.monotonic() - began, test_ranks.SECONDS)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertFalse(self.living(), 'a rank is left')
+        self.assertEqual(error.count('train: error:'), 1, error)
+        self.assertRegex(error, 'train: error: rank 1: process [0-9]+ ended without reporting an error')
+
+    def test_a_rank_that_hangs(self):
+        process = self.start_long(STAGE + '2', 'run.hang_timeout_s=2')
+        self.wait_for_steps(4)
+        os.kill(self.living()[1], signal.SIGSTOP)
+        self.fails_together(process, 1, 'rank 1: does not respond', 'hang_timeout_s')
+
+    def test_a_collective_that_fails(self):
+        process = self.start_long(STAGE + '1', environment={'CUDASIM_NCCL_ERROR': '2:40'})
+        self.fails_together(process, 1, 'rank 2: NCCL: a collective failed: unhandled system error',
+                            'injected by CUDASIM_NCCL_ERROR')
+
+    def test_a_kernel_that_fails(self):
+        rank = '-n', 1, '--wdir', self.folder
+        config = self.config(train={'max_steps': 1000000}, scheduler={'type': 'constant', 'warmup_steps': 2})
+        process = self.start_mpirun(*rank, harness.TRAIN, config, ':', *rank, 'env', 'CUDASIM_FAIL=700', harness.TRAIN, config,
+                                    environment=GPUS)
+        self.fails_together(process, 1, 'rank 1: ', 'illegal memory access')
+
+
+if __name__ == '__main__':
+    unittest.main()
