@@ -258,6 +258,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
                                      .device = planner->device,
                                      .world = one->world,
                                      .local_world = one->local_world,
+                                     .for_gpu = planner->device->place == REGION_DEVICE,
                                      // One GPU per rank, as option device says.
                                      .by_nccl = config->comm.backend != CONFIG_COMM_BACKEND_MPI};
     enum status status = choose_micro_batch(planner, &request, config, one);

@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "kernels/device.h"
+#include "zero/comm/nccl_load.h"
 
 const char *version_text(void) {
     return ZERO_COMMIT[0] ? ZERO_VERSION " (commit " ZERO_COMMIT ")" : ZERO_VERSION " (unknown commit)";
@@ -83,7 +84,7 @@ static void print_hwloc(void) {
 }
 
 void version_print(void) {
-    char buffer[128];
+    char buffer[128], nccl[NCCL_VERSION_TEXT_BYTES];
     printf("zero.c %s\n", version_text());
 #ifdef __clang__
     print_line("compiler", __VERSION__);
@@ -98,4 +99,5 @@ void version_print(void) {
     print_hwloc();
     print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));
     print_line("cuBLAS", cuda_device_cublas(buffer, sizeof buffer));
+    print_line("NCCL", nccl_found_version(nccl));
 }

@@ -164,6 +164,8 @@ enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK
 // Errors: STATUS_UNSUPPORTED when there is no GPU, no driver, or no CUDA in this build; the message says
 // which.
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
+// Whether cuda_device_open finds a driver and a GPU. Records no failure.
+bool cuda_device_present(void);
 // A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
 // the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
 // the largest.

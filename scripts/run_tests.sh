@@ -106,6 +106,9 @@ begin_program() {
       for ranks in ${3//,/ }; do
         begin_on_ranks "$name, $ranks ranks" "$ranks" "$path"
       done
+      if [ "$program" = mpi/test_zero_comm_device ]; then
+        begin_on_ranks "$name, 2 ranks, host" 2 "$path" host
+      fi
       if [ "$program" = mpi/test_zero_comm ]; then
         begin_on_ranks "$name, 3 ranks, messages" 3 "$path" messages
         begin_on_ranks "$name, 3 ranks, no overlap" 3 "$path" shared inline

@@ -129,6 +129,7 @@ static struct engine_options engine_options_of(const struct trainer *trainer) {
                                    .rank = trainer->comm->rank,
                                    .world = trainer->comm->world,
                                    .local_world = trainer->comm->local_world,
+                                   .for_gpu = trainer->comm->for_gpu,
                                    .by_nccl = comm_on_device(trainer->comm)};
 }
 
@@ -205,7 +206,7 @@ static enum status check_memory(struct trainer *trainer) {
 static size_t program_memory(const struct engine_options *options, size_t model_bytes) {
     const size_t resident = metrics_resident_memory() - engine_links_bytes(options) -
                             (options->device->place == REGION_HOST
-                                 ? comm_sums_bytes(options->world, REGION_HOST, false)
+                                 ? comm_sums_bytes(options->world, REGION_HOST, options->for_gpu, false)
                                  : 0),
                  peak = metrics_peak_memory();
     return peak > resident + model_bytes ? peak - model_bytes : resident;

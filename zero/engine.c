@@ -7,7 +7,8 @@ bool engine_has_generator(const struct engine_options *options) {
 }
 
 size_t engine_links_bytes(const struct engine_options *options) {
-    return comm_memory_bytes(options->world, options->config->comm.shared_memory ? options->local_world : 1);
+    return comm_memory_bytes(options->world, options->config->comm.shared_memory ? options->local_world : 1,
+                             options->for_gpu);
 }
 
 enum status engine_plan_states(struct engine *engine, const struct engine_options *options,
@@ -37,7 +38,7 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
     enum region_place place = options->device->place;
     TRY(region_add_external(
         table, REGION_COMMUNICATION, place,
-        comm_sums_bytes(options->world, place, options->by_nccl && place == REGION_DEVICE),
+        comm_sums_bytes(options->world, place, options->for_gpu, options->by_nccl && place == REGION_DEVICE),
         "sums between ranks"));
     return region_add_external(table, REGION_COMMUNICATION, REGION_HOST, engine_links_bytes(options),
                                "links between ranks");

@@ -25,6 +25,7 @@ struct engine_options {
     enum dtype type; // compute type
     struct device *device;
     int rank, world, local_world;      // local_world: ranks on this machine
+    bool for_gpu;                      // comm_options.for_gpu
     bool by_nccl;                      // GPUs exchange by NCCL (comm_on_device), not through the host
     const struct partition *partition; // of these params and ranks; NULL: the engine makes its own
 };

@@ -365,6 +365,11 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     return STATUS_OK;
 }
 
+bool cuda_device_present(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
 // ---- how the backend was built
 
 // nvcc lists the architectures that it compiles for in __CUDA_ARCH_LIST__ (800,900); the simulator's compiler

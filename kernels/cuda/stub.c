@@ -10,6 +10,10 @@ enum status cuda_device_open(int index, struct device **out) {
                 "on PATH, or CUDA_HOME), run make again, or use device=cpu");
 }
 
+bool cuda_device_present(void) {
+    return false;
+}
+
 const char *cuda_device_architectures(char *buffer, size_t size) {
     snprintf(buffer, size, "none: built without CUDA");
     return buffer;

@@ -1,6 +1,6 @@
-// Bulk collectives among 1 to 4 ranks with a GPU each, by NCCL, compared with plain loops: the bits of the
-// tree of sums, whatever the types, sizes and owners; work handles and streams instead of host waits. On the
-// simulator, in its reordering mode.
+// Bulk collectives among 1 to 4 ranks with a GPU each, by NCCL and through the host, compared with plain
+// loops: the bits of the tree of sums, whatever the types, sizes and owners; work handles and streams instead
+// of host waits. On the simulator, in its reordering mode.
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,11 +11,17 @@
 static struct comm *comm;
 static struct device *device; // NULL: there is no GPU
 static struct stream stream;
+static bool by_nccl;
 
 #define MOST_SPANS 48
 
 static void skip_without_gpu(void) {
     if (!device)
+        skip();
+}
+
+static void skip_on_host_path(void) {
+    if (!device || !comm_on_device(comm))
         skip();
 }
 
@@ -118,11 +124,11 @@ static void reduce_once(size_t n, enum dtype type, bool even, bool accumulate, b
     free(host);
 }
 
-static void test_gpus_exchange_by_nccl(void **state) {
+static void test_path(void **state) {
     (void)state;
     skip_without_gpu();
-    together_true(comm, comm_on_device(comm));
-    together_true(comm, comm->world == 1 || comm->device_data);
+    together_true(comm, comm_on_device(comm) == (comm->world == 1 || by_nccl));
+    together_true(comm, (comm->device_data != NULL) == (comm->world > 1 && by_nccl));
 }
 
 static void test_reduce_scatter(void **state) {
@@ -221,7 +227,7 @@ static void test_collectives_in_flight(void **state) {
 static void test_gather_of_device_memory(void **state) {
     (void)state;
     double mine[3] = {comm->rank + 0.5, -1, comm->rank * 1e9}, all[3 * MOST_RANKS] = {0};
-    skip_without_gpu();
+    skip_on_host_path();
     double *from = on_device(mine, sizeof mine), *to = on_device(NULL, sizeof all);
     together_ok(comm, comm_gather_device(comm, &stream, from, sizeof mine, to));
     from_device(all, to, sizeof all);
@@ -234,9 +240,14 @@ static void test_gather_of_device_memory(void **state) {
     device->memory_delete(device, to, sizeof all);
 }
 
-int main(void) {
+// With the argument "host" the same GPUs exchange through the host.
+int main(int argc, char **argv) {
+    by_nccl = argc < 2 || strcmp(argv[1], "host") != 0;
+    const struct comm_options options = {
+        .shared_memory = true, .for_gpu = true, .path = by_nccl ? COMM_PATH_NCCL : COMM_PATH_HOST};
+
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpus_exchange_by_nccl),
+        cmocka_unit_test(test_path),
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_all_gather),
         cmocka_unit_test(test_collectives_in_flight),
@@ -244,7 +255,7 @@ int main(void) {
     };
     setenv("CUDASIM_DEVICES", "4", 0);
     log_set_level(LOG_ERROR);
-    if (comm_open(&(struct comm_options){.shared_memory = true}, &comm) != STATUS_OK)
+    if (comm_open(&options, &comm) != STATUS_OK)
         return 1;
     enum status status = device_open("cuda", 1, comm->local_rank, &device);
     if (status == STATUS_UNSUPPORTED)

@@ -80,10 +80,11 @@ struct comm {
     const struct comm_device_backend *device_backend;
     void *device_data;
     pthread_mutex_t watch_lock; // held while the watchdog uses device_data, and while that is changed
-    enum comm_path path;        // as rank 0 wants it
-    bool reduces_by_nccl;       // comm_options.reduce_by_nccl, of rank 0
-    struct profile *profile;    // records the time spent here; NULL: none
-    bool eager;                 // the caller waits for the bulk collective that is running: spin, then sleep
+    bool for_gpu;               // comm_options, as rank 0 has them
+    enum comm_path path;
+    bool reduces_by_nccl;
+    struct profile *profile; // records the time spent here; NULL: none
+    bool eager;              // the caller waits for the bulk collective that is running: spin, then sleep
 };
 
 // Work handle of a bulk collective, for comm_wait. 0: it is done.
@@ -95,6 +96,7 @@ typedef uint64_t comm_work;
 struct comm_options {
     bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
     double hang_timeout_s; // 0: none
+    bool for_gpu;          // bulk collectives are of GPU memory: larger chunks
     enum comm_path path;
     bool reduce_by_nccl; // sums over ranks by NCCL's own reduce-scatter, where shards are equal: not along
                          // the tree, and rounded to the communication dtype
@@ -125,9 +127,10 @@ void comm_progress(struct comm *comm);
 //   world    number of ranks
 //   linked   ranks reached through shared memory, this one included: local_world, or 1 without
 //            comm.shared_memory. The others are reached by messages
-size_t comm_memory_bytes(int world, int linked);
+//   for_gpu  as comm_options.for_gpu
+size_t comm_memory_bytes(int world, int linked, bool for_gpu);
 // Bytes that each rank needs for sums, in the memory of its device (`place`). by_nccl: where comm_on_device.
-size_t comm_sums_bytes(int world, enum region_place place, bool by_nccl);
+size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by_nccl);
 
 // ---- bulk collectives
 //

@@ -218,6 +218,7 @@ static void agree_on_options(struct comm *comm, const struct comm_options *optio
     mpi->linked = agreed.shared_memory ? comm->local_world : 1;
     mpi->ends_process = agreed.ends_process;
     comm->path = agreed.path;
+    comm->for_gpu = agreed.for_gpu;
     comm->reduces_by_nccl = agreed.reduce_by_nccl;
     atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
 }
@@ -235,7 +236,7 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_rank(mpi->machine, &comm->local_rank);
     MPI_Comm_size(mpi->machine, &comm->local_world);
     agree_on_options(comm, options);
-    mpi->chunk_bytes = link_chunk_bytes(comm->world);
+    mpi->chunk_bytes = link_chunk_bytes(comm->world, comm->for_gpu);
     mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
     mpi->peers = calloc((size_t)comm->world, sizeof *mpi->peers);
     mpi->note_requests = calloc((size_t)comm->world, sizeof(MPI_Request));

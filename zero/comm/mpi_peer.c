@@ -36,8 +36,8 @@ static size_t sent_bytes(int n_slots, size_t chunk_bytes) {
     return link_pages_bytes((size_t)n_slots * slot_bytes(chunk_bytes));
 }
 
-size_t comm_memory_bytes(int world, int linked) {
-    size_t chunk = link_chunk_bytes(world);
+size_t comm_memory_bytes(int world, int linked, bool for_gpu) {
+    size_t chunk = link_chunk_bytes(world, for_gpu);
     int n_remote = world - linked;
     if (world == 1)
         return 0;

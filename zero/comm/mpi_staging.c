@@ -81,13 +81,13 @@ void mpi_detach(struct comm *comm) {
     *staging = (struct staging){0};
 }
 
-size_t comm_sums_bytes(int world, enum region_place place, bool by_nccl) {
+size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by_nccl) {
     if (world == 1)
         return 0;
     if (by_nccl)
         return nccl_staging_bytes(world);
     const size_t chunks = (size_t)sum_tree_depth(world) + 1 + (place == REGION_HOST ? 0 : N_STAGING_BUFFERS);
-    return chunks * link_chunk_bytes(world);
+    return chunks * link_chunk_bytes(world, for_gpu);
 }
 
 enum status contribution_load(struct comm *comm, const void *link, size_t bytes, struct contribution *out) {

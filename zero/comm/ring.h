@@ -48,8 +48,9 @@ struct mailbox {
     atomic_int speaker; // used in the mailbox of the machine's first rank: 1 + the rank that prints a failure
 };
 
-// Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links.
-size_t link_chunk_bytes(int world);
+// Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links; larger for
+// memory of GPUs, where each chunk costs a synchronization.
+size_t link_chunk_bytes(int world, bool for_gpu);
 #define LINK_CONTROL_BYTES ((size_t)4096 - LINK_HEADER)
 
 // ---- mailboxes

@@ -132,11 +132,11 @@ static void check_units(const struct model_states *state, int rank, int world) {
     for (int r = 0; r < gradients->first_reduction[state->params->n_units]; r++)
         n += walk_list(gradients->reductions[r].buckets, world, first, owned);
     double seconds = clock_monotonic_s() - began;
-    size_t links = comm_memory_bytes(world, 8);
+    size_t links = comm_memory_bytes(world, 8, false);
     print_message(
         "rank %d of %d: the calls of one micro-batch, %.3g elements, walked by owner in %.3f s; links "
         "take %.1f MiB, their chunks are %zu KiB\n",
-        rank, world, (double)n, seconds, (double)links / 0x1p20, link_chunk_bytes(world) >> 10);
+        rank, world, (double)n, seconds, (double)links / 0x1p20, link_chunk_bytes(world, false) >> 10);
     assert_true(links < (size_t)100 << 20);
     assert_true(seconds < 30);
     free(first);
