@@ -452,7 +452,7 @@ struct add_args {
 // out[i] = the sum of `count` numbers, one of each rank, in fp32 along the tree of zero/comm/sum_tree.h:
 // ((0 + 1) + (2 + 3)) + ... Reduces gradients over ranks in one pass.
 // Determinism: the bits are those of the tree's additions in fp32, one by one, on every device.
-#define SUM_TREE_MOST (1 << 16) // of count
+#define SUM_TREE_MOST 65535 // of count
 struct sum_tree_args {
     void *out;       // [w] (n) fp32, or [+] with accumulate: out + the sum
     const void *x;   // [r] (count - 1, n) type, rows x_stride apart: of ranks 0, 1, ... without `own`

@@ -225,7 +225,7 @@ extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tre
             return sum_tree_of<T, 3>(stream, args, aligned);
         if (args->count < 1 << 7)
             return sum_tree_of<T, 7>(stream, args, aligned);
-        return sum_tree_of<T, 17>(stream, args, aligned);
+        return sum_tree_of<T, 16>(stream, args, aligned);
     });
 }
 

@@ -26,7 +26,7 @@ struct nccl_shared {
     std::atomic<int> n_joined;
     std::atomic<int> devices[most_ranks];      // 1 + the GPU of each rank
     std::atomic<uint64_t> n_begun[most_ranks]; // groups of calls whose turn has come on each rank
-    byte_pipe pipes[];                              // (world, world): from, to
+    byte_pipe pipes[];                         // (world, world): from, to
 };
 
 size_t nccl_shared_bytes(int world);

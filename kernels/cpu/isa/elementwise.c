@@ -137,7 +137,7 @@ enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
 // The partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set
 // where partial[k] holds the sum of 2^k consecutive ranks. The subtrees that remain are added from the
 // smallest on.
-#define TREE_LEVELS 17 // log2(SUM_TREE_MOST) + 1
+#define TREE_LEVELS 16 // of the binary number SUM_TREE_MOST
 
 struct tree_sum {
     vf partial[TREE_LEVELS];
