@@ -76,11 +76,11 @@ if [ $full = yes ]; then
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops build/asan build/cudasim build/cudasim-asan \
     build/cudasim-race
 else
-  # The sanitizer needs one number of ranks, and no golden figures, to find bad accesses. The plain simulator is left
-  # out: the checked ones run the same tests.
+  # The sanitizer needs one number of ranks, and no golden figures, to find bad accesses. The checked
+  # simulators run the tests of operations and models, and the plain one those of GPUs that exchange.
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops \
     build/asan unit mpi=3 -unit/model/test_golden -unit/kernels/test_linear \
-    build/cudasim-asan build/cudasim-race ops unit
+    build/cudasim mpi=2 build/cudasim-asan build/cudasim-race ops unit
 fi
 suite "command line on a simulated GPU" python3 tests/cli/run.py --gpu --train build/cudasim/train
 suite "command line and quickstart, release" python3 tests/cli/run.py --train build/release/train

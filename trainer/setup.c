@@ -298,6 +298,8 @@ static void describe(const struct trainer *trainer) {
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
                  config_partition_name(config->zero_optimization.partition),
                  config->zero_optimization.overlap_comm ? "while computing" : "between computations");
+    if (comm->path_text[0])
+        log_info("ranks exchange %s", comm->path_text);
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
     if (asked && trainer->device->place == REGION_HOST)

@@ -132,12 +132,13 @@ byte_pipe &pipe_between(ncclComm *comm, int from, int to) {
     return comm->shared->pipes[from * comm->world + to];
 }
 
-// CUDASIM_NCCL_ERROR=rank:n: that rank's n-th group fails, as after a cable is pulled: it does not end.
-bool fails_now(const ncclComm *comm) {
+// CUDASIM_NCCL_ERROR=rank:n: that rank's n-th group fails, as after a cable is pulled: it does not end. 0:
+// the rank cannot join.
+bool is_failing(int rank, uint64_t group) {
     const char *value = getenv("CUDASIM_NCCL_ERROR");
-    int rank;
+    int chosen;
     unsigned long n;
-    return value && sscanf(value, "%d:%lu", &rank, &n) == 2 && rank == comm->rank && n == comm->n_done + 1;
+    return value && sscanf(value, "%d:%lu", &chosen, &n) == 2 && rank == chosen && n == group;
 }
 
 bool push(ncclComm *comm, piece &p) {
@@ -194,7 +195,7 @@ bool advance(ncclComm *comm, std::vector<piece> &pieces, bool (*move)(ncclComm *
 
 bool exchange(ncclComm *comm, job &j) {
     const timespec nap = {0, 50000};
-    const bool fails = fails_now(comm);
+    const bool fails = is_failing(comm->rank, comm->n_done + 1);
     if (fails)
         comm->error = SYSTEM;
     for (;;) {
@@ -456,6 +457,10 @@ int ncclCommInitRank(nccl_comm *out, int world, nccl_id id, int rank) {
     if (other >= 0) {
         close_nccl_shared(shared, world);
         return fail(INVALID_USAGE, text("Duplicate GPU detected : rank %d", other));
+    }
+    if (is_failing(rank, 0)) {
+        close_nccl_shared(shared, world);
+        return fail(SYSTEM, "injected by CUDASIM_NCCL_ERROR");
     }
     if (!work_is_delayed())
         cudasim_reorder(1);

@@ -221,6 +221,7 @@ void comm_progress(struct comm *comm) {
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) {
     comm_detach(comm);
     comm->device = device;
+    comm->path_text[0] = 0;
     TRY(stream_init(&comm->stream, device));
     TRY(event_init(&comm->issued, device));
     if (comm->device_backend && comm->world > 1)

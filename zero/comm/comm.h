@@ -83,6 +83,7 @@ struct comm {
     bool for_gpu;               // comm_options, as rank 0 has them
     enum comm_path path;
     bool reduces_by_nccl;
+    char path_text[512]; // how GPUs exchange, and why, in words for the log; from comm_attach; "": no GPUs
     struct profile *profile; // records the time spent here; NULL: none
     bool eager;              // the caller waits for the bulk collective that is running: spin, then sleep
 };

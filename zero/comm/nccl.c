@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "kernels/ops.h"
 #include "zero/comm/mpi_failure.h"
 #include "zero/comm/nccl_bulk.h"
@@ -108,7 +107,7 @@ static bool find_obstacle(const struct introduction *all, int world, char reason
     return false;
 }
 
-// Without NCCL: an error where it was asked for by name, else a line in the log.
+// Without NCCL: an error where it was asked for by name, else a line for the log.
 static enum status go_without(struct comm *comm, const char *reason, bool any_gpu) {
     if (comm->path == COMM_PATH_NCCL)
         return FAIL(STATUS_UNSUPPORTED,
@@ -116,8 +115,8 @@ static enum status go_without(struct comm *comm, const char *reason, bool any_gp
                         ? "comm.reduce=nccl: %s. comm.reduce=exact needs no NCCL"
                         : "comm.backend=nccl: %s. comm.backend=auto exchanges through the host instead",
                     reason);
-    if (comm->rank == 0 && any_gpu)
-        log_info("ranks exchange through host memory, not by NCCL: %s", reason);
+    if (any_gpu)
+        snprintf(comm->path_text, sizeof comm->path_text, "through host memory, not by NCCL: %.450s", reason);
     return STATUS_OK;
 }
 
@@ -225,11 +224,12 @@ static enum status open_nccl(struct comm *comm, struct nccl *nccl) {
     if (status == STATUS_OK)
         status = open_links(comm, nccl);
     if (status == STATUS_OK) {
-        if (comm->rank == 0)
-            log_info("ranks exchange by NCCL %s, one GPU each%s", nccl_version_text(nccl->version, version),
-                     comm->reduces_by_nccl ? "; comm.reduce=nccl: sums are in NCCL's order, so results may "
-                                             "differ between stages, topologies and versions"
-                                           : "");
+        snprintf(comm->path_text, sizeof comm->path_text, "by NCCL %s, one GPU each%s",
+                 nccl_version_text(nccl->version, version),
+                 comm->reduces_by_nccl
+                     ? "; comm.reduce=nccl: sums are in NCCL's order, so results may differ "
+                       "between stages, topologies and versions"
+                     : "");
         return STATUS_OK;
     }
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, status_message());

@@ -13,7 +13,7 @@
 //
 // Which path. NCCL needs one GPU per rank, the same version of the library on every rank, and GPUs that reach
 // each other. Ranks exchange what they have, and all of them draw the same conclusion: without NCCL, bulk
-// collectives go through the host (zero/comm/mpi.h), which the log says once, with the reason. Where NCCL was
+// collectives go through the host (zero/comm/mpi.h), and comm->path_text has the reason. Where NCCL was
 // asked for by name, that is an error on every rank.
 //
 // Failures. The watchdog thread (zero/comm/mpi_watchdog.h) calls nccl_watch about 50 times a second.
