@@ -335,7 +335,8 @@ static void measure_memory(const struct trainer *trainer, struct step_metrics *n
     if (trainer->device->place == REGION_DEVICE)
         now->device_bytes =
             trainer->memory.device_measured +
-            comm_sums_bytes(trainer->comm->world, REGION_DEVICE, comm_on_device(trainer->comm));
+            comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
+                            comm_on_device(trainer->comm));
 }
 
 static enum status finish_step(struct trainer *trainer) {
