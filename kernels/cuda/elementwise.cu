@@ -1,5 +1,5 @@
-// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree, and sums of squares
-// by block. All are bandwidth-bound.
+// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree and in order, and sums of
+// squares by block. All are bandwidth-bound, except for sums in order.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
 
@@ -129,6 +129,34 @@ enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args,
     return over_span<widest_access<float>()>("sum_tree", stream, step, args->n, aligned);
 }
 
+// ---- sums in order
+
+constexpr int SUM_THREADS = 256;
+constexpr int SUM_TILE = 2048;
+
+// All threads load a tile, and one adds it: the order of the sum is strict (kernels/ops.h), so its latency is
+// that of the additions, about 5 ns each on a data-center GPU.
+template <class T>
+__global__ void __launch_bounds__(SUM_THREADS)
+    sum_in_order(double *out, const T *x, size_t n, bool accumulate) {
+    __shared__ double tile[SUM_TILE];
+    double sum = accumulate ? *out : 0;
+    for (size_t begin = 0; begin < n; begin += SUM_TILE) {
+        int length = static_cast<int>(n - begin < SUM_TILE ? n - begin : SUM_TILE);
+        __syncthreads(); // the tile before was added
+        for (int i = static_cast<int>(threadIdx.x); i < length; i += SUM_THREADS)
+            tile[i] = static_cast<double>(x[begin + i]);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+#pragma unroll 16
+            for (int i = 0; i < length; i++)
+                sum += tile[i];
+        }
+    }
+    if (threadIdx.x == 0)
+        *out = sum;
+}
+
 // ---- sums of squares
 
 constexpr int SQUARES_THREADS = 256;
@@ -227,6 +255,14 @@ extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tre
             return sum_tree_of<T, 7>(stream, args, aligned);
         return sum_tree_of<T, 16>(stream, args, aligned);
     });
+}
+
+extern "C" enum status cuda_sum(struct stream *stream, const struct sum_args *args) {
+    if (args->type == DTYPE_F64)
+        return LAUNCH(stream, sum_in_order<double>, 1, SUM_THREADS, 0, args->out,
+                      static_cast<const double *>(args->x), args->n, args->accumulate);
+    return LAUNCH(stream, sum_in_order<float>, 1, SUM_THREADS, 0, args->out,
+                  static_cast<const float *>(args->x), args->n, args->accumulate);
 }
 
 extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {

@@ -6,6 +6,8 @@
 #define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/span.cuh"
 #include "kernels/optimizer_constants.h"
+#define UPDATE_FUNCTION __host__ __device__ static inline
+#include "kernels/update.h"
 
 namespace {
 
@@ -312,6 +314,16 @@ enum status launch_spans(const struct stream *stream, const struct optimizer_spa
     return launch("optimizer_spans", stream, kernel, blocks, BLOCK_THREADS, 0, *args);
 }
 
+// ---- the scalars of an update: work of one thread that the host would otherwise wait for
+
+__global__ void choose_plan(const update_choose_args args) {
+    *args.plan = args.plans[args.previous->skipped ? 1 : 0];
+}
+
+__global__ void decide_update(const update_decide_args args) {
+    *args.result = update_decision(&args);
+}
+
 } // namespace
 
 extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) {
@@ -347,4 +359,12 @@ extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct o
     default:
         return step<rule_of<OPTIMIZER_LION, 1>>(stream, args, call);
     }
+}
+
+extern "C" enum status cuda_update_choose(struct stream *stream, const struct update_choose_args *args) {
+    return LAUNCH(stream, choose_plan, 1, 1, 0, *args);
+}
+
+extern "C" enum status cuda_update_decide(struct stream *stream, const struct update_decide_args *args) {
+    return LAUNCH(stream, decide_update, 1, 1, 0, *args);
 }

@@ -131,7 +131,7 @@ class Profile(ProfileCase):
         self.profiled(self.tiny_config(recompute='none'))
         for line in ('linear_forward, qkv', 'linear_backward, attention output', 'linear_forward, mlp up',
                      'linear_backward, mlp down', 'linear_forward, lm_head', 'attention_backward', 'other',
-                     'optimizer_step', 'load data', 'the step  ', '100.00 %', 'of GEMM', 'of bandwidth', 'trace.json'):
+                     'optimizer_spans', 'load data', 'the step  ', '100.00 %', 'of GEMM', 'of bandwidth', 'trace.json'):
             self.assertIn(line, self.error)
         self.assertNotIn(', recomputed', self.error)
 
