@@ -294,7 +294,7 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct config *config = trainer->config;
     struct step_metrics *now = &step->now;
     if (!step->is_decided)
-        TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result));
+        TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result, &step->device_s));
     const struct update_plan *plan = &step->plans[trainer->skipped_last ? 1 : 0];
     const bool overflow = step->result.skipped;
     now->loss = step->result.loss_sum / (double)(config->train.train_batch_size * config->train.seq_len);
@@ -347,8 +347,9 @@ static enum status finish_step(struct trainer *trainer) {
     if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
         return trainer_agree(trainer, status);
     trainer->n_finished++;
+    // Steps that were done before the host looked are finished at once: each took what the device took.
     const double finished_s = clock_monotonic_s(),
-                 seconds = finished_s - fmax(step->began_s, trainer->finished_s);
+                 seconds = fmax(finished_s - fmax(step->began_s, trainer->finished_s), step->device_s);
     trainer->finished_s = finished_s;
     trainer->finished_step_s = seconds;
     comm_expect_seconds(trainer->comm, seconds);

@@ -36,6 +36,7 @@ struct trainer_step {
     bool is_decided;
     int slot; // of optimizer_begin
     double began_s;
+    double device_s; // that it took on the device; 0: not known
 };
 
 // What is done the same way in each step, captured as graphs (graphs.c).

@@ -362,8 +362,9 @@ enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, i
     return step_control_send(&optimizer->control, stream, slot);
 }
 
-enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result) {
-    return step_control_receive(&optimizer->control, slot, result);
+enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result,
+                              double *seconds) {
+    return step_control_receive(&optimizer->control, slot, result, seconds);
 }
 
 double *optimizer_loss_sum(const struct optimizer *optimizer) {

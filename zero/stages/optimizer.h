@@ -78,7 +78,9 @@ enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, 
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) MUST_CHECK;
 // Waits for the result.
-enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result) MUST_CHECK;
+//   seconds   [out] that the step took on the device; 0 where operations are synchronous
+enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result,
+                              double *seconds) MUST_CHECK;
 
 // Where the losses of this rank's micro-batches are to be summed, and the scale of their gradients after
 // optimizer_begin; both in the device's memory.

@@ -16,14 +16,18 @@ enum status step_control_bind(struct step_control *control, const struct region_
     control->memory = region_data(table, control->region);
     control->gathered = region_data(table, control->gathered_region);
     control->messages = region_data(table, control->host_region);
-    for (int slot = 0; slot < STEP_SLOTS; slot++)
-        TRY(event_init(&control->done[slot], control->device));
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        TRY(event_init_timed(&control->began[slot], control->device));
+        TRY(event_init_timed(&control->done[slot], control->device));
+    }
     return STATUS_OK;
 }
 
 void step_control_free(struct step_control *control) {
-    for (int slot = 0; slot < STEP_SLOTS; slot++)
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        event_free(&control->began[slot]);
         event_free(&control->done[slot]);
+    }
     *control = (struct step_control){0};
 }
 
@@ -34,6 +38,7 @@ enum status step_control_begin(struct step_control *control, struct stream *stre
     TRY(event_synchronize(&control->done[slot]));
     message->plans[0] = plans[0];
     message->plans[1] = plans[1];
+    TRY(event_record(&control->began[slot], stream));
     TRY(control->device->copy(stream, memory->plans, message->plans, sizeof message->plans));
     return control->device->ops->update_choose(
         stream, &(struct update_choose_args){
@@ -57,10 +62,11 @@ enum status step_control_send(struct step_control *control, struct stream *strea
     return event_record(&control->done[slot], stream);
 }
 
-enum status step_control_receive(struct step_control *control, int slot, struct update_result *result) {
+enum status step_control_receive(struct step_control *control, int slot, struct update_result *result,
+                                 double *seconds) {
     TRY(event_synchronize(&control->done[slot]));
     *result = control->messages[slot].result;
-    return STATUS_OK;
+    return event_seconds(&control->began[slot], &control->done[slot], seconds);
 }
 
 enum status step_control_losses(struct step_control *control, struct stream *stream, double *loss_sum) {

@@ -32,9 +32,9 @@ struct step_control {
     struct device *device;
     int world, region, gathered_region, host_region;
     struct step_memory *memory;
-    double *gathered;              // (world, 2) every rank's sums, in the device's memory
-    struct step_message *messages; // (STEP_SLOTS)
-    struct event done[STEP_SLOTS]; // the device has read and written the slot
+    double *gathered;                                 // (world, 2) every rank's sums, in the device's memory
+    struct step_message *messages;                    // (STEP_SLOTS)
+    struct event began[STEP_SLOTS], done[STEP_SLOTS]; // timed; done: the device has read and written the slot
 };
 
 enum status step_control_plan(struct step_control *control, int world, struct device *device,
@@ -52,8 +52,10 @@ enum status step_control_decide(struct step_control *control, struct comm *comm,
 // After the update: sends the result to the slot of the host.
 enum status step_control_send(struct step_control *control, struct stream *stream, int slot) MUST_CHECK;
 // Waits until the slot has it.
-enum status step_control_receive(struct step_control *control, int slot,
-                                 struct update_result *result) MUST_CHECK;
+//   seconds   [out] from step_control_begin to step_control_send on the device; 0 where operations are
+//             synchronous
+enum status step_control_receive(struct step_control *control, int slot, struct update_result *result,
+                                 double *seconds) MUST_CHECK;
 
 // Where the host decides: waits for this rank's sum of losses, and sets plan and result for the update.
 enum status step_control_losses(struct step_control *control, struct stream *stream,
