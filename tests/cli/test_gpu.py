@@ -648,17 +648,17 @@ class Faults(GpuCase):
         self.assertIn('CPU', run.out + run.error)
 
     def test_debug_sync_names_the_operation_that_failed(self):
-        """With it, the message does not depend on how late the GPU runs its work. The number of the first one varies: the
+        """However late the GPU runs its work. These kernels and copies are in steps, though their numbers in a step vary: the
         start of a run measures until a time is over."""
-        config = self.tiny_config(device='cuda')
+        config = self.tiny_config(device='cuda', train={'max_steps': 60}, model={'n_layer': 1})
         named = set()
-        for at, seed in (400, 0), (401, 3), (420, 1):
+        for at, seed in (1500, 0), (1501, 3), (1520, 1):
             run = self.run_train(config, 'run.debug_sync=true', code=1, environment={'CUDASIM_FAIL': str(at), **reordered(seed)})
             message = re.search(r'train: error: run.debug_sync: (\w+|a copy) failed on the device: (.*)', run.error)
             self.assertIn('an illegal memory access', message.group(2))
             named.add(message.group(1))
         self.assertTrue(named)
-        run = self.run_train(config, code=1, environment={'CUDASIM_FAIL': '400'})
+        run = self.run_train(config, code=1, environment={'CUDASIM_FAIL': '1500'})
         self.assertNotIn('failed on the device', run.error)
 
     def test_debug_sync_changes_no_result(self):
