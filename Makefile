@@ -122,7 +122,7 @@ ifeq ($(filter x86_64%,$(machine)),)
   isas := portable
 endif
 
-sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) kernels/cuda/plan.c kernels/cuda/workspace.c
+sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c))
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
@@ -147,8 +147,9 @@ ifneq ($(simulated),)
                      -fno-optimize-sibling-calls $(sanitize)
   # The instrumentation reports every access of a kernel to tests/cudasim/race.cpp, which replaces the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
-  # The program finds cuBLASLt and NCCL by name at run time, so the linker must be told to keep their simulation.
-  cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -Wl,--undefined=ncclGetVersion -lstdc++ -ldl
+  # The program finds libraries by name at run time, so the linker must be told to keep their simulations.
+  cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -Wl,--undefined=ncclGetVersion -Wl,--undefined=cudnnBackendExecute \
+               -lstdc++ -ldl
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
   cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -197,7 +198,7 @@ endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
 # Matrix products dominate simulated training runs: vectorize them, and do not check for overflow.
-$(BUILD)/tests/cudasim/ptx.o $(BUILD)/tests/cudasim/cublaslt_product.o: \
+$(BUILD)/tests/cudasim/ptx.o $(BUILD)/tests/cudasim/cublaslt_product.o $(BUILD)/tests/cudasim/cudnn_graph.o: \
   kernel_flags_here = -O3 -fno-trapping-math -fno-sanitize=undefined
 $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	@mkdir -p $(@D)

@@ -41,6 +41,25 @@ struct graph {
     void *work; // the backend's handle; NULL: nothing was captured
 };
 
+// How a device computes attention where it has a choice. Both give the same numbers up to rounding.
+enum attention_kernel {
+    ATTENTION_FLASH, // this project's kernels
+    ATTENTION_CUDNN, // cuDNN, for 16-bit types with S == T; flash for everything else
+};
+
+// The attention of a training run: q, k and v are ranges of one (B, T, 3 H D) tensor.
+struct attention_shape {
+    int B, T, H, D;
+    enum dtype type;
+};
+
+// Whether cuDNN computes a shape, forward and backward, with the same bits in every run.
+struct cudnn_support {
+    bool usable;
+    char version[32]; // of the library, "9.19.0"; "" when there is none
+    char reason[400]; // why it is not usable
+};
+
 struct device {
     const char *name;      // "cpu", "cuda", "ref"
     char description[160]; // for messages: instruction set, library, threads
@@ -62,6 +81,12 @@ struct device {
     // Blocks until all work issued to the stream is done, and reports its errors.
     enum status (*synchronize)(struct stream *stream);
     void (*close)(struct device *device);
+    // Which attention its operations use. Set before ops->workspace_bytes is asked: it decides the workspace.
+    enum attention_kernel attention;
+    // NULL on devices that have no choice. Loads the library when first called; failures of the library are
+    // an answer, not an error.
+    enum status (*cudnn_support)(struct device *device, const struct attention_shape *shape,
+                                 struct cudnn_support *out);
     struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
     // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
     // are synchronous.
@@ -192,6 +217,16 @@ struct gemm_rate {
 };
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, struct gemm_rate *rate) MUST_CHECK;
+// Times attention forward and backward of a shape by flash and by cuDNN, which must support it.
+//   reproducible   [out] whether cuDNN gave the same bits each time, and flash's numbers up to rounding
+// The choice of device->attention is left as it was. Errors: STATUS_FAILED when the memory, about
+// 12 (B, T, H D) tensors and the workspace, is not available.
+struct attention_times {
+    double flash_s, cudnn_s;
+    bool reproducible;
+};
+enum status device_measure_attention(struct device *device, const struct attention_shape *shape,
+                                     struct attention_times *out) MUST_CHECK;
 // Measures memory bandwidth: bytes/s of a += k b (two reads and a write), the best of a few passes over
 // arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
 // a second.

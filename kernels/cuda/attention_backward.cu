@@ -253,6 +253,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 extern "C" enum status cuda_attention_backward(struct stream *stream,
                                                const struct attention_backward_args *args) {
     int D = args->D;
+    bool by_cudnn;
+    TRY(cuda_cudnn_backward(stream, args, &by_cudnn));
+    if (by_cudnn)
+        return STATUS_OK;
     TRY(attention_check_width(D));
     float *delta = static_cast<float *>(stream->workspace), scale = attention_scale(D);
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&

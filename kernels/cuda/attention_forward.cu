@@ -115,6 +115,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 extern "C" enum status cuda_attention_forward(struct stream *stream,
                                               const struct attention_forward_args *args) {
     int D = args->D;
+    bool by_cudnn;
+    TRY(cuda_cudnn_forward(stream, args, &by_cudnn));
+    if (by_cudnn)
+        return STATUS_OK;
     TRY(attention_check_width(D));
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
                   is_aligned(args->v) &&

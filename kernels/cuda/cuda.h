@@ -8,6 +8,7 @@
 #include "kernels/ops.h"
 
 struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
+struct cudnns;       // attention_cudnn.cu: cuDNN and the plans of attention
 struct cuda_tickets; // common.cuh: the tickets of each open stream
 
 struct cuda_device {
@@ -16,6 +17,7 @@ struct cuda_device {
     struct cuda_properties properties;
     struct matmuls *matmuls;
     struct cuda_tickets *tickets;
+    struct cudnns *cudnns; // NULL until cudnn_support is first called
 };
 
 #define CUDA_PROTOTYPE(name)                                                                                 \
@@ -32,5 +34,18 @@ enum status cuda_linear_backward_prepare(struct device *device,
 
 enum status matmuls_new(struct matmuls **out) MUST_CHECK; // for the current GPU
 void matmuls_delete(struct matmuls *matmuls);
+
+// Attention by cuDNN (attention_cudnn.cu), where device->attention is ATTENTION_CUDNN.
+enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
+                               struct cudnn_support *out) MUST_CHECK;
+// Raises *bytes to the workspace that cuDNN wants for the call.
+void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args, size_t *bytes);
+// Issues the call to cuDNN, or leaves *issued false where it is flash's: another attention, a shape that
+// cuDNN does not compute, or more workspace than the stream has.
+enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,
+                               bool *issued) MUST_CHECK;
+enum status cuda_cudnn_backward(struct stream *stream, const struct attention_backward_args *args,
+                                bool *issued) MUST_CHECK;
+void cudnns_delete(struct cudnns *cudnns); // NULL is a no-op
 
 #endif

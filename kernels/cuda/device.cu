@@ -230,6 +230,10 @@ enum status workspace_bytes(struct device *device, enum operation operation, con
     switch (operation) {
     case OP_linear_forward:
         return cuda_linear_forward_prepare(device, static_cast<const linear_forward_args *>(args));
+    case OP_attention_forward:
+    case OP_attention_backward:
+        cuda_cudnn_workspace(device, operation, args, bytes);
+        return STATUS_OK;
     case OP_linear_backward:
         return cuda_linear_backward_prepare(device, static_cast<const linear_backward_args *>(args));
     default:
@@ -280,8 +284,10 @@ enum status count_gpus(int *count) {
 
 void close_device(struct device *device) {
     const cuda_device *cuda = cuda_of(device);
-    if (cuda_enter(device) == STATUS_OK)
+    if (cuda_enter(device) == STATUS_OK) {
+        cudnns_delete(cuda->cudnns);
         matmuls_delete(cuda->matmuls);
+    }
     delete cuda->tickets;
     delete cuda;
 }
@@ -356,6 +362,7 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->identify = identify;
     device->timer_open = timer_open;
     device->timer_seconds = timer_seconds;
+    device->cudnn_support = cuda_cudnn_support;
     enum status status = open_gpu(cuda);
     if (status != STATUS_OK) {
         device->close(device);

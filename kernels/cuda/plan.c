@@ -2,6 +2,7 @@
 // workspace an operation needs, by the CUDA backend's own formulas, and refuses everything else.
 #include <stdlib.h>
 
+#include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 
@@ -25,8 +26,13 @@ OPERATIONS(REFUSED_OPERATION)
 
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                                    size_t *bytes) {
-    (void)device;
+    struct cudnn_problem problem;
     *bytes = cuda_workspace_bytes(&largest_gpu, operation, args);
+    if (device->attention == ATTENTION_CUDNN &&
+        ((operation == OP_attention_forward && cudnn_forward_problem(args, &problem)) ||
+         (operation == OP_attention_backward && cudnn_backward_problem(args, &problem))) &&
+        cudnn_assumed_workspace(&problem) > *bytes)
+        *bytes = cudnn_assumed_workspace(&problem);
     return STATUS_OK;
 }
 

@@ -1,0 +1,199 @@
+// Attention by cuDNN on a device: the library is opened when it is first asked for, and a plan is made once
+// per problem and kept as long as the device.
+#include "kernels/cuda/common.cuh"
+
+#include <new>
+#include <stdio.h>
+
+extern "C" {
+#include "kernels/cuda/cudnn_attention.h"
+}
+
+struct cudnn_plan {
+    cudnn_attention attention;
+    cudnn_plan *next;
+};
+
+struct cudnns {
+    bool loaded;
+    char reason[CUDNN_REASON_BYTES]; // why not
+    cudnn api;
+    cudnnContext *handle;
+    cudaStream_t queue; // the handle's stream
+    cudnn_plan *plans;
+};
+
+namespace {
+
+bool open_library(cudnns *all) {
+    if (!cudnn_load(nullptr, &all->api, all->reason, sizeof all->reason))
+        return false;
+    unsigned error = all->api.Create(&all->handle);
+    if (error == CUDNN9_STATUS_SUCCESS)
+        return true;
+    char detail[CUDNN_REASON_BYTES / 2] = "";
+    all->api.GetLastErrorString(detail, sizeof detail);
+    snprintf(all->reason, sizeof all->reason, "cuDNN does not start on this GPU: %s: %s",
+             all->api.GetErrorString(error), detail);
+    return false;
+}
+
+// NULL when there is no memory for it.
+cudnn_plan *find_plan(cudnns *all, const cudnn_problem &problem) {
+    for (cudnn_plan *plan = all->plans; plan; plan = plan->next)
+        if (memcmp(&plan->attention.problem, &problem, sizeof problem) == 0)
+            return plan;
+    cudnn_plan *plan = new (std::nothrow) cudnn_plan();
+    if (!plan)
+        return nullptr;
+    cudnn_target target = {};
+    target.handle = all->handle;
+    cudnn_attention_init(&plan->attention, &all->api, target, &problem);
+    plan->next = all->plans;
+    all->plans = plan;
+    return plan;
+}
+
+cudnns *chosen(const struct device *device) {
+    cudnns *all = cuda_of(device)->cudnns;
+    return device->attention == ATTENTION_CUDNN && all && all->loaded ? all : nullptr;
+}
+
+// The plan of a call that cuDNN computes, ready to execute; NULL where the call is flash's.
+cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
+    cudnns *all = chosen(stream->device);
+    cudnn_plan *plan = find_plan(all, problem);
+    return plan && plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes
+               ? plan
+               : nullptr;
+}
+
+enum status use_stream(cudnns *all, const struct stream *stream) {
+    TRY(cuda_enter(stream->device));
+    if (all->queue == queue_of(stream))
+        return STATUS_OK;
+    unsigned error = all->api.SetStream(all->handle, queue_of(stream));
+    if (error != CUDNN9_STATUS_SUCCESS)
+        return FAIL(STATUS_FAILED, "cuDNN: setting the stream: %s", all->api.GetErrorString(error));
+    all->queue = queue_of(stream);
+    return STATUS_OK;
+}
+
+// The calls of a training run, without their data: pointers are NULL, which counts as aligned. lse is only
+// asked whether it is there.
+void shape_problems(const struct attention_shape *shape, cudnn_problem (&problems)[2], bool *possible) {
+    attention_forward_args forward = {};
+    attention_backward_args backward = {};
+    size_t stride = 3 * static_cast<size_t>(shape->H) * shape->D, batch_stride = shape->T * stride;
+    forward.q_stride = forward.kv_stride = backward.stride = stride;
+    forward.q_batch_stride = forward.kv_batch_stride = backward.batch_stride = batch_stride;
+    forward.B = backward.B = shape->B;
+    forward.T = forward.S = backward.T = shape->T;
+    forward.H = backward.H = shape->H;
+    forward.D = backward.D = shape->D;
+    forward.type = backward.type = shape->type;
+    *possible =
+        cudnn_forward_problem(&forward, &problems[0]) && cudnn_backward_problem(&backward, &problems[1]);
+    problems[0].kind = CUDNN_FORWARD_LSE;
+}
+
+enum status open_cudnns(cuda_device *cuda) {
+    if (cuda->cudnns)
+        return STATUS_OK;
+    cuda->cudnns = new (std::nothrow) cudnns();
+    if (!cuda->cudnns)
+        return FAIL(STATUS_FAILED, "out of memory for cuDNN");
+    cuda->cudnns->loaded = open_library(cuda->cudnns);
+    return STATUS_OK;
+}
+
+} // namespace
+
+extern "C" enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
+                                          struct cudnn_support *out) {
+    cudnn_problem problems[2];
+    bool possible;
+    *out = {};
+    TRY(cuda_enter(device));
+    TRY(open_cudnns(reinterpret_cast<cuda_device *>(device)));
+    cudnns *all = cuda_of(device)->cudnns;
+    if (!all->loaded) {
+        snprintf(out->reason, sizeof out->reason, "%s", all->reason);
+        return STATUS_OK;
+    }
+    cudnn_version_name(all->api.GetVersion(), out->version, sizeof out->version);
+    shape_problems(shape, problems, &possible);
+    if (!possible) {
+        snprintf(out->reason, sizeof out->reason,
+                 "it computes bf16 and fp16 with head dimensions that are multiples of 8; this is %s with %d",
+                 dtype_name(shape->type), shape->D);
+        return STATUS_OK;
+    }
+    out->usable = true;
+    for (const cudnn_problem &problem : problems) {
+        const cudnn_plan *plan = find_plan(all, problem);
+        if (!plan)
+            return FAIL(STATUS_FAILED, "out of memory for a plan of cuDNN");
+        if (out->usable && !plan->attention.supported) {
+            out->usable = false;
+            snprintf(out->reason, sizeof out->reason, "%s: %s",
+                     problem.kind == CUDNN_BACKWARD ? "backward" : "forward", plan->attention.graph.reason);
+        }
+    }
+    return STATUS_OK;
+}
+
+extern "C" void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args,
+                                     size_t *bytes) {
+    cudnn_problem problem;
+    cudnns *all = chosen(device);
+    bool possible =
+        operation == OP_attention_forward
+            ? cudnn_forward_problem(static_cast<const attention_forward_args *>(args), &problem)
+            : cudnn_backward_problem(static_cast<const attention_backward_args *>(args), &problem);
+    if (!all || !possible)
+        return;
+    const cudnn_plan *plan = find_plan(all, problem);
+    if (plan && plan->attention.supported && plan->attention.workspace_bytes > *bytes)
+        *bytes = plan->attention.workspace_bytes;
+}
+
+extern "C" enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,
+                                          bool *issued) {
+    cudnn_problem problem;
+    cudnn_plan *plan = nullptr;
+    if (chosen(stream->device) && cudnn_forward_problem(args, &problem))
+        plan = find_issuable(stream, problem);
+    *issued = plan != nullptr;
+    if (!plan)
+        return STATUS_OK;
+    TRY(use_stream(cuda_of(stream->device)->cudnns, stream));
+    return cudnn_attention_forward(&plan->attention, args, stream->workspace);
+}
+
+extern "C" enum status cuda_cudnn_backward(struct stream *stream, const struct attention_backward_args *args,
+                                           bool *issued) {
+    cudnn_problem problem;
+    cudnn_plan *plan = nullptr;
+    if (chosen(stream->device) && cudnn_backward_problem(args, &problem))
+        plan = find_issuable(stream, problem);
+    *issued = plan != nullptr;
+    if (!plan)
+        return STATUS_OK;
+    TRY(use_stream(cuda_of(stream->device)->cudnns, stream));
+    return cudnn_attention_backward(&plan->attention, args, stream->workspace);
+}
+
+extern "C" void cudnns_delete(struct cudnns *cudnns) {
+    if (!cudnns)
+        return;
+    while (cudnns->plans) {
+        cudnn_plan *plan = cudnns->plans;
+        cudnns->plans = plan->next;
+        cudnn_attention_free(&plan->attention);
+        delete plan;
+    }
+    if (cudnns->handle)
+        (void)cudnns->api.Destroy(cudnns->handle);
+    delete cudnns;
+}

@@ -1,0 +1,51 @@
+// Causal attention (kernels/ops.h: attention_forward with S == T, attention_backward) by cuDNN, as graphs of
+// matrix products, pointwise operations and reductions, which cuDNN fuses into one kernel (its composed form
+// of scaled dot-product attention, known to all versions of cuDNN 9).
+#ifndef ZERO_KERNELS_CUDA_CUDNN_ATTENTION_H
+#define ZERO_KERNELS_CUDA_CUDNN_ATTENTION_H
+
+#include "base/dtype.h"
+#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/ops.h"
+
+// All that a plan depends on. Compared as bytes, so every byte must be set.
+struct cudnn_problem {
+    int64_t stride, batch_stride; // of q, k and v, in elements
+    int32_t B, T, H, D;
+    int32_t type; // DTYPE_BF16 or DTYPE_F16
+    int32_t kind; // enum cudnn_attention_kind
+};
+enum cudnn_attention_kind { CUDNN_FORWARD, CUDNN_FORWARD_LSE, CUDNN_BACKWARD }; // LSE: writes lse too
+
+// A plan and its problem. The workspace of a call begins with delta_bytes of this project's own, for the
+// backward pass: (B, H, T) fp32, row sums of dout * out.
+struct cudnn_attention {
+    struct cudnn_problem problem;
+    struct cudnn_graph graph;
+    bool supported;                      // otherwise graph.reason says why not
+    size_t delta_bytes, workspace_bytes; // workspace_bytes: both, in all
+    float scale, hidden, one;            // by-value tensors, read when the plan is executed
+};
+
+// The problem of a call. Returns false for calls that cuDNN never gets: fp32, T != S, strides of q that
+// differ from those of k and v, tensors that are not aligned to 16 bytes (NULL pointers are: workspace_bytes
+// passes them).
+bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem);
+bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem);
+
+// What ./train plan assumes where there is no library to ask: at least what cuDNN 9 wants, which for the
+// backward pass is (B, H, T, T) of 16 bits with T rounded up to its tiles.
+size_t cudnn_assumed_workspace(const struct cudnn_problem *problem);
+
+// Makes the plan. *attention stays usable for cudnn_attention_free when the problem is not supported.
+void cudnn_attention_init(struct cudnn_attention *attention, const struct cudnn *api,
+                          struct cudnn_target target, const struct cudnn_problem *problem);
+void cudnn_attention_free(struct cudnn_attention *attention);
+
+// Executes a supported plan on the handle's stream; `workspace` has workspace_bytes.
+enum status cudnn_attention_forward(struct cudnn_attention *attention,
+                                    const struct attention_forward_args *args, void *workspace) MUST_CHECK;
+enum status cudnn_attention_backward(struct cudnn_attention *attention,
+                                     const struct attention_backward_args *args, void *workspace) MUST_CHECK;
+
+#endif
