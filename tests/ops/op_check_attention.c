@@ -8,7 +8,7 @@
 // fp32 and the 16-bit types use different tile sizes on tensor cores.
 enum shape_for { ALL, NARROW };
 
-static const struct attention_shape {
+static const struct shape {
     int B, T, S, H, D;
     double deviation; // of q and k: large values give peaked distributions
     enum shape_for types;
@@ -86,14 +86,17 @@ static struct score score_of(const double *q, const double *k, int D) {
 // the smallest number.
 struct weight_rounding {
     double relative, absolute;
+    double absolute_ds; // of ds / sqrt(D)
 };
 
-static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type) {
+static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type, int D) {
     bool multiplies = bench->device->place == REGION_DEVICE ? type != DTYPE_F32
                                                             : bench->multiplies_bf16 && type == DTYPE_BF16;
     if (!multiplies)
-        return (struct weight_rounding){0, 0};
-    return (struct weight_rounding){dtype_epsilon(type) / 2, dtype_smallest(type) / 2};
+        return (struct weight_rounding){0, 0, 0};
+    double smallest = dtype_smallest(type) / 2;
+    return (struct weight_rounding){dtype_epsilon(type) / 2, smallest,
+                                    bench->rounds_scaled ? smallest : smallest / sqrt(D)};
 }
 
 // ---- forward
@@ -145,12 +148,12 @@ static void allow_query(const struct attention_forward_args *args, const struct 
     free(weights);
 }
 
-static bool is_for(const struct attention_shape *shape, enum dtype type) {
+static bool is_for(const struct shape *shape, enum dtype type) {
     return type != DTYPE_F32 || shape->types == ALL;
 }
 
-static void forward_call(struct op_bench *bench, enum dtype type, const struct attention_shape *s,
-                         bool with_lse, int gap) {
+static void forward_call(struct op_bench *bench, enum dtype type, const struct shape *s, bool with_lse,
+                         int gap) {
     struct attention_forward_args args = {
         .B = s->B, .T = s->T, .S = s->S, .H = s->H, .D = s->D, .type = type};
     int C = s->H * s->D;
@@ -178,7 +181,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct a
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->H; h++)
             for (int i = 0; i < s->T; i++)
-                allow_query(&args, qkv, out, lse, rounding_of(bench, type), (const int[3]){b, h, i});
+                allow_query(&args, qkv, out, lse, rounding_of(bench, type, s->D), (const int[3]){b, h, i});
     op_call_judge(&call);
 }
 
@@ -239,16 +242,17 @@ static void allow_pair(const struct attention_backward_args *args, const struct 
     double ds_off = p_off * fabs(dp.sum - delta.sum) +
                     p * (D + 2) * OP_UNIT * (dp.magnitude + delta.magnitude) + 2 * OP_UNIT * ds;
     p_off += p * rounding.relative + rounding.absolute;
-    ds_off += ds * rounding.relative + rounding.absolute;
+    ds_off += ds * rounding.relative;
     double in_sum = (args->T + 4) * OP_UNIT, scale = 1 / sqrt(D);
+    double scaled_off = scale * (ds_off + in_sum * ds) + rounding.absolute_ds;
     for (int d = 0; d < D; d++) {
-        t->dq->allowed[qi + (size_t)d] += scale * (ds_off + in_sum * ds) * fabs(t->k->given[kj + (size_t)d]);
-        t->dk->allowed[kj + (size_t)d] += scale * (ds_off + in_sum * ds) * fabs(t->q->given[qi + (size_t)d]);
+        t->dq->allowed[qi + (size_t)d] += scaled_off * fabs(t->k->given[kj + (size_t)d]);
+        t->dk->allowed[kj + (size_t)d] += scaled_off * fabs(t->q->given[qi + (size_t)d]);
         t->dv->allowed[kj + (size_t)d] += (p_off + in_sum * p) * fabs(t->dout->given[out_i + (size_t)d]);
     }
 }
 
-static void backward_call(struct op_bench *bench, enum dtype type, const struct attention_shape *s, int gap) {
+static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap) {
     size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
     struct attention_backward_args args = {.B = s->B, .T = s->T, .H = s->H, .D = s->D, .type = type};
     args.stride = C + (size_t)gap;
@@ -277,7 +281,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
             for (size_t i = 0; i < T; i++)
                 for (size_t j = 0; j <= i; j++) {
                     size_t head = b * args.batch_stride + h * D;
-                    allow_pair(&args, &t, rounding_of(bench, type), head + i * args.stride,
+                    allow_pair(&args, &t, rounding_of(bench, type, s->D), head + i * args.stride,
                                head + j * args.stride, ((b * T + i) * H + h) * D,
                                t.lse->given[(b * H + h) * T + i]);
                 }

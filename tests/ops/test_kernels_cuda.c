@@ -143,13 +143,50 @@ static void test_wide_heads_are_refused(void **state) {
     device_close(device);
 }
 
+// ---- attention by cuDNN: calls whose tensors are aligned to 16 bytes go there, the others to flash
+
+static void check_by_cudnn(enum operation operation, void (*check)(struct op_bench *bench)) {
+    const struct attention_shape shape = {.B = 1, .T = 64, .H = 2, .D = 64, .type = DTYPE_BF16};
+    struct op_bench bench = {.device = op_device_or_skip("cuda", 1),
+                             .reference = op_device_or_skip("ref", 1),
+                             .rounds_scaled = true};
+    struct cudnn_support support;
+    EXPECT_OK(bench.device->cudnn_support(bench.device, &shape, &support));
+    if (support.usable) {
+        bench.device->attention = ATTENTION_CUDNN;
+        check(&bench);
+    }
+    device_close(bench.device);
+    device_close(bench.reference);
+    if (!support.usable) {
+        print_message("skipped: cuDNN: %s\n", support.reason);
+        skip();
+    }
+    assert_int_equal(bench.n_wrong, 0);
+    assert_true(bench.n_calls[operation] > 0);
+    print_message("cuDNN %s: errors up to %.2f (bf16) %.2f (fp16) of the tolerance\n", support.version,
+                  bench.worst_ratio[DTYPE_BF16], bench.worst_ratio[DTYPE_F16]);
+}
+
+static void test_attention_forward_by_cudnn(void **state) {
+    (void)state;
+    check_by_cudnn(OP_attention_forward, check_attention_forward);
+}
+
+static void test_attention_backward_by_cudnn(void **state) {
+    (void)state;
+    check_by_cudnn(OP_attention_backward, check_attention_backward);
+}
+
 #define CASE_CUDA(name) OP_CASE("cuda", 1, name)
 
 static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
                                               cmocka_unit_test(test_updates_are_bitwise_equal_to_the_cpu),
                                           cmocka_unit_test(test_adafactor_is_bitwise_equal_to_the_cpu),
                                           cmocka_unit_test(test_sums_of_squares_are_bitwise_equal_to_the_cpu),
-                                          cmocka_unit_test(test_wide_heads_are_refused)};
+                                          cmocka_unit_test(test_wide_heads_are_refused),
+                                          cmocka_unit_test(test_attention_forward_by_cudnn),
+                                          cmocka_unit_test(test_attention_backward_by_cudnn)};
 
 // The only test, skipped, when there is no GPU.
 static void test_operations_on_a_gpu(void **state) {
@@ -162,6 +199,7 @@ static void test_operations_on_a_gpu(void **state) {
 int main(void) {
     static const struct CMUnitTest without_a_gpu[] = {cmocka_unit_test(test_operations_on_a_gpu)};
     struct device *device = NULL;
+    setenv("CUDASIM_CUDNN", "91900", 0); // the simulated machine has cuDNN
     if (cuda_device_open(0, &device) == STATUS_UNSUPPORTED) {
         status_clear();
         return cmocka_run_group_tests_name("operations on a GPU", without_a_gpu, NULL, NULL);
