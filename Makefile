@@ -122,14 +122,14 @@ ifeq ($(filter x86_64%,$(machine)),)
   isas := portable
 endif
 
-sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c))
+sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
 library = $(OBJECTS)/lib$(subst /,_,$(1)).a
 
 # ---- kernels/cuda, as a separate library: built by nvcc, for the simulated GPU, or a stub
-cuda_sources := $(wildcard kernels/cuda/*.cu)
+cuda_sources := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 cuda_library := $(BUILD)/libcuda.a
 NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
                     $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))

@@ -8,7 +8,7 @@
 #include "kernels/ops.h"
 
 struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
-struct cudnns;       // attention_cudnn.cu: cuDNN and the plans of attention
+struct cudnns;       // cudnn/device.cu: cuDNN and the plans of attention
 struct cuda_tickets; // common.cuh: the tickets of each open stream
 
 struct cuda_device {
@@ -35,7 +35,7 @@ enum status cuda_linear_backward_prepare(struct device *device,
 enum status matmuls_new(struct matmuls **out) MUST_CHECK; // for the current GPU
 void matmuls_delete(struct matmuls *matmuls);
 
-// Attention by cuDNN (attention_cudnn.cu), where device->attention is ATTENTION_CUDNN.
+// Attention by cuDNN (cudnn/device.cu), where device->attention is ATTENTION_CUDNN.
 enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
                                struct cudnn_support *out) MUST_CHECK;
 // Raises *bytes to the workspace that cuDNN wants for the call.

@@ -2,7 +2,7 @@
 // workspace an operation needs, by the CUDA backend's own formulas, and refuses everything else.
 #include <stdlib.h>
 
-#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/cudnn/attention.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 

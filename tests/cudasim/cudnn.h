@@ -9,7 +9,7 @@
 #include <vector>
 
 extern "C" {
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/cudnn/cudnn.h"
 }
 
 namespace cudasim {

@@ -5,7 +5,7 @@
 #define ZERO_KERNELS_CUDA_CUDNN_ATTENTION_H
 
 #include "base/dtype.h"
-#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/cudnn/graph.h"
 #include "kernels/ops.h"
 
 // All that a plan depends on. Compared as bytes, so every byte must be set.

@@ -1,4 +1,4 @@
-// Attention as graphs for cuDNN (cudnn_attention.h). cuDNN recognizes these graphs by their shape, so their
+// Attention as graphs for cuDNN (attention.h). cuDNN recognizes these graphs by their shape, so their
 // operations, the order of their operands and the layouts of their virtual tensors are not free:
 //
 //   forward    S = scale Q K^T; masked; M = max S, E = exp(S - M), L = sum E; lse = M + log L; O = (E / L) V
@@ -7,7 +7,7 @@
 //
 // dQ is a product over whole rows of dS, which the kernel keeps in its workspace, rather than a sum of
 // atomic additions: the slower form in memory, and the only one with the same bits in every run.
-#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/cudnn/attention.h"
 
 #include <float.h>
 #include <math.h>

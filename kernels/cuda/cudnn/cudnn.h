@@ -4,9 +4,10 @@
 // (tests/nvidia/check_cudnn.c). Values and signatures are those of cuDNN 9, whose minor versions only add to
 // them.
 //
-//   cudnn.h, cudnn_load.c        the library
-//   cudnn_graph.h, .c            descriptors: tensors, operations, the plan of a graph
-//   cudnn_attention.h, .c        attention as such graphs
+//   cudnn.h, load.c              the library
+//   graph.h, graph.c             descriptors: tensors, operations, the plan of a graph
+//   attention.h, attention.c     attention as such graphs
+//   device.cu                    plans and calls on a GPU
 #ifndef ZERO_KERNELS_CUDA_CUDNN_H
 #define ZERO_KERNELS_CUDA_CUDNN_H
 

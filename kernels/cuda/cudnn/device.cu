@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 extern "C" {
-#include "kernels/cuda/cudnn_attention.h"
+#include "kernels/cuda/cudnn/attention.h"
 }
 
 struct cudnn_plan {

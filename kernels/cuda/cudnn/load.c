@@ -1,6 +1,6 @@
 // Finds cuDNN (cudnn.h). Symbols already in the process come first, so the simulator, or a library that
 // another component loaded, replaces the one on disk.
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/cudnn/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

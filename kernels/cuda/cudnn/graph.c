@@ -1,6 +1,6 @@
-// Descriptors of cuDNN's backend API (cudnn_graph.h): created, given their attributes, finalized, and kept
+// Descriptors of cuDNN's backend API (graph.h): created, given their attributes, finalized, and kept
 // until the graph is freed, because descriptors refer to each other.
-#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/cuda/cudnn/graph.h"
 
 #include <stdio.h>
 #include <string.h>

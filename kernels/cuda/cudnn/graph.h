@@ -3,7 +3,7 @@
 #ifndef ZERO_KERNELS_CUDA_CUDNN_GRAPH_H
 #define ZERO_KERNELS_CUDA_CUDNN_GRAPH_H
 
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/cudnn/cudnn.h"
 
 enum {
     CUDNN_RANK = 4,
