@@ -115,14 +115,20 @@ enum status config_require_training(const struct config *config) MUST_CHECK;
 // STATUS_INVALID: the message names the first option that differs.
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
+// What a run decided where its options are "auto".
+struct config_decided {
+    enum dtype compute;              // precision.compute
+    enum config_attention attention; // AUTO: nothing, as the run was on the CPU
+};
+
 // Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and
 // RAISE options that checkpoint.resume_with lists may differ.
 //   before    config of the checkpoint
-//   compute   compute type of the checkpoint, which resolves precision.compute=auto
+//   decided   what the run of the checkpoint decided
 //   changed   called for each difference that checkpoint.resume_with allows, with both values as JSON
 // STATUS_INVALID: the message lists every option that must not change, and the ways out.
 typedef enum status config_changed(void *context, const char *option, const char *was, const char *is);
-enum status config_check_resume(const struct config *before, enum dtype compute, const struct config *now,
-                                config_changed *changed, void *context) MUST_CHECK;
+enum status config_check_resume(const struct config *before, const struct config_decided *decided,
+                                const struct config *now, config_changed *changed, void *context) MUST_CHECK;
 
 #endif

@@ -377,13 +377,16 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
-// "auto" equals the value it resolves to. A resumed run keeps its compute type, so "auto" now resolves to
+// "auto" equals the value it resolves to. A resumed run keeps what it decided, so "auto" now resolves to
 // that.
-static bool means_the_same(const struct option *option, const struct config *before, enum dtype compute,
-                           const struct config *now) {
+static bool means_the_same(const struct option *option, const struct config *before,
+                           const struct config_decided *decided, const struct config *now) {
     enum dtype named;
     if (option == option_find("precision.compute"))
-        return !config_compute_type(now, &named) || named == compute;
+        return !config_compute_type(now, &named) || named == decided->compute;
+    if (option == option_find("attention"))
+        return now->top.attention == CONFIG_ATTENTION_AUTO || decided->attention == CONFIG_ATTENTION_AUTO ||
+               now->top.attention == decided->attention;
     return option == option_find("fp16.loss_scaling") &&
            config_scales_losses(before) == config_scales_losses(now);
 }
@@ -434,8 +437,19 @@ static bool has_grown(const struct option *option, const struct config *before, 
            *(int64_t *)option_value(option, now) > *(int64_t *)option_value(option, before);
 }
 
-static enum status check_options(const struct config *before, enum dtype compute, const struct config *now,
-                                 struct refused *refused, config_changed *changed, void *context) {
+// The word that "auto" resolved to; NULL for options that were not "auto".
+static const char *decided_word(const struct option *option, const struct config *before,
+                                const struct config_decided *decided) {
+    if (option == option_find("precision.compute") && before->precision.compute == CONFIG_COMPUTE_AUTO)
+        return dtype_name(decided->compute);
+    if (option == option_find("attention") && before->top.attention == CONFIG_ATTENTION_AUTO)
+        return config_attention_name(decided->attention);
+    return NULL;
+}
+
+static enum status check_options(const struct config *before, const struct config_decided *decided,
+                                 const struct config *now, struct refused *refused, config_changed *changed,
+                                 void *context) {
     struct text was = {0}, is = {0};
     enum status status = STATUS_OK;
     for (int i = 0; i < n_options && status == STATUS_OK; i++) {
@@ -446,25 +460,23 @@ static enum status check_options(const struct config *before, enum dtype compute
         status = was.failed || is.failed ? FAIL(STATUS_FAILED, "out of memory comparing configurations")
                                          : STATUS_OK;
         if (status != STATUS_OK || option->resume == FREE || strcmp(was.data, is.data) == 0 ||
-            means_the_same(option, before, compute, now) || has_grown(option, before, now))
+            means_the_same(option, before, decided, now) || has_grown(option, before, now))
             continue;
-        bool chosen =
-            option == option_find("precision.compute") && before->precision.compute == CONFIG_COMPUTE_AUTO;
         if (option->resume != FIXED && resumes_with(now, option_full_name(option))) {
             add_name(&refused->named, option);
             status = changed ? changed(context, option_full_name(option), was.data, is.data) : STATUS_OK;
         } else
-            refuse_change(refused, option, was.data, chosen ? dtype_name(compute) : NULL, is.data);
+            refuse_change(refused, option, was.data, decided_word(option, before, decided), is.data);
     }
     text_free(&was);
     text_free(&is);
     return status;
 }
 
-enum status config_check_resume(const struct config *before, enum dtype compute, const struct config *now,
-                                config_changed *changed, void *context) {
+enum status config_check_resume(const struct config *before, const struct config_decided *decided,
+                                const struct config *now, config_changed *changed, void *context) {
     struct refused refused = {0};
-    enum status status = check_options(before, compute, now, &refused, changed, context);
+    enum status status = check_options(before, decided, now, &refused, changed, context);
     if (status == STATUS_OK && (refused.list.failed || refused.nameable.failed || refused.named.failed))
         status = FAIL(STATUS_FAILED, "out of memory comparing configurations");
     if (status == STATUS_OK && refused.list.length)

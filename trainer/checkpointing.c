@@ -38,6 +38,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
+                                                 .attention = trainer->attention,
                                                  .n_kinds = state->placement.n_kinds,
                                                  .has_factors = state->second_moments.n > 0,
                                                  .loss_scale = trainer->loss_scale,

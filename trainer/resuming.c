@@ -26,8 +26,8 @@ static enum status check_resumed(struct trainer *trainer) {
     const int n_before = trainer->history.n_changes;
     TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
     TRY(trainer_check_resumed_tokenizer(trainer));
-    TRY(config_check_resume(&trainer->resumed->config, trainer->resumed->compute, trainer->config,
-                            record_change, trainer));
+    const struct config_decided decided = {trainer->resumed->compute, trainer->resumed->attention.kernel};
+    TRY(config_check_resume(&trainer->resumed->config, &decided, trainer->config, record_change, trainer));
     for (int i = n_before; i < trainer->history.n_changes; i++) {
         const struct history_change *change = &trainer->history.changes[i];
         log_info("%s changes from %s to %s after step %lld (checkpoint.resume_with)", change->option,

@@ -355,6 +355,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(choose_type(trainer));
     TRY(choose_micro_batch(trainer));
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
+    TRY(trainer_choose_attention(trainer));
     TRY(trainer_measure_rate(trainer));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));

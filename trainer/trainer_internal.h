@@ -1,5 +1,5 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, tokenizer.c, pacing.c, rate.c, micro_batch.c, resuming.c and profiling.c.
+// checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c and profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -64,6 +64,7 @@ struct trainer {
     struct device *host_device;          // the CPU, for state offloaded from a GPU; NULL without a GPU
     struct stream stream;
     enum dtype type;
+    struct checkpoint_attention attention; // decided on, kept in checkpoints
     struct params params;
     // train.micro_batch_size where it was left open, on GPUs (micro_batch.c)
     struct micro_batch_choice micro_batch;
@@ -209,6 +210,9 @@ enum status trainer_choose_micro_batch(struct trainer *trainer,
                                        const struct engine_options *options) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.
 void trainer_describe_micro_batch(const struct trainer *trainer);
+// Decides how attention is computed, for the run and for those that resume it, and sets it on the device
+// (attention.c). Called once the type is chosen and before the memory is planned.
+enum status trainer_choose_attention(struct trainer *trainer) MUST_CHECK;
 // Measures gemm_rate before the first step, and finds dense_peak (rate.c).
 enum status trainer_measure_rate(struct trainer *trainer) MUST_CHECK;
 // Measures it again if a step exceeded it. It becomes at least `achieved`.

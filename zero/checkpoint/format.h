@@ -30,6 +30,12 @@ struct checkpoint_source {
                         float *out);
 };
 
+// Which attention a run decided on (`attention` in configs/schema.def).
+struct checkpoint_attention {
+    enum config_attention kernel; // AUTO: nothing, as the run was on the CPU
+    char cudnn[32];               // with CUDNN, the library's version: "9.19.0"; else ""
+};
+
 // What checkpoint_write writes.
 struct checkpoint_contents {
     struct comm *comm;                 // all its ranks write together
@@ -40,8 +46,9 @@ struct checkpoint_contents {
     const struct params *params;
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
-    int n_kinds;                       // 1: master weights; 2: and m; 3: and v
-    bool has_factors;                  // and second moments
+    struct checkpoint_attention attention;
+    int n_kinds;      // 1: master weights; 2: and m; 3: and v
+    bool has_factors; // and second moments
     struct loss_scale loss_scale;
     const struct data_record *data; // NULL: nothing is recorded
     const struct history *history;  // likewise
@@ -55,11 +62,12 @@ struct checkpoint {
     struct config config; // as resolved when it was written
     struct params params; // the table that its model sizes give
     enum dtype compute;
-    char *version;    // of the program that wrote it
-    char *optimizer;  // "adamw", "sgd", ...
-    int n_kinds;      // as in checkpoint_contents
-    bool has_factors; // likewise
-    int world;        // number of ranks that wrote it
+    struct checkpoint_attention attention; // FLASH in checkpoints of earlier versions
+    char *version;                         // of the program that wrote it
+    char *optimizer;                       // "adamw", "sgd", ...
+    int n_kinds;                           // as in checkpoint_contents
+    bool has_factors;                      // likewise
+    int world;                             // number of ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
     struct data_record data; // without orders in checkpoints of earlier versions

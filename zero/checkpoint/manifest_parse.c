@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -88,6 +89,29 @@ static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root
     TRY(json_get_string(root, "compute", source, &text));
     if (!dtype_from_name(text, &checkpoint->compute))
         return FAIL(STATUS_INVALID, "%s: compute is \"%.40s\", expected fp32, bf16 or fp16", source, text);
+    return STATUS_OK;
+}
+
+static enum status parse_attention(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    struct checkpoint_attention *attention = &checkpoint->attention;
+    const enum config_attention kernels[] = {CONFIG_ATTENTION_AUTO, CONFIG_ATTENTION_FLASH,
+                                             CONFIG_ATTENTION_CUDNN};
+    const char *text;
+    attention->kernel = CONFIG_ATTENTION_FLASH;
+    if (!cJSON_GetObjectItemCaseSensitive(root, "attention")) // an older checkpoint
+        return STATUS_OK;
+    TRY(json_get_string(root, "attention", source, &text));
+    size_t i = 0;
+    while (i < sizeof kernels / sizeof *kernels && strcmp(text, config_attention_name(kernels[i])) != 0)
+        i++;
+    if (i == sizeof kernels / sizeof *kernels)
+        return FAIL(STATUS_INVALID, "%s: attention is \"%.40s\", expected auto, flash or cudnn", source,
+                    text);
+    attention->kernel = kernels[i];
+    if (attention->kernel != CONFIG_ATTENTION_CUDNN)
+        return STATUS_OK;
+    TRY(json_get_string(root, "cudnn", source, &text));
+    snprintf(attention->cudnn, sizeof attention->cudnn, "%s", text);
     return STATUS_OK;
 }
 
@@ -369,6 +393,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     enum status status = STATUS_OK;
     int format_version = 0;
     TRY_GOTO(parse_header(checkpoint, root, source, &format_version), done);
+    TRY_GOTO(parse_attention(checkpoint, root, source), done);
     TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
     TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
     TRY_GOTO(history_parse(&checkpoint->history, root, checkpoint->step, source), done);

@@ -122,6 +122,9 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
              model->n_layer, model->n_head, model->n_embd, model->vocab_size, model->n_positions,
              params->n_weights);
     add_string_member(out, "compute", dtype_name(contents->compute));
+    add_string_member(out, "attention", config_attention_name(contents->attention.kernel));
+    if (contents->attention.kernel == CONFIG_ATTENTION_CUDNN)
+        add_string_member(out, "cudnn", contents->attention.cudnn);
     add_string_member(out, "optimizer", config_optimizer_name(contents->config->optimizer.type));
     text_add(out, "  \"state\": [");
     for (int kind = 0; kind < contents->n_kinds; kind++)

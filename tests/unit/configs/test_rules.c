@@ -262,14 +262,19 @@ static void test_run_folder(void **state) {
     }
 }
 
-static enum status resume_computed(const char *before_json, enum dtype compute, const char *now_json) {
+static enum status resume_decided(const char *before_json, const struct config_decided *decided,
+                                  const char *now_json) {
     struct config before, now;
     EXPECT_OK(resolve_named(&before, "before.json", before_json, 1));
     EXPECT_OK(resolve_named(&now, "now.json", now_json, 1));
-    enum status status = config_check_resume(&before, compute, &now, NULL, NULL);
+    enum status status = config_check_resume(&before, decided, &now, NULL, NULL);
     config_free(&before);
     config_free(&now);
     return status;
+}
+
+static enum status resume_computed(const char *before_json, enum dtype compute, const char *now_json) {
+    return resume_decided(before_json, &(struct config_decided){.compute = compute}, now_json);
 }
 
 static enum status resume(const char *before_json, const char *now_json) {
@@ -289,6 +294,25 @@ static void test_resuming_a_compute_type(void **state) {
                    "precision.compute was \"auto\", resolved to \"bf16\", and is now \"fp32\"");
     EXPECT_FAILURE(STATUS_INVALID, resume_computed(bf16, DTYPE_BF16, fp32),
                    "precision.compute was \"bf16\" and is now \"fp32\"");
+}
+
+// Attention likewise; a run that was on the CPU decided nothing. Unlike the type it may change on purpose.
+static void test_resuming_an_attention(void **state) {
+    (void)state;
+    static const char flash[] = "{\"attention\": \"flash\"}", cudnn[] = "{\"attention\": \"cudnn\"}",
+                      named[] =
+                          "{\"attention\": \"flash\", \"checkpoint\": {\"resume_with\": \"attention\"}}";
+    const struct config_decided by_cudnn = {.attention = CONFIG_ATTENTION_CUDNN},
+                                nothing = {.attention = CONFIG_ATTENTION_AUTO};
+    EXPECT_OK(resume_decided("{}", &by_cudnn, "{}"));
+    EXPECT_OK(resume_decided("{}", &by_cudnn, cudnn));
+    EXPECT_OK(resume_decided(cudnn, &by_cudnn, "{}"));
+    EXPECT_OK(resume_decided("{}", &nothing, cudnn));
+    EXPECT_FAILURE(STATUS_INVALID, resume_decided("{}", &by_cudnn, flash),
+                   "attention was \"auto\", resolved to \"cudnn\", and is now \"flash\"");
+    EXPECT_FAILURE(STATUS_INVALID, resume_decided(cudnn, &by_cudnn, flash),
+                   "attention was \"cudnn\" and is now \"flash\"");
+    EXPECT_OK(resume_decided(cudnn, &by_cudnn, named));
 }
 
 static void test_resuming(void **state) {
@@ -338,14 +362,15 @@ static void test_resuming_with_other_options(void **state) {
                       "\"gradient_clipping\": 0.5, \"max_steps\": 30000}, \"checkpoint\": {\"resume_with\": "
                       "\"optimizer.lr, train.train_batch_size\"}, \"run\": {\"dir\": \"runs/x\"}}",
                       1));
-    EXPECT_FAILURE(STATUS_INVALID, config_check_resume(&before, DTYPE_F32, &now, count_change, &changes),
+    EXPECT_FAILURE(STATUS_INVALID,
+                   config_check_resume(&before, &(struct config_decided){0}, &now, count_change, &changes),
                    "train.gradient_clipping was 1 and is now 0.5",
                    "change train.gradient_clipping on purpose with "
                    "checkpoint.resume_with=\"train.train_batch_size,optimizer.lr,train.gradient_clipping\"",
                    "model.init_from=runs/x and another run.dir");
     now.train.gradient_clipping = 1;
     text_free(&changes);
-    EXPECT_OK(config_check_resume(&before, DTYPE_F32, &now, count_change, &changes));
+    EXPECT_OK(config_check_resume(&before, &(struct config_decided){0}, &now, count_change, &changes));
     assert_string_equal(changes.data, "train.train_batch_size 4 8;optimizer.lr 0.0006 0.0001;");
     text_free(&changes);
     config_free(&before);
@@ -373,6 +398,7 @@ int main(void) {
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
         cmocka_unit_test(test_resuming_a_compute_type),
+        cmocka_unit_test(test_resuming_an_attention),
         cmocka_unit_test(test_resuming_with_other_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
