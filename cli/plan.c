@@ -250,6 +250,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     TRY(open_device(planner, config, one));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
+    enum status status = plan_attention(planner->device, config, &params, report->type, &report->attention);
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
     struct engine_options request = {.config = config,
@@ -261,7 +262,8 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
                                      .for_gpu = planner->device->place == REGION_DEVICE,
                                      // One GPU per rank, as option device says.
                                      .by_nccl = config->comm.backend != CONFIG_COMM_BACKEND_MPI};
-    enum status status = choose_micro_batch(planner, &request, config, one);
+    if (status == STATUS_OK)
+        status = choose_micro_batch(planner, &request, config, one);
     one->micro_batch_size = config->train.micro_batch_size;
     one->accumulation_steps = config->train.gradient_accumulation_steps;
     if (status == STATUS_OK)

@@ -193,7 +193,7 @@ enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 bool cuda_device_present(void);
 // A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
 // the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
-// the largest.
+// the largest, and attention for cuDNN unless the caller sets device->attention.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
 // How the CUDA backend was built and which cuBLASLt it finds, without a GPU. Both write text to `buffer` and

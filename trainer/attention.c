@@ -125,6 +125,31 @@ struct verdict { // of rank 0, as all ranks get it
     char reason[400];
 };
 
+// Chooses flash where only that fits into memory.
+static void check_memory(struct trainer *trainer, struct verdict *out) {
+    const struct engine_options options = {.config = trainer->config,
+                                           .params = &trainer->params,
+                                           .type = trainer->type,
+                                           .device = trainer->device,
+                                           .rank = trainer->comm->rank,
+                                           .world = trainer->comm->world,
+                                           .local_world = trainer->comm->local_world};
+    struct plan plan;
+    size_t available;
+    char needed[32], there[32];
+    trainer->device->attention = ATTENTION_CUDNN;
+    if (plan_make(&options, &plan) != STATUS_OK ||
+        device_memory_available(trainer->device, &available) != STATUS_OK)
+        status_clear(); // the run plans again, and reports it
+    else if (plan.taken[REGION_DEVICE] > available) {
+        out->by_cudnn = 0;
+        snprintf(out->reason, sizeof out->reason,
+                 "with its workspace the run would need %s of GPU memory, and %s are free",
+                 text_bytes(needed, sizeof needed, (double)plan.taken[REGION_DEVICE]),
+                 text_bytes(there, sizeof there, (double)available));
+    }
+}
+
 static void judge_times(struct trainer *trainer, const char *version, struct verdict *out) {
     bool measured;
     *out = (struct verdict){0};
@@ -137,6 +162,8 @@ static void judge_times(struct trainer *trainer, const char *version, struct ver
         snprintf(out->reason, sizeof out->reason, "its results differ from call to call, or from flash's");
     else
         out->by_cudnn = out->times.cudnn_s < out->times.flash_s;
+    if (out->by_cudnn)
+        check_memory(trainer, out);
 }
 
 static enum status choose_faster(struct trainer *trainer, const struct cudnn_support *support) {

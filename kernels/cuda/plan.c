@@ -73,6 +73,7 @@ enum status cuda_device_plan(struct device **out) {
                               .ops = &plan_ops,
                               .place = REGION_DEVICE,
                               .n_threads = 1,
+                              .attention = ATTENTION_CUDNN, // takes the larger workspace
                               .memory_new = refuse_memory,
                               .memory_delete = delete_memory,
                               .copy = refuse_copy,

@@ -66,17 +66,28 @@ class Training(AttentionCase):
             self.assertEqual(self.curve(run), self.curve('one'), run)
 
     def test_the_workspace_is_planned(self):
-        """A plan without a GPU says what it assumes for cuDNN, which is at least what the run takes."""
-        config = self.ranks_config(precision={'compute': 'bf16'}, device='cuda', train={'train_batch_size': 12})
-        planned = {}
-        for attention in 'flash', 'cudnn', 'auto':
-            process = self.run_train('plan', config, '--ranks', 1, '--device-memory', '8G', f'attention={attention}', '--json')
-            planned[attention] = json.loads(process.out)
-        text = self.run_train('plan', config, '--ranks', 1, '--device-memory', '8G').out
-        self.assertIn('attention: flash', text)
-        self.assertEqual(planned['auto']['attention'], 'flash')
-        self.assertEqual(planned['cudnn']['attention'], 'cudnn')
-        self.assertEqual(planned['auto']['plans'], planned['flash']['plans'])
+        """On a GPU exactly; without one at least as large, and for the larger of both where the run will choose."""
+        batch, heads, length = 1, 8, 2050
+        config = self.tiny_config(precision={'compute': 'bf16'}, device='cuda', train={'micro_batch_size': batch},
+                                  model={'n_head': heads, 'n_embd': 64, 'n_positions': length})
+
+        def plan(attention, *flags, environment=CUDNN):
+            process = self.run_train('plan', config, '--ranks', 1, '--json', *flags, f'attention={attention}',
+                                     environment=environment)
+            report = json.loads(process.out)
+            self.assertEqual(report['attention'], attention if environment else 'flash')
+            return report['plans'][0]['stages'][0]['bytes']['workspace']
+
+        here = {attention: plan(attention) for attention in ('flash', 'cudnn', 'auto')}
+        anywhere = {attention: plan(attention, '--device-memory', '8G') for attention in ('flash', 'cudnn', 'auto')}
+        self.assertGreaterEqual(here['cudnn'], 2 * batch * heads * length ** 2)
+        self.assertGreater(here['cudnn'], here['flash'])
+        self.assertGreater(anywhere['cudnn'], here['cudnn'])
+        for plans in here, anywhere:
+            self.assertEqual(plans['auto'], plans['cudnn'])
+        self.assertEqual(plan('auto', environment={}), here['flash'])
+        self.assertIn("attention: auto; the workspace has room for cuDNN's", self.run_train(
+            'plan', config, '--ranks', 1, '--device-memory', '8G').out)
 
 
 class Choice(AttentionCase):

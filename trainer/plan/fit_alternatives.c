@@ -181,8 +181,10 @@ enum status fit_advise(const struct engine_options *request, const struct fit_ma
     enum status status = STATUS_OK;
     if (request->device->place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
         status = cuda_device_plan(&device);
-    if (device)
+    if (device) {
+        device->attention = request->device->attention;
         fit.plan.device = device;
+    }
     for (int times = 1; times <= MOST_TIMES && status == STATUS_OK && !found; times *= 2)
         status = advise_ranks(&fit, times * request->world, &found, out);
     device_close(device);

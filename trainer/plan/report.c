@@ -267,6 +267,10 @@ static void add_report(struct text *out, const struct plan_report *report) {
     if (report->gpu_is_planned)
         text_add(out,
                  "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
+    if (report->attention && strcmp(report->attention, "auto") == 0)
+        text_add(out,
+                 "attention: auto; the workspace has room for cuDNN's, which a run takes only if that is "
+                 "faster.\n");
     for (int i = 0; i < report->n_cases; i++)
         add_case(out, report, &report->cases[i]);
     text_add(out, "\n* the config's zero_optimization.stage\n");
@@ -378,10 +382,11 @@ static void add_report_json(struct text *out, const struct plan_report *report) 
     text_add(
         out,
         ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"program_bytes\": %zu,\n  \"compute\": \"%s\",\n"
-        "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"partition\": \"%s\",\n  \"plans\": [\n",
+        "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"attention\": \"%s\",\n  \"partition\": "
+        "\"%s\",\n  \"plans\": [\n",
         report->n_weights, report->n_elements, PLAN_PROGRAM_BYTES, dtype_name(report->type),
         report->type_measured ? "true" : "false", report->gpu_is_planned ? "true" : "false",
-        report->partition);
+        report->attention ? report->attention : "", report->partition);
     for (int i = 0; i < report->n_cases; i++) {
         add_case_json(out, report, &report->cases[i]);
         text_add(out, "%s\n", i + 1 < report->n_cases ? "," : "");

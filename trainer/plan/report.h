@@ -22,9 +22,10 @@ struct plan_case {
 struct plan_report {
     char *source; // path of the config
     enum dtype type;
-    bool type_measured;  // "auto" in the config: the faster one on this machine
-    bool gpu_is_planned; // for a GPU that this machine does not have
-    int stage;           // zero_optimization.stage of the config
+    bool type_measured;    // "auto" in the config: the faster one on this machine
+    bool gpu_is_planned;   // for a GPU that this machine does not have
+    const char *attention; // plan_attention's name
+    int stage;             // zero_optimization.stage of the config
     const char *partition;
     size_t n_weights, n_elements;      // as in struct params
     uint64_t device_limit, host_limit; // bytes per GPU, bytes per machine; 0: not given
