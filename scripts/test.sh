@@ -70,6 +70,7 @@ if [ $full = yes ]; then
   step "build with the thread sanitizer" make -j"$jobs" VARIANT=tsan CC=clang tests
 fi
 step "style, include direction, cycles of includes and calls, file length" scripts/check_style.sh
+step "NVIDIA's headers, and cuDNN's judgement of attention" scripts/check_nvidia.sh $([ $full = yes ] && echo --download)
 step "registers and spills of the CUDA kernels" python3 scripts/cuda_resources.py build/release
 
 if [ $full = yes ]; then

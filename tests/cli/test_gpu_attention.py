@@ -146,7 +146,7 @@ class Choice(AttentionCase):
 
     def test_refusals(self):
         wide = 'model.n_embd=256', 'model.n_head=1', 'train.max_steps=1'
-        self.refuses_to_train('attention=cudnn', says=('attention is cudnn', '9.8.0 or newer is needed', 'install cuDNN 9'))
+        self.refuses_to_train('attention=cudnn', says=('attention is cudnn', '9.12.0 or newer is needed', 'install cuDNN 9'))
         self.refuses_to_train('attention=cudnn', *wide, environment=CUDNN, says=('attention is cudnn', 'head dimensions above 128'))
         self.refuses_to_train('attention=cudnn', 'precision.compute=fp32', environment=CUDNN, says=('precision.compute is fp32',))
         self.refuses_to_train('attention=cudnn', 'device=cpu', environment=CUDNN, says=('it computes on the CPU',))

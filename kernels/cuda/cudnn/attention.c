@@ -9,7 +9,6 @@
 // atomic additions: the slower form in memory, and the only one with the same bits in every run.
 #include "kernels/cuda/cudnn/attention.h"
 
-#include <float.h>
 #include <math.h>
 
 // The graph's tensors that have data.
@@ -33,7 +32,6 @@ enum {
     ALIGNMENT = 16,        // bytes, of every tensor and of its rows
     DELTA_ALIGNMENT = 256, // bytes, of what follows delta in the workspace
     LARGEST_TILE = 128,    // rows or columns of scores
-    INFINITE_FROM = 91000, // versions of cuDNN that take minus infinity for hidden scores
 };
 
 // ---- problems
@@ -44,8 +42,8 @@ static bool is_aligned(const void *pointer) {
 
 static bool is_possible(const struct cudnn_problem *problem) {
     const int64_t unit = ALIGNMENT / (int64_t)dtype_size((enum dtype)problem->type);
-    return problem->type != DTYPE_F32 && problem->D % unit == 0 && problem->stride % unit == 0 &&
-           problem->batch_stride % unit == 0;
+    return problem->type != DTYPE_F32 && problem->T > 1 && problem->D % unit == 0 &&
+           problem->stride % unit == 0 && problem->batch_stride % unit == 0;
 }
 
 bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem) {
@@ -254,7 +252,7 @@ void cudnn_attention_init(struct cudnn_attention *attention, const struct cudnn 
                           struct cudnn_target target, const struct cudnn_problem *problem) {
     *attention = (struct cudnn_attention){.problem = *problem,
                                           .scale = 1 / sqrtf((float)problem->D),
-                                          .hidden = api->GetVersion() < INFINITE_FROM ? -FLT_MAX : -INFINITY,
+                                          .hidden = -INFINITY,
                                           .one = 1,
                                           .delta_bytes = delta_bytes(problem)};
     const struct drawing drawing = {&attention->graph, &attention->problem,

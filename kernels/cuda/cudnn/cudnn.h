@@ -139,9 +139,9 @@ struct cudnn {
 #undef CUDNN_FIELD
 };
 
-// The oldest version whose attention graphs are used: the first with the device properties by which they are
-// tested without a GPU.
-#define CUDNN_OLDEST 90800
+// The oldest version that is used: the first for CUDA 13, and the oldest that has judged the graphs of
+// attention (tests/nvidia/judge_cudnn.c).
+#define CUDNN_OLDEST 91200
 
 // Loads the library and finds its functions.
 //   library  path or name; NULL: what is already in the process (the simulator), else libcudnn.so.9 from the

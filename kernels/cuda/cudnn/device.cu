@@ -125,8 +125,10 @@ extern "C" enum status cuda_cudnn_support(struct device *device, const struct at
     shape_problems(shape, problems, &possible);
     if (!possible) {
         snprintf(out->reason, sizeof out->reason,
-                 "it computes bf16 and fp16 with head dimensions that are multiples of 8; this is %s with %d",
-                 dtype_name(shape->type), shape->D);
+                 "it computes sequences of bf16 and fp16 with head dimensions that are multiples of 8; this "
+                 "is %s, "
+                 "seq_len %d, with %d",
+                 dtype_name(shape->type), shape->T, shape->D);
         return STATUS_OK;
     }
     out->usable = true;
