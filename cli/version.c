@@ -84,7 +84,7 @@ static void print_hwloc(void) {
 }
 
 void version_print(void) {
-    char buffer[128], nccl[NCCL_VERSION_TEXT_BYTES];
+    char buffer[400], nccl[NCCL_VERSION_TEXT_BYTES];
     printf("zero.c %s\n", version_text());
 #ifdef __clang__
     print_line("compiler", __VERSION__);
@@ -100,4 +100,5 @@ void version_print(void) {
     print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));
     print_line("cuBLAS", cuda_device_cublas(buffer, sizeof buffer));
     print_line("NCCL", nccl_found_version(nccl));
+    print_line("cuDNN", cuda_device_cudnn(buffer, sizeof buffer));
 }

@@ -196,12 +196,14 @@ bool cuda_device_present(void);
 // the largest, and attention for cuDNN unless the caller sets device->attention.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
-// How the CUDA backend was built and which cuBLASLt it finds, without a GPU. Both write text to `buffer` and
-// return it.
+// How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer` and
+// returns it.
 // Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without CUDA".
 const char *cuda_device_architectures(char *buffer, size_t size);
 // The version of cuBLASLt: "12.8.4", or "not found".
 const char *cuda_device_cublas(char *buffer, size_t size);
+// The version of cuDNN: "9.19.0", or why it cannot be used: "no: libcudnn.so.9 was not found (...)".
+const char *cuda_device_cudnn(char *buffer, size_t size);
 
 // Fills memory with random numbers in [-1, 1), in stream order. Rates are measured on them: a GPU multiplies
 // zeros faster than anything else, because that takes less power.
