@@ -196,9 +196,9 @@ bool cuda_device_present(void);
 // the largest, and attention for cuDNN unless the caller sets device->attention.
 enum status cuda_device_plan(struct device **out) MUST_CHECK;
 
-// How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer` and
-// returns it.
-// Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without CUDA".
+// How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer`
+// and returns it. Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without
+// CUDA".
 const char *cuda_device_architectures(char *buffer, size_t size);
 // The version of cuBLASLt: "12.8.4", or "not found".
 const char *cuda_device_cublas(char *buffer, size_t size);
