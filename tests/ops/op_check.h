@@ -15,7 +15,7 @@ struct op_bench {
     struct device *device;    // under test
     struct device *reference; // kernels/ref
     bool multiplies_bf16;     // the device's attention multiplies bf16 without upcasting
-    bool rounds_scaled;       // its backward attention rounds ds / sqrt(D), not ds, to 16 bits
+    bool by_cudnn;            // attention: only calls that cuDNN gets, whose tensors are aligned to 16 bytes
     int n_calls[N_OPERATIONS];
     int n_wrong;                  // errors found so far; each is printed
     double worst_ratio[N_DTYPES]; // by compute type: the largest error / allowed error

@@ -86,7 +86,7 @@ static struct score score_of(const double *q, const double *k, int D) {
 // the smallest number.
 struct weight_rounding {
     double relative, absolute;
-    double absolute_ds; // of ds / sqrt(D)
+    double absolute_ds; // of ds / sqrt(D), which cuDNN's graph rounds instead of ds
 };
 
 static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type, int D) {
@@ -96,7 +96,7 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
         return (struct weight_rounding){0, 0, 0};
     double smallest = dtype_smallest(type) / 2;
     return (struct weight_rounding){dtype_epsilon(type) / 2, smallest,
-                                    bench->rounds_scaled ? smallest : smallest / sqrt(D)};
+                                    bench->by_cudnn ? smallest : smallest / sqrt(D)};
 }
 
 // ---- forward
@@ -148,7 +148,9 @@ static void allow_query(const struct attention_forward_args *args, const struct 
     free(weights);
 }
 
-static bool is_for(const struct shape *shape, enum dtype type) {
+static bool is_for(const struct op_bench *bench, const struct shape *shape, enum dtype type) {
+    if (bench->by_cudnn)
+        return type != DTYPE_F32 && shape->S == shape->T && shape->D % 8 == 0 && shape->D <= 128;
     return type != DTYPE_F32 || shape->types == ALL;
 }
 
@@ -161,6 +163,10 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
     args.q_batch_stride = args.q_stride * (size_t)s->T + (size_t)gap;
     args.kv_stride = (size_t)(C + gap);
     args.kv_batch_stride = args.kv_stride * (size_t)(s->S + gap);
+    if (bench->by_cudnn) { // q, k and v have the same strides
+        args.q_stride = args.kv_stride;
+        args.q_batch_stride = args.kv_batch_stride;
+    }
     struct op_call call;
     op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d%s", s->B, s->T,
                   s->S, s->H, s->D, gap, with_lse ? " with lse" : "");
@@ -188,10 +194,11 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
 void check_attention_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        if (!is_for(&shapes[i], type))
+        if (!is_for(bench, &shapes[i], type))
             continue;
         forward_call(bench, type, &shapes[i], true, 0);
-        forward_call(bench, type, &shapes[i], i % 2, GAP(i));
+        forward_call(bench, type, &shapes[i], i % 2,
+                     bench->by_cudnn ? 2 * shapes[i].H * shapes[i].D : GAP(i));
     }
 }
 
@@ -291,8 +298,9 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_attention_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++)
-        if (shapes[i].S == shapes[i].T && is_for(&shapes[i], type)) {
+        if (shapes[i].S == shapes[i].T && is_for(bench, &shapes[i], type)) {
             backward_call(bench, type, &shapes[i], 0);
-            backward_call(bench, type, &shapes[i], i % 2 ? GAP(i) : 2 * shapes[i].H * shapes[i].D);
+            backward_call(bench, type, &shapes[i],
+                          i % 2 && !bench->by_cudnn ? GAP(i) : 2 * shapes[i].H * shapes[i].D);
         }
 }

@@ -143,13 +143,12 @@ static void test_wide_heads_are_refused(void **state) {
     device_close(device);
 }
 
-// ---- attention by cuDNN: calls whose tensors are aligned to 16 bytes go there, the others to flash
+// ---- attention by cuDNN
 
 static void check_by_cudnn(enum operation operation, void (*check)(struct op_bench *bench)) {
     const struct attention_shape shape = {.B = 1, .T = 64, .H = 2, .D = 64, .type = DTYPE_BF16};
-    struct op_bench bench = {.device = op_device_or_skip("cuda", 1),
-                             .reference = op_device_or_skip("ref", 1),
-                             .rounds_scaled = true};
+    struct op_bench bench = {
+        .device = op_device_or_skip("cuda", 1), .reference = op_device_or_skip("ref", 1), .by_cudnn = true};
     struct cudnn_support support;
     EXPECT_OK(bench.device->cudnn_support(bench.device, &shape, &support));
     if (support.usable) {
