@@ -27,7 +27,7 @@ namespace {
 
 // Values that only the simulator and the library know.
 constexpr unsigned BAD_PARAM = 2000, NOT_SUPPORTED = 3000;
-constexpr size_t tensor_rank = 4, data_alignment = 16;
+constexpr size_t tensor_rank = 4;
 
 struct attribute {
     unsigned type;

@@ -45,6 +45,7 @@ static void sample_print(struct sample *sample, const struct params *of, bool ha
                                                  .config = &config,
                                                  .params = of,
                                                  .compute = DTYPE_BF16,
+                                                 .attention = {CONFIG_ATTENTION_CUDNN, "9.19.0"},
                                                  .n_kinds = has_factors ? 1 : 3,
                                                  .has_factors = has_factors};
     int world = sample->partition.world;
@@ -105,6 +106,8 @@ static void expect_read_back(struct sample *sample, bool regular) {
     struct checkpoint *checkpoint;
     EXPECT_OK(parse(&sample->text, &checkpoint));
     assert_int_equal(checkpoint->step, 7);
+    assert_int_equal(checkpoint->attention.kernel, CONFIG_ATTENTION_CUDNN);
+    assert_string_equal(checkpoint->attention.cudnn, "9.19.0");
     assert_int_equal(checkpoint->world, sample->partition.world);
     assert_int_equal(checkpoint->n_files, sample->partition.world);
     assert_int_equal(checkpoint->layout.partition != NULL, regular);
@@ -146,10 +149,11 @@ static void test_a_listed_partition(void **state) {
 }
 
 // Replaces the first `from` by `to`, seals the manifest again, and returns the status of parsing it.
-static enum status forge(const struct text *good, const char *from, const char *to) {
+// Close *checkpoint.
+static enum status forge_open(const struct text *good, const char *from, const char *to,
+                              struct checkpoint **checkpoint) {
     struct text forged = {0};
     const char *at = strstr(good->data, from);
-    struct checkpoint *checkpoint;
     if (!at)
         print_error("the manifest lacks %s\n", from);
     assert_non_null(at);
@@ -159,10 +163,35 @@ static enum status forge(const struct text *good, const char *from, const char *
     text_add_bytes(&forged, good->data + after, good->length - MANIFEST_SEAL_BYTES - after);
     manifest_seal(&forged);
     EXPECT_OK(text_status(&forged));
-    enum status status = parse(&forged, &checkpoint);
-    checkpoint_close(checkpoint);
+    enum status status = parse(&forged, checkpoint);
     text_free(&forged);
     return status;
+}
+
+static enum status forge(const struct text *good, const char *from, const char *to) {
+    struct checkpoint *checkpoint;
+    enum status status = forge_open(good, from, to, &checkpoint);
+    checkpoint_close(checkpoint);
+    return status;
+}
+
+// Runs of earlier versions computed attention by flash, and did not say so.
+static void test_attention(void **state) {
+    (void)state;
+    struct sample sample;
+    struct checkpoint *checkpoint;
+    sample_init(&sample, &params, PARTITION_EVEN, RANKS);
+    sample_print(&sample, &params, false);
+    EXPECT_OK(forge_open(&sample.text, "\"attention\"", "\"unknown\"", &checkpoint));
+    assert_int_equal(checkpoint->attention.kernel, CONFIG_ATTENTION_FLASH);
+    checkpoint_close(checkpoint);
+    EXPECT_OK(forge_open(&sample.text, "\"cudnn\"", "\"auto\"", &checkpoint));
+    assert_int_equal(checkpoint->attention.kernel, CONFIG_ATTENTION_AUTO);
+    checkpoint_close(checkpoint);
+    EXPECT_FAILURE(STATUS_INVALID, forge(&sample.text, "\"attention\": \"cudnn\"", "\"attention\": \"fast\""),
+                   "attention is \"fast\", expected auto, flash or cudnn");
+    EXPECT_FAILURE(STATUS_INVALID, forge(&sample.text, "\"cudnn\": \"9", "\"unknown\": \"9"), "cudnn");
+    sample_free(&sample);
 }
 
 static void test_forged_members(void **state) {
@@ -344,9 +373,10 @@ static int free_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_partition), cmocka_unit_test(test_a_listed_partition),
-        cmocka_unit_test(test_forged_members),  cmocka_unit_test(test_forged_spans),
-        cmocka_unit_test(test_sealed_damage),   cmocka_unit_test(test_thousands_of_ranks),
+        cmocka_unit_test(test_every_partition),    cmocka_unit_test(test_a_listed_partition),
+        cmocka_unit_test(test_forged_members),     cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_forged_spans),       cmocka_unit_test(test_sealed_damage),
+        cmocka_unit_test(test_thousands_of_ranks),
     };
     return cmocka_run_group_tests(tests, set_up_model, free_model);
 }
