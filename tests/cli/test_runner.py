@@ -163,7 +163,7 @@ class WholeRun(RunnerCase):
             shutil.copy(SCRIPTS / name, scripts)
         # Records each call. The call that equals BROKEN runs the command BREAK.
         call = 'echo "$0 $*" >>calls; if [ "$0 $*" = "$BROKEN" ]; then eval "$BREAK"; fi; '
-        for name in 'install.sh', 'check_style.sh':
+        for name in 'install.sh', 'check_style.sh', 'check_nvidia.sh':
             write_script(scripts / name, call)
         write_script(scripts / 'run_tests.sh', call + self.GOOD)
         write_script(self.folder / 'bin' / 'make', call + 'touch train; chmod +x train')
