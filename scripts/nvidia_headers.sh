@@ -68,4 +68,4 @@ fetch() {
 }
 
 collect nccl nccl.h libnccl.so.2 "nvidia-nccl-cu$cuda==2.28.9"
-collect cudnn cudnn.h libcudnn.so.9 "nvidia-cudnn-cu$cuda==9.28.1.4"
+collect cudnn cudnn.h libcudnn.so.9 "nvidia-cudnn-cu$cuda==9.28.0.42"
