@@ -23,3 +23,8 @@ const char *cuda_device_cublas(char *buffer, size_t size) {
     snprintf(buffer, size, "not used: built without CUDA");
     return buffer;
 }
+
+const char *cuda_device_cudnn(char *buffer, size_t size) {
+    snprintf(buffer, size, "not used: built without CUDA");
+    return buffer;
+}

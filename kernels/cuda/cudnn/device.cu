@@ -199,3 +199,12 @@ extern "C" void cudnns_delete(struct cudnns *cudnns) {
         (void)cudnns->api.Destroy(cudnns->handle);
     delete cudnns;
 }
+
+extern "C" const char *cuda_device_cudnn(char *buffer, size_t size) {
+    cudnn api;
+    char reason[CUDNN_REASON_BYTES];
+    if (cudnn_load(nullptr, &api, reason, sizeof reason))
+        return cudnn_version_name(api.GetVersion(), buffer, size);
+    snprintf(buffer, size, "no: %s", reason);
+    return buffer;
+}

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/device.h"
-
 // The library's soname has its major version. The toolkit's folder is for machines whose ld.so is not
 // configured to look there.
 static void *open_library(const char *library) {
@@ -57,13 +55,4 @@ bool cudnn_load(const char *library, struct cudnn *cudnn, char *reason, size_t s
              version < 10000 ? "8 or older" : cudnn_version_name(version, found, sizeof found),
              cudnn_version_name(CUDNN_OLDEST, oldest, sizeof oldest));
     return false;
-}
-
-const char *cuda_device_cudnn(char *buffer, size_t size) {
-    struct cudnn cudnn;
-    char reason[320];
-    if (cudnn_load(NULL, &cudnn, reason, sizeof reason))
-        return cudnn_version_name(cudnn.GetVersion(), buffer, size);
-    snprintf(buffer, size, "no: %s", reason);
-    return buffer;
 }
