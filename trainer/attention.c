@@ -43,6 +43,16 @@ static enum status find_support(struct trainer *trainer, struct answer *out) {
     return out->on_gpu ? trainer->device->cudnn_support(trainer->device, &shape, &out->cudnn) : STATUS_OK;
 }
 
+enum status trainer_may_use_cudnn(struct trainer *trainer, bool *out) {
+    struct answer mine;
+    *out = false;
+    if (wanted(trainer) == CONFIG_ATTENTION_FLASH || trainer->type == DTYPE_F32)
+        return STATUS_OK;
+    TRY(find_support(trainer, &mine));
+    *out = mine.cudnn.usable;
+    return STATUS_OK;
+}
+
 // Judges all ranks together: cuDNN must be usable on each, in one version. The reason names the first rank
 // that differs. A run is on GPUs if a rank is.
 static void judge_ranks(const struct answer *all, int world, struct answer *out) {
@@ -127,13 +137,7 @@ struct verdict { // of rank 0, as all ranks get it
 
 // Chooses flash where only that fits into memory.
 static void check_memory(struct trainer *trainer, struct verdict *out) {
-    const struct engine_options options = {.config = trainer->config,
-                                           .params = &trainer->params,
-                                           .type = trainer->type,
-                                           .device = trainer->device,
-                                           .rank = trainer->comm->rank,
-                                           .world = trainer->comm->world,
-                                           .local_world = trainer->comm->local_world};
+    const struct engine_options options = trainer_engine_options(trainer);
     struct plan plan;
     size_t available;
     char needed[32], there[32];

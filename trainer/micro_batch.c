@@ -35,15 +35,16 @@ static int64_t recorded_size(const struct trainer *trainer) {
 
 // Plans for a GPU of any model, whose workspace is an upper bound: this GPU would measure the matrix products
 // of every size.
-static enum status answer_of(const struct trainer *trainer, const struct engine_options *options,
-                             struct answer *out) {
-    struct engine_options planned = *options;
+static enum status answer_of(struct trainer *trainer, struct answer *out) {
+    struct engine_options planned = trainer_engine_options(trainer);
     struct device *device;
     uint64_t available[N_REGION_PLACES], limits[N_REGION_PLACES];
     const int64_t recorded = recorded_size(trainer);
-    bool keeps = false;
+    bool keeps = false, by_cudnn;
     TRY(find_limits(trainer, available));
+    TRY(trainer_may_use_cudnn(trainer, &by_cudnn));
     TRY(cuda_device_plan(&device));
+    device->attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
     planned.device = device;
     limits[REGION_HOST] = available[REGION_HOST];
     limits[REGION_DEVICE] = micro_batch_limit(available[REGION_DEVICE]);
@@ -69,7 +70,7 @@ static void settle(const struct answer *all, int world, struct answer *out) {
     }
 }
 
-enum status trainer_choose_micro_batch(struct trainer *trainer, const struct engine_options *options) {
+enum status trainer_choose_micro_batch(struct trainer *trainer) {
     struct comm *comm = trainer->comm;
     struct config *config = trainer->config;
     struct answer mine = {.is_open = false}, found;
@@ -77,7 +78,7 @@ enum status trainer_choose_micro_batch(struct trainer *trainer, const struct eng
         return STATUS_OK;
     enum status status = STATUS_OK;
     if (trainer->device->place == REGION_DEVICE)
-        status = answer_of(trainer, options, &mine);
+        status = answer_of(trainer, &mine);
     struct answer *all = calloc((size_t)comm->world, sizeof *all);
     if (status == STATUS_OK && !all)
         status = FAIL(STATUS_FAILED, "out of memory for the micro-batch sizes of %d ranks", comm->world);

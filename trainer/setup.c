@@ -121,7 +121,7 @@ static enum status choose_type(struct trainer *trainer) {
 
 // ---- memory and initial state
 
-static struct engine_options engine_options_of(const struct trainer *trainer) {
+struct engine_options trainer_engine_options(const struct trainer *trainer) {
     return (struct engine_options){.config = trainer->config,
                                    .params = &trainer->params,
                                    .type = trainer->type,
@@ -131,11 +131,6 @@ static struct engine_options engine_options_of(const struct trainer *trainer) {
                                    .local_world = trainer->comm->local_world,
                                    .for_gpu = trainer->comm->for_gpu,
                                    .by_nccl = comm_on_device(trainer->comm)};
-}
-
-static enum status choose_micro_batch(struct trainer *trainer) {
-    const struct engine_options options = engine_options_of(trainer);
-    return trainer_choose_micro_batch(trainer, &options);
 }
 
 // Memory of one place, per rank. Host memory is divided equally among the ranks of a machine.
@@ -169,7 +164,7 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
 
 static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
                                  enum region_place place) {
-    const struct engine_options options = engine_options_of(trainer);
+    const struct engine_options options = trainer_engine_options(trainer);
     const struct memory_need *need = &needs[place];
     const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
                                         .host = needs[REGION_HOST].available *
@@ -214,7 +209,7 @@ static size_t program_memory(const struct engine_options *options, size_t model_
 
 static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
-    const struct engine_options options = engine_options_of(trainer);
+    const struct engine_options options = trainer_engine_options(trainer);
     TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
@@ -353,7 +348,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
         return STATUS_OK;
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
-    TRY(choose_micro_batch(trainer));
+    TRY(trainer_choose_micro_batch(trainer));
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
     TRY(trainer_choose_attention(trainer));
     TRY(trainer_measure_rate(trainer));

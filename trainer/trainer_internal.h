@@ -205,14 +205,17 @@ int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, doub
 // The learning rate of the next step; and if so many steps were skipped before it.
 double trainer_lr(const struct trainer *trainer);
 double trainer_lr_after(const struct trainer *trainer, int64_t skipped);
-// Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c). options: of the run.
-enum status trainer_choose_micro_batch(struct trainer *trainer,
-                                       const struct engine_options *options) MUST_CHECK;
+// This rank's part of the run, for the memory plan.
+struct engine_options trainer_engine_options(const struct trainer *trainer);
+// Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c).
+enum status trainer_choose_micro_batch(struct trainer *trainer) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.
 void trainer_describe_micro_batch(const struct trainer *trainer);
 // Decides how attention is computed, for the run and for those that resume it, and sets it on the device
 // (attention.c). Called once the type is chosen and before the memory is planned.
 enum status trainer_choose_attention(struct trainer *trainer) MUST_CHECK;
+// Before that: whether this rank may come to compute it by cuDNN, which takes more memory.
+enum status trainer_may_use_cudnn(struct trainer *trainer, bool *out) MUST_CHECK;
 // Measures gemm_rate before the first step, and finds dense_peak (rate.c).
 enum status trainer_measure_rate(struct trainer *trainer) MUST_CHECK;
 // Measures it again if a step exceeded it. It becomes at least `achieved`.
