@@ -167,9 +167,9 @@ static enum status share_id(struct comm *comm, struct nccl *nccl, nccl_id *id) {
 static enum status connect_ranks(struct comm *comm, struct nccl *nccl, nccl_id id) {
     const uint64_t call = atomic_load(&comm->state->n_issued) - 1;
     TRY(device_enter(comm->device));
-    rank_state_wait_begin(comm->state, CHANNEL_BULK, (comm->rank + 1) % comm->world, call);
+    rank_state_wait_begin(comm->state, CHANNEL_DEVICE, (comm->rank + 1) % comm->world, call);
     const int result = nccl->api.CommInitRank(&nccl->handle, comm->world, id, comm->rank);
-    rank_state_wait_end(comm->state, CHANNEL_BULK);
+    rank_state_wait_end(comm->state, CHANNEL_DEVICE);
     if (result == NCCL_SUCCESS)
         return STATUS_OK;
     nccl->handle = NULL;
@@ -280,7 +280,7 @@ static void nccl_detach(struct comm *comm) {
     comm->device_data = NULL;
     pthread_mutex_unlock(&comm->watch_lock);
     if (nccl->shown_call)
-        rank_state_wait_end(comm->state, CHANNEL_BULK);
+        rank_state_wait_end(comm->state, CHANNEL_DEVICE);
     if (nccl->handle && (broken || mpi_has_failed(comm)))
         (void)nccl->api.CommAbort(nccl->handle);
     else if (nccl->handle)

@@ -108,9 +108,9 @@ static void show_wait(struct comm *comm) {
     if (call == nccl->shown_call)
         return;
     if (nccl->shown_call)
-        rank_state_wait_end(comm->state, CHANNEL_BULK);
+        rank_state_wait_end(comm->state, CHANNEL_DEVICE);
     if (call)
-        rank_state_wait_begin(comm->state, CHANNEL_BULK, (comm->rank + 1) % comm->world, call - 1);
+        rank_state_wait_begin(comm->state, CHANNEL_DEVICE, (comm->rank + 1) % comm->world, call - 1);
     nccl->shown_call = call;
 }
 

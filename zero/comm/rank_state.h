@@ -31,8 +31,9 @@ struct comm_id {
     enum comm_collective collective;
 };
 
-// Bulk and control collectives use separate links, so a rank may wait in one of each at the same time.
-enum comm_channel { CHANNEL_BULK, CHANNEL_CONTROL, N_CHANNELS };
+// Bulk and control collectives use separate links, and a GPU runs its own, so a rank may wait in one of each
+// at the same time.
+enum comm_channel { CHANNEL_BULK, CHANNEL_CONTROL, CHANNEL_DEVICE, N_CHANNELS };
 
 #define STATE_HISTORY 128 // how many of the last collectives are known by name
 
@@ -72,7 +73,10 @@ void rank_state_wait_end(struct rank_state *state, enum comm_channel channel);
 void rank_state_report(const struct rank_state *state, struct rank_report *out);
 
 static inline bool report_is_waiting(const struct rank_report *report) {
-    return report->waits[CHANNEL_BULK].peer >= 0 || report->waits[CHANNEL_CONTROL].peer >= 0;
+    for (int channel = 0; channel < N_CHANNELS; channel++)
+        if (report->waits[channel].peer >= 0)
+            return true;
+    return false;
 }
 // The name of collective `number`. False when the rank has not issued it, or issued it more than
 // STATE_HISTORY collectives ago.
