@@ -303,13 +303,12 @@ enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *toke
     return event_record(&gpt->loaded[slot], stream);
 }
 
-static enum status sum_losses(struct gpt *gpt, struct stream *stream, double *sum, bool accumulate) {
-    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    return gpt->device->ops->sum(stream, &(struct sum_args){.out = sum,
-                                                            .x = gpt->buffers.losses,
-                                                            .n = n,
-                                                            .accumulate = accumulate,
-                                                            .type = gpt->accumulation});
+static enum status sum_losses(struct model_pass *pass, double *sum, bool accumulate) {
+    struct gpt *gpt = pass->gpt;
+    RUN(&pass->runner, sum, .out = sum, .x = gpt->buffers.losses,
+        .n = (size_t)gpt->options.B * (size_t)gpt->options.T, .accumulate = accumulate,
+        .type = gpt->accumulation);
+    return STATUS_OK;
 }
 
 // Brings the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
@@ -338,7 +337,7 @@ enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_
     struct model_pass pass = pass_on(gpt, stream, hooks);
     pass.loss_scale_from = loss->scale_from;
     TRY(run_training(&pass, loss->scale));
-    return sum_losses(gpt, stream, loss->sum, loss->accumulate);
+    return sum_losses(&pass, loss->sum, loss->accumulate);
 }
 
 enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
@@ -354,7 +353,7 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
     struct model_pass pass = pass_on(gpt, stream, hooks);
     TRY(gpt_load(gpt, stream, tokens, targets));
     TRY(run_evaluation(&pass, NULL));
-    TRY(sum_losses(gpt, stream, gpt->buffers.loss_sum, false));
+    TRY(sum_losses(&pass, gpt->buffers.loss_sum, false));
     return read_losses(gpt, stream, loss_sum, losses);
 }
 
@@ -374,6 +373,7 @@ enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
         hooks.context = further ? NULL : DRY_RUN_BUFFER;
         pass.runner.work = &gpt->work[further];
         TRY(run_training(&pass, 1.0f));
+        TRY(sum_losses(&pass, NULL, further));
     }
     *workspace_bytes = pass.runner.workspace_bytes;
     return STATUS_OK;

@@ -293,8 +293,6 @@ enum status trainer_issue_step(struct trainer *trainer) {
 static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct config *config = trainer->config;
     struct step_metrics *now = &step->now;
-    if (!step->is_decided)
-        TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result, &step->device_s));
     const struct update_plan *plan = &step->plans[trainer->skipped_last ? 1 : 0];
     const bool overflow = step->result.skipped;
     now->loss = step->result.loss_sum / (double)(config->train.train_batch_size * config->train.seq_len);
@@ -343,6 +341,8 @@ static enum status finish_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct trainer_step *step = &trainer->steps[trainer->n_finished % STEP_SLOTS];
     struct step_metrics *now = &step->now;
+    if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are told
+        TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result, &step->device_s));
     enum status status = settle(trainer, step);
     if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
         return trainer_agree(trainer, status);

@@ -11,7 +11,7 @@
 #include "kernels/cuda/common.cuh"
 
 // The widest heads, in elements, of the kernels for tensor cores and of those for CUDA cores.
-constexpr int ATTENTION_TENSOR_WIDTH = 128;
+constexpr int ATTENTION_TENSOR_WIDTH = CUDA_ATTENTION_TENSOR_WIDTH;
 constexpr int ATTENTION_WIDTH = 256;
 
 // ---- rows

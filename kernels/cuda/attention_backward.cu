@@ -1,9 +1,8 @@
 // Attention, backward (kernels/ops.h: attention_backward), in bf16 and fp16 on tensor cores
-// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Three kernels:
-// - delta: the dot product of each row of dout with its row of out
-// - dq: one block per tile of queries
+// (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Two kernels:
+// - dq: one block per tile of queries; first delta, the dot product of each row of dout with its row of out
 // - dk and dv: one block per tile of keys
-// The last two each compute the scores, so there are seven products instead of five. In exchange each block
+// Each computes the scores, so there are seven products instead of five. In exchange each block
 // owns the rows it sums, so the order of summation is fixed. p and ds pass from one product to the next in
 // registers; a kernel for all three gradients would pass them through shared memory and keep the sums of dq
 // in global memory.
@@ -43,15 +42,13 @@ template <class T, int WIDTH> struct tiles {
 constexpr int DELTA_LANES = 8; // threads per row
 constexpr int DELTA_THREADS = 256;
 
+// The dot product of a row of dout with its row of out, D elements each from `at` on. All DELTA_LANES threads
+// of a row call it and get it; all threads of a warp must call it, with `valid` false for a row that does not
+// exist.
 template <class T>
-__global__ void __launch_bounds__(DELTA_THREADS)
-    deltas(float *delta, attention_backward_args args, bool packed) {
-    size_t row = (static_cast<size_t>(blockIdx.x) * DELTA_THREADS + threadIdx.x) / DELTA_LANES;
-    size_t T_positions = args.T, H = args.H;
-    int lane = static_cast<int>(threadIdx.x) % DELTA_LANES, D = args.D;
-    bool valid = row < args.B * T_positions * H;
-    const T *dout = static_cast<const T *>(args.dout) + row * D,
-            *out = static_cast<const T *>(args.out) + row * D;
+__device__ inline float row_delta(const attention_backward_args &args, size_t at, bool valid, bool packed) {
+    const int lane = static_cast<int>(threadIdx.x) % DELTA_LANES, D = args.D;
+    const T *dout = static_cast<const T *>(args.dout) + at, *out = static_cast<const T *>(args.out) + at;
     float sum = 0;
     if (valid && packed)
         for (int d = lane * pack<T>::size; d < D; d += DELTA_LANES * pack<T>::size) {
@@ -62,10 +59,36 @@ __global__ void __launch_bounds__(DELTA_THREADS)
     else if (valid)
         for (int d = lane; d < D; d += DELTA_LANES)
             sum = fmaf(upcast(dout[d]), upcast(out[d]), sum);
-    sum = lanes_sum<DELTA_LANES>(sum);
+    return lanes_sum<DELTA_LANES>(sum);
+}
+
+// For the kernels on cores. Those on tensor cores compute delta where they need it first.
+template <class T>
+__global__ void __launch_bounds__(DELTA_THREADS)
+    deltas(float *delta, attention_backward_args args, bool packed) {
+    size_t row = (static_cast<size_t>(blockIdx.x) * DELTA_THREADS + threadIdx.x) / DELTA_LANES;
+    size_t T_positions = args.T, H = args.H;
+    bool valid = row < args.B * T_positions * H;
+    float sum = row_delta<T>(args, row * args.D, valid, packed);
     size_t b = row / (T_positions * H), t = row / H % T_positions, h = row % H;
-    if (valid && lane == 0)
+    if (valid && threadIdx.x % DELTA_LANES == 0)
         delta[(b * H + h) * T_positions + t] = sum;
+}
+
+// Of the n rows from position `first` on, of the block's head and sequence: by one warp, which may read them
+// afterwards.
+template <class T>
+__device__ inline void put_deltas(float *delta, const attention_backward_args &args, int first, int n,
+                                  bool packed) {
+    const int lane = static_cast<int>(threadIdx.x) % WARP;
+    for (int i = lane / DELTA_LANES; i < n; i += WARP / DELTA_LANES) {
+        const int t = first + i;
+        const size_t row = (static_cast<size_t>(blockIdx.z) * args.T + t) * args.H + blockIdx.y;
+        const float sum = row_delta<T>(args, row * args.D, t < args.T, packed);
+        if (t < args.T && lane % DELTA_LANES == 0)
+            delta[head_offset(args.T) + t] = sum;
+    }
+    __syncwarp();
 }
 
 // ---- dq
@@ -89,8 +112,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
 // In a tile of scores, rows are queries and columns are keys.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
-    queries_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
-                     bool packed) {
+    queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
@@ -110,6 +132,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     load_tile<ROWS, WIDTH>(tile.own[0], rows(args.q, first), D, packed);
     load_tile<ROWS, WIDTH>(tile.own[1], dense_rows<const T>(args.dout, D, first, args.T), D, packed);
     load_step(0, 0);
+    put_deltas<T>(delta, args, first + own, WARP_ROWS, packed);
     float lse[M][2], deltas[M][2];
     for (int m = 0; m < M; m++)
         for (int h = 0; h < 2; h++) {
@@ -263,13 +286,15 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
                   is_aligned(args->k) && is_aligned(args->v) &&
                   attention_is_packed(D, args->stride, args->batch_stride, args->type);
-    size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
-    TRY(with_type(args->type, [=](auto type) {
-        return LAUNCH(stream, deltas<decltype(type)>, dim3(ceil_divide(n_rows * DELTA_LANES, DELTA_THREADS)),
-                      dim3(DELTA_THREADS), 0, delta, *args, packed);
-    }));
-    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
+    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH) {
+        size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
+        TRY(with_type(args->type, [=](auto type) {
+            return LAUNCH(stream, deltas<decltype(type)>,
+                          dim3(ceil_divide(n_rows * DELTA_LANES, DELTA_THREADS)), dim3(DELTA_THREADS), 0,
+                          delta, *args, packed);
+        }));
         return attention_backward_on_cores(stream, args, delta, packed);
+    }
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;

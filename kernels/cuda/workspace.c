@@ -142,6 +142,11 @@ static int linear_backward_launches(const struct linear_backward_args *args) {
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
+// dq; dk and dv; on CUDA cores first dout's product with out.
+static int attention_backward_launches(const struct attention_backward_args *args) {
+    return args->type == DTYPE_F32 || args->D > CUDA_ATTENTION_TENSOR_WIDTH ? 3 : 2;
+}
+
 int cuda_launches(enum operation operation, const void *args) {
     switch (operation) {
     case OP_linear_forward:
@@ -149,7 +154,7 @@ int cuda_launches(enum operation operation, const void *args) {
     case OP_linear_backward:
         return linear_backward_launches(args);
     case OP_attention_backward:
-        return 3; // dout's product with out; dq; dk and dv
+        return attention_backward_launches(args);
     case OP_embedding_backward:
         return 3; // a fill of the counts; the counts, with dwpe; dwte
     default:

@@ -23,6 +23,9 @@ static inline size_t cuda_max_product_workspace(int capability_major) {
 // depends on the problem and the GPU model only. It never shrinks as m or n grow.
 size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t m, int64_t n);
 
+// The widest heads, in elements, of attention's kernels for tensor cores.
+#define CUDA_ATTENTION_TENSOR_WIDTH 128
+
 // embedding_backward: bytes for the number of distinct tokens, those tokens, and CUDA_OCCURRENCE_BYTES for
 // each token of the vocabulary.
 #define CUDA_OCCURRENCE_BYTES 12

@@ -655,6 +655,7 @@ class Faults(GpuCase):
         for at, seed in (1500, 0), (1501, 3), (1520, 1):
             run = self.run_train(config, 'run.debug_sync=true', code=1, environment={'CUDASIM_FAIL': str(at), **reordered(seed)})
             message = re.search(r'train: error: run.debug_sync: (\w+|a copy) failed on the device: (.*)', run.error)
+            self.assertIsNotNone(message, run.error)
             self.assertIn('an illegal memory access', message.group(2))
             named.add(message.group(1))
         self.assertTrue(named)

@@ -75,7 +75,7 @@ class MicroBatch(CommandCase):
         config = self.config(run={'dir': str(self.folder / 'run'), 'threads': 1})
         rank = '-n', 1, '-x'
         process = self.finish(self.start_mpirun(*rank, 'CUDASIM_MEMORY=64M', harness.TRAIN, config, ':',
-                                                *rank, 'CUDASIM_MEMORY=6800K', harness.TRAIN, config), 0)
+                                                *rank, 'CUDASIM_MEMORY=12176K', harness.TRAIN, config), 0)
         size = self.size()
         self.assertLess(size, 12)
         self.assertIn(f'micro-batch: {size} sequences, the largest that fits', process.error)

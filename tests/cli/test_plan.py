@@ -64,7 +64,7 @@ class Plan(CommandCase):
             plan = self.plan(*words)['plans'][0]
             first, further = plan['micro_batch'], plan['further_micro_batch']
             launches = [sum(row['launches'] for row in rows) for rows in (first, further)]
-            self.assertEqual(launches, [20 * L + 10, 24 * L + 10])
+            self.assertEqual(launches, [19 * L + 11, 23 * L + 11])
             self.assertLessEqual(launches[0], 250)
             head = [row for row in first if row['out'] in (V, padded)]
             self.assertEqual([(row['out'], row['launches']) for row in head], [(padded, 1), (padded, 1), (V, 1)])
