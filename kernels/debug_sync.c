@@ -12,14 +12,14 @@ struct debug_sync {
     enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
 };
 
-// After a call that was issued: waits, and says of a failure what caused it.
+// After a call: waits, and says of a failure what caused it. An operation of several kernels may notice the
+// failure of its first one itself.
 static enum status finish(struct stream *stream, const char *name, enum status status) {
     char message[STATUS_MESSAGE_BYTES];
-    if (status != STATUS_OK)
-        return status;
-    status = stream->device->synchronize(stream);
     if (status == STATUS_OK)
-        return STATUS_OK;
+        status = stream->device->synchronize(stream);
+    if (status != STATUS_FAILED)
+        return status;
     snprintf(message, sizeof message, "%s", status_message());
     status_clear();
     return FAIL(status, "run.debug_sync: %s failed on the device: %s", name, message);
