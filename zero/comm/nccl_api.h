@@ -1,5 +1,5 @@
 // The part of NCCL's interface that zero.c uses, declared here because a machine without nccl.h must build
-// the same program. tests/headers/nccl.c compares it with NVIDIA's header at compile time.
+// the same program. tests/nvidia/check_nccl.c compares it with NVIDIA's header at compile time.
 #ifndef ZERO_ZERO_COMM_NCCL_API_H
 #define ZERO_ZERO_COMM_NCCL_API_H
 

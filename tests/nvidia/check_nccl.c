@@ -1,5 +1,5 @@
-// Compares zero/comm/nccl_api.h with NVIDIA's nccl.h, when it is compiled: scripts/check_nccl_header.sh. Each
-// function is declared once more, with NVIDIA's types in the places of ours, which must have their sizes.
+// Compiles only where zero/comm/nccl_api.h agrees with NVIDIA's nccl.h. Each function is declared once more,
+// with NVIDIA's types in the places of ours, which must have their sizes.
 #include <nccl.h>
 
 #include "zero/comm/nccl_api.h"
