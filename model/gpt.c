@@ -118,8 +118,7 @@ static enum status losses_tile(struct model_pass *pass, int row, int n, float sc
         .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = V,
         .n_zeros = gpt->logits_columns - V, .logits_stride = gpt->logits_stride,
         .dlogits_stride = gpt->logits_stride, .scale = scale, .scale_from = pass->loss_scale_from,
-        .type = gpt->options.type,
-        .logits_type = gpt->logits_type);
+        .type = gpt->options.type, .logits_type = gpt->logits_type);
     return STATUS_OK;
 }
 

@@ -121,18 +121,6 @@ static enum status choose_type(struct trainer *trainer) {
 
 // ---- memory and initial state
 
-struct engine_options trainer_engine_options(const struct trainer *trainer) {
-    return (struct engine_options){.config = trainer->config,
-                                   .params = &trainer->params,
-                                   .type = trainer->type,
-                                   .device = trainer->device,
-                                   .rank = trainer->comm->rank,
-                                   .world = trainer->comm->world,
-                                   .local_world = trainer->comm->local_world,
-                                   .for_gpu = trainer->comm->for_gpu,
-                                   .by_nccl = comm_on_device(trainer->comm)};
-}
-
 // Memory of one place, per rank. Host memory is divided equally among the ranks of a machine.
 struct memory_need {
     uint64_t wanted, available; // bytes

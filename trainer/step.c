@@ -331,17 +331,17 @@ static void measure_memory(const struct trainer *trainer, struct step_metrics *n
     now->threads = (trainer->host_device ? trainer->host_device : trainer->device)->n_threads;
     now->device_planned_bytes = region_place_bytes(table, REGION_DEVICE);
     if (trainer->device->place == REGION_DEVICE)
-        now->device_bytes =
-            trainer->memory.device_measured +
-            comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
-                            comm_on_device(trainer->comm));
+        now->device_bytes = trainer->memory.device_measured +
+                            comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
+                                            comm_on_device(trainer->comm));
 }
 
 static enum status finish_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct trainer_step *step = &trainer->steps[trainer->n_finished % STEP_SLOTS];
     struct step_metrics *now = &step->now;
-    if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are told
+    if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are
+                           // told
         TRY(optimizer_receive(&trainer->engine.optimizer, step->slot, &step->result, &step->device_s));
     enum status status = settle(trainer, step);
     if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit

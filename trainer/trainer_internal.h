@@ -1,5 +1,6 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c and profiling.c.
+// checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c and
+// profiling.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -206,7 +207,17 @@ int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, doub
 double trainer_lr(const struct trainer *trainer);
 double trainer_lr_after(const struct trainer *trainer, int64_t skipped);
 // This rank's part of the run, for the memory plan.
-struct engine_options trainer_engine_options(const struct trainer *trainer);
+static inline struct engine_options trainer_engine_options(const struct trainer *trainer) {
+    return (struct engine_options){.config = trainer->config,
+                                   .params = &trainer->params,
+                                   .type = trainer->type,
+                                   .device = trainer->device,
+                                   .rank = trainer->comm->rank,
+                                   .world = trainer->comm->world,
+                                   .local_world = trainer->comm->local_world,
+                                   .for_gpu = trainer->comm->for_gpu,
+                                   .by_nccl = comm_on_device(trainer->comm)};
+}
 // Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c).
 enum status trainer_choose_micro_batch(struct trainer *trainer) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.

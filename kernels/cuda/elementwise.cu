@@ -1,5 +1,5 @@
-// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree and in order, and sums of
-// squares by block. All are bandwidth-bound, except for sums in order.
+// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree and in order, and sums
+// of squares by block. All are bandwidth-bound, except for sums in order.
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
 

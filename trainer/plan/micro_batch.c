@@ -69,7 +69,8 @@ enum status micro_batch_choose(const struct engine_options *options, const uint6
 }
 
 enum status micro_batch_choose_for_all(const struct engine_options *options,
-                                       const uint64_t limits[N_REGION_PLACES], struct micro_batch_choice *out) {
+                                       const uint64_t limits[N_REGION_PLACES],
+                                       struct micro_batch_choice *out) {
     struct engine_options one = *options;
     struct micro_batch_choice of_rank;
     int *ranks, n_ranks;
