@@ -2,6 +2,7 @@
 and communication as planned, the choice of the path, and failures of one rank, which end all within seconds."""
 import itertools
 import os
+import re
 import shutil
 import signal
 import time
@@ -88,6 +89,31 @@ class SameBits(NcclCase):
                     arguments = STAGE + str(stage), PARTITION + partition, *self.VARIANTS[(stage + i) % 3]
                     with self.subTest(ranks=ranks, accumulation=accumulation, arguments=arguments):
                         self.assertEqual(self.run_by_nccl(ranks, config, *arguments, seed=1 + stage % 3)[0], expected)
+
+
+@unittest.skipUnless(test_gpu.SIMULATED, 'the simulator counts')
+class HostWaits(NcclCase):
+    """Host waits of a step with several ranks, as the difference between runs of two lengths. With NCCL streams run as late as
+    they may, so the host waits for the inputs of two micro-batches before, or the step before: those keep it from running ahead
+    without limit. Any other wait would leave the device idle."""
+
+    def counted(self, config, steps, *arguments):
+        run = self.run_ranks(2, config, f'train.max_steps={steps}', *arguments, environment={**GPUS, 'CUDASIM_COUNTS': '1'})
+        lines = re.findall(r'cudasim: counted .*', run.error)
+        self.assertEqual(len(lines), 2)
+        self.assertEqual([step['step'] for step in self.metrics()], list(range(1, steps + 1)))
+        shutil.rmtree(self.folder / 'run')
+        waits = [{call: int(n) for n, call in re.findall(r'(\d+) in (\w+)', line)} for line in lines]
+        behind = sum(of_rank.pop('cudaEventSynchronize', 0) for of_rank in waits)
+        return behind, sum(sum(of_rank.values()) for of_rank in waits)
+
+    def test_a_steady_step_leaves_no_device_idle(self):
+        config = self.config(model={'n_layer': 1, 'n_embd': 16, 'n_head': 1})
+        for compute, stage in ('fp32', 1), ('fp16', 2), ('bf16', 3):
+            with self.subTest(compute=compute, stage=stage):
+                few, many = (self.counted(config, steps, f'precision.compute={compute}', f'{STAGE}{stage}') for steps in (4, 24))
+                self.assertLess((many[1] - few[1]) / 20, 0.5)
+                self.assertLessEqual((many[0] - few[0]) / 20, 2 * 2)  # of both ranks: one micro-batch, and the step before
 
 
 @unittest.skipUnless(test_gpu.SIMULATED, 'several GPUs are simulated')
