@@ -281,10 +281,10 @@ static void nccl_detach(struct comm *comm) {
     pthread_mutex_unlock(&comm->watch_lock);
     if (nccl->shown_call)
         rank_state_wait_end(comm->state, CHANNEL_DEVICE);
-    if (nccl->handle && (broken || mpi_has_failed(comm)))
-        (void)nccl->api.CommAbort(nccl->handle);
-    else if (nccl->handle)
-        (void)nccl->api.CommDestroy(nccl->handle);
+    if (!atomic_load(&nccl->aborted)) {
+        const bool ends = !broken && !mpi_has_failed(comm);
+        (void)(ends ? nccl->api.CommDestroy(nccl->handle) : nccl->api.CommAbort(nccl->handle));
+    }
     free_memory(comm, nccl);
 }
 
@@ -292,7 +292,7 @@ static void nccl_detach(struct comm *comm) {
 
 static enum status check(struct comm *comm) {
     TRY(mpi_check_failure(comm));
-    return nccl_of(comm)->handle ? STATUS_OK : FAIL(STATUS_FAILED, "NCCL was aborted");
+    return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
 }
 
 // Issues `run` to comm->stream, behind the work of `stream`, between the events of its work handle.

@@ -3,6 +3,7 @@
 #define ZERO_ZERO_COMM_NCCL_DATA_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "zero/comm/backend.h"
 #include "zero/comm/nccl_api.h"
@@ -31,10 +32,11 @@ struct nccl {
     size_t chunk_bytes;
     char *send, *receive; // (world), (world - 1)
     struct event done[NCCL_WORKS];
-    uint64_t n_works; // issued; the handle of the last one
+    uint64_t n_works;    // issued; the handle of the last one
+    atomic_bool aborted; // by the watchdog: the handle is not used any more
+    int64_t stuck_ms; // the watchdog's: since when the main thread has been in a call of NCCL; 0: it is not
     // Guards the handle and the following: the watchdog aborts and looks while the main thread issues.
     pthread_mutex_t lock;
-    bool aborted;
     struct nccl_intervals works; // of comm->stream: the collectives
     struct nccl_intervals waits; // of the callers' streams: until a collective's end
     double busy_s, waited_s;     // read so far, not yet in comm->traffic

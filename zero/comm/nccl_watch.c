@@ -126,16 +126,34 @@ static void watch_rest(struct comm *comm) {
         return; // recorded, as above
 }
 
+static void abort_collectives(struct nccl *nccl) {
+    atomic_store(&nccl->aborted, true);
+    (void)nccl->api.CommAbort(nccl->handle); // whatever it returns, nothing more can be done
+}
+
+// The main thread is issuing a collective. After a failure it may stay there: a launch waits while the GPU's
+// queue is full of work behind a collective that does not end. Aborting from here ends that.
+static void abort_if_stuck(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    const int64_t now = rank_state_now_ms();
+    if (!mpi_has_failed(comm) || atomic_load(&nccl->aborted))
+        return;
+    nccl->stuck_ms = nccl->stuck_ms ? nccl->stuck_ms : now;
+    if (now - nccl->stuck_ms >= PATIENCE_MS)
+        abort_collectives(nccl);
+}
+
 void nccl_watch(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     int result = NCCL_SUCCESS;
-    if (pthread_mutex_trylock(&nccl->lock) != 0)
-        return; // the main thread is issuing a collective
-    if (nccl->handle && !nccl->aborted) {
+    if (pthread_mutex_trylock(&nccl->lock) != 0) {
+        abort_if_stuck(comm);
+        return;
+    }
+    nccl->stuck_ms = 0;
+    if (!atomic_load(&nccl->aborted)) {
         if (mpi_has_failed(comm)) {
-            nccl->aborted = true;
-            (void)nccl->api.CommAbort(nccl->handle); // whatever it returns, nothing more can be done
-            nccl->handle = NULL;
+            abort_collectives(nccl);
         } else {
             read_intervals(&nccl->works, &nccl->busy_s);
             watch_rest(comm);
