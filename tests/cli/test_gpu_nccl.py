@@ -98,7 +98,7 @@ class HostWaits(NcclCase):
     without limit. Any other wait would leave the device idle."""
 
     def counted(self, config, steps, *arguments):
-        run = self.run_ranks(2, config, f'train.max_steps={steps}', *arguments, environment={**GPUS, 'CUDASIM_COUNTS': '1'})
+        run = self.run_ranks(2, config, f'train.max_steps={steps}', *arguments, environment={**GPUS, **test_gpu.COUNTING})
         lines = re.findall(r'cudasim: counted .*', run.error)
         self.assertEqual(len(lines), 2)
         self.assertEqual([step['step'] for step in self.metrics()], list(range(1, steps + 1)))
