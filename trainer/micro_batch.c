@@ -20,9 +20,7 @@ static enum status find_limits(const struct trainer *trainer, uint64_t available
     const size_t sharing = (size_t)((trainer->comm->local_world + n_devices - 1) / n_devices);
     size_t free_bytes;
     TRY(device_memory_available(trainer->device, &free_bytes));
-    available[REGION_DEVICE] =
-        free_bytes / sharing + comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
-                                               comm_on_device(trainer->comm));
+    available[REGION_DEVICE] = free_bytes / sharing + trainer_device_sums_bytes(trainer);
     available[REGION_HOST] = memory_available_to_each(trainer->comm->local_world);
     return STATUS_OK;
 }

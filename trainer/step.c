@@ -331,9 +331,7 @@ static void measure_memory(const struct trainer *trainer, struct step_metrics *n
     now->threads = (trainer->host_device ? trainer->host_device : trainer->device)->n_threads;
     now->device_planned_bytes = region_place_bytes(table, REGION_DEVICE);
     if (trainer->device->place == REGION_DEVICE)
-        now->device_bytes = trainer->memory.device_measured +
-                            comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
-                                            comm_on_device(trainer->comm));
+        now->device_bytes = trainer->memory.device_measured + trainer_device_sums_bytes(trainer);
 }
 
 static enum status finish_step(struct trainer *trainer) {

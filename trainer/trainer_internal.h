@@ -218,6 +218,11 @@ static inline struct engine_options trainer_engine_options(const struct trainer 
                                    .for_gpu = trainer->comm->for_gpu,
                                    .by_nccl = comm_on_device(trainer->comm)};
 }
+// Bytes of this rank's GPU that communication holds.
+static inline size_t trainer_device_sums_bytes(const struct trainer *trainer) {
+    return comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
+                           comm_on_device(trainer->comm));
+}
 // Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c).
 enum status trainer_choose_micro_batch(struct trainer *trainer) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.
