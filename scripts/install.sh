@@ -28,6 +28,7 @@ test_packages=(
   "git|clones the repository in tests"
   "libcmocka-dev|cmocka: unit tests"
   "python3|tests of the command line"
+  "python3-venv|environments for comparisons with other programs"
   "g++|C++: the simulated GPU"
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
