@@ -280,8 +280,10 @@ test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/te
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda \
                    tests/mpi/test_zero_comm_device
+# TESTS="unit ops": only the tests in these folders of tests/.
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
+tests := $(if $(TESTS),$(filter $(foreach f,$(TESTS),$(BUILD)/tests/$(f)/%),$(tests)),$(tests))
 test_folder = $(if $(filter tests/unit/%,$(1)),$(notdir $(patsubst %/,%,$(dir $(1)))),$(word 2,$(subst _, ,$(notdir $(1)))))
 test_folders = $(filter $(1) $(1)/%,$(folders))
 test_libraries = $(foreach f,$(sort $(test_folders) $(foreach t,$(test_folders),$(needs_$(t)))),$(call library,$(f)))

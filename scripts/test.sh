@@ -61,7 +61,7 @@ fi
 step "build with gcc, warnings as errors: make alone gives ./train" sh -c "rm -f train; make -j$jobs && test -x train"
 step "build the tests" make -j"$jobs" tests
 export DEBUG=-g1 # reports of failures name lines; the builds below are for nothing else
-step "build with clang, warnings as errors" make -j"$jobs" CC=clang tests
+step "build with clang, warnings as errors" make -j"$jobs" CC=clang TESTS="$([ $full = yes ] || echo ops)" tests
 step "build with the address and undefined-behavior sanitizers" make -j"$jobs" VARIANT=asan tests
 for variant in cudasim cudasim-asan cudasim-race; do
   step "build on a simulated GPU: $variant" make -j"$jobs" VARIANT=$variant tests

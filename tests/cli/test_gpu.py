@@ -6,10 +6,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
 import unittest
+from unittest import mock
 
 import harness
 import test_profile
@@ -337,6 +336,13 @@ class Ranks(GpuCase):
 class Profile(test_profile.ProfileCase):
     """Operations are timed on the GPU, on the track of their stream, and add up to the step."""
 
+    def setUp(self):
+        super().setUp()
+        # The memory's rate is measured on an eighth of it, at most 1 GiB, which the simulator takes seconds for.
+        memory = mock.patch.dict(os.environ, {'CUDASIM_MEMORY': '256M'})
+        memory.start()
+        self.addCleanup(memory.stop)
+
     def test_operations_on_streams(self):
         config = self.ranks_config(device='cuda', train={'max_steps': 3, 'train_batch_size': 4})
         offload = (HOST, SPECULATIVE, f'{STAGE}3')
@@ -368,203 +374,6 @@ GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # gathers groups of t
 def reordered(seed):
     """The environment that reorders streams by this seed. Multiples of 3 delay work that nothing waits for the longest."""
     return {'CUDASIM_REORDER': str(seed)} if SIMULATED and seed else {}
-
-
-class Offload(GpuCase):
-    """Optimizer states and parameters on the host: the same bits as without offload, and memory as planned."""
-
-    def config(self, **sections):
-        train = {'max_steps': 4, 'train_batch_size': 4, 'gradient_clipping': 2.15, **sections.pop('train', {})}
-        model = {'n_layer': 3, 'n_embd': 64, 'vocab_size': 300, **sections.pop('model', {})}
-        # With this threshold, stage 3 gathers and releases matrices, and keeps vectors on every rank.
-        stage = {'stage3_param_persistence_threshold': 1000, **sections.pop('zero_optimization', {})}
-        return self.ranks_config(device='cuda', train=train, model=model, zero_optimization=stage, **sections)
-
-    def results(self):
-        """The results of a run: curve, evaluations, samples and last checkpoint."""
-        lines = map(json.loads, (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines())
-        samples = {path.name: path.read_bytes() for path in (self.folder / 'run' / 'samples').glob('*')}
-        return self.curve(), [entry for entry in lines if 'val_loss' in entry], samples, self.final_state()
-
-    def same_bits(self, config, ranks, variants):
-        """Each variant (a seed for reordered(), then overrides) gives the results of the first."""
-        first, memory, ahead = None, [], set()
-        for seed, *overrides in variants:
-            with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
-                self.run_ranks(ranks, config, *overrides, environment=reordered(seed))
-                here = self.results()
-                first = first or here
-                self.assertEqual(here, first)
-                ahead.update(step['stepped_ahead'] for step in self.metrics() if 'stepped_ahead' in step)
-                for step in self.metrics():
-                    self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
-                    self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
-                    self.assertEqual(step['model_memory'], step['model_memory_planned'])
-                    self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']),
-                                    (64 << 10) if SIMULATED else (32 << 20))
-                memory.append(self.metrics()[-1]['device_planned_bytes'])
-            shutil.rmtree(self.folder / 'run', ignore_errors=True)
-        return memory, ahead
-
-    def test_one_rank(self):
-        for compute in 'fp32', 'bf16':
-            config = self.config(precision={'compute': compute})
-            memory, ahead = self.same_bits(config, 1, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (3, HOST, SPECULATIVE), (0, HOST, RATIO + '0'),
-                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, SPECULATIVE, RATIO + '0.5', 'zero_optimization.stage=2'),
-                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, SPECULATIVE, 'zero_optimization.stage=3'),
-                (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
-                 'zero_optimization.stage3_prefetch_bucket_size=0'),
-                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, PARAMS, SPECULATIVE, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
-                (1, HOST, RATIO + '0.01', STAGE + '2')))  # none of the last unit is on the host
-            self.assertEqual(ahead, {False, True})  # some steps used the speculative update, others (that clip) did not
-            self.assertLess(memory[1], memory[2])
-            self.assertLess(memory[2], memory[4])
-
-    def test_accumulated_micro_batches(self):
-        config = self.config(train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
-        every = 'zero_optimization.reduce_every_micro_batch=true'
-        self.same_bits(config, 1, (
-            (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
-            (3, HOST, STAGE + '3', GROUPS), (1, HOST, RATIO + '0.6', STAGE + '3', GROUPS, 'recompute=attention'),
-            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'),
-            (2, HOST, SPECULATIVE, RATIO + '0.7', 'zero_optimization.stage=1', every)))
-
-    def test_ranks(self):
-        small = ('zero_optimization.reduce_bucket_size=5001', 'zero_optimization.allgather_bucket_size=7001')
-        config = self.config(precision={'compute': 'bf16'})
-        for ranks in 2, 4:
-            self.same_bits(config, ranks, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1', *small),
-                (3, HOST, 'zero_optimization.stage=2'),
-                (1, HOST, PARAMS, 'zero_optimization.stage=3', *small),
-                (2, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
-                (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
-                (4, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
-                (3, STAGE + '3', GROUPS, 'recompute=block', *small),
-                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, SPECULATIVE, PARAMS, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0',
-                 *small),
-                (3, HOST, SPECULATIVE, RATIO + '0.6', 'zero_optimization.stage=2', *small)))
-
-    def test_optimizers_and_state_dtypes(self):
-        for optimizer, state in ('lion', 'fp32'), ('sgd', 'bf16'), ('adam', 'int8'), ('adamw', 'int8'):
-            config = self.config(optimizer={'type': optimizer, 'state_dtype': state}, precision={'compute': 'bf16'})
-            with self.subTest(optimizer=optimizer, state=state):
-                self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
-                                           (2, HOST, SPECULATIVE, RATIO + '0.3', 'zero_optimization.stage=2')))
-
-    def test_adafactor(self):
-        """Its second moments are sums over tensors of which spans are on the GPU, on the host and on other ranks."""
-        for ranks, compute in (1, 'fp32'), (2, 'bf16'):
-            config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
-            self.same_bits(config, ranks, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (3, 'zero_optimization.stage=3'),
-                (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'), (2, HOST, PARAMS, 'zero_optimization.stage=3')))
-
-    def test_steps_that_overflow_are_discarded(self):
-        config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
-                             train={'max_steps': 12, 'overfit_one_batch': True})
-        self.same_bits(config, 1, (
-            (0,), (3, HOST), (1, HOST, SPECULATIVE), (2, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
-
-    def test_resuming_with_another_placement(self):
-        for state in 'fp32', 'int8':
-            config = self.config(optimizer={'state_dtype': state}, precision={'compute': 'bf16'},
-                                 checkpoint={'every': 1, 'keep': 0})
-            self.run_train(config, 'run.dir=whole')
-            for overrides in (HOST,), (HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'):
-                run = self.copy_until(2, 'whole', 'resumed')
-                self.run_train(config, f'run.dir={run}', *overrides)
-                self.assertEqual(self.curve(run.name), self.curve('whole'))
-                self.assertEqual(self.final_state(run.name), self.final_state('whole'))
-                self.remove_run(run.name)
-            self.remove_run('whole')
-
-    def test_ranks_that_own_nothing(self):
-        """Partition "layer": three whole units on four ranks."""
-        config = self.config(model={'n_layer': 1}, zero_optimization={'partition': 'layer'}, precision={'compute': 'bf16'})
-        self.same_bits(config, 4, (
-            (0,), (1, HOST, STAGE + '1'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'),
-            (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
-
-    def test_evaluations_and_samples_between_steps(self):
-        config = self.config(data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
-                             train={'eval_every': 1, 'eval_steps': 3, 'sample_every': 2, 'sample_tokens': 6})
-        for ranks in 1, 2:
-            self.same_bits(config, ranks, (
-                (0,), (1, HOST, SPECULATIVE), (2, HOST, PARAMS, STAGE + '3'), (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
-
-    def test_stopping_and_resuming_with_another_placement(self):
-        config = self.config(train={'max_steps': 1000000, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
-                             scheduler={'type': 'constant'})
-        steps = 0
-        for seed, *overrides in (1, HOST, SPECULATIVE, PARAMS, STAGE + '3'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'):
-            process = self.start(config, *overrides, environment=reordered(seed))
-            self.wait_for_steps(steps + 2)
-            process.send_signal(signal.SIGTERM)
-            self.finish(process, 0)
-            steps = len(self.curve())
-        self.run_train(config, f'train.max_steps={steps}', STAGE + '2', 'run.dir=whole')
-        self.assertEqual(self.curve(), self.curve('whole'))
-        self.assertEqual(self.final_state(), self.final_state('whole'))
-
-    def fails_cleanly(self, code, says, ranks, *arguments, seed=1):
-        """A run fails with one message; no work is pending when GPU memory is freed (a finding), and no rank waits forever."""
-        process = self.run_ranks(ranks, *arguments, code=code, environment=reordered(seed))
-        self.assertEqual(process.error.count('train: error:'), 1, process.error)
-        self.assertIn(says, process.error)
-        self.assertNotIn('cudasim:', process.error)
-
-    def test_bad_data_between_micro_batches(self):
-        """Copies of the previous micro-batch are still in flight; the last complete step is saved."""
-        tokens = pseudo_random_tokens(4000, 61)
-        tokens[(2 * 4 + 3) * 32 + 5] = 60000  # step 2, its last micro-batch
-        write_shard(self.folder / 'tokens.bin', tokens)
-        config = self.config(data={'shuffle': False}, train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
-        first = None
-        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
-            with self.subTest(overrides=overrides):
-                self.fails_cleanly(2, 'outside the vocabulary', 1, config, *overrides, seed=seed)
-                self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
-                first = first or self.results()
-                self.assertEqual(self.results(), first)
-            self.remove_run()
-
-    def test_runs_that_diverge(self):
-        """The norm is not finite while gradient copies and speculative updates are in flight."""
-        config = self.config(optimizer={'lr': 1e6}, scheduler={'type': 'constant', 'warmup_steps': 0}, train={'max_steps': 40})
-        for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, SPECULATIVE), (2, 3, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
-            with self.subTest(ranks=ranks, overrides=overrides):
-                self.fails_cleanly(1, 'the run has diverged', ranks, config, *overrides, seed=seed)
-            self.remove_run()
-
-    @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
-    def test_faults_of_the_gpu(self):
-        """One of two ranks fails within a step, with copies, reductions and speculative updates in flight."""
-        config = self.config()
-        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '1'),
-                                     (2, 600, HOST, SPECULATIVE, PARAMS, STAGE + '3')):
-            with self.subTest(overrides=overrides):
-                rank = ['-n', 1, '-x', f'CUDASIM_REORDER={seed}']
-                process = self.start_mpirun(*rank, harness.TRAIN, config, *overrides, ':',
-                                            *rank, '-x', f'CUDASIM_FAIL={at}', harness.TRAIN, config, *overrides)
-                self.finish(process, 1)
-                self.assertEqual(process.error.count('train: error:'), 1, process.error)
-                self.assertIn('rank 1: CUDA: ', process.error)
-            self.remove_run()
-
-    @unittest.skipUnless(SIMULATED, 'the size of the GPU is simulated')
-    def test_too_little_memory_on_the_gpu(self):
-        config = self.config()
-        for ranks in 1, 2:
-            for kibibytes in 100, 500, 800:
-                with self.subTest(ranks=ranks, kibibytes=kibibytes):
-                    process = self.run_ranks(ranks, config, HOST, SPECULATIVE, PARAMS, STAGE + '3', code=1,
-                                             environment={'CUDASIM_MEMORY': f'{kibibytes}K', **reordered(1)})
-                    self.assertIn('GPU memory', process.error)
-                    self.assertNotIn('cudasim:', process.error)
 
 
 class Commands(GpuCase):

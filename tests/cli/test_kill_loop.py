@@ -14,10 +14,11 @@ import harness
 from harness import CommandCase, pseudo_random_tokens, write_shard
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STARTS = 200 if harness.FULL else 6 if harness.SANITIZERS else 12
+STARTS = 200 if harness.FULL else 12
 SLOWER = 6 if harness.SANITIZERS else 1
 
 
+@unittest.skipIf(harness.SANITIZERS and not harness.FULL, 'with sanitizers only in the full run')
 class KillLoop(CommandCase):
     def loop_config(self):
         for name, n, seed in (('text.bin', 40000, 1), ('val.bin', 4000, 2)):

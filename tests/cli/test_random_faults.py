@@ -22,7 +22,7 @@ STEPS, EVERY = 60, 5    # steps of a run; steps between checkpoints
 BATCH, LENGTH = 12, 32  # sequences per step, tokens per sequence
 HANG_SECONDS = 2
 SMALL_DISK = 60000      # bytes; smaller than a rank's checkpoint file, larger than the other files of a run
-SEEDS = range(1, 201 if harness.FULL else 21)
+SEEDS = range(1, 201 if harness.FULL else 15)
 
 
 class Fault:

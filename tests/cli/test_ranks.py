@@ -199,6 +199,7 @@ class Failures(RankCase):
                 finally:
                     shutil.rmtree(self.folder / 'run')
 
+    @unittest.skipIf(harness.SANITIZERS and not harness.FULL, 'with sanitizers only in the full run')
     def test_a_pause_is_not_a_hang(self):
         config = self.ranks_config(train={'max_steps': 1000}, scheduler={'type': 'constant', 'warmup_steps': 2})
         process = self.start_mpirun('-n', 2, harness.TRAIN, config)
@@ -416,7 +417,8 @@ class Together(RankCase):
             train={'max_steps': 2, 'train_batch_size': 4, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
             precision={'compute': 'bf16'})
         states = {}
-        for ranks, stage in ((1, 0), (4, 0), (4, 1), (4, 2), (4, 3)):
+        stages = (0, 1, 2, 3) if harness.FULL else (0, 3)  # test_trainer_stages has all with a smaller model
+        for ranks, stage in (1, 0), *((4, stage) for stage in stages):
             self.run_ranks(ranks, config, f'zero_optimization.stage={stage}',
                            'zero_optimization.stage3_param_persistence_threshold=0')
             entry = self.metrics()[-1]
@@ -430,7 +432,9 @@ class Together(RankCase):
         self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
         self.assertEqual(states[4, 0], states[1, 0])
         slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements per unit
-        for stage, sharded in ((1, (0, 0, 1, 1)), (2, (0, 1, 1, 1)), (3, (1, 1, 1, 1))):
+        for stage, sharded in zip(range(4), ((0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 1, 1))):
+            if stage not in stages:
+                continue
             for have, whole, is_sharded in zip(states[4, stage], states[1, 0], sharded):
                 self.assertLessEqual(abs(have - (whole / 4 if is_sharded else whole)), slack)
         embeddings, block = (16000 + 64) * 512, 12 * 512 ** 2 + 13 * 512

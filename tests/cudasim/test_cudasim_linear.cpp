@@ -375,8 +375,10 @@ void test_grid_limits(void **) {
     args.type = DTYPE_BF16;
     struct stream stream;
     require(stream_init(&stream, gpu));
-    args.B = B - 1;
-    require(gpu->ops->attention_forward(&stream, &args));
+    if (getenv("ZERO_TESTS_FULL")) { // minutes of threads, on a simulator with a sanitizer
+        args.B = B - 1;
+        require(gpu->ops->attention_forward(&stream, &args));
+    }
     args.B = B;
     assert_int_equal(gpu->ops->attention_forward(&stream, &args), STATUS_INVALID);
     assert_non_null(strstr(status_message(), "a grid of 1 x 1 x 65536 blocks"));
