@@ -5,6 +5,7 @@
 #   make CUDA_ARCH="80 90" CUDA kernels for these compute capabilities, or "all"; default: those of this machine's GPUs
 #   make CUDA=no           without CUDA, even if nvcc is installed
 #   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
+#   make VARIANT=fuzz CC=clang fuzz    fuzzers of what reads foreign files (tests/fuzz), in build/fuzz-clang
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
 # Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
@@ -55,9 +56,15 @@ else ifeq ($(c_variant),tsan)
   ifeq ($(filter clang%,$(compiler)),)
     $(error VARIANT=tsan needs CC=clang: the sanitizer does not see the synchronization inside gcc's OpenMP library)
   endif
+else ifeq ($(c_variant),fuzz)
+  CFLAGS += -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+  LDFLAGS += -fsanitize=fuzzer,address,undefined
+  ifeq ($(filter clang%,$(compiler)),)
+    $(error VARIANT=fuzz needs CC=clang, which has libFuzzer)
+  endif
 endif
-ifeq ($(filter $(VARIANT),release cpu asan tsan cudasim cudasim-asan cudasim-race),)
-  $(error VARIANT is release, cpu, asan, tsan, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
+ifeq ($(filter $(VARIANT),release cpu asan tsan fuzz cudasim cudasim-asan cudasim-race),)
+  $(error VARIANT is release, cpu, asan, tsan, fuzz, cudasim, cudasim-asan or cudasim-race, not "$(VARIANT)")
 endif
 
 # Empty in a source tarball, which may have been unpacked inside another repository.
@@ -301,6 +308,15 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 	$(call announce,link-$(@D),"  link $(@D)")
 	$(quiet)$(link) $(LDLIBS) -lcmocka
 
+# Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so these are not compiled again.
+fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+define fuzzer_rule
+$(1): $(1).o $(foreach f,$(filter-out kernels,$(2) $(needs_$(2))),$(call library,$(f)))
+	$$(call announce,link-$$(@D),"  link $$(@D)")
+	$(quiet)$$(link) $(LDLIBS)
+endef
+$(foreach f,$(fuzzers),$(eval $(call fuzzer_rule,$(f),$(word 2,$(subst _, ,$(notdir $(f)))))))
+
 new_c := $(call never_compiled,$(OBJECTS)/main.o $(foreach f,$(folders),$(call objects_of,$(f))) \
            $(if $(filter tests test,$(MAKECMDGOALS)),$(test_sources:%.c=$(OBJECTS)/%.o)))
 new_cuda := $(call never_compiled,$(cuda_objects) $(simulator_objects))
@@ -308,6 +324,7 @@ new_cuda := $(call never_compiled,$(cuda_objects) $(simulator_objects))
 # scripts/run_tests.sh runs every program of this list, and fails if one is missing.
 tests: $(BUILD)/train $(tests)
 	$(quiet)printf '%s\n' $(tests:$(BUILD)/tests/%=%) >$(BUILD)/tests/list
+fuzz: $(fuzzers)
 test: tests
 	scripts/run_tests.sh $(BUILD)
 
@@ -320,6 +337,6 @@ format:
 clean:
 	rm -rf build train
 
-.PHONY: train tests test check format clean always
+.PHONY: train tests fuzz test check format clean always
 .SECONDARY: $(test_sources:%.c=$(OBJECTS)/%.o) $(simulator_test_sources:%.cpp=$(BUILD)/%.o)
 -include $(shell find $(BUILD) $(OBJECTS) -name '*.d' 2>/dev/null)

@@ -66,6 +66,7 @@ step "build with the address and undefined-behavior sanitizers" make -j"$jobs" V
 for variant in cudasim cudasim-asan cudasim-race; do
   step "build on a simulated GPU: $variant" make -j"$jobs" VARIANT=$variant tests
 done
+step "build the fuzzers" make -j"$jobs" VARIANT=fuzz CC=clang fuzz
 if [ $full = yes ]; then
   step "build with the thread sanitizer" make -j"$jobs" VARIANT=tsan CC=clang tests
 fi
@@ -83,6 +84,7 @@ else
     build/asan unit mpi=3 -unit/model/test_golden -unit/kernels/test_linear \
     build/cudasim mpi=2 build/cudasim-asan build/cudasim-race ops unit
 fi
+suite "fuzzers" scripts/fuzz.sh $([ $full = yes ] && echo 120 || echo 3)
 suite "command line on a simulated GPU" python3 tests/cli/run.py --gpu --train build/cudasim/train
 suite "command line and quickstart, release" python3 tests/cli/run.py --train build/release/train
 suite "command line, sanitizers" python3 tests/cli/run.py --train build/asan/train --sanitizers

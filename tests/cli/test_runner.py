@@ -150,6 +150,34 @@ class Suites(RunnerCase):
             self.assertEqual(self.suite('bash', '-c', f'{{ {script}; }} >>"$TEST_RESULTS"')[0], code, script)
 
 
+# A fuzzer, and whether it passes.
+STATS = 'echo "stat::number_of_executed_units: 900"'
+FUZZERS = {
+    'good': (STATS, True),
+    'finds something': (f'{STATS}; exit 77', False),
+    'killed': ('kill -9 $$', False),
+    'ends without a report': ('exit 0', False),
+    'runs no new input': ('echo "stat::number_of_executed_units: 1"', False),
+}
+
+
+class Fuzzers(RunnerCase):
+    def test_fuzzers(self):
+        root = self.folder / 'root'
+        for name, (fuzzer, passes) in FUZZERS.items():
+            with self.subTest(name):
+                shutil.rmtree(root, ignore_errors=True)
+                for path, text in (('tests/fuzz/fuzz_base_it.c', ''), ('tests/fuzz/corpus/base_it/seed', 'x')):
+                    (root / path).parent.mkdir(parents=True, exist_ok=True)
+                    (root / path).write_text(text)
+                write_script(root / 'build/fuzz-clang/tests/fuzz/fuzz_base_it', fuzzer)
+                (root / 'scripts').mkdir()
+                shutil.copy(SCRIPTS / 'fuzz.sh', root / 'scripts')
+                code, kinds = self.suite(root / 'scripts' / 'fuzz.sh', 1)
+                self.assertEqual(code == 0, passes)
+                self.assertEqual(kinds['ok' if passes else 'not ok'], ['ok fuzz base_it' if passes else 'not ok fuzz base_it'])
+
+
 class WholeRun(RunnerCase):
     """scripts/test.sh with its commands replaced by scripts that record their calls."""
 
@@ -165,7 +193,8 @@ class WholeRun(RunnerCase):
         call = 'echo "$0 $*" >>calls; if [ "$0 $*" = "$BROKEN" ]; then eval "$BREAK"; fi; '
         for name in 'install.sh', 'check_style.sh', 'check_nvidia.sh':
             write_script(scripts / name, call)
-        write_script(scripts / 'run_tests.sh', call + self.GOOD)
+        for name in 'run_tests.sh', 'fuzz.sh':
+            write_script(scripts / name, call + self.GOOD)
         write_script(self.folder / 'bin' / 'make', call + 'touch train; chmod +x train')
         write_script(self.folder / 'bin' / 'python3', call + f'case $1 in tests/*) {self.GOOD};; esac')
 
@@ -182,8 +211,8 @@ class WholeRun(RunnerCase):
         self.assertEqual(code, 0, last)
         self.assertRegex(last, '^[0-9]+ passed, 0 failed$')
         self.assertEqual(len(set(calls)), len(calls))
-        suites = [call for call in calls if 'run_tests.sh' in call or 'tests/cli/run.py' in call]
-        self.assertEqual(len(suites), 4)
+        suites = [call for call in calls if any(name in call for name in ('run_tests.sh', 'fuzz.sh', 'tests/cli/run.py'))]
+        self.assertEqual(len(suites), 5)
         for call in calls:
             for how in ('exit 0', 'kill -9 $$') if call in suites else ('exit 1',):
                 code, last, _ = self.whole_run(broken=call, how=how)
