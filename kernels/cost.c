@@ -29,7 +29,8 @@ static struct operation_cost layernorm_forward_work(const struct layernorm_forwa
 }
 
 static struct operation_cost layernorm_backward_work(const struct layernorm_backward_args *a) {
-    return (struct operation_cost){.bytes = (a->dresidual ? 4.0 : 3.0) * a->N * a->C * size_of(a->type)};
+    double tensors = 3 + (a->dresidual != NULL) + (a->out != NULL);
+    return (struct operation_cost){.bytes = tensors * a->N * a->C * size_of(a->type)};
 }
 
 static struct operation_cost linear_forward_work(const struct linear_forward_args *a) {
@@ -155,6 +156,13 @@ static struct operation_cost cast_work(const struct cast_args *a) {
 
 static struct operation_cost add_work(const struct add_args *a) {
     return (struct operation_cost){.bytes = (double)a->n * (2 * wide_size(a->type) + size_of(a->type))};
+}
+
+static struct operation_cost add_spans_work(const struct add_spans_args *a) {
+    double n = 0;
+    for (int i = 0; i < a->n_spans; i++)
+        n += (double)a->spans[i].n;
+    return (struct operation_cost){.bytes = 3 * n * wide_size(a->type)};
 }
 
 static struct operation_cost sum_tree_work(const struct sum_tree_args *a) {

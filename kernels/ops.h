@@ -53,6 +53,7 @@
     OP(fill)                                                                                                 \
     OP(cast)                                                                                                 \
     OP(add)                                                                                                  \
+    OP(add_spans)                                                                                            \
     OP(sum_tree)                                                                                             \
     OP(sample)
 
@@ -94,7 +95,8 @@ struct layernorm_forward_args {
 };
 
 // dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the residual stream's gradient,
-// which bypasses the normalization; adding it here saves a separate add.
+// which bypasses the normalization; adding it here saves a separate add. With `out`, what layernorm_forward
+// wrote is computed again, to the bit, from the x that is read anyway.
 struct layernorm_backward_args {
     void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
     void *dweight, *dbias;   // [+] (C) fp32
@@ -103,6 +105,8 @@ struct layernorm_backward_args {
     const void *x;           // [r] (N, C) type
     const void *weight;      // [r] (C) type
     const void *mean, *rstd; // [r] (N) fp32
+    void *out;               // [w] (N, C) type, or NULL
+    const void *bias;        // [r] (C) type; read for out
     int N, C;
     bool beta_zero; // the contents of dweight and dbias are not read
     enum dtype type;
@@ -131,14 +135,15 @@ struct linear_forward_args {
 struct linear_backward_args {
     void *dx;             // [w] (N, IC) type, or NULL
     void *dweight;        // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
-    void *dbias;          // [+] (OC) fp32, or NULL; [w] with beta_zero
+    void *dbias;          // [+] (OC) fp32, or NULL; [w] with beta_zero or writes_dbias
     const void *dout;     // [r] (N, OC) type, rows dout_stride apart
     const void *x;        // [r] (N, IC) type; read for dweight
     const void *weight;   // [r] (OC, IC) type; read for dx
     const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
     int N, IC, OC;
-    int dout_stride; // >= OC
-    bool beta_zero;  // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
+    int dout_stride;   // >= OC
+    bool beta_zero;    // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
+    bool writes_dbias; // those of dbias are not
     enum dtype type;
 };
 
@@ -447,6 +452,19 @@ struct add_args {
     const void *y; // [r] (n) type
     size_t n;
     enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
+};
+
+// spans[s].out[i] += x[(the spans before it) + i] in fp32: adds several small gradients in one operation.
+#define ADD_SPANS_MOST 4
+struct add_span {
+    void *out; // [+] (n) fp32
+    size_t n;
+};
+struct add_spans_args {
+    const struct add_span *spans; // [r] (n_spans) in host memory, read during the call
+    int n_spans;                  // 1 .. ADD_SPANS_MOST
+    const void *x;                // [r] fp32, of all spans one after another
+    enum dtype type;              // fp32 (or F64 in ref)
 };
 
 // out[i] = the sum of `count` numbers, one of each rank, in fp32 along the tree of zero/comm/sum_tree.h:

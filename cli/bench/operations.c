@@ -195,6 +195,13 @@ static enum status add(struct operation_bench *b, struct operation_cost *cost) {
     CALL(b, add, .out = b->buffers[0], .x = b->buffers[0], .y = b->buffers[1], .n = n, .type = b->type);
 }
 
+// The biases' gradients of a block of GPT-2 124M.
+static enum status add_spans(struct operation_bench *b, struct operation_cost *cost) {
+    float *out = b->buffers[0];
+    const struct add_span spans[] = {{out, 3 * C}, {out + 3 * C, C}, {out + 4 * C, 4 * C}, {out + 8 * C, C}};
+    CALL(b, add_spans, .spans = spans, .n_spans = 4, .x = b->buffers[1], .type = DTYPE_F32);
+}
+
 // The contributions of four ranks, in as much memory as the operations above use.
 static enum status sum_tree(struct operation_bench *b, struct operation_cost *cost) {
     size_t n = (size_t)b->B * (size_t)b->T * C;
@@ -224,6 +231,7 @@ const struct operation_case operation_cases[] = {
     {"sum_squares", sum_squares, false},
     {"cast", cast, false},
     {"add", add, false},
+    {"add_spans", add_spans, false},
     {"sum_tree", sum_tree, false},
     {"sample, top_k", sample, false},
 };

@@ -101,6 +101,6 @@ enum status cpu_linear_backward(struct stream *stream, const struct linear_backw
     if (args->dbias)
         isa_of(stream->device)
             ->add_column_sums(stream, args->dbias, args->dout, args->N, args->OC, args->dout_stride,
-                              args->beta_zero, args->type);
+                              args->beta_zero || args->writes_dbias, args->type);
     return STATUS_OK;
 }

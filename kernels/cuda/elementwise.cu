@@ -67,6 +67,26 @@ template <class T> struct add_step {
     }
 };
 
+// The spans' places in x, with all of them in registers: first[s] is SIZE_MAX from n_spans on. An access lies
+// in one span, since the places of all are multiples of its width.
+struct add_spans_step {
+    float *out[ADD_SPANS_MOST];
+    size_t first[ADD_SPANS_MOST];
+    const float *x;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        float *to = out[0] + i;
+#pragma unroll
+        for (int s = 1; s < ADD_SPANS_MOST; s++)
+            if (i >= first[s])
+                to = out[s] + (i - first[s]);
+        floats<WIDTH> sum = load<WIDTH>(to), other = load<WIDTH>(x + i);
+        for (int k = 0; k < WIDTH; k++)
+            sum.x[k] += other.x[k];
+        store(to, sum);
+    }
+};
+
 // ---- sums along a tree
 
 // The partial sums of complete subtrees, as the bits of a binary counter (kernels/cpu/isa/elementwise.c has
@@ -242,6 +262,22 @@ extern "C" enum status cuda_add(struct stream *stream, const struct add_args *ar
                             static_cast<const T *>(args->y)};
         return over_span<widest_access<float>()>("add", stream, step, args->n, aligned);
     });
+}
+
+extern "C" enum status cuda_add_spans(struct stream *stream, const struct add_spans_args *args) {
+    constexpr int width = widest_access<float>();
+    add_spans_step step = {};
+    bool aligned = is_aligned(args->x);
+    size_t n = 0;
+    step.x = static_cast<const float *>(args->x);
+    for (int s = 0; s < ADD_SPANS_MOST; s++) {
+        bool exists = s < args->n_spans;
+        step.out[s] = exists ? static_cast<float *>(args->spans[s].out) : nullptr;
+        step.first[s] = exists ? n : SIZE_MAX;
+        n += exists ? args->spans[s].n : 0;
+        aligned = aligned && is_aligned(step.out[s]) && n % width == 0;
+    }
+    return over_span<width>("add_spans", stream, step, n, aligned);
 }
 
 extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tree_args *args) {

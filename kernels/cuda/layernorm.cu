@@ -92,8 +92,8 @@ enum status launch_forward(struct stream *stream, const struct layernorm_forward
 // ---- backward
 
 template <class T> struct backward_tensors {
-    T *dx;
-    const T *dout, *dresidual, *x, *weight;
+    T *dx, *out; // out: or NULL
+    const T *dout, *dresidual, *x, *weight, *bias;
     const float *mean, *rstd;
 };
 
@@ -252,6 +252,12 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
                 dweight_terms.x[k] = dout.x[k] * normal;
             }
             store(tensors.dx + begin + c, dx);
+            if (tensors.out) { // with the operations of layernorm_forward
+                floats<WIDTH> out, bias = load<WIDTH>(tensors.bias + c);
+                for (int k = 0; k < WIDTH; k++)
+                    out.x[k] = fmaf((x.x[k] - mean) * rstd, weight.x[k], bias.x[k]);
+                store(tensors.out + begin + c, out);
+            }
             planes<WIDTH>::add(dweight, c, C, dweight_terms);
             planes<WIDTH>::add(dbias, c, C, dout);
         }
@@ -272,10 +278,12 @@ template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct layernorm_backward_args *args) {
     struct layernorm_division shape = layernorm_backward_divide(properties_of(stream->device), args, WIDTH);
     backward_tensors<T> tensors = {static_cast<T *>(args->dx),
+                                   static_cast<T *>(args->out),
                                    static_cast<const T *>(args->dout),
                                    static_cast<const T *>(args->dresidual),
                                    static_cast<const T *>(args->x),
                                    static_cast<const T *>(args->weight),
+                                   static_cast<const T *>(args->bias),
                                    static_cast<const float *>(args->mean),
                                    static_cast<const float *>(args->rstd)};
     float *partial = static_cast<float *>(stream->workspace);
@@ -307,7 +315,8 @@ extern "C" enum status cuda_layernorm_forward(struct stream *stream,
 extern "C" enum status cuda_layernorm_backward(struct stream *stream,
                                                const struct layernorm_backward_args *args) {
     bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->dresidual) &&
-                   is_aligned(args->x) && is_aligned(args->weight);
+                   is_aligned(args->x) && is_aligned(args->weight) && is_aligned(args->out) &&
+                   is_aligned(args->bias);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int width = widest_access<T>();

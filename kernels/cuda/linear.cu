@@ -277,11 +277,15 @@ __global__ void __launch_bounds__(ADDING_THREADS)
     out[column] = beta_zero ? total : out[column] + total;
 }
 
+bool writes_dbias(const struct linear_backward_args *args) {
+    return args->beta_zero || args->writes_dbias;
+}
+
 enum status add_to_dbias(struct stream *stream, const struct linear_backward_args *args, const float *partial,
                          int n_partial) {
     return LAUNCH(stream, add_partial_sums, ceil_divide(static_cast<size_t>(args->OC), ADDING_THREADS),
                   ADDING_THREADS, 0, static_cast<float *>(args->dbias), partial, n_partial, args->OC,
-                  args->beta_zero);
+                  writes_dbias(args));
 }
 
 enum status sum_columns(struct stream *stream, const struct linear_backward_args *args, float *partial) {
@@ -336,7 +340,7 @@ enum status choose_dweight(struct device *device, const struct linear_backward_a
                            matmul *problem, bool *is_fused) {
     matmul plain = dweight_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    bool may_fuse = args->dbias && suits_epilogue(args->beta_zero ? args->dbias : nullptr, nullptr);
+    bool may_fuse = args->dbias && suits_epilogue(writes_dbias(args) ? args->dbias : nullptr, nullptr);
     return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
 }
 
@@ -386,10 +390,10 @@ enum status backward_dweight(struct stream *stream, const struct linear_backward
     operands.a = args->x;
     operands.b = args->dout;
     operands.d = args->dweight;
-    // The epilogue overwrites: with beta = 0 that is the gradient itself.
-    operands.bias = args->beta_zero ? static_cast<float *>(args->dbias) : scratch.partial;
+    // The epilogue overwrites, whatever the product's beta.
+    operands.bias = writes_dbias(args) ? static_cast<float *>(args->dbias) : scratch.partial;
     TRY(matmul_run(stream, problem, operands, scratch.workspace));
-    return *has_dbias && !args->beta_zero ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
+    return *has_dbias && !writes_dbias(args) ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
 }
 
 } // namespace

@@ -53,6 +53,9 @@ enum status ref_layernorm_backward(struct stream *stream, const struct layernorm
             double g = ref_load(a->dout, a->type, n * C + c) * ref_load(a->weight, a->type, c);
             double residual = a->dresidual ? ref_load(a->dresidual, a->type, n * C + c) : 0;
             ref_store(a->dx, a->type, n * C + c, residual + rstd * (g - mean_g - xhat * mean_g_xhat));
+            if (a->out)
+                ref_store(a->out, a->type, n * C + c,
+                          xhat * ref_load(a->weight, a->type, c) + ref_load(a->bias, a->type, c));
         }
     }
     return STATUS_OK;

@@ -48,7 +48,7 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
         double sum = 0;
         for (size_t n = 0; n < N; n++)
             sum += ref_load(a->dout, a->type, n * stride + o);
-        if (a->beta_zero)
+        if (a->beta_zero || a->writes_dbias)
             ref_store(a->dbias, ref_wide(a->type), o, sum);
         else
             ref_accumulate(a->dbias, ref_wide(a->type), o, sum);

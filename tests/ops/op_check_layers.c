@@ -177,15 +177,15 @@ void check_layernorm_forward(struct op_bench *bench) {
 enum residual { NO_RESIDUAL, SEPARATE, IN_PLACE };
 
 static void layernorm_backward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
-                                    enum residual residual, bool beta_zero) {
+                                    enum residual residual, bool beta_zero, bool recomputes) {
     size_t N = (size_t)s->N, C = (size_t)s->C;
     struct layernorm_backward_args args = {.N = s->N, .C = s->C, .beta_zero = beta_zero, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s%s", s->N, s->C, s->mean,
+    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s%s%s", s->N, s->C, s->mean,
                   residual == NO_RESIDUAL ? ""
                   : residual == SEPARATE  ? " with dresidual"
                                           : " dresidual in place",
-                  beta_zero ? " beta 0" : "");
+                  beta_zero ? " beta 0" : "", recomputes ? " with out" : "");
     struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
     op_scale(x, s->mean, s->deviation);
@@ -204,6 +204,11 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
     enum op_role sums = beta_zero ? OP_WRITE : OP_UPDATE;
     struct op_tensor *dweight = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, sums, op_span(C));
     struct op_tensor *dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, sums, op_span(C));
+    struct op_tensor *again = NULL;
+    if (recomputes) {
+        op_add_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(C));
+        again = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
+    }
     op_call_reference(&call);
 
     // normal has two roundings; a path from dout to dx goes through two products, a sum of C terms, a
@@ -220,6 +225,9 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
             double out = fabs(dout->given[n * C + c]);
             double magnitude = rstd->given[n] * (out * fabs(weight->given[c]) + sum + normal * normal_sum);
             dx->allowed[n * C + c] = OP_UNIT * (((double)C + 10) * magnitude + fabs(dx->truth[n * C + c]));
+            if (again) // normal, the weight's product and the bias's sum
+                again->allowed[n * C + c] =
+                    OP_UNIT * (3 * fabs(weight->given[c]) * normal + fabs(again->truth[n * C + c]));
             dweight->allowed[c] += OP_UNIT * ((double)N + 4) * out * normal;
             dbias->allowed[c] += OP_UNIT * ((double)N + 1) * out;
         }
@@ -234,9 +242,9 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
 void check_layernorm_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL, false);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE, true);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE, false);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL, false, false);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE, true, false);
+        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE, false, true);
     }
 }
 

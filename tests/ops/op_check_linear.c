@@ -105,19 +105,26 @@ static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) 
     }
 }
 
+enum dbias { NO_DBIAS, ADDS_DBIAS, WRITES_DBIAS };
+
 static void backward_call(struct op_bench *bench, enum dtype type, const struct layer_case *s, bool dx,
-                          bool dweight, bool beta_zero, bool dbias, bool gelu, double deviation) {
+                          bool dweight, bool beta_zero, enum dbias dbias, bool gelu, double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {.N = s->N,
                                         .IC = s->IC,
                                         .OC = s->OC,
                                         .dout_stride = s->OC + s->gap,
                                         .beta_zero = beta_zero,
+                                        .writes_dbias = dbias == WRITES_DBIAS,
                                         .type = type};
     struct op_call call;
     op_call_begin(&call, bench, linear_backward, &args, "N %d IC %d OC %d stride %d%s%s%s%s%s deviation %g",
                   s->N, s->IC, s->OC, args.dout_stride, dx ? " dx" : "", dweight ? " dweight" : "",
-                  beta_zero ? " beta 0" : "", dbias ? " dbias" : "", gelu ? " pre_gelu" : "", deviation);
+                  beta_zero ? " beta 0" : "",
+                  dbias == NO_DBIAS     ? ""
+                  : dbias == ADDS_DBIAS ? " dbias"
+                                        : " dbias written",
+                  gelu ? " pre_gelu" : "", deviation);
     op_scale(op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
              deviation);
     op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
@@ -129,8 +136,8 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         dweight_tensor = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
                                        beta_zero ? OP_WRITE : OP_UPDATE, op_span(OC * IC));
     if (dbias)
-        dbias_tensor = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, beta_zero ? OP_WRITE : OP_UPDATE,
-                                     op_span(OC));
+        dbias_tensor = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32,
+                                     beta_zero || args.writes_dbias ? OP_WRITE : OP_UPDATE, op_span(OC));
     op_call_magnitudes(&call);
     op_call_reference(&call);
     // As in forward, with one addition to what was there before.
@@ -151,14 +158,16 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_linear_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], true, true, false, true, false, 1);
-        backward_call(bench, type, &shapes[i], true, true, false, true, true, 1);
-        backward_call(bench, type, &shapes[i], true, true, true, true, true, 1);
-        backward_call(bench, type, &shapes[i], true, true, false, true, false, LARGE);
-        backward_call(bench, type, &shapes[i], true, false, false, false, false, 1);
-        backward_call(bench, type, &shapes[i], true, false, false, false, true, 1);
-        backward_call(bench, type, &shapes[i], false, true, false, false, false, 1);
-        backward_call(bench, type, &shapes[i], false, true, true, false, false, 1);
-        backward_call(bench, type, &shapes[i], false, false, false, true, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, true, 1);
+        backward_call(bench, type, &shapes[i], true, true, true, ADDS_DBIAS, true, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, false, LARGE);
+        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, true, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, NO_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], false, true, true, NO_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, WRITES_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], false, false, false, ADDS_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], false, false, false, WRITES_DBIAS, false, 1);
     }
 }

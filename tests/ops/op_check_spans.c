@@ -1,4 +1,4 @@
-// Checks of the operations on flat spans: sum, sum_squares, fill, cast, add and sum_tree.
+// Checks of the operations on flat spans: sum, sum_squares, fill, cast, add, add_spans and sum_tree.
 #include <math.h>
 #include <stdio.h>
 
@@ -134,6 +134,30 @@ void check_add(struct op_bench *bench) {
             op_call_reference(&call);
             op_call_judge(&call);
         }
+}
+
+// Lengths with accesses of 16 bytes (where memory is aligned), with a last one that is shorter, and without.
+void check_add_spans(struct op_bench *bench) {
+    static const size_t lengths[][ADD_SPANS_MOST] = {
+        {1}, {7, 1, 3, 257}, {48}, {2304, 768, 3072, 768}, {64, 4, 20012}, {8, 3}, {16, 6, 4}};
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        struct add_span to[ADD_SPANS_MOST] = {{0}};
+        struct add_spans_args args = {.spans = to, .type = DTYPE_F32};
+        struct op_call call;
+        size_t n = 0;
+        for (; args.n_spans < ADD_SPANS_MOST && lengths[k][args.n_spans] > 0; args.n_spans++)
+            n += to[args.n_spans].n = lengths[k][args.n_spans];
+        op_call_begin(&call, bench, add_spans, &args, "%d spans, n %zu", args.n_spans, n);
+        op_give_extremes(op_add_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n)));
+        for (int i = 0; i < args.n_spans; i++) {
+            struct op_tensor *out =
+                op_add_tensor(&call, "out", &to[i].out, DTYPE_F32, OP_UPDATE, op_span(to[i].n));
+            op_give_extremes(out);
+            out->exact = true; // as in check_add
+        }
+        op_call_reference(&call);
+        op_call_judge(&call);
+    }
 }
 
 // ---- sum_tree

@@ -132,6 +132,17 @@ enum status CPU_OP(add)(struct stream *stream, const struct add_args *args) {
     return STATUS_OK;
 }
 
+enum status CPU_OP(add_spans)(struct stream *stream, const struct add_spans_args *args) {
+    const float *x = args->x;
+    for (int i = 0; i < args->n_spans; x += args->spans[i++].n) {
+        const struct add_span *span = &args->spans[i];
+        const struct add_args add = {
+            .out = span->out, .x = span->out, .y = x, .n = span->n, .type = DTYPE_F32};
+        TRY(CPU_OP(add)(stream, &add));
+    }
+    return STATUS_OK;
+}
+
 // ---- sums along a tree
 
 // The partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set

@@ -98,6 +98,10 @@ VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *a
     vf dx = vf_fnma(x, vf_set1(dot_mean[1]), dnormal - dot_mean[0]);
     vf residual = args->dresidual ? vf_get_part(type, args->dresidual, row + i, lanes) : vf_zero();
     vf_put_part(type, args->dx, row + i, vf_fma(dx, vf_set1(rstd), residual), lanes);
+    if (args->out) { // as `normalise` computes it
+        vf weight = vf_get_part(type, args->weight, i, lanes), bias = vf_get_part(type, args->bias, i, lanes);
+        vf_put_part(type, args->out, row + i, vf_fma(x, weight, bias), lanes);
+    }
     vf_store(block.dweight + i, vf_fma(dout, x, vf_load(block.dweight + i)));
     vf_store(block.dbias + i, dout + vf_load(block.dbias + i));
 }

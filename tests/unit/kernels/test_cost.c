@@ -69,6 +69,10 @@ static void test_memory_bound_operations(void **state) {
     EXPECT_COST(0, 2 * 60 * 2, layernorm_forward, .N = 6, .C = 10, .type = DTYPE_BF16);
     EXPECT_COST(0, 4 * 60 * 4, layernorm_backward, .dresidual = P, .N = 6, .C = 10);
     EXPECT_COST(0, 3 * 60 * 4, layernorm_backward, .N = 6, .C = 10);
+    EXPECT_COST(0, 5 * 60 * 2, layernorm_backward, .dresidual = P, .out = P, .N = 6, .C = 10,
+                .type = DTYPE_BF16);
+    const struct add_span spans[] = {{.n = 60}, {.n = 5}};
+    EXPECT_COST(0, 3 * 65 * 4, add_spans, .spans = spans, .n_spans = 2);
     EXPECT_COST(0, 30 * (4 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16);
     EXPECT_COST(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
     EXPECT_COST(0, 30 * (2 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16,
