@@ -1,6 +1,8 @@
 // Forward and backward of one block, side by side: the five products with their norms, GELU and attention.
 #include "model/block.h"
 
+#include <assert.h>
+
 // ---- activations
 
 enum status block_regions_add(struct region_table *table, struct device *device,
@@ -195,6 +197,16 @@ struct group_backward {
     const struct block_args *block;
     const struct activation_gradients *scratch;
     struct unit_view view; // of the group
+    bool recomputes_norm;  // forward did not keep its output
+    struct bias_gradients *later;
+};
+
+// The gradients of biases that wait in scratch->dbiases to be added. With ZeRO-3's groups there are none:
+// each group's gradients are complete when it is released.
+struct bias_gradients {
+    struct add_span spans[ADD_SPANS_MOST];
+    int n;
+    size_t elements; // of all spans
 };
 
 static const void *weight_at(const struct group_backward *a, int index) {
@@ -205,15 +217,42 @@ static void *grad_at(const struct group_backward *a, int index) {
     return param_at(a->view.grads, a->block->tensors, index, accumulation_dtype(a->block->type));
 }
 
-// dresidual goes from the gradient of the block's output to that of its input, group by group.
+// Where a product leaves a bias's gradient: in its place, or in scratch, to be added later.
+static void *bias_grad_at(const struct group_backward *a, int index) {
+    void *grad = grad_at(a, index);
+    struct bias_gradients *later = a->later;
+    if (!later)
+        return grad;
+    assert(later->n < ADD_SPANS_MOST);
+    size_t from = later->elements;
+    later->spans[later->n++] = (struct add_span){.out = grad, .n = a->block->tensors[index].elements};
+    later->elements += a->block->tensors[index].elements;
+    return (char *)a->scratch->dbiases + from * dtype_size(accumulation_dtype(a->block->type));
+}
+
+// The gradients of a layer's weight and bias.
+static enum status weight_backward(struct runner *runner, const struct group_backward *a, int weight,
+                                   int bias, const void *dout, const void *x, int IC, int OC) {
+    void *dbias = bias_grad_at(a, bias);
+    RUN(runner, linear_backward, .dweight = grad_at(a, weight), .dbias = dbias, .dout = dout, .x = x,
+        .N = a->block->B * a->block->T, .IC = IC, .OC = OC, .dout_stride = OC, .beta_zero = a->view.beta_zero,
+        .writes_dbias = a->later != NULL, .type = a->block->type);
+    return STATUS_OK;
+}
+
+// dresidual goes from the gradient of the block's output to that of its input, group by group. Where a norm
+// precedes a layer, its backward comes before the gradient of the layer's weight, which reads the norm's
+// output: there it is recomputed in the same pass over the norm's input.
 
 static enum status fc_proj_backward(struct runner *runner, const struct group_backward *a) {
     const struct block_buffers *kept = a->block->buffers;
     int C = a->block->config->n_embd;
+    void *dbias = bias_grad_at(a, PARAM_FC_PROJ_BIAS);
     RUN(runner, linear_backward, .dx = a->scratch->dfc, .dweight = grad_at(a, PARAM_FC_PROJ_WEIGHT),
-        .dbias = grad_at(a, PARAM_FC_PROJ_BIAS), .dout = a->scratch->dresidual, .x = kept->gelu,
+        .dbias = dbias, .dout = a->scratch->dresidual, .x = kept->gelu,
         .weight = weight_at(a, PARAM_FC_PROJ_WEIGHT), .pre_gelu = kept->fc, .N = a->block->B * a->block->T,
-        .IC = 4 * C, .OC = C, .dout_stride = C, .beta_zero = a->view.beta_zero, .type = a->block->type);
+        .IC = 4 * C, .OC = C, .dout_stride = C, .beta_zero = a->view.beta_zero,
+        .writes_dbias = a->later != NULL, .type = a->block->type);
     return STATUS_OK;
 }
 
@@ -222,23 +261,24 @@ static enum status fc_backward(struct runner *runner, const struct group_backwar
     const struct activation_gradients *scratch = a->scratch;
     int C = a->block->config->n_embd, N = a->block->B * a->block->T;
     enum dtype type = a->block->type;
-    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(a, PARAM_FC_WEIGHT),
-        .dbias = grad_at(a, PARAM_FC_BIAS), .dout = scratch->dfc, .x = kept->ln2,
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dout = scratch->dfc,
         .weight = weight_at(a, PARAM_FC_WEIGHT), .N = N, .IC = C, .OC = 4 * C, .dout_stride = 4 * C,
-        .beta_zero = a->view.beta_zero, .type = type);
+        .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grad_at(a, PARAM_LN2_WEIGHT),
         .dbias = grad_at(a, PARAM_LN2_BIAS), .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = kept->middle, .weight = weight_at(a, PARAM_LN2_WEIGHT), .mean = kept->ln2_mean,
-        .rstd = kept->ln2_rstd, .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
-    return STATUS_OK;
+        .rstd = kept->ln2_rstd, .out = a->recomputes_norm ? kept->ln2 : NULL,
+        .bias = weight_at(a, PARAM_LN2_BIAS), .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
+    return weight_backward(runner, a, PARAM_FC_WEIGHT, PARAM_FC_BIAS, scratch->dfc, kept->ln2, C, 4 * C);
 }
 
 static enum status attn_proj_backward(struct runner *runner, const struct group_backward *a) {
     int C = a->block->config->n_embd;
+    void *dbias = bias_grad_at(a, PARAM_ATTN_PROJ_BIAS);
     RUN(runner, linear_backward, .dx = a->scratch->dbranch, .dweight = grad_at(a, PARAM_ATTN_PROJ_WEIGHT),
-        .dbias = grad_at(a, PARAM_ATTN_PROJ_BIAS), .dout = a->scratch->dresidual,
-        .x = a->block->buffers->attention, .weight = weight_at(a, PARAM_ATTN_PROJ_WEIGHT),
-        .N = a->block->B * a->block->T, .IC = C, .OC = C, .dout_stride = C, .beta_zero = a->view.beta_zero,
+        .dbias = dbias, .dout = a->scratch->dresidual, .x = a->block->buffers->attention,
+        .weight = weight_at(a, PARAM_ATTN_PROJ_WEIGHT), .N = a->block->B * a->block->T, .IC = C, .OC = C,
+        .dout_stride = C, .beta_zero = a->view.beta_zero, .writes_dbias = a->later != NULL,
         .type = a->block->type);
     return STATUS_OK;
 }
@@ -255,22 +295,24 @@ static enum status attention_backward(struct runner *runner, const struct group_
         .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
         .v = (char *)kept->qkv + 2 * (size_t)C * size, .stride = stride, .batch_stride = stride * (size_t)T,
         .B = B, .T = T, .H = H, .D = C / H, .type = type);
-    RUN(runner, linear_backward, .dx = scratch->dbranch, .dweight = grad_at(a, PARAM_QKV_WEIGHT),
-        .dbias = grad_at(a, PARAM_QKV_BIAS), .dout = scratch->dqkv, .x = kept->ln1,
+    RUN(runner, linear_backward, .dx = scratch->dbranch, .dout = scratch->dqkv,
         .weight = weight_at(a, PARAM_QKV_WEIGHT), .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
-        .beta_zero = a->view.beta_zero, .type = type);
+        .type = type);
     RUN(runner, layernorm_backward, .dx = scratch->dresidual, .dweight = grad_at(a, PARAM_LN1_WEIGHT),
         .dbias = grad_at(a, PARAM_LN1_BIAS), .dout = scratch->dbranch, .dresidual = scratch->dresidual,
         .x = a->block->x, .weight = weight_at(a, PARAM_LN1_WEIGHT), .mean = kept->ln1_mean,
-        .rstd = kept->ln1_rstd, .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
-    return STATUS_OK;
+        .rstd = kept->ln1_rstd, .out = a->recomputes_norm ? kept->ln1 : NULL,
+        .bias = weight_at(a, PARAM_LN1_BIAS), .N = N, .C = C, .beta_zero = a->view.beta_zero, .type = type);
+    return weight_backward(runner, a, PARAM_QKV_WEIGHT, PARAM_QKV_BIAS, scratch->dqkv, kept->ln1, C, 3 * C);
 }
 
-// The gradients of one group, after its norm's output was recomputed where forward did not keep it.
-//   held  not NULL: the group is still held with this view, since its activations were recomputed
+// The gradients of one group.
+//   held   not NULL: the group is still held with this view, since its activations were recomputed
+//   later  takes the gradients of biases that are to be added
 static enum status backward_group(struct runner *runner, const struct unit_hooks *hooks,
                                   const struct block_backward_args *a, enum block_group group,
-                                  struct gpt_next next, const struct unit_view *held) {
+                                  struct gpt_next next, const struct unit_view *held,
+                                  struct bias_gradients *later) {
     static enum status (*const backward[N_BLOCK_GROUPS])(struct runner *, const struct group_backward *) = {
         [GROUP_QKV] = attention_backward,
         [GROUP_ATTN_PROJ] = attn_proj_backward,
@@ -284,12 +326,13 @@ static enum status backward_group(struct runner *runner, const struct unit_hooks
         view.params = held->params;
     struct block_args of_group = a->forward;
     of_group.params = view.params;
-    bool norms = !held && a->recomputed & BLOCK_NORMS && !(a->recomputed & BLOCK_MLP);
-    if (norms && group == GROUP_FC)
-        TRY(mlp_norm_forward(runner, &of_group));
-    if (norms && group == GROUP_QKV)
-        TRY(attention_norm_forward(runner, &of_group));
-    TRY(backward[group](runner, &(struct group_backward){&of_group, a->scratch, view}));
+    const struct group_backward args = {
+        .block = &of_group,
+        .scratch = a->scratch,
+        .view = view,
+        .recomputes_norm = !held && a->recomputed & BLOCK_NORMS && !(a->recomputed & BLOCK_MLP),
+        .later = a->scratch->dbiases && !view.beta_zero && view.grads == a->view.grads ? later : NULL};
+    TRY(backward[group](runner, &args));
     TRY(release(runner, hooks, unit, group, use));
     return held ? release(runner, hooks, unit, group, GPT_FORWARD) : STATUS_OK;
 }
@@ -317,6 +360,7 @@ enum status block_backward(struct runner *runner, const struct unit_hooks *hooks
     const struct gpt_next qkv = {block->unit, GROUP_QKV}, attn_proj = {block->unit, GROUP_ATTN_PROJ},
                           fc = {block->unit, GROUP_FC}, fc_proj = {block->unit, GROUP_FC_PROJ};
     bool all = a->recomputed & BLOCK_MLP, attention = !all && a->recomputed & BLOCK_ATTENTION;
+    struct bias_gradients later = {.n = 0};
     struct unit_view held;
     if (all) {
         TRY(block_group_forward_acquired(runner, hooks, block, GROUP_QKV));
@@ -326,10 +370,14 @@ enum status block_backward(struct runner *runner, const struct unit_hooks *hooks
         RUN(runner, gelu_forward, .out = block->buffers->gelu, .x = block->buffers->fc,
             .n = 4 * (size_t)block->B * (size_t)block->T * (size_t)block->config->n_embd,
             .type = block->type);
-    TRY(backward_group(runner, hooks, a, GROUP_FC_PROJ, all ? attn_proj : fc, NULL));
-    TRY(backward_group(runner, hooks, a, GROUP_FC, attention ? qkv : attn_proj, all ? &held : NULL));
+    TRY(backward_group(runner, hooks, a, GROUP_FC_PROJ, all ? attn_proj : fc, NULL, &later));
+    TRY(backward_group(runner, hooks, a, GROUP_FC, attention ? qkv : attn_proj, all ? &held : NULL, &later));
     if (attention)
         TRY(recompute_and_hold(runner, hooks, a, GROUP_QKV, attn_proj, &held));
-    TRY(backward_group(runner, hooks, a, GROUP_ATTN_PROJ, attention ? a->next : qkv, NULL));
-    return backward_group(runner, hooks, a, GROUP_QKV, a->next, attention ? &held : NULL);
+    TRY(backward_group(runner, hooks, a, GROUP_ATTN_PROJ, attention ? a->next : qkv, NULL, &later));
+    TRY(backward_group(runner, hooks, a, GROUP_QKV, a->next, attention ? &held : NULL, &later));
+    if (later.n > 0)
+        RUN(runner, add_spans, .spans = later.spans, .n_spans = later.n, .x = a->scratch->dbiases,
+            .type = accumulation_dtype(block->type));
+    return STATUS_OK;
 }

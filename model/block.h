@@ -101,6 +101,9 @@ struct activation_gradients {
     void *dbranch;   // (B, T, C) of a branch beside it
     void *dqkv;      // (B, T, 3 C)
     void *dfc;       // (B, T, 4 C)
+    // (9 C) of a block's biases, or NULL where products add these to what is there. A GPU's write them; so
+    // those of a further micro-batch wait here for one kernel that adds them.
+    void *dbiases;
 };
 
 struct block_backward_args {

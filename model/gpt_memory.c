@@ -90,7 +90,10 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
     TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dbranch, "dbranch"));
     TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 3 * C, &regions->dqkv, "dqkv"));
-    return region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc");
+    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc"));
+    return place == REGION_HOST ? STATUS_OK
+                                : region_add(table, REGION_WORKSPACE, place, gpt->accumulation, 9 * C,
+                                             &regions->dbiases, "dbiases");
 }
 
 // table NULL: a dry run's buffers.
@@ -113,7 +116,8 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
                                         .scratch = {.dresidual = buffer_find(table, regions->dresidual),
                                                     .dbranch = buffer_find(table, regions->dbranch),
                                                     .dqkv = buffer_find(table, regions->dqkv),
-                                                    .dfc = buffer_find(table, regions->dfc)}};
+                                                    .dfc = buffer_find(table, regions->dfc),
+                                                    .dbiases = buffer_find(table, regions->dbiases)}};
     return activations_bind(&gpt->activations, table);
 }
 

@@ -29,7 +29,7 @@ struct gpt {
     struct gpt_regions {
         int tokens, targets, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
             lnf_rstd, logits, dlogits;
-        int dresidual, dbranch, dqkv, dfc, workspace;
+        int dresidual, dbranch, dqkv, dfc, dbiases, workspace;
     } regions;
     struct gpt_buffers {
         void *tokens, *targets, *losses, *host_losses;

@@ -45,7 +45,7 @@ struct gpt_next {
 // At most two groups are held at a time: one whose activations are being recomputed may stay held
 // (GPT_FORWARD) while another is used, until its own gradients have been computed (nested
 // GPT_BACKWARD_GRADS). Each group is acquired exactly once per backward pass with GPT_BACKWARD or
-// GPT_BACKWARD_GRADS; its gradients are complete at that release.
+// GPT_BACKWARD_GRADS; where that replaced the unit's grads, they are complete at that release.
 struct unit_hooks {
     void *context;
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,

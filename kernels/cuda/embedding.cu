@@ -1,7 +1,8 @@
 // Token and position embeddings. Backward sums each row of dwte in order of (b, t), without atomics on
-// floats. The tokens are counted first, so rows of tokens that do not occur cost nothing. Then a block takes
-// a token that occurs, searches the batch between its first and last place, and adds the rows of dout it
-// finds, in order.
+// floats. The tokens are counted first, so rows of tokens that do not occur cost nothing. Each counting block
+// owns a part of the vocabulary, and reads all tokens for those it owns: it clears its own counts, so that no
+// fill must come before. Then a block takes a token that occurs, searches the batch between its first and
+// last place, and adds the rows of dout it finds, in order.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -33,8 +34,8 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
 
 // ---- backward: which tokens occur
 
-// For each token of the vocabulary; all zero at the start. `from_end` counts places from the end of the
-// batch, so that the first place is found by a maximum too.
+// For each token of the vocabulary. `from_end` counts places from the end of the batch, so that the first
+// place is found by a maximum too.
 struct occurrence {
     int count;
     int from_end; // N - the first place
@@ -42,18 +43,42 @@ struct occurrence {
 };
 static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "the size that plans use");
 
-// The workspace: the number of distinct tokens, those tokens in any order, and the occurrence of every token.
+// The workspace: for each owner the number of its distinct tokens, those tokens in any order, and the
+// occurrence of every token that it owns.
 struct occurrences {
-    int *n_tokens, *tokens;
-    struct occurrence *of_token;
+    int *n_tokens;               // (OWNERS)
+    int *tokens;                 // (OWNERS, owned)
+    struct occurrence *of_token; // (OWNERS, owned)
+    int owned;                   // the most tokens of an owner
 };
+constexpr int OWNERS = CUDA_TOKEN_OWNERS;
 
-__device__ inline void count_token(const occurrences &found, const int32_t *tokens, int place, int N) {
-    struct occurrence *occurrence = &found.of_token[tokens[place]];
-    if (atomicAdd(&occurrence->count, 1) == 0)
-        found.tokens[atomicAdd(found.n_tokens, 1)] = tokens[place];
-    atomicMax(&occurrence->from_end, N - place);
-    atomicMax(&occurrence->last, place);
+__device__ inline struct occurrence *occurrence_of(const occurrences &found, int token) {
+    return found.of_token + static_cast<size_t>(token % OWNERS) * static_cast<size_t>(found.owned) +
+           token / OWNERS;
+}
+
+constexpr int COUNT_THREADS = 256;
+
+// By one block, for the tokens that `owner` owns.
+__device__ inline void count_owned(const occurrences &found, int owner, const int32_t *tokens, int N) {
+    size_t first = static_cast<size_t>(owner) * static_cast<size_t>(found.owned);
+    for (int i = static_cast<int>(threadIdx.x); i < found.owned; i += COUNT_THREADS)
+        found.of_token[first + i] = {};
+    if (threadIdx.x == 0)
+        found.n_tokens[owner] = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int place = static_cast<int>(threadIdx.x); place < N; place += COUNT_THREADS) {
+        int token = tokens[place];
+        if (token % OWNERS != owner)
+            continue;
+        struct occurrence *occurrence = occurrence_of(found, token);
+        if (atomicAdd(&occurrence->count, 1) == 0)
+            found.tokens[first + atomicAdd(&found.n_tokens[owner], 1)] = token;
+        atomicMax(&occurrence->from_end, N - place);
+        atomicMax(&occurrence->last, place);
+    }
 }
 
 // ---- backward: rows of dwte
@@ -111,7 +136,8 @@ __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t channe
     }
 }
 
-// blockIdx.y: a tile of ROW_THREADS * WIDTH channels. blockIdx.x strides over the tokens that occur.
+// blockIdx.y: a tile of ROW_THREADS * WIDTH channels. blockIdx.x modulo OWNERS: an owner, over whose tokens
+// its blocks stride.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ROW_THREADS)
     add_token_rows(float *dwte, const occurrences found, const T *dout, const int32_t *tokens, int N, int C) {
@@ -119,9 +145,11 @@ __global__ void __launch_bounds__(ROW_THREADS)
     int c = (static_cast<int>(blockIdx.y) * ROW_THREADS + static_cast<int>(threadIdx.x)) * WIDTH;
     bool inside = c < C;
     size_t channels = static_cast<size_t>(C);
-    for (int i = static_cast<int>(blockIdx.x); i < *found.n_tokens; i += static_cast<int>(gridDim.x)) {
-        int token = found.tokens[i];
-        struct occurrence occurrence = found.of_token[token];
+    int owner = static_cast<int>(blockIdx.x) % OWNERS, stride = static_cast<int>(gridDim.x) / OWNERS;
+    const int *owned = found.tokens + static_cast<size_t>(owner) * static_cast<size_t>(found.owned);
+    for (int i = static_cast<int>(blockIdx.x) / OWNERS; i < found.n_tokens[owner]; i += stride) {
+        int token = owned[i];
+        struct occurrence occurrence = *occurrence_of(found, token);
         int first = N - occurrence.from_end;
         float *to = dwte + static_cast<size_t>(token) * channels + c;
         floats<WIDTH> sum;
@@ -170,23 +198,17 @@ template <class T> struct position_rows_step {
     }
 };
 
-// The first blocks count the tokens, the others walk over the n elements of dwpe: two things that only need
-// each other's launch.
-constexpr int COUNT_THREADS = 256;
-
+// The first OWNERS blocks count the tokens, the others walk over the n elements of dwpe: two things that only
+// share a launch.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(COUNT_THREADS)
-    count_tokens(const occurrences found, const int32_t *tokens, int N, int counting_blocks,
-                 const position_rows_step<T> positions, size_t n) {
-    int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-    if (block < counting_blocks) {
-        int place = block * COUNT_THREADS + thread;
-        if (place < N)
-            count_token(found, tokens, place, N);
-        return;
-    }
-    size_t first = static_cast<size_t>(block - counting_blocks) * COUNT_THREADS + static_cast<size_t>(thread);
-    size_t stride = static_cast<size_t>(static_cast<int>(gridDim.x) - counting_blocks) * COUNT_THREADS;
+    count_tokens(const occurrences found, const int32_t *tokens, int N, const position_rows_step<T> positions,
+                 size_t n) {
+    int block = static_cast<int>(blockIdx.x);
+    if (block < OWNERS)
+        return count_owned(found, block, tokens, N);
+    size_t first = static_cast<size_t>(block - OWNERS) * COUNT_THREADS + threadIdx.x;
+    size_t stride = static_cast<size_t>(static_cast<int>(gridDim.x) - OWNERS) * COUNT_THREADS;
     walk<WIDTH>(positions, first, stride, n);
 }
 
@@ -202,10 +224,9 @@ enum status launch_counting(struct stream *stream, const struct embedding_backwa
     position_rows_step<T> step = {static_cast<float *>(args->dwpe), static_cast<const T *>(args->dout),
                                   args->B, batch, args->beta_zero};
     bool aligned = is_aligned(step.dout) && is_aligned(step.dwpe) && batch % widest_access<T>() == 0;
-    int counting_blocks = ceil_divide(static_cast<size_t>(N), COUNT_THREADS);
     int blocks = span_blocks(stream, n, aligned ? width : 1);
-    return LAUNCH(stream, (aligned ? count_tokens<T, width> : count_tokens<T, 1>), counting_blocks + blocks,
-                  COUNT_THREADS, 0, found, args->tokens, N, counting_blocks, step, n);
+    return LAUNCH(stream, (aligned ? count_tokens<T, width> : count_tokens<T, 1>), OWNERS + blocks,
+                  COUNT_THREADS, 0, found, args->tokens, N, step, n);
 }
 
 template <class T, int WIDTH>
@@ -213,16 +234,17 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
     int N = args->B * args->T;
     const T *dout = static_cast<const T *>(args->dout);
     float *dwte = static_cast<float *>(args->dwte);
-    int *workspace = static_cast<int *>(stream->workspace);
-    occurrences found = {workspace, workspace + 1,
-                         reinterpret_cast<struct occurrence *>(workspace + 1 + args->V)};
-    TRY_CUDA(cudaMemsetAsync(workspace, 0, cuda_occurrences_bytes(args->V), queue_of(stream)));
-    count_launch(stream);
+    int owned = ceil_divide(static_cast<size_t>(args->V), OWNERS);
+    int *n_tokens = static_cast<int *>(stream->workspace), *found_tokens = n_tokens + OWNERS;
+    occurrences found = {
+        n_tokens, found_tokens,
+        reinterpret_cast<struct occurrence *>(found_tokens + static_cast<size_t>(owned) * OWNERS), owned};
     TRY(launch_counting<T>(stream, args, found));
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
+    int each = ceil_divide(static_cast<size_t>(rows < most ? rows : most), OWNERS); // blocks per owner
     int tiles = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);
-    return LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(rows < most ? rows : most, tiles), ROW_THREADS, 0,
-                  dwte, found, dout, args->tokens, N, args->C);
+    return LAUNCH(stream, (add_token_rows<T, WIDTH>), dim3(each * OWNERS, tiles), ROW_THREADS, 0, dwte, found,
+                  dout, args->tokens, N, args->C);
 }
 
 } // namespace

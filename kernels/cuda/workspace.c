@@ -24,7 +24,8 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 }
 
 size_t cuda_occurrences_bytes(int V) {
-    return (1 + (size_t)V) * sizeof(int) + (size_t)V * CUDA_OCCURRENCE_BYTES;
+    size_t tokens = CUDA_TOKEN_OWNERS * divided((size_t)V, CUDA_TOKEN_OWNERS);
+    return CUDA_TOKEN_OWNERS * sizeof(int) + tokens * (sizeof(int) + CUDA_OCCURRENCE_BYTES);
 }
 
 // ---- layernorm
@@ -134,11 +135,12 @@ static int linear_forward_launches(const struct linear_forward_args *args) {
     return 2 * ((args->N + rows - 1) / rows);
 }
 
-// A bias gradient comes with the product for the weight, but a further kernel adds it to what is there.
+// A bias gradient comes with the product for the weight, which writes it; a further kernel adds it to what is
+// there.
 // Without that product, two kernels sum the columns.
 static int linear_backward_launches(const struct linear_backward_args *args) {
     int dx = args->dx ? 1 + (args->pre_gelu && !gelu_fuses(args->type)) : 0;
-    int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero;
+    int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero && !args->writes_dbias;
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
@@ -156,7 +158,7 @@ int cuda_launches(enum operation operation, const void *args) {
     case OP_attention_backward:
         return attention_backward_launches(args);
     case OP_embedding_backward:
-        return 3; // a fill of the counts; the counts, with dwpe; dwte
+        return 2; // the tokens that occur, with dwpe; dwte
     default:
         return 1;
     }

@@ -26,8 +26,10 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 // The widest heads, in elements, of attention's kernels for tensor cores.
 #define CUDA_ATTENTION_TENSOR_WIDTH 128
 
-// embedding_backward: bytes for the number of distinct tokens, those tokens, and CUDA_OCCURRENCE_BYTES for
-// each token of the vocabulary.
+// embedding_backward: each of CUDA_TOKEN_OWNERS blocks finds out where its tokens occur, those that are equal
+// to its number modulo CUDA_TOKEN_OWNERS. Bytes for the number of distinct tokens of each, these tokens, and
+// CUDA_OCCURRENCE_BYTES for each token of the vocabulary.
+#define CUDA_TOKEN_OWNERS     32
 #define CUDA_OCCURRENCE_BYTES 12
 size_t cuda_occurrences_bytes(int V);
 
