@@ -212,6 +212,22 @@ class Failures(NcclCase):
         self.fails_together(process, 1, 'rank 2: NCCL: a collective failed: unhandled system error',
                             'injected by CUDASIM_NCCL_ERROR')
 
+    def start_blocked(self, *arguments, environment):
+        """Ranks that soon wait in a launch, within a collective, when another one does not end."""
+        return self.start_long(STAGE + '1', 'zero_optimization.reduce_bucket_size=1001', 'cuda_graphs=false', *arguments,
+                               environment={'CUDASIM_QUEUE': '8', 'CUDASIM_COUNTS': '1', **environment})
+
+    def test_a_rank_that_hangs_while_others_launch(self):
+        process = self.start_blocked('run.hang_timeout_s=2', environment={})
+        self.wait_for_steps(4)
+        os.kill(self.living()[1], signal.SIGSTOP)
+        self.fails_together(process, 1, 'rank 1: does not respond', 'hang_timeout_s')
+        self.assertIn('cudasim: counted', process.error)  # a rank came back from its launch, and was not just ended
+
+    def test_a_collective_that_fails_while_ranks_launch(self):
+        process = self.start_blocked(environment={'CUDASIM_NCCL_ERROR': '2:40'})
+        self.fails_together(process, 1, 'rank 2: NCCL: a collective failed: unhandled system error')
+
     def test_a_kernel_that_fails(self):
         rank = '-n', 1, '--wdir', self.folder
         config = self.config(train={'max_steps': 1000000}, scheduler={'type': 'constant', 'warmup_steps': 2})

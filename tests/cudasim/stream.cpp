@@ -173,6 +173,14 @@ void finish_mark(const std::shared_ptr<mark> &m) {
     }
 }
 
+// CUDASIM_QUEUE: how many pieces of work a stream holds; 0: any number.
+size_t queue_limit() {
+    static const char *value = getenv("CUDASIM_QUEUE");
+    static const size_t limit = value ? strtoull(value, nullptr, 0) : 0;
+    return limit;
+}
+
+// In reordering mode a call waits while the stream's queue is full, as a launch does on a device.
 void submit(cudaStream_t stream, task w) {
     scheduler &s = streams();
     if (is_capturing(stream->place)) {
@@ -180,7 +188,9 @@ void submit(cudaStream_t stream, task w) {
         return;
     }
     if (work_is_delayed()) {
-        std::lock_guard<std::mutex> guard(s.mutex);
+        std::unique_lock<std::mutex> lock(s.mutex);
+        while (queue_limit() && stream->queue.size() >= queue_limit() && step(s, lock, stream)) {
+        }
         stream->queue.push_back(std::move(w));
         return;
     }

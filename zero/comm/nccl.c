@@ -295,6 +295,12 @@ static enum status check(struct comm *comm) {
     return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
 }
 
+// For the thread that issues collectives; nccl_watch counts with it.
+static void lock(struct nccl *nccl) {
+    pthread_mutex_lock(&nccl->lock);
+    atomic_fetch_add(&nccl->n_locked, 1);
+}
+
 // Issues `run` to comm->stream, behind the work of `stream`, between the events of its work handle.
 static enum status issue(struct comm *comm, struct stream *stream, uint64_t number,
                          enum status (*run)(struct comm *comm, const void *arguments), const void *arguments,
@@ -302,6 +308,7 @@ static enum status issue(struct comm *comm, struct stream *stream, uint64_t numb
     struct nccl *nccl = nccl_of(comm);
     struct nccl_interval *interval;
     TRY(check(comm));
+    atomic_store(&nccl->begun_call, number + 1);
     TRY(event_record(&comm->issued, stream));
     TRY(event_wait(&comm->issued, &comm->stream));
     TRY(nccl_interval_begin(&nccl->works, &comm->stream, number, &interval));
@@ -324,7 +331,7 @@ static enum status run_bulk(struct comm *comm, const void *arguments) {
 static enum status nccl_bulk(struct comm *comm, struct stream *stream, const struct comm_call *call,
                              comm_work *work) {
     struct nccl *nccl = nccl_of(comm);
-    pthread_mutex_lock(&nccl->lock);
+    lock(nccl);
     enum status status = issue(comm, stream, call->id.number, run_bulk, call, work);
     pthread_mutex_unlock(&nccl->lock);
     return status;
@@ -361,7 +368,7 @@ static enum status nccl_gather(struct comm *comm, struct stream *stream, const s
     const struct gather_arguments arguments = {mine, all, bytes};
     struct nccl *nccl = nccl_of(comm);
     comm_work work;
-    pthread_mutex_lock(&nccl->lock);
+    lock(nccl);
     enum status status = issue(comm, stream, id->number, run_gather, &arguments, &work);
     if (status == STATUS_OK)
         status = wait_for(comm, stream, work);
@@ -372,7 +379,7 @@ static enum status nccl_gather(struct comm *comm, struct stream *stream, const s
 static enum status host_waits(struct comm *comm, comm_work work) {
     struct nccl *nccl = nccl_of(comm);
     TRY(event_synchronize(&nccl->done[(work - 1) % NCCL_WORKS])); // without the lock: nccl_watch may abort it
-    pthread_mutex_lock(&nccl->lock);
+    lock(nccl);
     enum status status = check(comm);
     nccl_count_time(comm);
     pthread_mutex_unlock(&nccl->lock);
@@ -387,7 +394,7 @@ static enum status nccl_wait(struct comm *comm, struct stream *stream, comm_work
         return STATUS_OK;
     if (!stream)
         return host_waits(comm, work);
-    pthread_mutex_lock(&nccl->lock);
+    lock(nccl);
     enum status status = wait_for(comm, stream, work);
     pthread_mutex_unlock(&nccl->lock);
     return status;

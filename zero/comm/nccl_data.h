@@ -34,7 +34,14 @@ struct nccl {
     struct event done[NCCL_WORKS];
     uint64_t n_works;    // issued; the handle of the last one
     atomic_bool aborted; // by the watchdog: the handle is not used any more
-    int64_t stuck_ms; // the watchdog's: since when the main thread has been in a call of NCCL; 0: it is not
+    // For the watchdog while the main thread holds the lock: how often it took it, and 1 + the number of the
+    // collective that it began to issue last (0: none).
+    atomic_uint n_locked;
+    _Atomic uint64_t begun_call;
+    unsigned stuck_in;   // the watchdog's: n_locked when it found the lock taken,
+    int64_t stuck_ms;    // and since when (0: it was free)
+    int64_t error_ms;    // the watchdog's: when an asynchronous error was first seen; 0: none
+    uint64_t shown_call; // the watchdog's: 1 + the one that this rank is shown to wait for; 0: none
     // Guards the handle and the following: the watchdog aborts and looks while the main thread issues.
     pthread_mutex_t lock;
     struct nccl_intervals works; // of comm->stream: the collectives
@@ -43,8 +50,6 @@ struct nccl {
     uint64_t n_issued;           // collectives, watched or not
     uint64_t n_watched;          // of which an event tells the end
     uint64_t last_call;          // number of the last one
-    uint64_t shown_call;         // 1 + the one that this rank is shown to wait for; 0: none
-    int64_t error_ms;            // when an asynchronous error was first seen; 0: none
 };
 
 static inline struct nccl *nccl_of(const struct comm *comm) {

@@ -97,14 +97,22 @@ static void report_error(struct comm *comm, int result) {
     mpi_abort(comm, STATUS_FAILED, message);
 }
 
-// Shows the oldest collective that has not ended as a wait. NCCL does not tell which rank it waits for; the
-// watchdog compares this rank's collectives with those of the next one.
-static void show_wait(struct comm *comm) {
+static void look_for_error(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
-    const struct nccl_intervals *works = &nccl->works;
-    uint64_t call = 0; // 1 + the number
-    if (works->n_done < works->n_begun)
-        call = 1 + works->entries[works->n_done % works->size].call;
+    int result = NCCL_SUCCESS;
+    if (nccl->api.CommGetAsyncError(nccl->handle, &result) == NCCL_SUCCESS && is_error(result))
+        report_error(comm, result);
+}
+
+// The oldest collective that has not ended: 1 + its number, or 0.
+static uint64_t oldest_call(const struct nccl_intervals *works) {
+    return works->n_done < works->n_begun ? 1 + works->entries[works->n_done % works->size].call : 0;
+}
+
+// Shows a collective (1 + its number, 0: none) as a wait. NCCL does not tell which rank it waits for; the
+// watchdog compares this rank's collectives with those of the next one.
+static void show_wait(struct comm *comm, uint64_t call) {
+    struct nccl *nccl = nccl_of(comm);
     if (call == nccl->shown_call)
         return;
     if (nccl->shown_call)
@@ -131,23 +139,32 @@ static void abort_collectives(struct nccl *nccl) {
     (void)nccl->api.CommAbort(nccl->handle); // whatever it returns, nothing more can be done
 }
 
-// The main thread is issuing a collective. After a failure it may stay there: a launch waits while the GPU's
-// queue is full of work behind a collective that does not end. Aborting from here ends that.
-static void abort_if_stuck(struct comm *comm) {
+// The main thread holds the lock to issue a collective, and may stay there: a launch waits while the GPU's
+// queue is full of work behind a collective that does not end. Then this thread looks without the lock, at
+// what NCCL lets any thread ask. Aborting from here ends the launch.
+static void watch_stuck(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     const int64_t now = rank_state_now_ms();
-    if (!mpi_has_failed(comm) || atomic_load(&nccl->aborted))
+    const unsigned n_locked = atomic_load(&nccl->n_locked);
+    if (nccl->stuck_ms == 0 || nccl->stuck_in != n_locked) {
+        nccl->stuck_ms = now;
+        nccl->stuck_in = n_locked;
+    }
+    if (now - nccl->stuck_ms < PATIENCE_MS || atomic_load(&nccl->aborted))
         return;
-    nccl->stuck_ms = nccl->stuck_ms ? nccl->stuck_ms : now;
-    if (now - nccl->stuck_ms >= PATIENCE_MS)
+    if (mpi_has_failed(comm)) {
         abort_collectives(nccl);
+        return;
+    }
+    if (nccl->shown_call == 0)
+        show_wait(comm, atomic_load(&nccl->begun_call));
+    look_for_error(comm);
 }
 
 void nccl_watch(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
-    int result = NCCL_SUCCESS;
     if (pthread_mutex_trylock(&nccl->lock) != 0) {
-        abort_if_stuck(comm);
+        watch_stuck(comm);
         return;
     }
     nccl->stuck_ms = 0;
@@ -157,9 +174,8 @@ void nccl_watch(struct comm *comm) {
         } else {
             read_intervals(&nccl->works, &nccl->busy_s);
             watch_rest(comm);
-            show_wait(comm);
-            if (nccl->api.CommGetAsyncError(nccl->handle, &result) == NCCL_SUCCESS && is_error(result))
-                report_error(comm, result);
+            show_wait(comm, oldest_call(&nccl->works));
+            look_for_error(comm);
         }
     }
     pthread_mutex_unlock(&nccl->lock);
