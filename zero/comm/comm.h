@@ -165,14 +165,6 @@ enum status comm_wait_all(struct comm *comm, struct stream *stream) MUST_CHECK;
 // True where bulk collectives are work on streams and never wait on the host: on a device that the ranks
 // reach without it, and with one rank. The same on all ranks from comm_attach to comm_detach.
 bool comm_on_device(const struct comm *comm);
-// Gathers a few bytes of device memory: all (world * bytes) receives every rank's `mine`, in rank order, as
-// work on `stream`. For a communicator that is comm_on_device.
-enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
-                               void *all) MUST_CHECK;
-
-// True if bulk collectives, and comm_gather_device, are work on the stream that the host never waits for.
-// With one rank always.
-bool comm_on_device(const struct comm *comm);
 // all (world * bytes) receives every rank's `mine`, in rank order, as work on `stream`. Both are in the
 // device's memory. For small values, and only if comm_on_device.
 enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
