@@ -1,6 +1,6 @@
 // Which attention a run computes with. What was asked for by name, or recorded by the run that is resumed, is
-// done or refused. "auto" takes the faster one where cuDNN is usable on every rank, as rank 0 measures it or
-// remembers it (attention_cache.h), and tells all.
+// done or refused. "auto" takes the faster one where cuDNN is usable on every rank and fits into the memory
+// of every rank, as rank 0 measures it or remembers it (attention_cache.h), and tells all.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,23 +135,46 @@ struct verdict { // of rank 0, as all ranks get it
     char reason[400];
 };
 
-// Chooses flash where only that fits into memory.
-static void check_memory(struct trainer *trainer, struct verdict *out) {
+// GPU memory of a rank with cuDNN's workspace, in bytes; wanted 0 where it could not be planned.
+struct memory_answer {
+    uint64_t wanted, available;
+};
+
+static struct memory_answer find_memory(struct trainer *trainer) {
     const struct engine_options options = trainer_engine_options(trainer);
     struct plan plan;
-    size_t available;
-    char needed[32], there[32];
+    uint64_t available;
     trainer->device->attention = ATTENTION_CUDNN;
-    if (plan_make(&options, &plan) != STATUS_OK ||
-        device_memory_available(trainer->device, &available) != STATUS_OK)
-        status_clear(); // the run plans again, and reports it
-    else if (plan.taken[REGION_DEVICE] > available) {
+    if (plan_make(&options, &plan) == STATUS_OK && trainer_device_limit(trainer, &available) == STATUS_OK)
+        return (struct memory_answer){plan.taken[REGION_DEVICE], available};
+    status_clear(); // the run plans again, and reports it
+    return (struct memory_answer){0};
+}
+
+// Chooses flash where only that fits into the memory of each rank. The reason names the first rank that lacks
+// memory.
+static enum status check_memory(struct trainer *trainer, struct verdict *out) {
+    const int world = trainer->comm->world;
+    const struct memory_answer mine = find_memory(trainer);
+    struct memory_answer *all = calloc((size_t)world, sizeof *all);
+    char needed[32], there[32], who[24] = "";
+    enum status status =
+        trainer_agree(trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the ranks' plans"));
+    if (status == STATUS_OK)
+        status = comm_gather(trainer->comm, &mine, sizeof mine, all);
+    for (int rank = 0; rank < world && status == STATUS_OK && out->by_cudnn; rank++) {
+        if (all[rank].wanted <= all[rank].available)
+            continue;
         out->by_cudnn = 0;
+        if (world > 1)
+            snprintf(who, sizeof who, " of rank %d", rank);
         snprintf(out->reason, sizeof out->reason,
-                 "with its workspace the run would need %s of GPU memory, and %s are free",
-                 text_bytes(needed, sizeof needed, (double)plan.taken[REGION_DEVICE]),
-                 text_bytes(there, sizeof there, (double)available));
+                 "with its workspace the run would need %s of GPU memory, and %s%s are free",
+                 text_bytes(needed, sizeof needed, (double)all[rank].wanted),
+                 text_bytes(there, sizeof there, (double)all[rank].available), who);
     }
+    free(all);
+    return status;
 }
 
 static void judge_times(struct trainer *trainer, const char *version, struct verdict *out) {
@@ -166,8 +189,6 @@ static void judge_times(struct trainer *trainer, const char *version, struct ver
         snprintf(out->reason, sizeof out->reason, "its results differ from call to call, or from flash's");
     else
         out->by_cudnn = out->times.cudnn_s < out->times.flash_s;
-    if (out->by_cudnn)
-        check_memory(trainer, out);
 }
 
 static enum status choose_faster(struct trainer *trainer, const struct cudnn_support *support) {
@@ -176,6 +197,8 @@ static enum status choose_faster(struct trainer *trainer, const struct cudnn_sup
         if (trainer_leads(trainer))
             judge_times(trainer, support->version, &verdict);
         TRY(comm_broadcast(trainer->comm, &verdict, sizeof verdict, 0));
+        if (verdict.by_cudnn)
+            TRY(check_memory(trainer, &verdict));
     } else
         snprintf(verdict.reason, sizeof verdict.reason, "%s", support->reason);
     trainer->attention.kernel = verdict.by_cudnn ? CONFIG_ATTENTION_CUDNN : CONFIG_ATTENTION_FLASH;

@@ -155,6 +155,24 @@ class Choice(AttentionCase):
         self.assertIn('attention: flash; cuDNN is not used: forward: ', lines[0])
         self.assertEqual(self.recorded(), ('flash', None))
 
+    def test_memory_of_every_rank(self):
+        """Flash where cuDNN is faster, and its workspace does not fit into the memory of one rank."""
+        T, H, D = 640, 8, 8
+        sizes = (f'model.n_positions={T}', f'train.seq_len={T}', f'model.n_head={H}', f'model.n_embd={H * D}', 'model.n_layer=1',
+                 'train.train_batch_size=2', 'train.max_steps=1', 'zero_optimization.stage=0', 'comm.backend=mpi')
+        gpus = {'XDG_CACHE_HOME': str(self.folder / 'cache'), 'CUDASIM_DEVICES': '2', 'CUDASIM_CAPABILITY': '8.0', **CUDNN}
+        self.train('train.max_steps=1', run='measured', environment=gpus)
+        config = self.ranks_config(precision={'compute': 'bf16'}, device='cuda')
+        line = self.cache.read_text().split('\t')
+        self.cache.write_text('\t'.join([*line[:4], '1', *map(str, (T, H, D)), '2e-3', '1e-3', '1']) + '\n')
+        self.run_ranks(2, config, *sizes, 'attention=flash', f'run.dir={self.folder / "flash"}', environment=gpus)
+        flash = self.metrics('flash')[-1]['device_planned_bytes']
+        words = [word for memory in ('8G', flash + (1 << 20)) for word in
+                 (':', '-n', 1, '-x', f'CUDASIM_MEMORY={memory}', harness.TRAIN, config, *sizes)]
+        lines = self.attention_lines(self.finish(self.start_mpirun(*words[1:], environment=gpus), 0))
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(lines[0], 'flash; cuDNN is not used: with its workspace the run would need .* of rank 1 are free')
+
     def test_ranks_with_different_libraries(self):
         config = self.ranks_config(precision={'compute': 'bf16'}, device='cuda')
         def ranks(*overrides, code):
