@@ -520,7 +520,7 @@ struct ops {
                                    size_t *bytes) MUST_CHECK;
     // NULL on devices without launches. What a call of a model's pass issues to a GPU: kernels, products of
     // a library, fills. Reads what workspace_bytes reads, and assumes every fusion that the backend asks for.
-    int (*launches)(enum operation operation, const void *args);
+    int (*launches)(struct device *device, enum operation operation, const void *args);
 };
 #undef OPERATION_POINTER
 

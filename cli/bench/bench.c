@@ -127,8 +127,11 @@ static enum status size_workspace(struct operation_bench *operations) {
     operations->dry_run = true;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int i = 0; i < n_operation_cases; i++) {
+            bool runs;
             operations->type = (enum dtype)type;
-            TRY(operation_cases[i].run(operations, &cost));
+            TRY(operation_case_begin(operations, &operation_cases[i], &runs));
+            if (runs)
+                TRY(operation_cases[i].run(operations, &cost));
         }
     operations->dry_run = false;
     return STATUS_OK;
@@ -170,7 +173,7 @@ static void report_case(const struct machine_bench *bench, const struct operatio
                first ? "" : ",", one->name, dtype_name(bench->operations.type), seconds, cost->flops,
                cost->bytes, cost_limit_name(limit), least / seconds);
     else
-        printf("%-22s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->operations.type),
+        printf("%-26s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->operations.type),
                seconds * 1e3, (compute ? cost->flops : cost->bytes) / seconds / 1e9,
                compute ? "GFLOP/s" : "GB/s", least / seconds, cost_limit_name(limit));
 }
@@ -199,7 +202,11 @@ static enum status run_cases(struct machine_bench *bench) {
         for (int i = 0; i < n_operation_cases; i++) {
             struct operation_cost cost;
             double seconds;
+            bool runs;
             bench->operations.type = (enum dtype)type;
+            TRY(operation_case_begin(&bench->operations, &operation_cases[i], &runs));
+            if (!runs)
+                continue;
             TRY(time_case(bench, &operation_cases[i], &cost, &seconds));
             report_case(bench, &operation_cases[i], &cost, seconds, first);
             first = false;

@@ -210,29 +210,44 @@ static enum status sum_tree(struct operation_bench *b, struct operation_cost *co
 }
 
 const struct operation_case operation_cases[] = {
-    {"linear_forward", linear_forward, true},
-    {"linear_forward + GELU", linear_forward_gelu, true},
-    {"linear_backward", linear_backward, true},
-    {"attention_forward", attention_forward, true},
-    {"attention_backward", attention_backward, true},
-    {"layernorm_forward", layernorm_forward, false},
-    {"layernorm_backward", layernorm_backward, false},
-    {"gelu_forward", gelu_forward, false},
-    {"gelu_backward", gelu_backward, false},
-    {"embedding_forward", embedding_forward, false},
-    {"embedding_backward", embedding_backward, false},
-    {"cross_entropy", cross_entropy, false},
-    {"adamw", adamw, false},
-    {"adamw, spans", adamw_spans, false},
-    {"adafactor_sums", adafactor_sums, false},
-    {"adafactor_norms", adafactor_norms, false},
-    {"adafactor_step", adafactor_step, false},
-    {"sum", sum, false},
-    {"sum_squares", sum_squares, false},
-    {"cast", cast, false},
-    {"add", add, false},
-    {"add_spans", add_spans, false},
-    {"sum_tree", sum_tree, false},
-    {"sample, top_k", sample, false},
+    {"linear_forward", linear_forward, true, ATTENTION_FLASH},
+    {"linear_forward + GELU", linear_forward_gelu, true, ATTENTION_FLASH},
+    {"linear_backward", linear_backward, true, ATTENTION_FLASH},
+    {"attention_forward", attention_forward, true, ATTENTION_FLASH},
+    {"attention_backward", attention_backward, true, ATTENTION_FLASH},
+    {"attention_forward, cuDNN", attention_forward, true, ATTENTION_CUDNN},
+    {"attention_backward, cuDNN", attention_backward, true, ATTENTION_CUDNN},
+    {"layernorm_forward", layernorm_forward, false, ATTENTION_FLASH},
+    {"layernorm_backward", layernorm_backward, false, ATTENTION_FLASH},
+    {"gelu_forward", gelu_forward, false, ATTENTION_FLASH},
+    {"gelu_backward", gelu_backward, false, ATTENTION_FLASH},
+    {"embedding_forward", embedding_forward, false, ATTENTION_FLASH},
+    {"embedding_backward", embedding_backward, false, ATTENTION_FLASH},
+    {"cross_entropy", cross_entropy, false, ATTENTION_FLASH},
+    {"adamw", adamw, false, ATTENTION_FLASH},
+    {"adamw, spans", adamw_spans, false, ATTENTION_FLASH},
+    {"adafactor_sums", adafactor_sums, false, ATTENTION_FLASH},
+    {"adafactor_norms", adafactor_norms, false, ATTENTION_FLASH},
+    {"adafactor_step", adafactor_step, false, ATTENTION_FLASH},
+    {"sum", sum, false, ATTENTION_FLASH},
+    {"sum_squares", sum_squares, false, ATTENTION_FLASH},
+    {"cast", cast, false, ATTENTION_FLASH},
+    {"add", add, false, ATTENTION_FLASH},
+    {"add_spans", add_spans, false, ATTENTION_FLASH},
+    {"sum_tree", sum_tree, false, ATTENTION_FLASH},
+    {"sample, top_k", sample, false, ATTENTION_FLASH},
 };
 const int n_operation_cases = sizeof operation_cases / sizeof *operation_cases;
+
+enum status operation_case_begin(struct operation_bench *bench, const struct operation_case *one,
+                                 bool *runs) {
+    const struct attention_shape shape = {
+        .B = bench->B, .T = bench->T, .H = H, .D = C / H, .type = bench->type};
+    struct device *device = bench->device;
+    struct cudnn_support support = {.usable = one->attention == ATTENTION_FLASH};
+    if (!support.usable && device->cudnn_support)
+        TRY(device->cudnn_support(device, &shape, &support));
+    device->attention = one->attention;
+    *runs = support.usable;
+    return STATUS_OK;
+}

@@ -30,8 +30,12 @@ struct operation_case {
     // Issues the operation once, and gives its FLOPs and bytes.
     enum status (*run)(struct operation_bench *bench, struct operation_cost *cost);
     bool multiplies; // matrices of the compute type, which are then random numbers; otherwise zeros
+    enum attention_kernel attention; // by which it is computed
 };
 extern const struct operation_case operation_cases[];
 extern const int n_operation_cases;
+// Sets the attention of the case's operations. *runs: whether the device has it for bench->type.
+enum status operation_case_begin(struct operation_bench *bench, const struct operation_case *one,
+                                 bool *runs) MUST_CHECK;
 
 #endif

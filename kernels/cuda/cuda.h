@@ -40,6 +40,8 @@ enum status cuda_cudnn_support(struct device *device, const struct attention_sha
                                struct cudnn_support *out) MUST_CHECK;
 // Raises *bytes to the workspace that cuDNN wants for the call.
 void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args, size_t *bytes);
+// Whether cuDNN computes the call, in a workspace of that size.
+bool cuda_cudnn_computes(struct device *device, enum operation operation, const void *args);
 // Issues the call to cuDNN, or leaves *issued false where it is flash's: another attention, a shape that
 // cuDNN does not compute, or more workspace than the stream has.
 enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,

@@ -36,9 +36,15 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     return STATUS_OK;
 }
 
+// Those of flash: more than cuDNN's, as the workspace is at least either's.
+static int launches(struct device *device, enum operation operation, const void *args) {
+    (void)device;
+    return cuda_launches(operation, args);
+}
+
 #define PLAN_ENTRY(name) .name = refuse_##name,
 static const struct ops plan_ops = {OPERATIONS(PLAN_ENTRY).workspace_bytes = workspace_bytes,
-                                    .launches = cuda_launches};
+                                    .launches = launches};
 #undef PLAN_ENTRY
 
 static enum status refuse_memory(struct device *device, size_t bytes, const char *purpose, void **out) {

@@ -73,7 +73,7 @@ struct linear_scratch linear_backward_scratch(const struct cuda_properties *prop
 // sample: bytes per token that is sorted.
 #define CUDA_CANDIDATE_BYTES 8
 
-// What ops->launches reports.
+// What ops->launches reports where cuDNN does not compute the operation.
 int cuda_launches(enum operation operation, const void *args);
 
 // The bytes that ops->workspace_bytes reports for a call (0 for operations without scratch).

@@ -59,6 +59,18 @@ cudnns *chosen(const struct device *device) {
     return device->attention == ATTENTION_CUDNN && all && all->loaded ? all : nullptr;
 }
 
+// The plan of a call of any operation; NULL where cuDNN does not compute it.
+const cudnn_plan *find_supported(struct device *device, enum operation operation, const void *args) {
+    cudnn_problem problem;
+    cudnns *all = chosen(device);
+    bool possible = (operation == OP_attention_forward &&
+                     cudnn_forward_problem(static_cast<const attention_forward_args *>(args), &problem)) ||
+                    (operation == OP_attention_backward &&
+                     cudnn_backward_problem(static_cast<const attention_backward_args *>(args), &problem));
+    const cudnn_plan *plan = all && possible ? find_plan(all, problem) : nullptr;
+    return plan && plan->attention.supported ? plan : nullptr;
+}
+
 // The plan of a call that cuDNN computes, ready to execute; NULL where the call is flash's.
 cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
     cudnns *all = chosen(stream->device);
@@ -147,17 +159,13 @@ extern "C" enum status cuda_cudnn_support(struct device *device, const struct at
 
 extern "C" void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args,
                                      size_t *bytes) {
-    cudnn_problem problem;
-    cudnns *all = chosen(device);
-    bool possible =
-        operation == OP_attention_forward
-            ? cudnn_forward_problem(static_cast<const attention_forward_args *>(args), &problem)
-            : cudnn_backward_problem(static_cast<const attention_backward_args *>(args), &problem);
-    if (!all || !possible)
-        return;
-    const cudnn_plan *plan = find_plan(all, problem);
-    if (plan && plan->attention.supported && plan->attention.workspace_bytes > *bytes)
+    const cudnn_plan *plan = find_supported(device, operation, args);
+    if (plan && plan->attention.workspace_bytes > *bytes)
         *bytes = plan->attention.workspace_bytes;
+}
+
+extern "C" bool cuda_cudnn_computes(struct device *device, enum operation operation, const void *args) {
+    return find_supported(device, operation, args);
 }
 
 extern "C" enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,
@@ -170,6 +178,7 @@ extern "C" enum status cuda_cudnn_forward(struct stream *stream, const struct at
     if (!plan)
         return STATUS_OK;
     TRY(use_stream(cuda_of(stream->device)->cudnns, stream));
+    count_launch(stream);
     return cudnn_attention_forward(&plan->attention, args, stream->workspace);
 }
 
@@ -183,6 +192,7 @@ extern "C" enum status cuda_cudnn_backward(struct stream *stream, const struct a
     if (!plan)
         return STATUS_OK;
     TRY(use_stream(cuda_of(stream->device)->cudnns, stream));
+    count_launch(stream);
     return cudnn_attention_backward(&plan->attention, args, stream->workspace);
 }
 
