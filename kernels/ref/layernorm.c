@@ -16,6 +16,10 @@ enum status ref_layernorm_forward(struct stream *stream, const struct layernorm_
             variance += deviation * deviation / (double)C;
         }
         double rstd = 1 / sqrt(variance + (double)a->epsilon);
+        if (ref_wide(a->type) == DTYPE_F32) { // as stored, from which backward computes `out` again
+            mean = (double)(float)mean;
+            rstd = (double)(float)rstd;
+        }
         for (size_t c = 0; c < C; c++) {
             double xhat = (ref_load(a->x, a->type, n * C + c) - mean) * rstd;
             ref_store(a->out, a->type, n * C + c,
