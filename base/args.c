@@ -105,13 +105,17 @@ enum status args_parse(const char *command, const struct arg *table, int n_table
     return STATUS_OK;
 }
 
+const char *args_placeholder(const struct arg *arg) {
+    static const char *const names[] = {[ARG_FLAG] = "",
+                                        [ARG_INTEGER] = "N",
+                                        [ARG_NUMBER] = "X",
+                                        [ARG_BYTES] = "SIZE",
+                                        [ARG_STRING] = "TEXT"};
+    return names[arg->type];
+}
+
 void args_print_help(FILE *stream, const struct arg *table, int n_table) {
-    static const char *const values[] = {[ARG_FLAG] = "",
-                                         [ARG_INTEGER] = " N",
-                                         [ARG_NUMBER] = " X",
-                                         [ARG_BYTES] = " SIZE",
-                                         [ARG_STRING] = " TEXT"};
     for (int i = 0; i < n_table; i++)
-        fprintf(stream, "  %s%-*s %s\n", table[i].name, 22 - (int)strlen(table[i].name),
-                values[table[i].type], table[i].help);
+        fprintf(stream, "  %s %-*s %s\n", table[i].name, 21 - (int)strlen(table[i].name),
+                args_placeholder(&table[i]), table[i].help);
 }

@@ -24,6 +24,7 @@ struct command {
     const char *synopsis;    // "RUN_OR_CHECKPOINT [--prompt TEXT] ..."
     const char *summary;     // one line
     const char *details;     // further lines of help, or NULL
+    const char *examples;    // pairs of lines, a title and a command line, or NULL
     const struct arg *flags; // for the help text; NULL for none
     int n_flags;
     enum status (*run)(int n_args, char **args);
@@ -34,6 +35,8 @@ struct command {
 // arguments; the message names `command` and the flag.
 enum status args_parse(const char *command, const struct arg *table, int n_table, int n_args, char **args,
                        const char **positional, int max_positional, int *n_positional) MUST_CHECK;
+// The placeholder for the value of a flag in help texts: "N", "TEXT"; "" if it takes none.
+const char *args_placeholder(const struct arg *arg);
 // Prints one line per flag: name, placeholder for its value, help.
 void args_print_help(FILE *stream, const struct arg *table, int n_table);
 

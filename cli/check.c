@@ -80,6 +80,7 @@ const struct command command_check = {
     .name = "check",
     .synopsis = "CONFIG.json [section.key=value ...]",
     .summary = "validate a configuration and print it with every option resolved",
+    .examples = "Find mistakes without training.\n./train check configs/quickstart.json optimizer.lr=3e-4\n",
     .run = run_check,
 };
 
@@ -87,5 +88,6 @@ const struct command command_options = {
     .name = "options",
     .synopsis = "",
     .summary = "list every option with type, default, bounds and description (Markdown)",
+    .examples = "Look for the options about the learning rate.\n./train options | grep scheduler\n",
     .run = run_options,
 };

@@ -289,6 +289,10 @@ const struct command command_checkpoint = {
         "consolidate rewrites a checkpoint (of a run: the newest good one) as a single rank would have\n"
         "written it, to DIR/step-N. DIR is RUN/consolidated by default. It can be used like any run:\n"
         "train generate RUN/consolidated, checkpoint.resume=RUN/consolidated.",
+    .examples = "Check every byte of a run's checkpoints.\n"
+                "./train checkpoint verify runs/quickstart\n"
+                "Make one file of a checkpoint of many ranks.\n"
+                "./train checkpoint consolidate runs/quickstart --output one\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_checkpoint,

@@ -145,6 +145,8 @@ const struct command command_from_deepspeed = {
     .details =
         "The configuration goes to standard output and the answers to standard error; with --out FILE, the\n"
         "configuration goes to FILE and the answers to standard output.",
+    .examples = "Translate a configuration, and read what became of each key.\n"
+                "./train from-deepspeed ds_config.json --out config.json\n",
     .flags = flags,
     .n_flags = N_FLAGS,
     .run = run_from_deepspeed,

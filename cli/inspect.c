@@ -378,6 +378,8 @@ static enum status run_inspect(int n_args, char **args) {
 const struct command command_inspect = {
     .name = "inspect",
     .synopsis = "FILE_OR_FOLDER [--tokenizer FILE]",
+    .examples = "What a checkpoint, a shard or a folder of weights holds.\n"
+                "./train inspect runs/quickstart\n",
     .summary = "describe a token shard, tokenizer, safetensors file, text, checkpoint or run",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

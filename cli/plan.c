@@ -407,6 +407,10 @@ const struct command command_plan = {
         "recompute, offload, and micro-batches of the same batch (smaller ones, unless\n"
         "train.micro_batch_size is left open for a GPU). It prints the fastest settings\n"
         "that fit, as a command. Exit code 1 if nothing fits; it then names the largest preset that does.",
+    .examples = "What GPT-2 1.5B needs on 1, 4 and 8 GPUs of 80 GB, at every stage.\n"
+                "./train plan configs/gpt2-xl.json --ranks 1,4,8 --device-memory 80GB\n"
+                "The fastest settings that fit a smaller one.\n"
+                "./train plan configs/gpt2-xl.json --fit --ranks 1 --device-memory 24GB\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_plan,

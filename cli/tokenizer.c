@@ -176,6 +176,9 @@ const struct command command_tokenizer = {
                 "--tokenizer FILE",
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
     .details = "encode and decode read standard input when no TEXT or ID is given.",
+    .examples = "Train a tokenizer of 4096 ids on a text.\n"
+                "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"
+                "Encode with it.\n./train tokenizer encode --tokenizer book.tiktoken <book.txt\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenizer,

@@ -85,5 +85,11 @@ const struct command command_train = {
                "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; a second "
                "Ctrl-C stops\n"
                "at once. Run the same command again to resume.",
+    .examples = "Train GPT-2 124M on what data.train names, for 1000 steps.\n"
+                "./train configs/gpt2-small.json data.train='data/train-*.bin' train.max_steps=1000\n"
+                "Go on with a run, at a lower learning rate.\n"
+                "./train runs/gpt2-small/config.json optimizer.lr=1e-4 checkpoint.resume_with=optimizer.lr\n"
+                "Train on four ranks with gradients and optimizer states divided among them (ZeRO-2).\n"
+                "mpirun -n 4 ./train configs/gpt2-small.json zero_optimization.stage=2\n",
     .run = run_train,
 };

@@ -150,3 +150,15 @@ void config_print_options(struct text *out) {
         }
     }
 }
+
+// ---- words for shells
+
+void config_print_words(struct text *out) {
+    for (int i = 0; i < n_options; i++) {
+        const struct option *option = &options[i];
+        text_add(out, "%s=", option_full_name(option));
+        for (int k = 0; option->type == OPTION_CHOICE && k < option->n_choices; k++)
+            text_add(out, " %s", option->choices[k]);
+        text_add(out, "%s\n", option->type == OPTION_BOOL ? " true false" : "");
+    }
+}

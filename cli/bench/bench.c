@@ -274,6 +274,8 @@ const struct command command_bench = {
     .name = "bench",
     .synopsis = "[--quick] [--json]",
     .summary = "benchmark this machine: GEMM, memory bandwidth, every operation",
+    .examples = "Compare every operation with this machine's own limits.\n"
+                "./train bench --quick\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_bench,

@@ -1,0 +1,164 @@
+// Scripts that complete words in a shell. All words stand in the script, so that a key costs no start of the
+// program; a new version of the program needs a new script.
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/help.h"
+#include "configs/config.h"
+
+// ---- bash and zsh
+
+// zsh runs bash's functions.
+static const char zsh_begin[] = "autoload -U +X bashcompinit && bashcompinit\n";
+
+// $words, $flags and $options are set by what is printed around it. A word with "=" is one argument, which
+// bash splits at it; so the option is the word before the "=", and only its value is completed.
+static const char bash_function[] =
+    "_zero_train() {\n"
+    "  local IFS=$' \\t\\n' cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} key= before=\n"
+    "  COMPREPLY=()\n"
+    "  if [ \"$cur\" = = ]; then\n"
+    "    key=${COMP_WORDS[COMP_CWORD-1]} cur=\n"
+    "  elif [ \"${COMP_WORDS[COMP_CWORD-1]}\" = = ]; then\n"
+    "    key=${COMP_WORDS[COMP_CWORD-2]}\n"
+    "  elif [[ $cur == *=* ]]; then\n"
+    "    key=${cur%%=*} before=${cur%%=*}= cur=${cur#*=}\n"
+    "  fi\n"
+    "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+    "    COMPREPLY=($(compgen -W \"$_zero_train_commands\" -- \"$cur\") $(compgen -f -X '!*.json' -- "
+    "\"$cur\")\n"
+    "               $(compgen -d -S / -- \"$cur\"))\n"
+    "    compopt -o nospace 2>/dev/null\n"
+    "    [ ${#COMPREPLY[@]} -eq 1 ] && [[ ${COMPREPLY[0]} != */ ]] && COMPREPLY[0]+=' '\n"
+    "    return\n"
+    "  fi\n"
+    "  if [[ $command == *.json ]]; then\n"
+    "    command=train\n"
+    "  fi\n"
+    "  if [ -n \"$key\" ]; then\n"
+    "    COMPREPLY=($(compgen -P \"$before\" -W \"$(_zero_train_values \"$key\")\" -- \"$cur\"))\n"
+    "    [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -P \"$before\" -f -- \"$cur\"))\n"
+    "  elif [[ $cur == -* ]]; then\n"
+    "    COMPREPLY=($(compgen -W \"$(_zero_train_flags \"$command\")\" -- \"$cur\"))\n"
+    "  else\n"
+    "    case $command in\n"
+    "      help) COMPREPLY=($(compgen -W \"$_zero_train_commands\" -- \"$cur\")) ;;\n"
+    "      completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\")) ;;\n"
+    "      train | check | plan)\n"
+    "        COMPREPLY=($(compgen -W \"$_zero_train_options\" -- \"$cur\"))\n"
+    "        [ ${#COMPREPLY[@]} -gt 0 ] && compopt -o nospace 2>/dev/null\n"
+    "        ;;\n"
+    "    esac\n"
+    "    [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+    "  fi\n"
+    "}\n"
+    "complete -o filenames -F _zero_train train\n";
+
+// The lines of config_print_words, one after the other: the name with its "=", and the rest.
+static const char *next_option(const char *line, size_t *name, const char **values, size_t *n_values) {
+    const size_t length = strcspn(line, "\n");
+    *name = strcspn(line, " \n");
+    *values = line + *name + (line[*name] == ' ');
+    *n_values = (size_t)(line + length - *values);
+    return line + length + (line[length] == '\n');
+}
+
+static void print_bash(const struct command_list *list, const char *options) {
+    size_t name, n_values;
+    const char *values, *line;
+    printf("_zero_train_commands='");
+    for (int i = 0; i < list->n; i++)
+        printf("%s%s", i ? " " : "", list->commands[i]->name);
+    printf("'\n_zero_train_options='");
+    for (line = options; *line;) {
+        const char *at = line;
+        line = next_option(line, &name, &values, &n_values);
+        printf("%s%.*s", at == options ? "" : " ", (int)name, at);
+    }
+    printf("'\n_zero_train_flags() {\n  case $1 in\n");
+    for (int i = 0; i < list->n; i++) {
+        const struct command *command = list->commands[i];
+        printf("    %s) echo", command->name);
+        for (int k = 0; k < command->n_flags; k++)
+            printf(" %s", command->flags[k].name);
+        printf(" --help ;;\n");
+    }
+    printf("  esac\n}\n_zero_train_values() {\n  case $1 in\n");
+    for (line = options; *line;) {
+        const char *at = line;
+        line = next_option(line, &name, &values, &n_values);
+        if (n_values)
+            printf("    %.*s) echo %.*s ;;\n", (int)name - 1, at, (int)n_values, values);
+    }
+    printf("  esac\n}\n%s", bash_function);
+}
+
+// ---- fish
+
+// In single quotes, where fish knows \\ and \'.
+static void print_fish_word(const char *word) {
+    printf("'");
+    for (const char *c = word; *c; c++)
+        printf("%s%c", *c == '\'' || *c == '\\' ? "\\" : "", *c);
+    printf("'");
+}
+
+static void print_fish_flags(const struct command *command) {
+    for (int i = 0; i < command->n_flags; i++) {
+        const struct arg *flag = &command->flags[i];
+        printf("complete -c train -n '__fish_seen_subcommand_from %s' -l %s%s -d ", command->name,
+               flag->name + 2, args_placeholder(flag)[0] ? " -r" : "");
+        print_fish_word(flag->help);
+        printf("\n");
+    }
+}
+
+static void print_fish(const struct command_list *list, const char *options) {
+    size_t name, n_values;
+    const char *values;
+    for (int i = 0; i < list->n; i++) {
+        printf("complete -c train -n __fish_use_subcommand -a %s -d ", list->commands[i]->name);
+        print_fish_word(list->commands[i]->summary);
+        printf("\n");
+        print_fish_flags(list->commands[i]);
+    }
+    printf("complete -c train -f -n '__fish_seen_subcommand_from completion' -a 'bash zsh fish'\n"
+           "complete -c train -f -n '__fish_seen_subcommand_from help' -a '");
+    for (int i = 0; i < list->n; i++)
+        printf("%s%s", i ? " " : "", list->commands[i]->name);
+    printf("'\n"
+           "function __zero_train_configured\n"
+           "  string match -qr '\\\\.json$|^train$|^check$|^plan$' -- (commandline -opc)[2..]\n"
+           "end\n");
+    for (const char *line = options; *line;) {
+        const char *at = line;
+        line = next_option(line, &name, &values, &n_values);
+        printf("complete -c train -n __zero_train_configured -a '%.*s", (int)name, at);
+        for (size_t i = 0; i < n_values;) { // with values: the whole words
+            const size_t length = strcspn(values + i, " \n");
+            printf(" %.*s%.*s", (int)name, at, (int)length, values + i);
+            i += length + 1;
+        }
+        printf("'\n");
+    }
+}
+
+enum status help_completion(const struct command_list *list, int n_args, char **args) {
+    const char *shell;
+    int n_shells;
+    TRY(args_parse("completion", NULL, 0, n_args, args, &shell, 1, &n_shells));
+    const bool zsh = n_shells && strcmp(shell, "zsh") == 0, bash = n_shells && strcmp(shell, "bash") == 0;
+    if (!bash && !zsh && !(n_shells && strcmp(shell, "fish") == 0))
+        return FAIL(STATUS_INVALID,
+                    "train completion: expected the name of a shell, bash, zsh or fish; for bash, add to "
+                    "~/.bashrc: source <(PATH_OF/train completion bash)");
+    struct text options = {0};
+    config_print_words(&options);
+    enum status status = text_status(&options);
+    if (status == STATUS_OK && zsh)
+        printf("%s", zsh_begin);
+    if (status == STATUS_OK)
+        (bash || zsh ? print_bash : print_fish)(list, options.data);
+    text_free(&options);
+    return status;
+}
