@@ -132,7 +132,9 @@ endif
 sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
-objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)))
+embedded_of = $(wildcard $(1)/*.html $(1)/*.css $(1)/*.js)
+objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),\
+                  $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)) $(patsubst %,$(OBJECTS)/%.o,$(embedded_of)))
 library = $(OBJECTS)/lib$(subst /,_,$(1)).a
 
 # ---- kernels/cuda, as a separate library: built by nvcc, for the simulated GPU, or a stub
@@ -250,6 +252,20 @@ $(OBJECTS)/%.o: %.c
 	$(announce_compile)
 	$(call announce,$(@D),"  compile $(group)")
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# Pages, their styles and scripts, as data of the program (base/embedded.h): cli/NAME/page.html becomes the symbols
+# embedded_cli_NAME_page_html and embedded_cli_NAME_page_html_bytes.
+embedded_symbol = embedded_$(subst -,_,$(subst .,_,$(subst /,_,$(1))))
+define embedded_rule
+$(OBJECTS)/$(1).o: $(1) Makefile
+	@mkdir -p $$(@D)
+	$$(announce_compile)
+	$$(call announce,$$(@D),"  compile $$(group)")
+	$(quiet)printf '%s\n' '.section .rodata' '.balign 8' '.globl $(2)_bytes' '$(2)_bytes: .quad 2f - 1f' \
+	  '.globl $(2)' '$(2):' '1: .incbin "$(1)"' '2: .byte 0' '.section .note.GNU-stack,"",%progbits' | \
+	  $(CC) -c -x assembler -o $$@ -
+endef
+$(foreach f,$(foreach g,$(folders),$(call embedded_of,$(g))),$(eval $(call embedded_rule,$(f),$(call embedded_symbol,$(f)))))
 
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 
