@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static enum status refuse_kind(const char *path, mode_t mode) {
@@ -253,13 +254,24 @@ char *file_path(const char *format, ...) {
 
 // ---- locks
 
+// 0 or errno. Tries again for a moment, as file_is_locked holds the lock for an instant.
+static int lock_exclusively(int descriptor) {
+    const struct timespec nap = {.tv_nsec = 10000000};
+    for (int tries = 0; flock(descriptor, LOCK_EX | LOCK_NB) != 0; tries++) {
+        if (errno != EWOULDBLOCK || tries == 10)
+            return errno;
+        nanosleep(&nap, NULL);
+    }
+    return 0;
+}
+
 enum status file_lock(const char *path, int *descriptor) {
     enum status opened = file_open_regular(path, O_RDWR | O_CREAT, descriptor);
     if (opened != STATUS_OK) // cannot create the lock file: the user named an unsuitable folder
         return STATUS_INVALID;
     char owner[32] = {0};
-    if (flock(*descriptor, LOCK_EX | LOCK_NB) != 0) {
-        int error = errno;
+    const int error = lock_exclusively(*descriptor);
+    if (error != 0) {
         ssize_t n = pread(*descriptor, owner, sizeof owner - 1, 0);
         file_unlock(descriptor);
         if (error != EWOULDBLOCK)
@@ -273,6 +285,15 @@ enum status file_lock(const char *path, int *descriptor) {
     if (ftruncate(*descriptor, 0) != 0 || pwrite(*descriptor, owner, (size_t)length, 0) != length)
         return STATUS_OK;
     return STATUS_OK;
+}
+
+bool file_is_locked(const char *path) {
+    const int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    const bool is_locked = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    close(descriptor);
+    return is_locked;
 }
 
 void file_unlock(int *descriptor) {

@@ -80,5 +80,8 @@ void file_list_free(struct file_list *list);
 // STATUS_INVALID: another process holds it (the message names that process).
 enum status file_lock(const char *path, int *descriptor) MUST_CHECK;
 void file_unlock(int *descriptor);
+// Whether a process, possibly of another machine that shares the file system, holds the lock. False too where
+// the file is absent or cannot be read. Changes nothing, and never keeps a process from locking the file.
+bool file_is_locked(const char *path);
 
 #endif

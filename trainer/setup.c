@@ -1,8 +1,11 @@
 // From a config to a trainer that can take its first step. Cheap checks come first. The config is resolved
 // only after model.init_from and the tokenizer are open, because model sizes may come from them.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/parallel.h"
@@ -309,12 +312,47 @@ static enum status try_folder(const struct trainer *trainer) {
     return run_folder_try(&trainer->folder, trainer->config, trainer->comm->rank, trainer_leads(trainer));
 }
 
+static enum status begin_session(struct trainer *trainer) {
+    struct session *session = &trainer->session;
+    *session = (struct session){.began = clock_wall_s(),
+                                .step = trainer->step,
+                                .ranks = trainer->comm->world,
+                                .threads = trainer->device->n_threads,
+                                .parameters = (double)trainer->params.n_weights,
+                                .gemm_flops_per_s = trainer->gemm_rate,
+                                .dense_peak_flops = trainer->dense_peak};
+    if (gethostname(session->machine, sizeof session->machine - 1) != 0)
+        session->machine[0] = '\0';
+    snprintf(session->device, sizeof session->device, "%s", trainer->device->description);
+    snprintf(session->compute, sizeof session->compute, "%s", dtype_name(trainer->type));
+    snprintf(session->version, sizeof session->version, "%s", checkpoint_version());
+    return sessions_begin(trainer->folder.path, session);
+}
+
+void trainer_end_session(struct trainer *trainer, enum status status) {
+    struct session *session = &trainer->session;
+    if (session->began == 0)
+        return;
+    session->ended = clock_wall_s();
+    session->end_step = trainer->step;
+    session->total = trainer->last_step;
+    session->end = status == STATUS_OK        ? SESSION_FINISHED
+                   : status == STATUS_STOPPED ? SESSION_STOPPED
+                                              : SESSION_FAILED;
+    if (session->end == SESSION_FAILED)
+        snprintf(session->message, sizeof session->message, "%s", status_message());
+    if (sessions_end(trainer->folder.path, session) != STATUS_OK && session->end != SESSION_FAILED) {
+        log_warning("%s", status_message());
+        status_clear();
+    }
+}
+
 static enum status begin_folder(struct trainer *trainer) {
     if (!trainer_leads(trainer))
         return STATUS_OK;
     TRY(run_folder_begin(&trainer->folder, trainer->config));
     describe(trainer);
-    return STATUS_OK;
+    return begin_session(trainer);
 }
 
 static enum status begin_metrics(struct trainer *trainer) {

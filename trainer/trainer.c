@@ -173,6 +173,7 @@ enum status trainer_run(struct config *config, const char *command, struct comm 
     progress_init(&trainer->progress, config, comm->world);
     enum status status = run(trainer);
     log_live_end();
+    trainer_end_session(trainer, status);
     progress_free(&trainer->progress);
     trainer_free(trainer);
     free(trainer);

@@ -15,6 +15,7 @@
 #include "trainer/profile/profiler.h"
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
+#include "trainer/runs/sessions.h"
 
 // The state of train.max_minutes (pacing.c).
 struct trainer_pacing {
@@ -55,6 +56,7 @@ struct trainer {
     const char *command;
     struct comm *comm;
     struct run_folder folder;
+    struct session session;      // of this start, on rank 0; began 0: not yet
     struct checkpoint *resumed;  // NULL: a new run. Open during setup only
     struct weights weights;      // of model.init_from. Open during setup only
     struct tokenizer *tokenizer; // data.tokenizer, else that of the checkpoint to resume; NULL: none
@@ -132,6 +134,8 @@ enum status trainer_graph_run(struct trainer *trainer, struct trainer_graph *gra
 //   complete   [out] true if the run already has all its steps; then only the folder was opened
 enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
 void trainer_free(struct trainer *trainer);
+// Records how this start ended, where its beginning was recorded. A failure to do so is a warning only.
+void trainer_end_session(struct trainer *trainer, enum status status);
 // Opens data.train and data.val. Checks that all ranks see the same data, and that a resumed run gets the
 // data that it was trained on, unless checkpoint.accept_new_data allows other data. Collective.
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;

@@ -30,6 +30,7 @@ enum status checkpoint_write(const char *checkpoints_folder,
                              const struct checkpoint_contents *contents) MUST_CHECK;
 // Sets the program's version for manifests: a static string. "unknown" until set.
 void checkpoint_set_version(const char *version);
+const char *checkpoint_version(void);
 
 // ---- reading (checkpoint.c)
 

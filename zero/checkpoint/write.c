@@ -22,6 +22,10 @@ void checkpoint_set_version(const char *version) {
     program_version = version;
 }
 
+const char *checkpoint_version(void) {
+    return program_version;
+}
+
 // A checkpoint being written.
 struct writing {
     const struct checkpoint_contents *contents;

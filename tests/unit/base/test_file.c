@@ -215,9 +215,13 @@ static void test_lock(void **state) {
     }
     bool answered = read(ready[0], &byte, 1) == 1;
     enum status second = file_lock(in_folder("lock"), &descriptor);
+    const bool was_locked = file_is_locked(in_folder("lock"));
     kill(child, SIGKILL); // its death releases the lock, and no child outlives a failing test
     waitpid(child, NULL, 0);
     assert_true(answered && byte == 'y');
+    assert_true(was_locked);
+    assert_false(file_is_locked(in_folder("lock")));
+    assert_false(file_is_locked(in_folder("none/lock")));
     snprintf(holder, sizeof holder, "process %ld", (long)child);
     EXPECT_FAILURE(STATUS_INVALID, second, "/lock", holder, "in use");
     assert_int_equal(descriptor, -1);

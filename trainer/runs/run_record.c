@@ -1,0 +1,260 @@
+#include "trainer/runs/run_record.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+const char *run_state_name(enum run_state state) {
+#define RUN_STATE_NAME(constant, word) [constant] = word,
+    static const char *const names[] = {RUN_STATES(RUN_STATE_NAME)};
+#undef RUN_STATE_NAME
+    return names[state];
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    const bool found = path && file_exists(path);
+    free(path);
+    return found;
+}
+
+bool run_folder_is_run(const char *path) {
+    return has_file(path, "metrics.jsonl") || has_file(path, "sessions.jsonl");
+}
+
+// ---- config, sessions, state
+
+// NULL where there is none, or it is not JSON.
+static cJSON *read_json(const char *folder, const char *name) {
+    cJSON *json = NULL;
+    char *path = file_path("%s/%s", folder, name);
+    if (path && file_exists(path) && json_read_file(path, &json) != STATUS_OK)
+        status_clear();
+    free(path);
+    return json;
+}
+
+static double number_in(const cJSON *object, const char *section, const char *name) {
+    const cJSON *item =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(object, section), name);
+    return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
+}
+
+// The steps of a run by time are those of the last decision on its length.
+static double decided_steps(const char *folder) {
+    cJSON *pacing = read_json(folder, "pacing.json");
+    const cJSON *decision, *last = NULL;
+    cJSON_ArrayForEach(decision, cJSON_GetObjectItemCaseSensitive(pacing, "decisions")) last = decision;
+    const cJSON *total = cJSON_GetObjectItemCaseSensitive(last, "total");
+    const double steps = cJSON_IsNumber(total) ? total->valuedouble : 0;
+    cJSON_Delete(pacing);
+    return steps;
+}
+
+static int64_t find_total(const struct run_record *record) {
+    const bool by_time = number_in(record->config, "train", "max_minutes") > 0;
+    const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
+    if (last && last->end != SESSION_OPEN && last->total > 0)
+        return last->total;
+    const double steps =
+        by_time ? decided_steps(record->path) : number_in(record->config, "train", "max_steps");
+    return steps > 0 && steps < 1e15 ? (int64_t)steps : 0;
+}
+
+static enum run_state find_state(const struct run_record *record) {
+    static const enum run_state ended[] = {[SESSION_OPEN] = RUN_STALE,
+                                           [SESSION_FINISHED] = RUN_FINISHED,
+                                           [SESSION_STOPPED] = RUN_STOPPED,
+                                           [SESSION_FAILED] = RUN_FAILED};
+    char *lock = file_path("%s/lock", record->path);
+    const bool is_locked = lock && file_is_locked(lock);
+    free(lock);
+    if (is_locked)
+        return RUN_RUNNING;
+    if (record->n_sessions > 0)
+        return ended[record->sessions[record->n_sessions - 1].end];
+    if (record->last.step == 0)
+        return RUN_WAITING;
+    return record->total > 0 && record->last.step >= record->total ? RUN_FINISHED : RUN_STOPPED;
+}
+
+// All three are small files, and a resumed run rewrites them.
+static enum status read_small_files(struct run_record *record) {
+    cJSON_Delete(record->config);
+    free(record->sessions);
+    record->sessions = NULL;
+    record->config = read_json(record->path, "config.json");
+    return sessions_read(record->path, &record->sessions, &record->n_sessions);
+}
+
+// ---- metrics
+
+static void forget_metrics(struct run_record *record) {
+    free(record->memory_planned);
+    free(record->memory);
+    record->memory_planned = record->memory = NULL;
+    series_clear(&record->steps);
+    series_clear(&record->evals);
+    record->last = (struct metrics_line){0};
+    record->hours = record->step_s = record->exposed_comm_s = 0;
+    record->tokens_sum = record->mfu_seconds = 0;
+    record->n_steps = record->not_finite = record->n_evals = record->best_step = 0;
+    record->best_loss = record->last_val = record->last_bits = NAN;
+    record->session = -1;
+    record->session_began = record->session_hours_before = 0;
+}
+
+// Moves to the session that was under way at this time. What a session took before its first step counts, the
+// time between two sessions does not.
+static void find_session(struct run_record *record, double wall_time) {
+    while (record->session + 1 < record->n_sessions &&
+           record->sessions[record->session + 1].began <= wall_time) {
+        record->session++;
+        record->session_hours_before = record->hours;
+        record->session_began = record->sessions[record->session].began;
+    }
+}
+
+static double hours_at(struct run_record *record, const struct metrics_line *line) {
+    const double wall_time = line->values[METRIC_WALL_TIME],
+                 step_h = fmax(0, line->values[METRIC_STEP_MS]) / 3.6e6;
+    if (!isfinite(wall_time))
+        return record->hours + (isfinite(step_h) ? step_h : 0);
+    find_session(record, wall_time);
+    if (record->session_began == 0) // no session is recorded
+        record->session_began = wall_time - (isfinite(step_h) ? 3600 * step_h : 0);
+    return fmax(record->hours, record->session_hours_before + (wall_time - record->session_began) / 3600);
+}
+
+static enum status keep_json(char **kept, const char *json, size_t length) {
+    if (!json || (*kept && strlen(*kept) == length && memcmp(*kept, json, length) == 0))
+        return STATUS_OK;
+    free(*kept);
+    *kept = strndup(json, length);
+    return *kept ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a line of metrics");
+}
+
+static double or_zero(double value) {
+    return isfinite(value) ? value : 0;
+}
+
+static enum status add_step(struct run_record *record, const struct metrics_line *line) {
+    const double *v = line->values;
+    const double seconds = fmax(0, or_zero(v[METRIC_STEP_MS])) / 1000,
+                 exposed = fmax(0, or_zero(v[METRIC_COMM_MS])) / 1000 *
+                           (1 - fmin(1, fmax(0, or_zero(v[METRIC_COMM_HIDDEN]))));
+    const double values[SERIES_VALUES] = {[STEP_LOSS] = v[METRIC_LOSS],
+                                          [STEP_GRAD_NORM] = v[METRIC_GRAD_NORM],
+                                          [STEP_LR] = v[METRIC_LR],
+                                          [STEP_TOKENS_PER_S] = v[METRIC_TOKENS_PER_S],
+                                          [STEP_MFU] = v[METRIC_MFU],
+                                          [STEP_MS] = v[METRIC_STEP_MS],
+                                          [STEP_LOSS_SCALE] = v[METRIC_LOSS_SCALE],
+                                          [STEP_COMM_SHARE] = seconds > 0 ? exposed / seconds : NAN};
+    TRY(keep_json(&record->memory_planned, line->memory_planned, line->memory_planned_length));
+    TRY(keep_json(&record->memory, line->memory, line->memory_length));
+    record->hours = hours_at(record, line);
+    series_add(&record->steps, line->step, or_zero(v[METRIC_TOKENS]), record->hours, values);
+    record->recent[record->n_steps++ % RECENT_STEPS] = v[METRIC_LOSS];
+    record->not_finite += !isfinite(v[METRIC_LOSS]);
+    record->step_s += seconds;
+    record->exposed_comm_s += fmin(exposed, seconds);
+    record->tokens_sum += or_zero(v[METRIC_TOKENS_PER_S]) * seconds;
+    record->mfu_seconds += or_zero(v[METRIC_MFU]) * seconds;
+    record->last = *line;
+    record->last.memory = record->last.memory_planned = NULL;
+    return STATUS_OK;
+}
+
+static void add_eval(struct run_record *record, const struct metrics_line *line) {
+    double values[SERIES_VALUES] = {
+        [EVAL_LOSS] = line->values[METRIC_VAL_LOSS], [EVAL_BITS] = line->values[METRIC_VAL_BITS]};
+    for (int i = N_EVAL_VALUES; i < SERIES_VALUES; i++)
+        values[i] = NAN;
+    record->n_evals++;
+    record->last_val = values[EVAL_LOSS];
+    record->last_bits = values[EVAL_BITS];
+    if (!(record->best_loss <= values[EVAL_LOSS])) {
+        record->best_loss = values[EVAL_LOSS];
+        record->best_step = line->step;
+    }
+    series_add(&record->evals, line->step, or_zero(record->last.values[METRIC_TOKENS]), record->hours,
+               values);
+}
+
+static enum status read_metrics(struct run_record *record, bool *changed) {
+    struct metrics_line line;
+    enum metrics_event event;
+    for (;;) {
+        TRY(metrics_reader_next(&record->reader, &line, &event));
+        if (event == METRICS_END)
+            return STATUS_OK;
+        *changed = true;
+        if (event == METRICS_RESTARTED)
+            forget_metrics(record);
+        else if (line.is_step)
+            TRY(add_step(record, &line));
+        else if (line.is_eval)
+            add_eval(record, &line);
+    }
+}
+
+// ---- the record
+
+enum status run_record_open(struct run_record *record, const char *path, int capacity) {
+    *record = (struct run_record){.path = file_path("%s", path), .reader.descriptor = -1};
+    if (!record->path)
+        return STATUS_FAILED;
+    TRY(series_init(&record->steps, capacity));
+    TRY(series_init(&record->evals, capacity));
+    forget_metrics(record);
+    return metrics_reader_open(&record->reader, path);
+}
+
+enum status run_record_update(struct run_record *record, bool *changed) {
+    bool is_new = false;
+    const enum run_state before = record->state;
+    // The state is looked at before the metrics: those of a run that has ended are then all read.
+    TRY(read_small_files(record));
+    record->total = find_total(record);
+    const enum run_state state = find_state(record);
+    TRY(read_metrics(record, &is_new));
+    // A run without sessions is finished by its number of steps, which was not known above.
+    record->state = record->n_sessions == 0 ? find_state(record) : state;
+    if (changed)
+        *changed = is_new || record->state != before;
+    return STATUS_OK;
+}
+
+void run_record_close(struct run_record *record) {
+    cJSON_Delete(record->config);
+    free(record->sessions);
+    free(record->memory_planned);
+    free(record->memory);
+    free(record->path);
+    series_free(&record->steps);
+    series_free(&record->evals);
+    metrics_reader_close(&record->reader);
+    *record = (struct run_record){.reader.descriptor = -1};
+}
+
+double run_record_recent_loss(const struct run_record *record) {
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < RECENT_STEPS && i < record->n_steps; i++)
+        if (isfinite(record->recent[i]))
+            sum += record->recent[i], n++;
+    return n > 0 ? sum / n : NAN;
+}
+
+double run_record_seconds_left(const struct run_record *record) {
+    const double first = record->n_sessions > 0 ? (double)record->sessions[record->n_sessions - 1].step : 0,
+                 hours = record->hours - record->session_hours_before,
+                 done = (double)record->last.step - first;
+    if (record->total == 0 || done <= 0 || hours <= 0)
+        return NAN;
+    return fmax(0, (double)(record->total - record->last.step)) * 3600 * hours / done;
+}

@@ -1,0 +1,83 @@
+// What a run folder holds, read without touching it: config, sessions, metrics. Files that are absent leave
+// their part empty. Works for a run that has not begun, that is under way (run_record_update reads what is
+// new), and for those of earlier versions.
+#ifndef ZERO_TRAINER_RUNS_RUN_RECORD_H
+#define ZERO_TRAINER_RUNS_RUN_RECORD_H
+
+#include <cjson/cJSON.h>
+
+#include "trainer/runs/metrics_reader.h"
+#include "trainer/runs/series.h"
+#include "trainer/runs/sessions.h"
+
+// With the words for users.
+#define RUN_STATES(X)                                                                                        \
+    X(RUN_WAITING, "not begun")                                                                              \
+    X(RUN_RUNNING, "running")   /* a process holds the folder's lock */                                      \
+    X(RUN_FINISHED, "finished") /* all steps are done */                                                     \
+    X(RUN_STOPPED, "stopped")   /* by a signal; to be resumed */                                             \
+    X(RUN_FAILED, "failed")                                                                                  \
+    X(RUN_STALE, "stale") /* its process is gone and did not record an end: it was killed */
+#define RUN_STATE_ENUM(constant, word) constant,
+enum run_state { RUN_STATES(RUN_STATE_ENUM) N_RUN_STATES };
+#undef RUN_STATE_ENUM
+const char *run_state_name(enum run_state state);
+
+// True for a folder that a run wrote to: it has metrics.jsonl or sessions.jsonl.
+bool run_folder_is_run(const char *path);
+
+// What the values of a series are. run_record.steps has the first group, run_record.evals the second.
+enum step_value {
+    STEP_LOSS,
+    STEP_GRAD_NORM,
+    STEP_LR,
+    STEP_TOKENS_PER_S,
+    STEP_MFU,
+    STEP_MS,
+    STEP_LOSS_SCALE,
+    STEP_COMM_SHARE, // of the step's time: communication that compute did not hide
+    N_STEP_VALUES
+};
+enum eval_value { EVAL_LOSS, EVAL_BITS, N_EVAL_VALUES };
+_Static_assert((int)N_STEP_VALUES <= (int)SERIES_VALUES, "a series has room for all values");
+
+enum { RECENT_STEPS = 100 };
+
+struct run_record {
+    char *path;
+    cJSON *config; // NULL: none that can be read
+    struct session *sessions;
+    int n_sessions;
+    enum run_state state;
+    int64_t total; // steps of the whole run, as far as known; 0: unknown
+
+    struct metrics_reader reader;
+    struct series steps, evals;
+    struct metrics_line last;              // of a step; its pointers are NULL. step 0: none yet
+    double hours;                          // of training until then, without the time between sessions
+    char *memory_planned, *memory;         // JSON objects of the last step; NULL: none
+    double recent[RECENT_STEPS];           // losses of the last steps, a ring
+    int64_t n_steps, not_finite;           // lines read; those whose loss is not finite
+    double step_s, exposed_comm_s;         // sums over the steps
+    double tokens_sum, mfu_seconds;        // sums of tokens/s and of MFU, each times the step's seconds
+    double best_loss, last_val, last_bits; // of evaluations; NaN: none. best_loss: the lowest one
+    int64_t best_step, n_evals;
+    int session;                 // that the last step belongs to
+    double session_hours_before; // hours before that session
+    double session_began;
+};
+
+// capacity: points that are kept of a run (trainer/runs/series.h). STATUS_FAILED: out of memory. Close it
+// also then.
+enum status run_record_open(struct run_record *record, const char *path, int capacity) MUST_CHECK;
+// Reads what is new. A file of metrics that cannot be read is STATUS_FAILED.
+//   changed   [out] false if there is nothing new, the state included; may be NULL
+enum status run_record_update(struct run_record *record, bool *changed) MUST_CHECK;
+void run_record_close(struct run_record *record);
+
+// Mean loss of the last RECENT_STEPS steps, as far as they are finite; NaN without any.
+double run_record_recent_loss(const struct run_record *record);
+// Seconds until the last step at the rate of the last steps; NaN: unknown.
+double run_record_seconds_left(const struct run_record *record);
+
+#endif
