@@ -17,5 +17,7 @@ extern const struct command command_devices;
 extern const struct command command_tokenize;
 extern const struct command command_tokenizer;
 extern const struct command command_from_deepspeed;
+extern const struct command command_report;
+extern const struct command command_runs;
 
 #endif

@@ -1,0 +1,342 @@
+// A chart: one line per run on a canvas. Where a point stands for several steps, a band shows the least and the
+// greatest of them. All charts share the axis, the zoom and the cursor.
+'use strict';
+
+const charts = [];
+
+class Chart {
+  // spec: {key, title, unit, format(value), log: may be drawn on a log scale, from: 'points' or 'evals', zero, overlay}
+  constructor(spec) {
+    Object.assign(this, spec);
+    this.smoothed = new Map();
+    this.canvas = element('canvas', {tabindex: 0, role: 'img'});
+    this.cursor = element('div', {class: 'cursor', hidden: ''});
+    this.brush = element('div', {class: 'brush', hidden: ''});
+    this.plot = element('div', {class: 'plot'}, this.canvas, this.cursor, this.brush);
+    this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title),
+                       element('span', {class: 'muted'}, this.unit || '')), this.plot);
+    charts.push(this);
+    this.listen();
+  }
+
+  has(run) { return this.x(run).length > 0 && this.of(run) !== undefined; }
+  of(run) { return run[this.from] && run[this.from][this.key]; }
+  x(run) { return (run[this.from] && run[this.from][state.axis]) || []; }
+
+  // An exponential mean by distance along the axis, so that runs with more or fewer points are smoothed alike: the
+  // weight is that of 1/1000 of the whole axis.
+  line(run) {
+    const values = this.of(run).mean;
+    if (this.from === 'evals' || state.smoothing === 0 || this.raw) return values;
+    const key = `${state.axis} ${state.smoothing}`, kept = this.smoothed.get(run);
+    if (kept && kept.key === key) return kept.line;
+    const x = this.x(run), unit = (wholeRange()[1] - wholeRange()[0]) / 1000 || 1, line = new Array(values.length);
+    let sum = 0, weight = 0, last = x[0];
+    for (let i = 0; i < values.length; i++) {
+      const decay = state.smoothing ** Math.max((x[i] - last) / unit, 0.01);
+      last = x[i];
+      if (!isNumber(values[i])) { line[i] = null; continue; }
+      sum = sum * decay + values[i] * (1 - decay);
+      weight = weight * decay + (1 - decay);
+      line[i] = sum / weight;
+    }
+    this.smoothed.set(run, {key, line});
+    return line;
+  }
+
+  // ---- ranges
+
+  // Indices of the points in view, with one more on each side.
+  view(run, range) {
+    const x = this.x(run);
+    return [Math.max(0, lastUpTo(x, range[0])), Math.min(x.length - 1, lastUpTo(x, range[1]) + 1)];
+  }
+
+  yRange(range) {
+    const found = [];
+    const collect = (values, begin, end) => {
+      for (let i = begin; values && i <= end; i++) if (isNumber(values[i]) && (!this.isLog() || values[i] > 0)) found.push(values[i]);
+    };
+    for (const run of shown().filter(run => this.has(run))) {
+      const [begin, end] = this.view(run, range), values = this.of(run);
+      for (const one of [values.low, values.high, values.mean]) collect(one, begin, end);
+      if (this.overlay && overlays()) collect(run.evals.loss && run.evals.loss.mean, 0, run.evals.step.length - 1);
+    }
+    if (found.length === 0) return [0, 1];
+    found.sort((a, b) => a - b);
+    const cut = state.clip ? Math.floor(found.length * 0.01) : 0;
+    let low = found[cut], high = found[found.length - 1 - cut];
+    if (this.zero && !this.isLog()) low = Math.min(0, low);
+    if (this.isLog()) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
+    const margin = (high - low || Math.abs(high) || 1) * 0.05;
+    return [this.zero && low === 0 ? 0 : low - margin, high + margin];
+  }
+
+  isLog() { return state.log && this.log; }
+
+  // ---- drawing
+
+  measure() {
+    const width = this.canvas.clientWidth, height = this.canvas.clientHeight, ratio = window.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+    }
+    return {width, height, ratio};
+  }
+
+  draw() {
+    const {width, height, ratio} = this.measure(), pen = this.canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
+    if (width === 0) return;
+    const color = name => style.getPropertyValue('--' + name).trim();
+    const range = axisRange(), [low, high] = this.yRange(range), isLog = this.isLog();
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.clearRect(0, 0, width, height);
+    pen.font = '12px system-ui, "Liberation Sans", sans-serif';
+    const marks = (isLog ? logTicks : ticks)(low, high, 5), format = tickFormat(marks, this.tick);
+    const left = Math.max(36, ...marks.map(value => pen.measureText(format(value)).width + 12));
+    this.area = {left, right: width - 8, top: 8, bottom: height - 24, range};
+    const {right, top, bottom} = this.area;
+    const x = value => left + (right - left) * (value - range[0]) / (range[1] - range[0] || 1);
+    const scale = isLog ? Math.log : value => value, bottomValue = scale(low), span = scale(high) - bottomValue || 1;
+    const y = value => bottom - (bottom - top) * (scale(value) - bottomValue) / span;
+    this.toX = x;
+    pen.strokeStyle = color('grid');
+    pen.fillStyle = color('muted');
+    pen.lineWidth = 1;
+    pen.textAlign = 'right';
+    pen.textBaseline = 'middle';
+    for (const value of marks) {
+      const at = Math.round(y(value)) + 0.5;
+      pen.beginPath(); pen.moveTo(left, at); pen.lineTo(right, at); pen.stroke();
+      pen.fillText(format(value), left - 8, at);
+    }
+    pen.textBaseline = 'top';
+    const across = ticks(range[0], range[1], Math.max(2, Math.floor((right - left) / 90)));
+    for (const value of across) {
+      pen.textAlign = x(value) > right - 20 ? 'right' : x(value) < left + 8 ? 'left' : 'center';
+      pen.fillText(axisFormats[state.axis].tick(value), x(value), bottom + 8);
+    }
+    pen.save();
+    pen.beginPath(); pen.rect(left, top - 4, right - left, bottom - top + 8); pen.clip();
+    const drawn = shown().filter(run => this.has(run));
+    for (const run of drawn) this.drawBand(pen, run, x, y, range);
+    for (const run of drawn) this.drawLine(pen, run, x, y, range);
+    if (this.overlay && overlays()) for (const run of drawn) this.drawMarks(pen, run, x, y, run.evals, run.evals.loss);
+    pen.restore();
+    if (drawn.length === 0) {
+      pen.textAlign = 'center';
+      pen.fillText('no values', (left + right) / 2, (top + bottom) / 2);
+    }
+    this.describe(drawn);
+  }
+
+  drawBand(pen, run, x, y, range) {
+    const {mean, low, high} = this.of(run), xs = this.x(run), [begin, end] = this.view(run, range);
+    const isRaw = this.from === 'points' && !this.raw && state.smoothing > 0;
+    if (!low && !isRaw) return;
+    const valid = value => isNumber(value) && (!this.isLog() || value > 0);
+    pen.strokeStyle = pen.fillStyle = colorOf(run);
+    pen.globalAlpha = runs.length > 6 ? 0.1 : 0.18;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    for (let i = begin, open = false; i <= end; i++) {  // one stroke per point joins the bands of neighbours
+      const least = low ? low[i] : mean[i], most = high ? high[i] : mean[i];
+      if (!valid(least) || !valid(most)) { open = false; continue; }
+      const at = x(xs[i]);
+      if (open) pen.lineTo(at, y(most)); else pen.moveTo(at, y(most));
+      if (low) { pen.lineTo(at, y(least)); }
+      open = true;
+    }
+    pen.stroke();
+    pen.globalAlpha = 1;
+  }
+
+  drawLine(pen, run, x, y, range) {
+    const line = this.line(run), xs = this.x(run), [begin, end] = this.view(run, range);
+    pen.strokeStyle = colorOf(run);
+    pen.lineWidth = 1.75;
+    pen.lineJoin = 'round';
+    pen.setLineDash(dashOf(run));
+    pen.beginPath();
+    for (let i = begin, open = false; i <= end; i++) {
+      if (!isNumber(line[i]) || (this.isLog() && line[i] <= 0)) { open = false; continue; }
+      if (open) pen.lineTo(x(xs[i]), y(line[i]));
+      else pen.moveTo(x(xs[i]), y(line[i]));
+      open = true;
+    }
+    pen.stroke();
+    pen.setLineDash([]);
+    if (this.from === 'evals') this.drawMarks(pen, run, x, y, run.evals, this.of(run));
+  }
+
+  drawMarks(pen, run, x, y, points, values) {
+    if (!values || points.step.length > 150) return;
+    pen.fillStyle = colorOf(run);
+    pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue('--surface').trim();
+    pen.lineWidth = 1.5;
+    values.mean.forEach((value, i) => {
+      if (!isNumber(value)) return;
+      pen.beginPath(); pen.arc(x(points[state.axis][i]), y(value), points.step.length > 60 ? 2.5 : 3.5, 0, 2 * Math.PI); pen.fill(); pen.stroke();
+    });
+  }
+
+  describe(drawn) {
+    const last = run => [...this.of(run).mean].reverse().find(isNumber);
+    const words = drawn.slice(0, 8).map(run => `${run.name} ends at ${this.format(last(run))}`);
+    this.canvas.setAttribute('aria-label', `${this.title} against ${axisFormats[state.axis].name}. ${words.join('; ') || 'No values'}`);
+  }
+
+  // ---- pointer and keys
+
+  // [{run, value, low, high, at}] at the cursor.
+  valuesAt(position) {
+    const found = [], width = axisRange()[1] - axisRange()[0];
+    for (const run of shown().filter(one => this.has(one))) {
+      const xs = this.x(run), i = nearest(xs, position);
+      if (i < 0 || Math.abs(xs[i] - position) > width / 20) continue;
+      const {mean, low, high} = this.of(run);
+      found.push({run, value: mean[i], smooth: this.line(run)[i], low: low && low[i], high: high && high[i], at: xs[i], val: this.overlay ? evalUpTo(run, position) : null});
+    }
+    return found.sort((a, b) => (b.value ?? -Infinity) - (a.value ?? -Infinity));
+  }
+
+  position(event) {
+    const box = this.canvas.getBoundingClientRect(), {left, right, range} = this.area;
+    const part = (event.clientX - box.left - left) / (right - left);
+    return range[0] + Math.min(1, Math.max(0, part)) * (range[1] - range[0]);
+  }
+
+  listen() {
+    let from = null;
+    this.canvas.addEventListener('pointerdown', event => {
+      if (event.button !== 0 || !this.area) return;
+      from = {position: this.position(event), x: event.clientX};
+      this.canvas.setPointerCapture(event.pointerId);
+      setCursor(from.position, this, event);
+    });
+    this.canvas.addEventListener('pointermove', event => {
+      if (!this.area) return;
+      setCursor(this.position(event), this, event);
+      if (from) this.showBrush(from.position, this.position(event));
+    });
+    this.canvas.addEventListener('pointerup', event => {
+      const to = from && this.position(event);
+      this.brush.hidden = true;
+      if (from && Math.abs(event.clientX - from.x) > 8) setZoom([Math.min(from.position, to), Math.max(from.position, to)]);
+      from = null;
+    });
+    this.canvas.addEventListener('pointercancel', () => { from = null; this.brush.hidden = true; setCursor(null); });
+    this.canvas.addEventListener('pointerleave', () => { if (!from) setCursor(null); });
+    this.canvas.addEventListener('dblclick', () => setZoom(null));
+    this.canvas.addEventListener('blur', () => setCursor(null));
+    this.canvas.addEventListener('keydown', event => this.key(event));
+  }
+
+  showBrush(from, to) {
+    const a = this.toX(Math.min(from, to)), b = this.toX(Math.max(from, to));
+    Object.assign(this.brush.style, {left: a + 'px', width: b - a + 'px', top: this.area.top + 'px', height: this.area.bottom - this.area.top + 'px'});
+    this.brush.hidden = false;
+  }
+
+  key(event) {
+    const range = axisRange(), width = range[1] - range[0], center = state.cursor ?? (range[0] + range[1]) / 2;
+    const steps = {ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10};
+    if (event.key in steps) setCursor(Math.min(range[1], Math.max(range[0], center + steps[event.key] * width / 100)), this, null);
+    else if (event.key === 'Home' || event.key === 'End') setCursor(range[event.key === 'Home' ? 0 : 1], this, null);
+    else if (event.key === '+' || event.key === '=') setZoom([center - width / 4, center + width / 4]);
+    else if (event.key === '-') setZoom([center - width, center + width]);
+    else if (event.key === 'Escape' || event.key === '0') { setZoom(null); setCursor(null); }
+    else return;
+    event.preventDefault();
+  }
+
+  placeCursor() {
+    const {range, top, bottom} = this.area || {};
+    const visible = state.cursor !== null && this.area && state.cursor >= range[0] && state.cursor <= range[1];
+    this.cursor.hidden = !visible;
+    if (visible) Object.assign(this.cursor.style, {left: this.toX(state.cursor) + 'px', top: top + 'px', height: bottom - top + 'px'});
+  }
+}
+
+// Validation losses are drawn among the training losses too, while there are few runs.
+const overlays = () => runs.length <= 6;
+
+function evalUpTo(run, position) {
+  if (!run.evals.loss) return null;
+  const i = lastUpTo(run.evals[state.axis], position);
+  return i < 0 ? null : run.evals.loss.mean[i];
+}
+
+// Digits that tell neighbouring marks apart.
+function tickFormat(marks, given) {
+  if (given) return given;
+  const gap = marks.length > 1 ? Math.min(...marks.slice(1).map((mark, i) => mark - marks[i])) : Math.abs(marks[0]) || 1;
+  const greatest = Math.max(...marks.map(Math.abs));
+  if (greatest >= 10000 || (greatest < 0.001 && greatest > 0)) return value => short(value, 3);
+  const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(gap) + 1e-9)));
+  return value => value.toFixed(digits);
+}
+
+// ---- the shared axis
+
+let whole = {};
+function wholeRange() {
+  const key = state.axis + shown().map(run => run.index).join();
+  if (whole.key !== key) {
+    const last = shown().flatMap(run => [run.points, run.evals]).map(points => points[state.axis].at(-1) ?? 0);
+    whole = {key, range: [0, Math.max(...last, 0) || 1]};
+  }
+  return whole.range;
+}
+
+const axisRange = () => state.zoom || wholeRange();
+
+function setZoom(range) {
+  const [from, to] = wholeRange();
+  if (range) {
+    range = [Math.max(from, range[0]), Math.min(to, range[1])];
+    if (range[1] - range[0] < (to - from) * 1e-5) return;
+    if (range[0] <= from && range[1] >= to) range = null;
+  }
+  state.zoom = range;
+  byId('reset').disabled = !range;
+  redraw();
+}
+
+let pending = false;
+function redraw() {
+  if (pending) return;
+  pending = true;
+  requestAnimationFrame(() => {
+    pending = false;
+    for (const chart of charts) { chart.draw(); chart.placeCursor(); }
+  });
+}
+
+// event: of a pointer, beside which the values are shown; null: of a key, beside the cursor
+function setCursor(position, chart, event) {
+  state.cursor = position;
+  for (const one of charts) one.placeCursor();
+  if (position === null) byId('tooltip').hidden = true;
+  else showValues(chart, position, event);
+}
+
+function showValues(chart, position, event) {
+  const values = chart.valuesAt(position), tooltip = byId('tooltip');
+  if (values.length === 0) { tooltip.hidden = true; return; }
+  const rows = values.slice(0, 24).map(({run, value, smooth, low, high, val}) => element('tr', {},
+    element('td', {}, swatch(run, 18)), element('td', {class: 'name'}, run.name), element('td', {}, chart.format(smooth ?? value)),
+    element('td', {class: 'muted'}, isNumber(low) && low !== high ? `${chart.format(low)} – ${chart.format(high)}`
+                                    : smooth !== value ? chart.format(value) : ''),
+    chart.overlay ? element('td', {class: 'muted'}, isNumber(val) ? 'val ' + chart.format(val) : '') : null));
+  tooltip.replaceChildren(element('div', {class: 'muted'}, axisFormats[state.axis].long(values[0].at)), element('table', {}, ...rows));
+  tooltip.hidden = false;
+  const box = chart.canvas.getBoundingClientRect(), size = tooltip.getBoundingClientRect();
+  const x = event ? event.clientX : box.left + chart.toX(position), y = event ? event.clientY : box.top + 20;
+  const right = x + 16 + size.width > window.innerWidth ? x - 16 - size.width : x + 16;
+  tooltip.style.left = Math.max(4, right) + 'px';
+  tooltip.style.top = Math.max(4, Math.min(y + 14, window.innerHeight - size.height - 4)) + 'px';
+  if (!event) byId('announcement').textContent = `${axisFormats[state.axis].long(values[0].at)}: ` +
+    values.map(({run, value}) => `${run.name} ${chart.format(value)}`).join(', ');
+}

@@ -1,0 +1,411 @@
+#include "cli/report/run_json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/clean_text.h"
+
+#define MOST_SAMPLES    40
+#define SAMPLE_BYTES    ((size_t)4000) // of each sample
+#define LARGEST_SAMPLE  ((size_t)1 << 20)
+#define LARGEST_PROFILE ((size_t)256 << 20)
+#define MOST_OPERATIONS 25
+
+void run_json_add_string(struct text *out, const char *bytes, size_t n) {
+    struct text clean = {0};
+    clean_text_add(&clean, bytes, n);
+    json_add_string(out, clean.data ? clean.data : "");
+    out->failed |= clean.failed;
+    text_free(&clean);
+}
+
+static void add_string(struct text *out, const char *name, const char *value) {
+    text_add(out, ", \"%s\": ", name);
+    run_json_add_string(out, value, strlen(value));
+}
+
+// digits: significant ones; JSON's null for what is not finite
+static void add_value(struct text *out, double value, int digits) {
+    if (isfinite(value))
+        text_add(out, "%.*g", digits, value);
+    else
+        text_add(out, "null");
+}
+
+static void add_number(struct text *out, const char *name, double value) {
+    text_add(out, ", \"%s\": ", name);
+    add_value(out, value, 12);
+}
+
+// ---- curves
+
+enum part { PART_MEAN, PART_LOW, PART_HIGH };
+
+static void add_part(struct text *out, const struct series *series, int value, const char *name,
+                     enum part part) {
+    text_add(out, "%s\"%s\": [", part == PART_MEAN ? "" : ", ", name);
+    for (int i = 0; i < series->n; i++) {
+        const struct series_range *range = &series->buckets[i].ranges[value];
+        text_add(out, i ? "," : "");
+        add_value(out,
+                  range->count == 0   ? NAN
+                  : part == PART_MEAN ? range->sum / (double)range->count
+                  : part == PART_LOW  ? range->low
+                                      : range->high,
+                  5);
+    }
+    text_add(out, "]");
+}
+
+// Whether any point has a value, and one that is not `usual`.
+static bool has_news(const struct series *series, int value, double usual) {
+    for (int i = 0; i < series->n; i++) {
+        const struct series_range *range = &series->buckets[i].ranges[value];
+        if (range->count > 0 && !(range->low == usual && range->high == usual))
+            return true;
+    }
+    return false;
+}
+
+static void add_curve(struct text *out, const struct series *series, int value, const char *name) {
+    text_add(out, ",\n  \"%s\": {", name);
+    add_part(out, series, value, "mean", PART_MEAN);
+    if (series->lines_per_bucket > 1) {
+        add_part(out, series, value, "low", PART_LOW);
+        add_part(out, series, value, "high", PART_HIGH);
+    }
+    text_add(out, "}");
+}
+
+// {"step": [...], "tokens": [...], "hours": [...], each curve}
+//   usual   per value: a curve that has no other value is left out; NaN: it is kept
+static void add_points(struct text *out, const struct series *series, const char *const *names,
+                       const double *usual, int n_values) {
+    text_add(out, "{\"step\": [");
+    for (int i = 0; i < series->n; i++)
+        text_add(out, "%s%lld", i ? "," : "", (long long)series->buckets[i].last);
+    text_add(out, "], \"tokens\": [");
+    for (int i = 0; i < series->n; i++) {
+        text_add(out, i ? "," : "");
+        add_value(out, series->buckets[i].tokens, 15);
+    }
+    text_add(out, "], \"hours\": [");
+    for (int i = 0; i < series->n; i++) {
+        text_add(out, i ? "," : "");
+        add_value(out, series->buckets[i].hours, 7);
+    }
+    text_add(out, "]");
+    for (int value = 0; value < n_values; value++)
+        if (has_news(series, value, usual[value]))
+            add_curve(out, series, value, names[value]);
+    text_add(out, "}");
+}
+
+static void add_curves(struct text *out, const struct run_record *record) {
+    static const char *const steps[N_STEP_VALUES] = {[STEP_LOSS] = "loss",
+                                                     [STEP_GRAD_NORM] = "grad_norm",
+                                                     [STEP_LR] = "lr",
+                                                     [STEP_TOKENS_PER_S] = "tokens_per_s",
+                                                     [STEP_MFU] = "mfu",
+                                                     [STEP_MS] = "step_ms",
+                                                     [STEP_LOSS_SCALE] = "loss_scale",
+                                                     [STEP_COMM_SHARE] = "comm_share"},
+                             *const evals[N_EVAL_VALUES] = {[EVAL_LOSS] = "loss", [EVAL_BITS] = "bits"};
+    static const double usual[SERIES_VALUES] =
+        {[STEP_LOSS] = NAN, [STEP_GRAD_NORM] = NAN, [STEP_LR] = NAN,       [STEP_TOKENS_PER_S] = NAN,
+         [STEP_MFU] = 0,    [STEP_MS] = NAN,        [STEP_LOSS_SCALE] = 1, [STEP_COMM_SHARE] = 0},
+                        usual_evals[N_EVAL_VALUES] = {NAN, NAN};
+    text_add(out, ",\n \"points\": ");
+    add_points(out, &record->steps, steps, usual, N_STEP_VALUES);
+    text_add(out, ",\n \"evals\": ");
+    add_points(out, &record->evals, evals, usual_evals, N_EVAL_VALUES);
+}
+
+// ---- figures
+
+static void add_figures(struct text *out, const struct run_record *record) {
+    const double *last = record->last.values;
+    text_add(out, ",\n \"figures\": {\"n_steps\": %lld", (long long)record->n_steps);
+    add_number(out, "loss", run_record_recent_loss(record));
+    add_number(out, "val_loss", record->last_val);
+    add_number(out, "best_val_loss", record->best_loss);
+    add_number(out, "best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN);
+    add_number(out, "bits_per_byte", record->last_bits);
+    add_number(out, "tokens", record->n_steps > 0 ? last[METRIC_TOKENS] : NAN);
+    add_number(out, "hours", record->n_steps > 0 ? record->hours : NAN);
+    add_number(out, "tokens_per_s", record->step_s > 0 ? record->tokens_sum / record->step_s : NAN);
+    add_number(out, "mfu", record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN);
+    text_add(out, "}, \"time\": {\"n_sessions\": %d", record->n_sessions);
+    add_number(out, "steps_s", record->step_s);
+    add_number(out, "exposed_s", record->exposed_comm_s);
+    text_add(out, "}, \"totals\": {\"n_threads\": null");
+    const bool any = record->n_steps > 0;
+    add_number(out, "host_planned", any ? last[METRIC_TOTAL_PLANNED] : NAN);
+    add_number(out, "host", any ? last[METRIC_TOTAL] : NAN);
+    add_number(out, "device_planned", any ? last[METRIC_DEVICE_PLANNED] : NAN);
+    add_number(out, "device", any ? last[METRIC_DEVICE] : NAN);
+    text_add(out, "}, \"comm\": {\"of\": \"the last step\"");
+    add_number(out, "bytes", any ? last[METRIC_COMM_BYTES] : NAN);
+    add_number(out, "planned_bytes", any ? last[METRIC_COMM_PLANNED_BYTES] : NAN);
+    add_number(out, "calls", any ? last[METRIC_COMM_CALLS] : NAN);
+    add_number(out, "planned_calls", any ? last[METRIC_COMM_PLANNED_CALLS] : NAN);
+    add_number(out, "ms", any ? last[METRIC_COMM_MS] : NAN);
+    add_number(out, "hidden", any ? last[METRIC_COMM_HIDDEN] : NAN);
+    text_add(out, "}");
+}
+
+// Only the numbers of {"params": bytes, ...}, as anything could be there.
+static void add_kinds(struct text *out, const char *name, const char *json) {
+    cJSON *kinds = json ? cJSON_Parse(json) : NULL;
+    const cJSON *kind;
+    const char *comma = "";
+    text_add(out, "\"%s\": {", name);
+    cJSON_ArrayForEach(kind, kinds) if (cJSON_IsNumber(kind) && kind->string) {
+        text_add(out, "%s", comma);
+        run_json_add_string(out, kind->string, strlen(kind->string));
+        text_add(out, ": ");
+        add_value(out, kind->valuedouble, 17);
+        comma = ", ";
+    }
+    text_add(out, "}");
+    cJSON_Delete(kinds);
+}
+
+static void add_memory(struct text *out, const struct run_record *record) {
+    text_add(out, ",\n \"memory\": ");
+    if (!record->memory && !record->memory_planned) {
+        text_add(out, "null");
+        return;
+    }
+    text_add(out, "{");
+    add_kinds(out, "planned", record->memory_planned);
+    text_add(out, ", ");
+    add_kinds(out, "measured", record->memory);
+    text_add(out, "}");
+}
+
+static void add_session(struct text *out, const struct run_record *record) {
+    text_add(out, ",\n \"session\": ");
+    if (record->n_sessions == 0) {
+        text_add(out, "null");
+        return;
+    }
+    const struct session *session = &record->sessions[record->n_sessions - 1];
+    text_add(out, "{\"ranks\": %d, \"threads\": %d", session->ranks, session->threads);
+    add_string(out, "version", session->version);
+    add_string(out, "machine", session->machine);
+    add_string(out, "device", session->device);
+    add_string(out, "compute", session->compute);
+    add_number(out, "parameters", session->parameters);
+    add_number(out, "gemm_flops", session->gemm_flops_per_s);
+    add_number(out, "dense_peak", session->dense_peak_flops);
+    text_add(out, "}");
+}
+
+// ---- profile
+
+static double number_in(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+static void add_operation(struct text *out, const cJSON *operation, double steps, bool first) {
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(operation, "name"),
+                *limit = cJSON_GetObjectItemCaseSensitive(operation, "limit");
+    text_add(out, "%s{\"name\": ", first ? "" : ",\n   ");
+    run_json_add_string(out, cJSON_IsString(name) ? name->valuestring : "?",
+                        cJSON_IsString(name) ? strlen(name->valuestring) : 1);
+    add_number(out, "ms", 1000 * number_in(operation, "seconds") / steps);
+    add_number(out, "share", number_in(operation, "share"));
+    add_number(out, "of_limit", number_in(operation, "of_limit"));
+    add_string(out, "limit", cJSON_IsString(limit) ? limit->valuestring : "");
+    text_add(out, "}");
+}
+
+// The lines that add up to the step, slowest first as in the file; the rest and idle time as one each.
+static void add_operations(struct text *out, const cJSON *summary, double steps) {
+    const cJSON *operation;
+    double rest_s = 0, seconds = number_in(summary, "seconds");
+    int n = 0;
+    cJSON_ArrayForEach(operation, cJSON_GetObjectItemCaseSensitive(summary, "operations")) {
+        const double taken = number_in(operation, "seconds");
+        if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(operation, "counts")) || !(taken >= 0))
+            continue;
+        if (n < MOST_OPERATIONS)
+            add_operation(out, operation, steps, n++ == 0);
+        else
+            rest_s += taken;
+    }
+    const double other[] = {rest_s, number_in(summary, "other_seconds")};
+    static const char *const names[] = {"all operations below these", "other"};
+    for (int i = 0; i < 2; i++)
+        if (other[i] > 0 && seconds > 0) {
+            text_add(out, "%s{\"name\": \"%s\"", n++ ? ",\n   " : "", names[i]);
+            add_number(out, "ms", 1000 * other[i] / steps);
+            add_number(out, "share", other[i] / seconds);
+            text_add(out, "}");
+        }
+}
+
+static void add_profile(struct text *out, const char *folder) {
+    char *text = NULL, *path = file_path("%s/profile.json", folder);
+    size_t length = 0;
+    if (path && file_exists(path) && file_read(path, LARGEST_PROFILE, &text, &length) != STATUS_OK)
+        status_clear();
+    cJSON *json = text ? cJSON_ParseWithLength(text, length) : NULL;
+    const cJSON *summary = cJSON_GetObjectItemCaseSensitive(
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(json, "ranks"), 0), "summary");
+    const double steps = number_in(summary, "steps"), seconds = number_in(summary, "seconds");
+    text_add(out, ",\n \"profile\": ");
+    if (steps > 0 && seconds > 0) {
+        text_add(out, "{\"steps\": %.0f", steps);
+        add_number(out, "step_ms", 1000 * seconds / steps);
+        text_add(out, ", \"operations\": [");
+        add_operations(out, summary, steps);
+        text_add(out, "]}");
+    } else
+        text_add(out, "null");
+    cJSON_Delete(json);
+    free(text);
+    free(path);
+}
+
+// ---- samples
+
+// The step in "step-00000123.txt"; -1 for other names.
+static int64_t step_of(const char *name) {
+    long long step;
+    int end = 0;
+    if (sscanf(name, "step-%18lld.txt%n", &step, &end) != 1 || end == 0 || name[end] != '\0' || step < 0)
+        return -1;
+    return step;
+}
+
+static bool add_sample(struct text *out, const char *folder, const char *name, bool first) {
+    char *text = NULL, *path = file_path("%s/%s", folder, name);
+    size_t length = 0;
+    const bool is_read = path && file_read(path, LARGEST_SAMPLE, &text, &length) == STATUS_OK;
+    if (is_read) {
+        const bool is_cut = length > SAMPLE_BYTES;
+        length = is_cut ? SAMPLE_BYTES : length;
+        while (is_cut && length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80)
+            length--; // whole characters
+        text_add(out, "%s{\"step\": %lld, \"text\": ", first ? "" : ",\n  ", (long long)step_of(name));
+        run_json_add_string(out, text, length);
+        text_add(out, "}");
+    } else
+        status_clear();
+    free(text);
+    free(path);
+    return is_read;
+}
+
+// MOST_SAMPLES, evenly spaced, the last one included.
+static void add_samples(struct text *out, const char *run) {
+    struct file_list names = {0};
+    char *folder = file_path("%s/samples", run);
+    if (folder && file_is_folder(folder) && file_list_folder(&names, folder) != STATUS_OK)
+        status_clear();
+    int n = 0;
+    for (int i = 0; i < names.n_paths; i++)
+        n += step_of(names.paths[i]) >= 0;
+    const int every = n / MOST_SAMPLES + 1;
+    bool first = true;
+    text_add(out, ",\n \"samples\": [");
+    for (int i = 0, k = 0; i < names.n_paths; i++)
+        if (step_of(names.paths[i]) >= 0 && (n - 1 - k++) % every == 0)
+            first = !add_sample(out, folder, names.paths[i], first) && first;
+    text_add(out, "]");
+    file_list_free(&names);
+    free(folder);
+}
+
+// ---- config
+
+static void add_option(struct text *out, const char *section, const cJSON *option, const char **comma) {
+    char *value = cJSON_PrintUnformatted(option);
+    struct text name = {0};
+    text_add(&name, "%s%s%s", section, *section ? "." : "", option->string);
+    text_add(out, "%s", *comma);
+    run_json_add_string(out, name.data ? name.data : "", name.length);
+    text_add(out, ": ");
+    run_json_add_string(out, value ? value : "", value ? strlen(value) : 0);
+    out->failed |= !value || name.failed;
+    *comma = ", ";
+    text_free(&name);
+    free(value);
+}
+
+static void add_section(struct text *out, const char *section, const cJSON *object, const char **comma) {
+    const cJSON *option;
+    cJSON_ArrayForEach(option, object) {
+        if (!option->string)
+            continue;
+        if (!cJSON_IsObject(option)) {
+            add_option(out, section, option, comma);
+            continue;
+        }
+        char *name = file_path("%s%s%s", section, *section ? "." : "", option->string);
+        out->failed |= !name;
+        if (name)
+            add_section(out, name, option, comma); // as deep as cJSON parses: 1000 levels
+        free(name);
+    }
+}
+
+void run_json_add_config(struct text *out, const cJSON *config) {
+    const char *comma = "";
+    text_add(out, "{");
+    if (cJSON_IsObject(config))
+        add_section(out, "", config, &comma);
+    text_add(out, "}");
+}
+
+// ---- a run
+
+static void add_notes(struct text *out, const struct run_record *record) {
+    const char *comma = "";
+    text_add(out, ",\n \"notes\": [");
+    if (!record->config)
+        text_add(out, "%s\"config.json is absent or cannot be read\"", comma), comma = ", ";
+    if (record->n_sessions == 0)
+        text_add(out, "%s\"sessions.jsonl is absent: machine and version are not known\"", comma),
+            comma = ", ";
+    if (record->n_steps == 0)
+        text_add(out, "%s\"there are no steps yet\"", comma), comma = ", ";
+    if (record->reader.damaged > 0)
+        text_add(out, "%s\"%lld lines of metrics.jsonl are damaged and left out\"", comma,
+                 (long long)record->reader.damaged),
+            comma = ", ";
+    if (record->not_finite > 0)
+        text_add(out, "%s\"the loss of %lld steps is not a finite number\"", comma,
+                 (long long)record->not_finite);
+    text_add(out, "]");
+}
+
+enum status run_json_add(struct text *out, const struct run_record *record) {
+    const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
+    text_add(out, "{\"path\": ");
+    run_json_add_string(out, record->path, strlen(record->path));
+    text_add(out, ", \"state\": \"%s\", \"step\": %lld, \"total\": %lld, \"sessions\": %d",
+             run_state_name(record->state), (long long)record->last.step, (long long)record->total,
+             record->n_sessions);
+    add_string(out, "message", last && record->state == RUN_FAILED ? last->message : "");
+    add_string(out, "mfu_of", record->last.mfu_of_dense_peak ? "dense peak" : "measured GEMM rate");
+    add_number(out, "began", record->n_sessions > 0 ? record->sessions[0].began : NAN);
+    add_number(out, "last_wall", record->n_steps > 0 ? record->last.values[METRIC_WALL_TIME] : NAN);
+    add_session(out, record);
+    add_figures(out, record);
+    add_memory(out, record);
+    add_curves(out, record);
+    add_profile(out, record->path);
+    add_samples(out, record->path);
+    text_add(out, ",\n \"config\": ");
+    run_json_add_config(out, record->config);
+    add_notes(out, record);
+    text_add(out, "}");
+    return text_status(out);
+}

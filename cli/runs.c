@@ -1,0 +1,328 @@
+// ./train runs [FOLDER]: the runs below a folder, with state, steps, losses, age and disk space. Reads the
+// end of each run's metrics only, and writes nothing.
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/clean_text.h"
+#include "cli/commands.h"
+#include "trainer/runs/run_record.h"
+
+#define DEFAULT_FOLDER "runs"
+#define TAIL_BYTES     ((uint64_t)8 << 20) // of metrics: about 8,000 steps
+#define DEEPEST        4                   // folders below FOLDER in which runs are looked for
+#define OPEN_FOLDERS   16
+
+static bool as_json = false;
+static const struct arg flags[] = {
+    {"--json", ARG_FLAG, &as_json, 0, 0, "print a JSON array, with sizes in bytes and times in seconds"},
+};
+
+// A run, as the list shows it. NaN: unknown.
+struct listed_run {
+    char *path;
+    enum run_state state;
+    int64_t step, total;
+    double loss, val_loss, tokens_per_s, seconds_left;
+    double changed, disk_bytes; // wall-clock time of the last change
+    char *message;              // of a failure; else NULL
+};
+
+struct list {
+    struct listed_run *runs;
+    int n, capacity;
+};
+
+static void list_free(struct list *list) {
+    for (int i = 0; i < list->n; i++) {
+        free(list->runs[i].path);
+        free(list->runs[i].message);
+    }
+    free(list->runs);
+}
+
+// ---- a run
+
+static double disk_bytes; // for nftw, which has no context
+
+static int add_size(const char *path, const struct stat *info, int kind, struct FTW *place) {
+    (void)path, (void)kind, (void)place;
+    disk_bytes += 512 * (double)info->st_blocks;
+    return 0;
+}
+
+static double last_change(const char *folder) {
+    static const char *const names[] = {"metrics.jsonl", "sessions.jsonl"};
+    double newest = 0;
+    for (int i = 0; i < 2; i++) {
+        struct stat info;
+        char *path = file_path("%s/%s", folder, names[i]);
+        if (path && stat(path, &info) == 0)
+            newest = fmax(newest, (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec);
+        free(path);
+    }
+    return newest;
+}
+
+static bool evaluates(const struct run_record *record) {
+    const cJSON *val =
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(record->config, "data"), "val");
+    return !record->config || cJSON_GetArraySize(val) > 0;
+}
+
+static enum status read_record(struct run_record *record, const char *path, bool whole) {
+    TRY(run_record_open(record, path, 2));
+    if (!whole)
+        metrics_reader_seek_tail(&record->reader, TAIL_BYTES);
+    return run_record_update(record, NULL);
+}
+
+static enum status read_run(const char *path, struct listed_run *run) {
+    struct run_record record;
+    enum status status = read_record(&record, path, false);
+    if (status == STATUS_OK && record.n_evals == 0 && record.reader.offset > TAIL_BYTES &&
+        evaluates(&record)) {
+        run_record_close(&record); // the last evaluation is further back
+        status = read_record(&record, path, true);
+    }
+    *run = (struct listed_run){.path = file_path("%s", path),
+                               .state = record.state,
+                               .step = record.last.step,
+                               .total = record.total,
+                               .loss = record.last.step > 0 ? run_record_recent_loss(&record) : NAN,
+                               .val_loss = record.last_val,
+                               .tokens_per_s = record.step_s > 0 ? record.tokens_sum / record.step_s : NAN,
+                               .seconds_left =
+                                   record.state == RUN_RUNNING ? run_record_seconds_left(&record) : NAN,
+                               .changed = last_change(path)};
+    if (run->state == RUN_FAILED && record.n_sessions > 0)
+        run->message = strdup(record.sessions[record.n_sessions - 1].message);
+    disk_bytes = 0;
+    (void)nftw(path, add_size, OPEN_FOLDERS, FTW_PHYS); // what cannot be read does not count
+    run->disk_bytes = disk_bytes;
+    run_record_close(&record);
+    return status;
+}
+
+static enum status add_run(struct list *list, const char *path) {
+    if (list->n == list->capacity) {
+        const int capacity = list->capacity ? 2 * list->capacity : 16;
+        struct listed_run *grown = realloc(list->runs, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %d runs", capacity);
+        list->runs = grown;
+        list->capacity = capacity;
+    }
+    return read_run(path, &list->runs[list->n++]);
+}
+
+// Runs at and below `path`. A folder that cannot be listed is skipped, but for the one that the user named.
+static enum status find_runs(struct list *list, const char *path, int depth) {
+    struct file_list names = {0};
+    if (run_folder_is_run(path))
+        return add_run(list, path);
+    enum status status = file_list_folder(&names, path);
+    if (status != STATUS_OK && depth > 0) {
+        status_clear();
+        return STATUS_OK;
+    }
+    for (int i = 0; i < names.n_paths && status == STATUS_OK && depth < DEEPEST; i++) {
+        struct stat info;
+        char *below = file_path("%s/%s", path, names.paths[i]);
+        if (!below)
+            status = STATUS_FAILED;
+        else if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could lead around in a circle
+            status = find_runs(list, below, depth + 1);
+        free(below);
+    }
+    file_list_free(&names);
+    return status;
+}
+
+static int newest_first(const void *a, const void *b) {
+    const struct listed_run *x = a, *y = b;
+    return x->changed != y->changed ? (x->changed < y->changed) - (x->changed > y->changed)
+                                    : strcmp(x->path, y->path);
+}
+
+// ---- printing
+
+static void add_json_number(struct text *out, const char *name, double value) {
+    char number[32];
+    text_add(out, ", \"%s\": %s", name, text_double(number, value));
+}
+
+static void add_json_string(struct text *out, const char *string) {
+    struct text clean = {0};
+    clean_text_add(&clean, string, strlen(string));
+    json_add_string(out, clean.data ? clean.data : "");
+    out->failed |= clean.failed;
+    text_free(&clean);
+}
+
+static void add_json(struct text *out, const struct listed_run *run, double now) {
+    text_add(out, "{\"path\": ");
+    add_json_string(out, run->path);
+    text_add(out, ", \"state\": \"%s\", \"step\": %lld", run_state_name(run->state), (long long)run->step);
+    add_json_number(out, "total", run->total > 0 ? (double)run->total : NAN);
+    add_json_number(out, "loss", run->loss);
+    add_json_number(out, "val_loss", run->val_loss);
+    add_json_number(out, "tokens_per_s", run->tokens_per_s);
+    add_json_number(out, "seconds_left", run->seconds_left);
+    add_json_number(out, "age_s", fmax(0, now - run->changed));
+    add_json_number(out, "disk_bytes", run->disk_bytes);
+    text_add(out, ", \"message\": ");
+    if (run->message)
+        add_json_string(out, run->message);
+    else
+        text_add(out, "null");
+    text_add(out, "}");
+}
+
+enum { COLUMNS = 8 };
+struct row {
+    struct text cells[COLUMNS];
+};
+
+static void add_loss(struct text *cell, double loss) {
+    if (isfinite(loss))
+        text_add(cell, "%.4f", loss);
+    else
+        text_add(cell, "-");
+}
+
+// "40 s", "3 min", "5 h", "12 d"
+static void add_age(struct text *cell, double seconds) {
+    static const struct {
+        double seconds;
+        const char *unit;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "min"}, {1, "s"}};
+    int unit = 0;
+    while (unit < 3 && seconds < 2 * units[unit].seconds)
+        unit++;
+    text_add(cell, "%.0f %s", floor(fmax(0, seconds) / units[unit].seconds), units[unit].unit);
+}
+
+static void fill_row(struct row *row, const struct listed_run *run, double now) {
+    char text[32];
+    clean_text_add(&row->cells[0], run->path, strlen(run->path));
+    text_add(&row->cells[1], "%s", run_state_name(run->state));
+    text_add(&row->cells[2], "%lld", (long long)run->step);
+    if (run->total > 0)
+        text_add(&row->cells[2], "/%lld", (long long)run->total);
+    add_loss(&row->cells[3], run->loss);
+    add_loss(&row->cells[4], run->val_loss);
+    text_add(&row->cells[5], "%s",
+             isfinite(run->seconds_left) ? text_duration(text, sizeof text, run->seconds_left) : "-");
+    add_age(&row->cells[6], now - run->changed);
+    text_add(&row->cells[7], "%s", text_bytes(text, sizeof text, run->disk_bytes));
+}
+
+// Characters, of which UTF-8's bytes 0x80 to 0xBF begin none.
+static int width_of(const struct text *cell) {
+    int width = 0;
+    for (size_t i = 0; i < cell->length; i++)
+        width += ((unsigned char)cell->data[i] & 0xC0) != 0x80;
+    return width;
+}
+
+// Names and states to the left, numbers to the right; the width of each column is that of its widest cell.
+static void print_rows(const struct row *rows, int n) {
+    int widths[COLUMNS] = {0};
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < COLUMNS; c++)
+            if (width_of(&rows[i].cells[c]) > widths[c])
+                widths[c] = width_of(&rows[i].cells[c]);
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < COLUMNS; c++) {
+            const struct text *cell = &rows[i].cells[c];
+            const int blanks = widths[c] - width_of(cell);
+            printf("%s%*s%s%*s", c > 0 ? "  " : "", c < 2 ? 0 : blanks, "", cell->data ? cell->data : "",
+                   c < 2 ? blanks : 0, "");
+        }
+        printf("\n");
+    }
+}
+
+static enum status print_table(const struct list *list, double now) {
+    static const char *const titles[COLUMNS] = {"RUN",      "STATE",     "STEP",    "LOSS",
+                                                "VAL LOSS", "TIME LEFT", "CHANGED", "DISK"};
+    struct row *rows = calloc((size_t)list->n + 1, sizeof *rows);
+    if (!rows)
+        return FAIL(STATUS_FAILED, "out of memory for a list of %d runs", list->n);
+    for (int c = 0; c < COLUMNS; c++)
+        text_add(&rows[0].cells[c], "%s", titles[c]);
+    for (int i = 0; i < list->n; i++)
+        fill_row(&rows[i + 1], &list->runs[i], now);
+    print_rows(rows, list->n + 1);
+    for (int i = 0; i < list->n; i++)
+        if (list->runs[i].message) {
+            struct text message = {0};
+            clean_text_add(&message, list->runs[i].message, strlen(list->runs[i].message));
+            printf("%s failed: %s\n", rows[i + 1].cells[0].data ? rows[i + 1].cells[0].data : "",
+                   message.data ? message.data : "");
+            text_free(&message);
+        }
+    for (int i = 0; i <= list->n; i++)
+        for (int c = 0; c < COLUMNS; c++)
+            text_free(&rows[i].cells[c]);
+    free(rows);
+    return STATUS_OK;
+}
+
+static enum status print_json(const struct list *list, double now) {
+    struct text json = {0};
+    for (int i = 0; i < list->n; i++) {
+        text_add(&json, i ? ",\n " : "[");
+        add_json(&json, &list->runs[i], now);
+    }
+    text_add(&json, list->n ? "]\n" : "[]\n");
+    enum status status = text_status(&json);
+    if (status == STATUS_OK)
+        fwrite(json.data, 1, json.length, stdout);
+    text_free(&json);
+    return status;
+}
+
+static enum status run_runs(int n_args, char **args) {
+    const char *folder = DEFAULT_FOLDER;
+    int n;
+    TRY(args_parse("runs", flags, sizeof flags / sizeof *flags, n_args, args, &folder, 1, &n));
+    if (!file_is_folder(folder))
+        return FAIL(STATUS_INVALID,
+                    "%s is not a folder; usage: train runs [FOLDER], the folder that has the runs%s", folder,
+                    n == 0 ? " (" DEFAULT_FOLDER ")" : "");
+    struct list list = {0};
+    enum status status = find_runs(&list, folder, 0);
+    const double now = clock_wall_s();
+    if (status == STATUS_OK) {
+        qsort(list.runs, (size_t)list.n, list.n ? sizeof *list.runs : 1, newest_first);
+        if (as_json)
+            status = print_json(&list, now);
+        else if (list.n == 0)
+            printf("no runs in %s\n", folder);
+        else
+            status = print_table(&list, now);
+    }
+    list_free(&list);
+    return status;
+}
+
+const struct command command_runs = {
+    .name = "runs",
+    .synopsis = "[FOLDER] [--json]",
+    .summary = "list the runs in a folder (" DEFAULT_FOLDER "), the one that changed last first",
+    .details =
+        "States: running; finished; stopped (by a signal, to be resumed); failed (with its message); stale\n"
+        "(killed: its process is gone and recorded no end); not begun. LOSS is the mean of the last 100\n"
+        "steps, VAL LOSS that of the last evaluation.",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_runs,
+};
