@@ -98,7 +98,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # cli/bench may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
-           infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report
+           infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -118,6 +118,7 @@ needs_trainer := trainer/plan trainer/runs infer $(needs_trainer/plan)
 needs_cli := trainer trainer/runs $(needs_trainer)
 needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
+needs_cli/watch := cli trainer/runs base
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)

@@ -7,10 +7,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/clean_text.h"
+#include "trainer/runs/run_samples.h"
 
 #define MOST_SAMPLES    40
 #define SAMPLE_BYTES    ((size_t)4000) // of each sample
-#define LARGEST_SAMPLE  ((size_t)1 << 20)
 #define LARGEST_PROFILE ((size_t)256 << 20)
 #define MOST_OPERATIONS 25
 
@@ -275,52 +275,28 @@ static void add_profile(struct text *out, const char *folder) {
 
 // ---- samples
 
-// The step in "step-00000123.txt"; -1 for other names.
-static int64_t step_of(const char *name) {
-    long long step;
-    int end = 0;
-    if (sscanf(name, "step-%18lld.txt%n", &step, &end) != 1 || end == 0 || name[end] != '\0' || step < 0)
-        return -1;
-    return step;
-}
-
-static bool add_sample(struct text *out, const char *folder, const char *name, bool first) {
-    char *text = NULL, *path = file_path("%s/%s", folder, name);
-    size_t length = 0;
-    const bool is_read = path && file_read(path, LARGEST_SAMPLE, &text, &length) == STATUS_OK;
-    if (is_read) {
-        const bool is_cut = length > SAMPLE_BYTES;
-        length = is_cut ? SAMPLE_BYTES : length;
-        while (is_cut && length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80)
-            length--; // whole characters
-        text_add(out, "%s{\"step\": %lld, \"text\": ", first ? "" : ",\n  ", (long long)step_of(name));
+// MOST_SAMPLES, evenly spaced, the last one included.
+static enum status add_samples(struct text *out, const char *run) {
+    int64_t *steps;
+    int n;
+    TRY(run_samples_list(run, &steps, &n));
+    const int every = n / MOST_SAMPLES + 1;
+    const char *comma = "";
+    text_add(out, ",\n \"samples\": [");
+    for (int i = 0; i < n; i++) {
+        size_t length;
+        char *text = (n - 1 - i) % every == 0 ? run_samples_read(run, steps[i], SAMPLE_BYTES, &length) : NULL;
+        if (!text)
+            continue;
+        text_add(out, "%s{\"step\": %lld, \"text\": ", comma, (long long)steps[i]);
         run_json_add_string(out, text, length);
         text_add(out, "}");
-    } else
-        status_clear();
-    free(text);
-    free(path);
-    return is_read;
-}
-
-// MOST_SAMPLES, evenly spaced, the last one included.
-static void add_samples(struct text *out, const char *run) {
-    struct file_list names = {0};
-    char *folder = file_path("%s/samples", run);
-    if (folder && file_is_folder(folder) && file_list_folder(&names, folder) != STATUS_OK)
-        status_clear();
-    int n = 0;
-    for (int i = 0; i < names.n_paths; i++)
-        n += step_of(names.paths[i]) >= 0;
-    const int every = n / MOST_SAMPLES + 1;
-    bool first = true;
-    text_add(out, ",\n \"samples\": [");
-    for (int i = 0, k = 0; i < names.n_paths; i++)
-        if (step_of(names.paths[i]) >= 0 && (n - 1 - k++) % every == 0)
-            first = !add_sample(out, folder, names.paths[i], first) && first;
+        comma = ",\n  ";
+        free(text);
+    }
     text_add(out, "]");
-    file_list_free(&names);
-    free(folder);
+    free(steps);
+    return STATUS_OK;
 }
 
 // ---- config
@@ -402,7 +378,7 @@ enum status run_json_add(struct text *out, const struct run_record *record) {
     add_memory(out, record);
     add_curves(out, record);
     add_profile(out, record->path);
-    add_samples(out, record->path);
+    TRY(add_samples(out, record->path));
     text_add(out, ",\n \"config\": ");
     run_json_add_config(out, record->config);
     add_notes(out, record);
