@@ -15,6 +15,7 @@ class Chart {
     this.plot = element('div', {class: 'plot'}, this.canvas, this.cursor, this.brush);
     this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title),
                        element('span', {class: 'muted'}, this.unit || '')), this.plot);
+    this.visible = this.stale = false;
     charts.push(this);
     this.listen();
   }
@@ -53,21 +54,30 @@ class Chart {
   }
 
   yRange(range) {
-    const found = [];
+    const found = [], isLog = this.isLog();  // all values are kept to clip them; else the least and the greatest
+    let low = Infinity, high = -Infinity;
     const collect = (values, begin, end) => {
-      for (let i = begin; values && i <= end; i++) if (isNumber(values[i]) && (!this.isLog() || values[i] > 0)) found.push(values[i]);
+      for (let i = begin; values && i <= end; i++) {
+        const value = values[i];
+        if (!isNumber(value) || (isLog && value <= 0)) continue;
+        if (value < low) low = value;
+        if (value > high) high = value;
+        if (state.clip) found.push(value);
+      }
     };
     for (const run of shown().filter(run => this.has(run))) {
       const [begin, end] = this.view(run, range), values = this.of(run);
       for (const one of [values.low, values.high, values.mean]) collect(one, begin, end);
       if (this.overlay && overlays()) collect(run.evals.loss && run.evals.loss.mean, 0, run.evals.step.length - 1);
     }
-    if (found.length === 0) return [0, 1];
-    found.sort((a, b) => a - b);
-    const cut = state.clip ? Math.floor(found.length * 0.01) : 0;
-    let low = found[cut], high = found[found.length - 1 - cut];
-    if (this.zero && !this.isLog()) low = Math.min(0, low);
-    if (this.isLog()) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
+    if (low > high) return [0, 1];
+    if (state.clip) {
+      const sorted = Float64Array.from(found).sort(), cut = Math.floor(sorted.length * 0.01);
+      low = sorted[cut];
+      high = sorted[sorted.length - 1 - cut];
+    }
+    if (this.zero && !isLog) low = Math.min(0, low);
+    if (isLog) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
     const margin = (high - low || Math.abs(high) || 1) * 0.05;
     return [this.zero && low === 0 ? 0 : low - margin, high + margin];
   }
@@ -118,7 +128,7 @@ class Chart {
       pen.fillText(axisFormats[state.axis].tick(value), x(value), bottom + 8);
     }
     pen.save();
-    pen.beginPath(); pen.rect(left, top - 4, right - left, bottom - top + 8); pen.clip();
+    pen.beginPath(); pen.rect(left, top - 5, right - left + 5, bottom - top + 10); pen.clip();
     const drawn = shown().filter(run => this.has(run));
     for (const run of drawn) this.drawBand(pen, run, x, y, range);
     for (const run of drawn) this.drawLine(pen, run, x, y, range);
@@ -230,7 +240,7 @@ class Chart {
     this.canvas.addEventListener('pointerleave', () => { if (!from) setCursor(null); });
     this.canvas.addEventListener('dblclick', () => setZoom(null));
     this.canvas.addEventListener('blur', () => setCursor(null));
-    this.canvas.addEventListener('keydown', event => this.key(event));
+    this.canvas.addEventListener('keydown', event => this.press(event));
   }
 
   showBrush(from, to) {
@@ -239,7 +249,7 @@ class Chart {
     this.brush.hidden = false;
   }
 
-  key(event) {
+  press(event) {
     const range = axisRange(), width = range[1] - range[0], center = state.cursor ?? (range[0] + range[1]) / 2;
     const steps = {ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10};
     if (event.key in steps) setCursor(Math.min(range[1], Math.max(range[0], center + steps[event.key] * width / 100)), this, null);
@@ -249,6 +259,13 @@ class Chart {
     else if (event.key === 'Escape' || event.key === '0') { setZoom(null); setCursor(null); }
     else return;
     event.preventDefault();
+  }
+
+  refresh() {
+    if (!this.stale || !this.visible) return;
+    this.stale = false;
+    this.draw();
+    this.placeCursor();
   }
 
   placeCursor() {
@@ -310,9 +327,19 @@ function redraw() {
   pending = true;
   requestAnimationFrame(() => {
     pending = false;
-    for (const chart of charts) { chart.draw(); chart.placeCursor(); }
+    for (const chart of charts) { chart.stale = true; chart.refresh(); }
   });
 }
+
+// Charts are drawn when they come near the window.
+const seen = new IntersectionObserver(entries => {
+  for (const entry of entries) {
+    const chart = charts.find(one => one.canvas === entry.target);
+    chart.visible = entry.isIntersecting;
+    chart.refresh();
+  }
+}, {rootMargin: '200px'});
+window.addEventListener('beforeprint', () => { for (const chart of charts) { chart.draw(); } });
 
 // event: of a pointer, beside which the values are shown; null: of a key, beside the cursor
 function setCursor(position, chart, event) {

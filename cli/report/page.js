@@ -53,8 +53,10 @@ const CHARTS = [
 function curves() {
   for (const spec of CHARTS) {
     const chart = new Chart(spec);
-    if (runs.some(run => run[spec.from][spec.key])) byId('charts').append(chart.box);
-    else charts.pop();
+    if (runs.some(run => run[spec.from][spec.key])) {
+      byId('charts').append(chart.box);
+      seen.observe(chart.canvas);
+    } else charts.pop();
   }
   if (charts.length === 0) byId('charts').append(note('These runs have no steps yet.'));
 }

@@ -158,6 +158,19 @@ static void add_rows(const struct canvas *canvas, struct text *lines) {
     }
 }
 
+// Padded by characters, of which UTF-8's bytes 0x80 to 0xBF begin none.
+static void add_title(const struct canvas *canvas, struct text *line) {
+    int width = 0;
+    text_add(line, "%*s", LABEL, "");
+    for (const char *at = canvas->plot->title; *at; at++) {
+        width += ((unsigned char)*at & 0xC0) != 0x80;
+        if (width > canvas->columns)
+            break;
+        text_add_bytes(line, at, 1);
+    }
+    text_add(line, "%*s", width < canvas->columns ? canvas->columns - width : 0, "");
+}
+
 static void add_axis(const struct plot *plot, struct text *line) {
     char low[32], high[32];
     text_count(low, sizeof low, plot->x_low);
@@ -179,7 +192,7 @@ enum status plot_draw(const struct plot *plot, struct text *lines) {
         find_range(&canvas);
         draw_curve(&canvas);
         draw_marks(&canvas);
-        text_add(&lines[0], "%*s%-*.*s", LABEL, "", canvas.columns, canvas.columns, plot->title);
+        add_title(&canvas, &lines[0]);
         add_rows(&canvas, lines);
         add_axis(plot, &lines[plot->rows - 1]);
     }

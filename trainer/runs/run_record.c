@@ -174,9 +174,12 @@ static void add_eval(struct run_record *record, const struct metrics_line *line)
         [EVAL_LOSS] = line->values[METRIC_VAL_LOSS], [EVAL_BITS] = line->values[METRIC_VAL_BITS]};
     for (int i = N_EVAL_VALUES; i < SERIES_VALUES; i++)
         values[i] = NAN;
-    record->n_evals++;
     record->last_val = values[EVAL_LOSS];
     record->last_bits = values[EVAL_BITS];
+    // The final one is on other sequences than those before it, so it is no point of their curve.
+    if (line->is_final && record->n_evals > 0)
+        return;
+    record->n_evals++;
     if (!(record->best_loss <= values[EVAL_LOSS])) {
         record->best_loss = values[EVAL_LOSS];
         record->best_step = line->step;

@@ -60,7 +60,7 @@ struct run_record {
     int64_t n_steps, not_finite;           // lines read; those whose loss is not finite
     double step_s, exposed_comm_s;         // sums over the steps
     double tokens_sum, mfu_seconds;        // sums of tokens/s and of MFU, each times the step's seconds
-    double best_loss, last_val, last_bits; // of evaluations; NaN: none. best_loss: the lowest one
+    double best_loss, last_val, last_bits; // of evaluations; NaN: none. best_loss: without the final one
     int64_t best_step, n_evals;
     int session;                 // that the last step belongs to
     double session_hours_before; // hours before that session

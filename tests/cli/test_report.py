@@ -1,0 +1,235 @@
+"""./train report: the page, what is in it, and how a browser shows it."""
+import html.parser
+import json
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import time
+import unittest
+
+import chromium
+import harness
+from harness import CommandCase
+from python_env import python_with
+from runs_written import KINDS, smooth_loss, step_line, write_run
+
+VOID = {'meta', 'link', 'input', 'br'}
+
+
+class Page(html.parser.HTMLParser):
+    """The page's elements; fails where one is not closed in its turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.attributes, self.title, self.data = [], [], '', ''
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+        self.data = json.loads(self.data)
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append((tag, dict(attrs).get('id')))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1][0] == tag, (tag, self.open)
+        self.open.pop()
+
+    def handle_data(self, text):
+        if self.open and self.open[-1] == ('script', 'data'):
+            self.data += text
+        if self.open and self.open[-1][0] == 'title':
+            self.title += text
+
+
+class Report(CommandCase):
+    def report(self, *runs, out='page.html'):
+        self.run_train('report', *runs, '--out', out)
+        text = (self.folder / out).read_bytes().decode()
+        self.assertNotRegex(text.replace('http://www.w3.org/2000/svg', ''), r'https?://|//[a-z]+\.[a-z]')  # the namespace is no address
+        page = Page(text)
+        for tag, name, value in page.attributes:
+            if name in ('src', 'href', 'action', 'srcset'):
+                self.assertRegex(value, r'^(#[a-z]+|data:,)$', f'<{tag} {name}>')
+        return page
+
+    def test_figures_and_spikes(self):
+        spikes = {12345: 500.0, 17001: -3.0}
+        write_run(self.folder / 'long', 20000, lambda step: spikes.get(step, smooth_loss(step)))
+        write_run(self.folder / 'short', 300, config={'optimizer': {'lr': 3e-3}}, every=100, end='failed')
+        long, short = self.report('long', 'short').data['runs']
+        self.assertEqual((long['state'], short['state'], short['message']), ('finished', 'failed', 'no space left'))
+        points = long['points']
+        self.assertTrue(2000 <= len(points['step']) <= 4000, len(points['step']))
+        self.assertEqual(points['step'][-1], 20000)
+        for curve in 'loss', 'grad_norm', 'lr', 'tokens_per_s', 'mfu', 'step_ms', 'comm_share':
+            self.assertEqual({len(points[curve][part]) for part in ('mean', 'low', 'high')}, {len(points['step'])}, curve)
+        self.assertNotIn('loss_scale', points)  # always 1
+        for step, loss in spikes.items():
+            i = next(i for i, last in enumerate(points['step']) if last >= step)
+            self.assertEqual(points['loss']['high' if loss > 0 else 'low'][i], loss)
+        self.assertEqual((points['tokens'][-1], long['figures']['tokens']), (512 * 20000,) * 2)
+        self.assertAlmostEqual(points['hours'][-1], 10000 / 3600, places=5)
+        self.assertEqual(short['points']['step'], list(range(1, 301)))
+        self.assertNotIn('low', short['points']['loss'])  # a step per point
+        for i in 0, 150, 299:
+            self.assertAlmostEqual(short['points']['loss']['mean'][i], smooth_loss(i + 1), places=3)
+        self.assertEqual(short['evals']['step'], [100, 200, 300])
+        figures = short['figures']
+        self.assertAlmostEqual(figures['loss'], statistics.mean(smooth_loss(step) for step in range(201, 301)), places=4)
+        self.assertAlmostEqual(figures['best_val_loss'], smooth_loss(300) + 0.25, places=4)
+        self.assertEqual((figures['best_val_step'], figures['tokens_per_s'], figures['mfu']), (300, 1024, 0.25))
+        self.assertEqual((figures['val_loss'], figures['bits_per_byte']), (7.5, 0.5))  # of the final evaluation, on all sequences
+        self.assertEqual(short['memory'], {'planned': KINDS, 'measured': dict(KINDS, data=33)})
+        self.assertEqual((short['comm']['bytes'], short['comm']['planned_bytes'], short['totals']['host']), (640, 640, 61000))
+        self.assertAlmostEqual(short['time']['steps_s'], 120)
+        self.assertAlmostEqual(short['time']['exposed_s'], 300 * 0.1 * 0.25)
+        self.assertEqual((short['config']['optimizer.lr'], long['config']['optimizer.lr']), ('0.003', '0.001'))
+        self.assertEqual((short['session']['machine'], short['session']['version'], short['session']['ranks']), ('some-host', '9.9.9', 2))
+
+    def test_text_of_a_run_stays_text(self):
+        name = 'a <b>&"\'run</script>é'.replace('/', '')
+        run = write_run(self.folder / name, 3, config={'train': {'max_steps': 3, 'sample_prompt': '</script><script>alert(1)</script>'}})
+        (run / 'samples').mkdir()
+        (run / 'samples' / 'step-00000002.txt').write_bytes(b'<!--</script>\x00\x1b[31m\xff\xc2\x85 \xe2\x82\xac tab\there\n' + '€'.encode() * 3000)
+        (run / 'samples' / 'other.txt').write_text('not a sample')
+        page = self.report(name)
+        self.assertEqual(page.title.replace('??', 'é'), f'{name}: training report')
+        (only,) = page.data['runs']
+        self.assertEqual(only['path'], name)
+        self.assertEqual(only['config']['train.sample_prompt'], '"</script><script>alert(1)</script>"')
+        (sample,) = only['samples']
+        self.assertEqual(sample['step'], 2)
+        text = sample['text']
+        self.assertEqual(text.rstrip('€'), '<!--</script>\ufffd\ufffd[31m\ufffd\ufffd € tab\there\n')
+        self.assertGreater(len(text), 1000)
+        self.assertEqual((self.folder / 'page.html').read_bytes().count(b'</script'), 2)
+
+    def test_a_run_under_way_and_one_of_an_earlier_version(self):
+        """A torn last line, steps that are repeated, losses that are not finite, and files that are absent."""
+        run = self.folder / 'old'
+        run.mkdir()
+        lines = [step_line(1, 3.0), step_line(2, None), 'not JSON', step_line(3, 9.0), step_line(3, 2.0), step_line(4, 1.0)]
+        (run / 'metrics.jsonl').write_text('\n'.join(lines) + '\n{"step": 5, "wall_time": 17')
+        (old,) = self.report('old').data['runs']
+        self.assertEqual(old['points']['step'], [1, 2, 3, 4])
+        self.assertEqual(old['points']['loss']['mean'], [3, None, 2, 1])
+        notes = '; '.join(old['notes'])
+        for words in 'config.json', 'sessions.jsonl', '1 lines of metrics.jsonl are damaged', 'loss of 1 steps is not a finite number':
+            self.assertIn(words, notes)
+        (run / 'metrics.jsonl').unlink()
+        (run / 'sessions.jsonl').write_text('')
+        (empty,) = self.report('old').data['runs']
+        self.assertIn('there are no steps yet', empty['notes'])
+        self.assertEqual(empty['points'], {'step': [], 'tokens': [], 'hours': []})
+
+    def test_a_real_run(self):
+        self.run_train(self.tiny_config(data={'val': str(self.folder / 'tokens.bin')}, train={'eval_every': 2}, run={'dir': 'run', 'profile': True}))
+        self.run_train('report', 'run')
+        (run,) = Page((self.folder / 'run' / 'report.html').read_text()).data['runs']
+        measured = self.metrics()
+        self.assertEqual(run['state'], 'finished')
+        self.assertEqual(run['points']['step'], [line['step'] for line in measured])
+        for mean, line in zip(run['points']['loss']['mean'], measured):
+            self.assertAlmostEqual(mean, line['loss'], places=3)
+        self.assertEqual(run['evals']['step'], [2, 4, 6])
+        self.assertEqual(run['memory']['measured'], measured[-1]['model_memory'])
+        self.assertTrue(run['session']['version'] and run['session']['device'])
+        profile = run['profile']
+        self.assertAlmostEqual(sum(line['share'] for line in profile['operations']), 1, places=2)
+        self.assertIn('linear_forward, lm_head', [line['name'] for line in profile['operations']])
+
+    def test_what_is_no_run(self):
+        (self.folder / 'empty').mkdir()
+        self.refuses('report', says=['no run named'])
+        self.refuses('report', 'empty', says=['empty is not the folder of a run', 'metrics.jsonl'])
+        self.refuses('report', 'absent', says=['absent is not a folder'])
+        write_run(self.folder / 'good', 3)
+        self.refuses('report', 'good', '--out', 'absent/page.html', code=1, says=['absent/page.html'])
+        self.assertEqual(sorted(path.name for path in (self.folder / 'good').iterdir()), ['config.json', 'metrics.jsonl', 'sessions.jsonl'])
+
+
+@unittest.skipUnless(harness.FULL, 'a browser: the full run only')
+@unittest.skipUnless(chromium.PROGRAM, 'chromium is not installed')
+@unittest.skipIf(harness.SANITIZERS, 'the page is the same')
+class InABrowser(CommandCase):
+    def open(self, page, width=1400, height=900):
+        browser = chromium.Browser(self.folder / 'profile', width, height)
+        self.addCleanup(browser.close)
+        browser.load((self.folder / page).as_uri())
+        return browser
+
+    def test_controls(self):
+        for name, factor in ('one', 1), ('two', 1.2):
+            run = write_run(self.folder / name, 2000, lambda step, factor=factor: factor * smooth_loss(step), every=200)
+            (run / 'samples').mkdir()
+            for step in 500, 1000:
+                (run / 'samples' / f'step-{step:08}.txt').write_text(f'{name} after {step}')
+        self.run_train('report', 'one', 'two', '--out', 'page.html')
+        browser = self.open('page.html')
+        canvases = browser.value('document.querySelectorAll("canvas").length')
+        self.assertGreaterEqual(canvases, 7)
+        x, y = browser.value('(b => [b.left + b.width / 2, b.top + b.height / 2])((document.querySelector("canvas").scrollIntoView({block: "center"}), document.querySelector("canvas").getBoundingClientRect()))')
+        browser.mouse('mouseMoved', x, y)
+        tooltip = browser.value('document.getElementById("tooltip").innerText')
+        for word in 'step', 'one', 'two':
+            self.assertIn(word, tooltip)
+        browser.mouse('mousePressed', x, y)
+        browser.mouse('mouseMoved', x + 60, y)
+        browser.mouse('mouseReleased', x + 60, y)
+        low, high = browser.value('state.zoom')
+        self.assertTrue(900 < low < high < 1800, (low, high))
+        self.assertFalse(browser.value('document.getElementById("reset").disabled'))
+        browser.value('document.querySelector("canvas").focus()')
+        browser.key('Escape')
+        self.assertIsNone(browser.value('state.zoom'))
+        browser.key('ArrowRight')
+        self.assertIn('one', browser.value('document.getElementById("announcement").textContent'))
+        for axis in 'tokens', 'hours', 'step':
+            browser.value(f'document.querySelector("input[value={axis}]").click()')
+            self.assertIn(axis, browser.value('new Promise(done => requestAnimationFrame(() => setTimeout(() => done(document.querySelector("canvas").getAttribute("aria-label")), 50)))'))
+        for control in 'log', 'outliers', 'theme', 'theme', 'theme':
+            browser.value(f'document.getElementById("{control}").click()')
+        browser.value('document.querySelector("#legend button").click()')
+        self.assertNotIn('one', browser.value('document.getElementById("figures-table").innerText'))
+        self.assertIn('two after 1000', browser.value('document.getElementById("samples-view").innerText'))
+        self.assertEqual(browser.complaints, [])
+        self.assertEqual(browser.requests, [(self.folder / 'page.html').as_uri()])
+
+    def test_phone(self):
+        write_run(self.folder / 'a-run-with-a-name-that-is-much-too-long-for-a-phone-held-upright', 300, every=100)
+        write_run(self.folder / 'b', 300, every=100)
+        self.run_train('report', 'a-run-with-a-name-that-is-much-too-long-for-a-phone-held-upright', 'b', '--out', 'page.html')
+        browser = self.open('page.html', 390, 800)
+        self.assertEqual(browser.value('document.documentElement.scrollWidth'), 390)
+        self.assertEqual(browser.complaints, [])
+
+    def test_twenty_runs_of_100000_steps(self):
+        """At most 15 MB, open within 3 s. The main thread's own time counts, as other tests run beside this one."""
+        fields = '{{"step": {0}, "wall_time": {1}, "loss": {2}, "grad_norm": {3}, "lr": {4}, "tokens": {5}, "tokens_per_s": {6}, "step_ms": 10, "mfu": {7}}}\n'
+        first = write_run(self.folder / 'r0', 100000, lambda step: smooth_loss(step) + step * 7919 % 1000 / 3000,
+                          fields=lambda step, loss: fields.format(step, 1.7e9 + step / 100, loss, 1 + step * 31 % 997 / 1000, 1e-3 * (1 - step / 1e5),
+                                                                  step * 512, 50000 + step * 17 % 4999, 0.3 + step * 13 % 499 / 1e4))
+        runs = [first.name]
+        for i in range(1, 20):
+            shutil.copytree(first, self.folder / f'r{i}')
+            runs.append(f'r{i}')
+        self.run_train('report', *runs, '--out', 'page.html')
+        self.assertLessEqual((self.folder / 'page.html').stat().st_size, 15e6)
+        browser = self.open('page.html')
+        browser.value('new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))')
+        self.assertLess(browser.busy_s(), 3)
+        self.assertEqual(browser.complaints, [])
+
+    def test_a_strict_parser(self):
+        python = python_with('html5lib==1.1')
+        write_run(self.folder / 'run', 30)
+        self.run_train('report', 'run', '--out', 'page.html')
+        subprocess.run([python, '-c', 'import html5lib, sys; html5lib.HTMLParser(strict=True).parse(open(sys.argv[1], "rb"))', self.folder / 'page.html'], check=True)
+
+
+if __name__ == '__main__':
+    unittest.main()
