@@ -57,4 +57,5 @@ for prompt in "In the beginning" "And Jesus said" "The LORD is"; do
 done
 
 echo "The run: $run (config.json, metrics.jsonl, log.txt, checkpoints/)"
+echo "Its curves, as a page: ./train report $run"
 echo "More text: ./train generate $run --prompt 'And it came to pass'"

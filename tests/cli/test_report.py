@@ -153,7 +153,7 @@ class Report(CommandCase):
 
 
 @unittest.skipUnless(harness.FULL, 'a browser: the full run only')
-@unittest.skipUnless(chromium.PROGRAM, 'chromium is not installed')
+@unittest.skipUnless(chromium.PROGRAM, 'chromium is not installed (Debian: apt-get install chromium)')
 @unittest.skipIf(harness.SANITIZERS, 'the page is the same')
 class InABrowser(CommandCase):
     def open(self, page, width=1400, height=900):
