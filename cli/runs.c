@@ -302,7 +302,8 @@ static enum status run_runs(int n_args, char **args) {
     enum status status = find_runs(&list, folder, 0);
     const double now = clock_wall_s();
     if (status == STATUS_OK) {
-        qsort(list.runs, (size_t)list.n, list.n ? sizeof *list.runs : 1, newest_first);
+        if (list.n > 0)
+            qsort(list.runs, (size_t)list.n, sizeof *list.runs, newest_first);
         if (as_json)
             status = print_json(&list, now);
         else if (list.n == 0)

@@ -5,7 +5,7 @@
 const charts = [];
 
 class Chart {
-  // spec: {key, title, unit, format(value), log: may be drawn on a log scale, from: 'points' or 'evals', zero, overlay}
+  // spec: {key, title, unit, format(value), log: may be drawn on a log scale, from: the member of a run that has the points, zero, overlay}
   constructor(spec) {
     Object.assign(this, spec);
     this.smoothed = new Map();
@@ -28,7 +28,7 @@ class Chart {
   // weight is that of 1/1000 of the whole axis.
   line(run) {
     const values = this.of(run).mean;
-    if (this.from === 'evals' || state.smoothing === 0 || this.raw) return values;
+    if (this.from !== 'points' || state.smoothing === 0 || this.raw) return values;
     const key = `${state.axis} ${state.smoothing}`, kept = this.smoothed.get(run);
     if (kept && kept.key === key) return kept.line;
     const x = this.x(run), unit = (wholeRange()[1] - wholeRange()[0]) / 1000 || 1, line = new Array(values.length);
@@ -177,7 +177,7 @@ class Chart {
     }
     pen.stroke();
     pen.setLineDash([]);
-    if (this.from === 'evals') this.drawMarks(pen, run, x, y, run.evals, this.of(run));
+    if (this.from !== 'points') this.drawMarks(pen, run, x, y, run[this.from], this.of(run));
   }
 
   drawMarks(pen, run, x, y, points, values) {

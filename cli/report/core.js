@@ -164,6 +164,7 @@ const axisFormats = {
 runs.forEach((run, index) => {
   run.index = index;
   run.shown = true;
+  for (const [name, points] of Object.entries(run.scores)) run['score ' + name] = points;
   run.name = run.path.split('/').pop() || run.path;
 });
 for (const run of runs)

@@ -50,10 +50,14 @@ const CHARTS = [
   {key: 'loss_scale', title: 'Loss scale', unit: 'fp16', format: value => short(value), log: true, from: 'points', raw: true},
 ];
 
+// One for each task and source of data that a run evaluated while it trained; in core.js each became a member of its run.
+const scoreCharts = () => [...new Set(runs.flatMap(run => Object.keys(run.scores)))].map(name => (
+  {key: 'score', title: name, unit: 'in training', format: fixed(4), log: true, from: 'score ' + name}));
+
 function curves() {
-  for (const spec of CHARTS) {
+  for (const spec of [...CHARTS, ...scoreCharts()]) {
     const chart = new Chart(spec);
-    if (runs.some(run => run[spec.from][spec.key])) {
+    if (runs.some(run => run[spec.from] && run[spec.from][spec.key])) {
       byId('charts').append(chart.box);
       seen.observe(chart.canvas);
     } else charts.pop();

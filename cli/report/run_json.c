@@ -122,6 +122,14 @@ static void add_curves(struct text *out, const struct run_record *record) {
     add_points(out, &record->steps, steps, usual, N_STEP_VALUES);
     text_add(out, ",\n \"evals\": ");
     add_points(out, &record->evals, evals, usual_evals, N_EVAL_VALUES);
+    text_add(out, ",\n \"scores\": {");
+    for (int i = 0; i < record->n_scores; i++) {
+        text_add(out, i ? ",\n  " : "");
+        run_json_add_string(out, record->scores[i].name, strlen(record->scores[i].name));
+        text_add(out, ": ");
+        add_points(out, &record->scores[i].series, (const char *const[]){"score"}, usual_evals, 1);
+    }
+    text_add(out, "}");
 }
 
 // ---- figures

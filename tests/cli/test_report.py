@@ -1,12 +1,9 @@
 """./train report: the page, what is in it, and how a browser shows it."""
 import html.parser
 import json
-import pathlib
-import re
 import shutil
 import statistics
 import subprocess
-import time
 import unittest
 
 import chromium
@@ -60,6 +57,10 @@ class Report(CommandCase):
         spikes = {12345: 500.0, 17001: -3.0}
         write_run(self.folder / 'long', 20000, lambda step: spikes.get(step, smooth_loss(step)))
         write_run(self.folder / 'short', 300, config={'optimizer': {'lr': 3e-3}}, every=100, end='failed')
+        with open(self.folder / 'short' / 'metrics.jsonl', 'a') as file:
+            for step, score in (200, 0.25), (300, 0.5):
+                file.write(json.dumps({'step': step, 'tasks': {'hellaswag': {'acc': score, 'acc_stderr': 0.01, 'items': 9}, 'odd': 3}}) + '\n')
+                file.write(json.dumps({'step': step, 'val_loss': 9, 'final': step == 300, 'val_sources': [{'path': 'a-*.bin', 'val_loss': score}, 7]}) + '\n')
         long, short = self.report('long', 'short').data['runs']
         self.assertEqual((long['state'], short['state'], short['message']), ('finished', 'failed', 'no space left'))
         points = long['points']
@@ -77,12 +78,14 @@ class Report(CommandCase):
         self.assertNotIn('low', short['points']['loss'])  # a step per point
         for i in 0, 150, 299:
             self.assertAlmostEqual(short['points']['loss']['mean'][i], smooth_loss(i + 1), places=3)
-        self.assertEqual(short['evals']['step'], [100, 200, 300])
+        self.assertEqual({name: (score['step'], score['score']['mean']) for name, score in short['scores'].items()},
+                         {'hellaswag acc': ([200, 300], [0.25, 0.5]), 'validation loss of a-*.bin': ([200], [0.25])})
+        self.assertEqual(short['evals']['step'], [100, 200])  # the line of step 200 came again
         figures = short['figures']
         self.assertAlmostEqual(figures['loss'], statistics.mean(smooth_loss(step) for step in range(201, 301)), places=4)
         self.assertAlmostEqual(figures['best_val_loss'], smooth_loss(300) + 0.25, places=4)
         self.assertEqual((figures['best_val_step'], figures['tokens_per_s'], figures['mfu']), (300, 1024, 0.25))
-        self.assertEqual((figures['val_loss'], figures['bits_per_byte']), (7.5, 0.5))  # of the final evaluation, on all sequences
+        self.assertEqual((long['figures']['val_loss'], long['figures']['bits_per_byte']), (7.5, 0.5))  # of the final evaluation, on all sequences
         self.assertEqual(short['memory'], {'planned': KINDS, 'measured': dict(KINDS, data=33)})
         self.assertEqual((short['comm']['bytes'], short['comm']['planned_bytes'], short['totals']['host']), (640, 640, 61000))
         self.assertAlmostEqual(short['time']['steps_s'], 120)
@@ -168,10 +171,20 @@ class InABrowser(CommandCase):
             (run / 'samples').mkdir()
             for step in 500, 1000:
                 (run / 'samples' / f'step-{step:08}.txt').write_text(f'{name} after {step}')
+        with open(self.folder / 'one' / 'metrics.jsonl', 'a') as file:
+            for step in 1000, 2000:
+                file.write(json.dumps({'step': step, 'tasks': {'hellaswag': {'acc': step / 4000}}}) + '\n')
         self.run_train('report', 'one', 'two', '--out', 'page.html')
         browser = self.open('page.html')
-        canvases = browser.value('document.querySelectorAll("canvas").length')
-        self.assertGreaterEqual(canvases, 7)
+        titles = browser.value('[...document.querySelectorAll(".chart h3")].map(title => title.textContent)')
+        self.assertEqual(titles, ['Training loss', 'Validation loss', 'Validation bits per byte', 'Gradient norm', 'Learning rate', 'Tokens per second',
+                                  'Model FLOPs utilization', 'Step time', 'Exposed communication', 'hellaswag acc'])
+        # Every chart is drawn, and described for those who do not see it.
+        for i in range(len(titles)):
+            browser.value(f'(document.querySelectorAll("canvas")[{i}].scrollIntoView(), new Promise(done => setTimeout(done, 100)))')
+        labels = browser.value('[...document.querySelectorAll("canvas")].map(canvas => canvas.getAttribute("aria-label"))')
+        self.assertTrue(all('one ends at' in label for label in labels), labels)
+        self.assertIn('one ends at 0.5000', labels[-1])
         x, y = browser.value('(b => [b.left + b.width / 2, b.top + b.height / 2])((document.querySelector("canvas").scrollIntoView({block: "center"}), document.querySelector("canvas").getBoundingClientRect()))')
         browser.mouse('mouseMoved', x, y)
         tooltip = browser.value('document.getElementById("tooltip").innerText')

@@ -14,14 +14,14 @@
 
 #define BUFFER_BYTES ((size_t)1 << 20) // the longest line, with its newline
 
-static const struct {
-    const char *key;
+struct name {
+    const char *text;
     size_t length;
-} metric_keys[N_METRICS] = {
-#define METRIC_KEY(constant, name) [constant] = {name, sizeof name - 1},
-    METRICS(METRIC_KEY)
-#undef METRIC_KEY
 };
+#define METRIC_KEY(constant, name) [constant] = {name, sizeof name - 1},
+static const struct name metric_keys[N_METRICS] = {METRICS(METRIC_KEY)},
+                         json_keys[N_METRICS_JSON] = {METRICS_JSON(METRIC_KEY)};
+#undef METRIC_KEY
 
 // ---- a line
 
@@ -70,6 +70,10 @@ static bool is_key(const struct member *member, const char *key) {
     return member->key_length == strlen(key) && memcmp(member->key, key, member->key_length) == 0;
 }
 
+static bool has_name(const struct member *member, const struct name *name) {
+    return member->key_length == name->length && memcmp(member->key, name->text, name->length) == 0;
+}
+
 static bool is_value(const struct member *member, const char *value) {
     return member->value_length == strlen(value) && memcmp(member->value, value, member->value_length) == 0;
 }
@@ -116,19 +120,16 @@ static void read_known(const struct member *member, struct metrics_line *line, d
         line->is_final = is_value(member, "true");
     else if (is_key(member, "mfu_of"))
         line->mfu_of_dense_peak = is_value(member, "\"dense peak\"");
-    else if (is_key(member, "model_memory_planned"))
-        line->memory_planned = member->value, line->memory_planned_length = member->value_length;
-    else if (is_key(member, "model_memory"))
-        line->memory = member->value, line->memory_length = member->value_length;
-    else
-        for (int i = 0; i < N_METRICS; i++)
-            if (member->key_length == metric_keys[i].length &&
-                memcmp(member->key, metric_keys[i].key, member->key_length) == 0) {
-                line->values[i] = number_of(member);
-                line->is_step |= i == METRIC_LOSS;
-                line->is_eval |= i == METRIC_VAL_LOSS;
-                break;
-            }
+    for (int i = 0; i < N_METRICS; i++)
+        if (has_name(member, &metric_keys[i])) {
+            line->values[i] = number_of(member);
+            line->is_step |= i == METRIC_LOSS;
+            line->is_eval |= i == METRIC_VAL_LOSS;
+            return;
+        }
+    for (int i = 0; i < N_METRICS_JSON; i++)
+        if (has_name(member, &json_keys[i]))
+            line->json[i] = (struct metrics_json){member->value, member->value_length};
 }
 
 static bool read_line(const char *p, const char *end, struct metrics_line *line) {

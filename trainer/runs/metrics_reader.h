@@ -39,15 +39,27 @@
 enum metric { METRICS(METRIC_ENUM) N_METRICS };
 #undef METRIC_ENUM
 
+// The values that are read as JSON text, which is in the reader's buffer until the next call.
+#define METRICS_JSON(X)                                                                                      \
+    X(METRICS_MEMORY_PLANNED, "model_memory_planned") /* {"params": bytes, ...} */                           \
+    X(METRICS_MEMORY, "model_memory")                                                                        \
+    X(METRICS_TASKS, "tasks")             /* {"hellaswag": {"acc": 0.3, ...}, ...} */                        \
+    X(METRICS_VAL_SOURCES, "val_sources") /* of a mixture: [{"path": ..., "val_loss": ...}, ...] */
+#define METRICS_JSON_ENUM(constant, key) constant,
+enum metrics_json_value { METRICS_JSON(METRICS_JSON_ENUM) N_METRICS_JSON };
+#undef METRICS_JSON_ENUM
+struct metrics_json {
+    const char *text; // without a NUL; NULL: absent
+    size_t length;
+};
+
 struct metrics_line {
     int64_t step;             // steps done
     bool is_step, is_eval;    // it has "loss", or "val_loss"
     bool is_final;            // of the evaluation at the end of the run
     bool mfu_of_dense_peak;   // else of the measured GEMM rate
     double values[N_METRICS]; // by enum metric
-    // Memory by kind as JSON objects, in the reader's buffer until the next call; NULL where absent.
-    const char *memory_planned, *memory;
-    size_t memory_planned_length, memory_length;
+    struct metrics_json json[N_METRICS_JSON];
 };
 
 struct metrics_reader {

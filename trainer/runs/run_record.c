@@ -7,6 +7,8 @@
 #include "base/file.h"
 #include "base/json.h"
 
+#define SCORE_POINTS 400
+
 const char *run_state_name(enum run_state state) {
 #define RUN_STATE_NAME(constant, word) [constant] = word,
     static const char *const names[] = {RUN_STATES(RUN_STATE_NAME)};
@@ -92,12 +94,20 @@ static enum status read_small_files(struct run_record *record) {
 
 // ---- metrics
 
+static void free_score(struct run_score *score) {
+    free(score->name);
+    series_free(&score->series);
+}
+
 static void forget_metrics(struct run_record *record) {
     free(record->memory_planned);
     free(record->memory);
     record->memory_planned = record->memory = NULL;
     series_clear(&record->steps);
     series_clear(&record->evals);
+    for (int i = 0; i < record->n_scores; i++)
+        free_score(&record->scores[i]);
+    record->n_scores = 0;
     record->last = (struct metrics_line){0};
     record->hours = record->step_s = record->exposed_comm_s = 0;
     record->tokens_sum = record->mfu_seconds = 0;
@@ -129,11 +139,12 @@ static double hours_at(struct run_record *record, const struct metrics_line *lin
     return fmax(record->hours, record->session_hours_before + (wall_time - record->session_began) / 3600);
 }
 
-static enum status keep_json(char **kept, const char *json, size_t length) {
-    if (!json || (*kept && strlen(*kept) == length && memcmp(*kept, json, length) == 0))
+static enum status keep_json(char **kept, const struct metrics_json *json) {
+    if (!json->text ||
+        (*kept && strlen(*kept) == json->length && memcmp(*kept, json->text, json->length) == 0))
         return STATUS_OK;
     free(*kept);
-    *kept = strndup(json, length);
+    *kept = strndup(json->text, json->length);
     return *kept ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a line of metrics");
 }
 
@@ -154,8 +165,8 @@ static enum status add_step(struct run_record *record, const struct metrics_line
                                           [STEP_MS] = v[METRIC_STEP_MS],
                                           [STEP_LOSS_SCALE] = v[METRIC_LOSS_SCALE],
                                           [STEP_COMM_SHARE] = seconds > 0 ? exposed / seconds : NAN};
-    TRY(keep_json(&record->memory_planned, line->memory_planned, line->memory_planned_length));
-    TRY(keep_json(&record->memory, line->memory, line->memory_length));
+    TRY(keep_json(&record->memory_planned, &line->json[METRICS_MEMORY_PLANNED]));
+    TRY(keep_json(&record->memory, &line->json[METRICS_MEMORY]));
     record->hours = hours_at(record, line);
     series_add(&record->steps, line->step, or_zero(v[METRIC_TOKENS]), record->hours, values);
     record->recent[record->n_steps++ % RECENT_STEPS] = v[METRIC_LOSS];
@@ -165,7 +176,7 @@ static enum status add_step(struct run_record *record, const struct metrics_line
     record->tokens_sum += or_zero(v[METRIC_TOKENS_PER_S]) * seconds;
     record->mfu_seconds += or_zero(v[METRIC_MFU]) * seconds;
     record->last = *line;
-    record->last.memory = record->last.memory_planned = NULL;
+    memset(record->last.json, 0, sizeof record->last.json);
     return STATUS_OK;
 }
 
@@ -188,6 +199,65 @@ static void add_eval(struct run_record *record, const struct metrics_line *line)
                values);
 }
 
+// ---- scores
+
+// name: freed here, or kept
+static enum status add_score(struct run_record *record, int64_t step, char *name, double value) {
+    double values[SERIES_VALUES] = {value, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    int i = 0;
+    if (!name)
+        return STATUS_FAILED;
+    while (i < record->n_scores && strcmp(record->scores[i].name, name) != 0)
+        i++;
+    if (i < record->n_scores || i == MOST_SCORES)
+        free(name);
+    if (i == MOST_SCORES)
+        return STATUS_OK;
+    if (i == record->n_scores) {
+        record->scores[record->n_scores++].name = name;
+        TRY(series_init(&record->scores[i].series, SCORE_POINTS));
+    }
+    series_add(&record->scores[i].series, step, or_zero(record->last.values[METRIC_TOKENS]), record->hours,
+               values);
+    return STATUS_OK;
+}
+
+static bool is_measure(const cJSON *item) {
+    static const char error[] = "_stderr";
+    const size_t length = item->string ? strlen(item->string) : 0, n = sizeof error - 1;
+    return cJSON_IsNumber(item) && length > 0 && strcmp(item->string, "items") != 0 &&
+           !(length > n && strcmp(item->string + length - n, error) == 0);
+}
+
+static enum status add_tasks(struct run_record *record, const struct metrics_line *line) {
+    cJSON *tasks = cJSON_ParseWithLength(line->json[METRICS_TASKS].text, line->json[METRICS_TASKS].length);
+    const cJSON *task, *measure;
+    enum status status = STATUS_OK;
+    cJSON_ArrayForEach(task, tasks) cJSON_ArrayForEach(
+        measure, task) if (status == STATUS_OK && cJSON_IsObject(task) && task->string && is_measure(measure))
+        status = add_score(record, line->step, file_path("%s %s", task->string, measure->string),
+                           measure->valuedouble);
+    cJSON_Delete(tasks);
+    return status;
+}
+
+// The final ones are on other sequences, as in add_eval.
+static enum status add_sources(struct run_record *record, const struct metrics_line *line) {
+    const struct metrics_json *json = &line->json[METRICS_VAL_SOURCES];
+    cJSON *sources = line->is_final ? NULL : cJSON_ParseWithLength(json->text, json->length);
+    const cJSON *source;
+    enum status status = STATUS_OK;
+    cJSON_ArrayForEach(source, sources) {
+        const cJSON *path = cJSON_GetObjectItemCaseSensitive(source, "path"),
+                    *loss = cJSON_GetObjectItemCaseSensitive(source, "val_loss");
+        if (status == STATUS_OK && cJSON_IsString(path) && cJSON_IsNumber(loss))
+            status = add_score(record, line->step, file_path("validation loss of %s", path->valuestring),
+                               loss->valuedouble);
+    }
+    cJSON_Delete(sources);
+    return status;
+}
+
 static enum status read_metrics(struct run_record *record, bool *changed) {
     struct metrics_line line;
     enum metrics_event event;
@@ -202,6 +272,10 @@ static enum status read_metrics(struct run_record *record, bool *changed) {
             TRY(add_step(record, &line));
         else if (line.is_eval)
             add_eval(record, &line);
+        if (event == METRICS_LINE && line.json[METRICS_TASKS].text)
+            TRY(add_tasks(record, &line));
+        if (event == METRICS_LINE && line.json[METRICS_VAL_SOURCES].text)
+            TRY(add_sources(record, &line));
     }
 }
 
@@ -233,10 +307,9 @@ enum status run_record_update(struct run_record *record, bool *changed) {
 }
 
 void run_record_close(struct run_record *record) {
+    forget_metrics(record);
     cJSON_Delete(record->config);
     free(record->sessions);
-    free(record->memory_planned);
-    free(record->memory);
     free(record->path);
     series_free(&record->steps);
     series_free(&record->evals);

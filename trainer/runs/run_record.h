@@ -43,6 +43,14 @@ _Static_assert((int)N_STEP_VALUES <= (int)SERIES_VALUES, "a series has room for 
 
 enum { RECENT_STEPS = 100 };
 
+// What evaluations in training measure besides the validation loss: "hellaswag acc" of eval.tasks, or the
+// validation loss of each source of a mixture.
+enum { MOST_SCORES = 64 };
+struct run_score {
+    char *name;
+    struct series series; // its first value
+};
+
 struct run_record {
     char *path;
     cJSON *config; // NULL: none that can be read
@@ -53,7 +61,9 @@ struct run_record {
 
     struct metrics_reader reader;
     struct series steps, evals;
-    struct metrics_line last;              // of a step; its pointers are NULL. step 0: none yet
+    struct run_score scores[MOST_SCORES]; // those beyond are left out
+    int n_scores;
+    struct metrics_line last;              // of a step; its JSON is NULL. step 0: none yet
     double hours;                          // of training until then, without the time between sessions
     char *memory_planned, *memory;         // JSON objects of the last step; NULL: none
     double recent[RECENT_STEPS];           // losses of the last steps, a ring
