@@ -329,8 +329,10 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 
 # Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so these are not compiled again.
 fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+# Of trainer only what reads run folders.
+fuzz_needs_trainer := trainer/runs base
 define fuzzer_rule
-$(1): $(1).o $(foreach f,$(filter-out kernels,$(2) $(needs_$(2))),$(call library,$(f)))
+$(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f)))
 	$$(call announce,link-$$(@D),"  link $$(@D)")
 	$(quiet)$$(link) $(LDLIBS)
 endef
