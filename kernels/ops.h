@@ -483,15 +483,17 @@ struct sum_tree_args {
 
 // Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to the top_k most likely tokens and,
 // among those, to the smallest set whose probability reaches top_p, at least one token (nucleus sampling,
-// Holtzman et al., arXiv 1904.09751). Tokens are ranked by likelihood, ties by the lower token. Temperature 0
-// takes the first of that order.
+// Holtzman et al., arXiv 1904.09751), and to tokens at least min_p times as probable as the most likely one
+// (arXiv 2407.01082). Tokens are ranked by likelihood, ties by the lower token. Temperature 0 takes the first
+// of that order.
 // Determinism: every device draws the same token. A token's weight is exp((logit - maximum of the row) /
 // temperature), computed in double and truncated to whole units of SAMPLE_WEIGHT_UNIT, so that sums of
 // weights are exact in any order.
 //   - The drawn token is the first whose cumulative weight exceeds uniform * total, rounded down and less
 //     than total. The cumulative sum runs in order of likelihood with top_k or top_p, otherwise in order of
 //     the tokens.
-//   - top_p is reached at top_p * total, rounded up.
+//   - top_p is reached at top_p * total, rounded up. min_p keeps the weights from min_p / SAMPLE_WEIGHT_UNIT
+//     on, rounded up.
 #define SAMPLE_WEIGHT_UNIT 0x1p-40
 struct sample_args {
     int32_t *tokens;        // [w] (N)
@@ -502,6 +504,7 @@ struct sample_args {
     double temperature;
     int top_k;       // 0: no limit
     double top_p;    // 1: no limit
+    double min_p;    // in [0, 1]; 0: no limit
     enum dtype type; // fp32 (or F64 in ref)
 };
 

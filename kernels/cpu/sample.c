@@ -107,6 +107,16 @@ static void weigh_part(const void *context, int part, int n_parts) {
     atomic_fetch_add(call->total, sum);
 }
 
+// Sets the first n weights below min_p of the largest to 0; returns the sum of the others.
+static uint64_t drop_unlikely(uint64_t *weights, int n, double min_p) {
+    uint64_t least = (uint64_t)ceil(min_p / SAMPLE_WEIGHT_UNIT), total = 0;
+    for (int i = 0; i < n; i++) {
+        weights[i] = weights[i] < least ? 0 : weights[i];
+        total += weights[i];
+    }
+    return total;
+}
+
 // Computes the weights of the n most likely tokens, or of all. Returns their sum, which is exact in any
 // order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
@@ -131,8 +141,10 @@ static int32_t draw(const struct sample_args *args, const float *logits, double 
     uint64_t total = weigh(args, logits, n, largest, scratch, n_threads);
     if (args->top_p < 1) {
         uint64_t wanted = (uint64_t)ceil(args->top_p * (double)total);
-        place_of(scratch->weights, n, wanted > 0 ? wanted - 1 : 0, &total);
+        n = place_of(scratch->weights, n, wanted > 0 ? wanted - 1 : 0, &total) + 1;
     }
+    if (args->min_p > 0)
+        total = drop_unlikely(scratch->weights, n, args->min_p);
     uint64_t threshold = (uint64_t)(uniform * (double)total), sum;
     threshold = threshold < total ? threshold : total - 1; // (double)total may have been rounded up
     int place = place_of(scratch->weights, n, threshold, &sum);

@@ -158,13 +158,15 @@ struct choice {
     const candidate *sorted; // NULL: in token order
     int n;
     double largest, temperature;
+    uint64_t least; // weights below count as 0
 
     __device__ int token(int i) const {
         return sorted ? sorted[i].token : i;
     }
     __device__ uint64_t weight(int i) const {
         double e = exp((static_cast<double>(logits[token(i)]) - largest) / temperature);
-        return e > 0 ? static_cast<uint64_t>(e / SAMPLE_WEIGHT_UNIT) : 0;
+        uint64_t units = e > 0 ? static_cast<uint64_t>(e / SAMPLE_WEIGHT_UNIT) : 0;
+        return units < least ? 0 : units;
     }
 };
 
@@ -228,7 +230,7 @@ __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t t
 struct settings {
     int V, top_k;
     size_t logits_stride;
-    double temperature, top_p;
+    double temperature, top_p, min_p;
 };
 
 // Launch bounds require one block per processor only: rows are few, and with fewer registers the kernel
@@ -246,7 +248,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
             tokens[row] = first;
         return;
     }
-    choice choice = {logits, nullptr, settings.V, static_cast<double>(logits[first]), settings.temperature};
+    choice choice = {logits, nullptr, settings.V, static_cast<double>(logits[first]), settings.temperature,
+                     0};
     bool cut_to_k = settings.top_k > 0 && settings.top_k < settings.V;
     if (cut_to_k || settings.top_p < 1) {
         workspace += 2 * row * V;
@@ -255,9 +258,18 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     if (cut_to_k)
         choice.n = settings.top_k;
     uint64_t total = sum_weights<WARPS>(choice, sums);
+    int kept = choice.n;
     if (settings.top_p < 1) {
         uint64_t wanted = static_cast<uint64_t>(ceil(settings.top_p * static_cast<double>(total)));
-        total = place_of<WARPS>(choice, sums, wanted > 0 ? wanted - 1 : 0).sum;
+        place last = place_of<WARPS>(choice, sums, wanted > 0 ? wanted - 1 : 0);
+        total = last.sum;
+        kept = last.i + 1;
+    }
+    if (settings.min_p > 0) {
+        choice.n = kept;
+        choice.least = static_cast<uint64_t>(ceil(settings.min_p / SAMPLE_WEIGHT_UNIT));
+        __syncthreads(); // all threads have read the sums of the previous choice
+        total = sum_weights<WARPS>(choice, sums);
     }
     uint64_t threshold = static_cast<uint64_t>(uniforms[row] * static_cast<double>(total));
     threshold =
@@ -270,8 +282,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
 } // namespace
 
 extern "C" enum status cuda_sample(struct stream *stream, const struct sample_args *args) {
-    settings settings = {args->V, args->top_k, static_cast<size_t>(args->logits_stride), args->temperature,
-                         args->top_p};
+    settings settings = {args->V,           args->top_k, static_cast<size_t>(args->logits_stride),
+                         args->temperature, args->top_p, args->min_p};
     bool few = args->V <= FEW_WARPS_VOCABULARY;
     return LAUNCH(stream, (few ? sample<FEW_WARPS> : sample<MOST_WARPS>), args->N,
                   (few ? FEW_WARPS : MOST_WARPS) * WARP, 0, args->tokens,

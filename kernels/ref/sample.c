@@ -9,6 +9,7 @@ struct row {
     double largest;
     bool by_likelihood; // the cumulative sum runs in order of likelihood
     int kept;           // tokens that remain after top_k and top_p
+    uint64_t least;     // weights below count as 0: min_p
 };
 
 static double logit(const struct row *row, int token) {
@@ -17,7 +18,8 @@ static double logit(const struct row *row, int token) {
 
 static uint64_t weight(const struct row *row, int token) {
     double e = exp((logit(row, token) - row->largest) / row->args->temperature);
-    return e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
+    uint64_t units = e > 0 ? (uint64_t)(e / SAMPLE_WEIGHT_UNIT) : 0;
+    return units < row->least ? 0 : units;
 }
 
 static bool likelier(const struct row *row, int a, int b) {
@@ -58,6 +60,8 @@ static int draw(struct row *row, double uniform) {
         walk_row(row, wanted > 0 ? wanted - 1 : 0, &place, &total);
         row->kept = place + 1;
     }
+    row->least = (uint64_t)ceil(row->args->min_p / SAMPLE_WEIGHT_UNIT);
+    walk_row(row, UINT64_MAX, &place, &total);
     uint64_t threshold = (uint64_t)(uniform * (double)total);
     return walk_row(row, threshold < total ? threshold : total - 1, &place, &sum);
 }

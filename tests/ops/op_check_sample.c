@@ -1,5 +1,5 @@
-// Checks of sample: every device must draw the reference's token, with any top_k and top_p, ties and boundary
-// cases.
+// Checks of sample: every device must draw the reference's token, with any top_k, top_p and min_p, ties and
+// boundary cases.
 #include <math.h>
 
 #include "base/rng.h"
@@ -12,11 +12,13 @@ static const struct sample_shape {
 static const struct sample_setting {
     double temperature;
     int top_k;
-    double top_p;
+    double top_p, min_p;
 } sample_settings[] = {
-    {0, 0, 1},       {0, 7, 0.5},  {1, 0, 1},    {0.7, 0, 1},       {1.8, 0, 1},     {1, 5, 1},
-    {1, 1, 1},       {1, 1000, 1}, {1, 0, 0.9},  {1, 0, 1e-9},      {1, 0, 0},       {1.3, 12, 0.8},
-    {0.9, 40, 0.95}, {1, 2, 0.5},  {1e-3, 0, 1}, {1e-3, 100, 0.99}, {1e3, 0, 0.999},
+    {0, 0, 1, 0},         {0, 7, 0.5, 0},     {1, 0, 1, 0},       {0.7, 0, 1, 0}, {1.8, 0, 1, 0},
+    {1, 5, 1, 0},         {1, 1, 1, 0},       {1, 1000, 1, 0},    {1, 0, 0.9, 0}, {1, 0, 1e-9, 0},
+    {1, 0, 0, 0},         {1.3, 12, 0.8, 0},  {0.9, 40, 0.95, 0}, {1, 2, 0.5, 0}, {1e-3, 0, 1, 0},
+    {1e-3, 100, 0.99, 0}, {1e3, 0, 0.999, 0}, {1, 0, 1, 0.1},     {0.8, 0, 1, 1}, {1.3, 0, 0.9, 0.2},
+    {1, 40, 0.99, 0.05},  {1, 9, 1, 0.3},     {0, 0, 1, 0.5},
 };
 
 // Ordinary logits; ties; all equal; zeros of both signs among negative ones; some with probability 0.
@@ -58,10 +60,11 @@ static void sample_call(struct op_bench *bench, const struct sample_shape *s,
                                .temperature = setting->temperature,
                                .top_k = setting->top_k,
                                .top_p = setting->top_p,
+                               .min_p = setting->min_p,
                                .type = DTYPE_F32};
     struct op_call call;
-    op_call_begin(&call, bench, sample, &args, "N %d V %d temperature %g top_k %d top_p %g", s->N, s->V,
-                  setting->temperature, setting->top_k, setting->top_p);
+    op_call_begin(&call, bench, sample, &args, "N %d V %d temperature %g top_k %d top_p %g min_p %g", s->N,
+                  s->V, setting->temperature, setting->top_k, setting->top_p, setting->min_p);
     struct op_tensor *logits =
         op_add_tensor(&call, "logits", &args.logits, DTYPE_F32, OP_READ, op_rows(N, (size_t)s->V, stride));
     struct op_tensor *uniform =
