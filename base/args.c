@@ -54,6 +54,15 @@ static enum status parse_bytes(const char *command, const struct arg *arg, const
     return STATUS_OK;
 }
 
+static enum status add_to_list(const char *command, const struct arg *arg, const char *text) {
+    struct arg_list *list = arg->value;
+    if (list->n == ARG_LIST_MOST)
+        return FAIL(STATUS_INVALID, "train %s: %s is given more than %d times", command, arg->name,
+                    ARG_LIST_MOST);
+    list->values[list->n++] = text;
+    return STATUS_OK;
+}
+
 static const struct arg *find_flag(const struct arg *table, int n_table, const char *name, size_t length) {
     for (int i = 0; i < n_table; i++)
         if (strlen(table[i].name) == length && strncmp(table[i].name, name, length) == 0)
@@ -80,6 +89,8 @@ static enum status parse_flag(const char *command, const struct arg *table, int 
         return FAIL(STATUS_INVALID, "train %s: %s needs a value after it", command, arg->name);
     if (arg->type == ARG_BYTES)
         return parse_bytes(command, arg, text);
+    if (arg->type == ARG_LIST)
+        return add_to_list(command, arg, text);
     if (arg->type != ARG_STRING)
         return parse_number(command, arg, text);
     *(const char **)arg->value = text;
@@ -106,11 +117,8 @@ enum status args_parse(const char *command, const struct arg *table, int n_table
 }
 
 const char *args_placeholder(const struct arg *arg) {
-    static const char *const names[] = {[ARG_FLAG] = "",
-                                        [ARG_INTEGER] = "N",
-                                        [ARG_NUMBER] = "X",
-                                        [ARG_BYTES] = "SIZE",
-                                        [ARG_STRING] = "TEXT"};
+    static const char *const names[] = {[ARG_FLAG] = "",      [ARG_INTEGER] = "N",   [ARG_NUMBER] = "X",
+                                        [ARG_BYTES] = "SIZE", [ARG_STRING] = "TEXT", [ARG_LIST] = "TEXT"};
     return names[arg->type];
 }
 

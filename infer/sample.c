@@ -1,114 +1,121 @@
-// The generation loop. Each sequence of the generator works on one text, and takes the next one when that
-// ends. A step appends a token to every sequence, samples and writes. Bytes are held back until they form a
-// whole character, and texts until the earlier ones are complete.
+// Feeds the texts to a batch, and holds back what belongs to a text until all earlier ones are complete.
 #include "infer/sample.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/text.h"
 
-#define LONGEST_CHARACTER 4
+struct sampler;
 
-// The text that one sequence of the generator works on.
-struct text_slot {
-    int64_t text; // -1: none
-    int64_t n_drawn;
-    struct token_list context;    // prompt and text so far
-    size_t n_new;                 // its last tokens, which the generator has not processed yet
-    char held[LONGEST_CHARACTER]; // the incomplete character at its end
-    size_t n_held;
-};
-
-// Text that is held back until all earlier texts are complete.
-struct waiting {
-    struct text text;
+// A text that has begun. What it has is held back until all earlier texts are complete.
+struct sample_text {
+    struct sampler *sampler;
+    int64_t index;
+    struct text_options options;
+    struct text held;
+    struct text_token *tokens; // held back
+    size_t n_tokens, capacity;
     bool complete;
+    enum text_end why;
 };
 
 struct sampler {
     const struct sample_request *request;
-    struct generator *generator;
-    struct stream *stream;
-    const struct unit_hooks *hooks;
-    int64_t n_texts, n_begun, n_shown; // n_begun: assigned to a sequence; n_shown: written completely
-    int64_t n_made;
-    struct waiting *waiting; // (n_texts)
-    // (sequences) each; of the last three, a step uses the first entries
-    struct text_slot *slots;
-    int *sequences;
-    int32_t *tokens;
-    uint64_t *counters;
+    struct batch *batch;
+    int64_t n_texts, n_begun, n_shown; // n_begun: added to the batch; n_shown: shown completely
+    struct sample_text **texts;        // (n_texts); NULL before a text begins and once it was shown
 };
 
-// ---- output
-
-static const char *prompt_of(const struct sampler *sampler, int64_t text) {
-    return sampler->request->prompts[text / sampler->request->n_samples];
+static void text_delete(struct sample_text *text) {
+    if (!text)
+        return;
+    text_free(&text->held);
+    free(text->tokens);
+    free(text);
 }
+
+// ---- output
 
 static enum status begin_showing(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
     int64_t text = sampler->n_shown;
     if (text == sampler->n_texts || !request->begin)
         return STATUS_OK;
-    return request->begin(request->context, text, prompt_of(sampler, text));
+    return request->begin(request->context, text, &request->prompts[text / request->n_samples]);
 }
 
-// The first incomplete text is streamed; later ones are held back.
-static enum status show(struct sampler *sampler, int64_t text, const char *bytes, size_t n) {
-    if (text == sampler->n_shown)
-        return sampler->request->write(sampler->request->context, bytes, n);
-    text_add_bytes(&sampler->waiting[text].text, bytes, n);
-    return text_status(&sampler->waiting[text].text);
+static bool is_shown(const struct sample_text *text) {
+    return text->index == text->sampler->n_shown;
 }
 
-static enum status show_complete(struct sampler *sampler) {
-    while (sampler->n_shown < sampler->n_texts && sampler->waiting[sampler->n_shown].complete) {
-        sampler->n_shown++;
-        TRY(begin_showing(sampler));
-        if (sampler->n_shown == sampler->n_texts)
+static enum status write_text(void *context, const char *bytes, size_t n_bytes) {
+    struct sample_text *text = context;
+    const struct sample_request *request = text->sampler->request;
+    if (is_shown(text))
+        return request->write(request->context, bytes, n_bytes);
+    text_add_bytes(&text->held, bytes, n_bytes);
+    return text_status(&text->held);
+}
+
+static enum status add_token(void *context, const struct text_token *token) {
+    struct sample_text *text = context;
+    const struct sample_request *request = text->sampler->request;
+    if (!request->token)
+        return STATUS_OK;
+    if (is_shown(text))
+        return request->token(request->context, token);
+    if (text->n_tokens == text->capacity) {
+        size_t capacity = text->capacity ? 2 * text->capacity : 16;
+        struct text_token *tokens = realloc(text->tokens, capacity * sizeof *tokens);
+        if (!tokens)
+            return FAIL(STATUS_FAILED, "out of memory for %zu tokens", capacity);
+        text->tokens = tokens;
+        text->capacity = capacity;
+    }
+    text->tokens[text->n_tokens++] = *token;
+    return STATUS_OK;
+}
+
+// Shows what was held back of the text whose turn it is.
+static enum status show_held(const struct sample_request *request, struct sample_text *text) {
+    for (size_t i = 0; i < text->n_tokens; i++)
+        TRY(request->token(request->context, &text->tokens[i]));
+    if (text->held.length > 0)
+        TRY(request->write(request->context, text->held.data, text->held.length));
+    text->n_tokens = 0;
+    text_free(&text->held);
+    return STATUS_OK;
+}
+
+static enum status end_text(void *context, enum text_end why) {
+    struct sample_text *text = context;
+    struct sampler *sampler = text->sampler;
+    const struct sample_request *request = sampler->request;
+    text->complete = true;
+    text->why = why;
+    while (sampler->n_shown < sampler->n_texts) {
+        struct sample_text *shown = sampler->texts[sampler->n_shown];
+        if (shown)
+            TRY(show_held(request, shown));
+        if (!shown || !shown->complete)
             break;
-        struct text *text = &sampler->waiting[sampler->n_shown].text;
-        if (text->length > 0)
-            TRY(sampler->request->write(sampler->request->context, text->data, text->length));
-        text_free(text);
+        if (request->end)
+            TRY(request->end(request->context, shown->why));
+        sampler->texts[sampler->n_shown++] = NULL;
+        text_delete(shown);
+        TRY(begin_showing(sampler));
     }
     return STATUS_OK;
 }
 
-// Bytes of the UTF-8 character that starts with this byte; 1 if no character starts with it.
-static size_t character_length(unsigned char first) {
-    return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
-}
+// ---- texts
 
-static enum status show_held(struct sampler *sampler, struct text_slot *slot) {
-    size_t n = slot->n_held;
-    slot->n_held = 0;
-    return n > 0 ? show(sampler, slot->text, slot->held, n) : STATUS_OK;
-}
-
-static enum status show_bytes(struct sampler *sampler, struct text_slot *slot, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        bool continues = ((unsigned char)bytes[i] & 0xC0) == 0x80;
-        if (!continues) // the held character was cut short: write its bytes as they are
-            TRY(show_held(sampler, slot));
-        slot->held[slot->n_held++] = bytes[i];
-        if (slot->n_held == character_length((unsigned char)slot->held[0]))
-            TRY(show_held(sampler, slot));
-    }
-    return STATUS_OK;
-}
-
-// ---- decoding
-
-enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, const char *prompt,
-                          struct token_list *list) {
-    if (!prompt[0])
+enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size,
+                          const struct sample_prompt *prompt, struct token_list *list) {
+    if (prompt->n_bytes == 0)
         return token_list_add(list, tokenizer_end_of_text(tokenizer));
     size_t first = list->n;
-    TRY(tokenizer_encode(tokenizer, prompt, strlen(prompt), list));
+    TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
     for (size_t i = first; i < list->n; i++)
         if (list->ids[i] >= vocab_size)
             return FAIL(
@@ -119,127 +126,65 @@ enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size, con
     return STATUS_OK;
 }
 
-static enum status begin_text(struct sampler *sampler, int sequence) {
+static enum status begin_text(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
-    struct text_slot *slot = &sampler->slots[sequence];
-    slot->text = sampler->n_begun++;
-    slot->n_drawn = 0;
-    slot->context.n = 0;
-    generator_reset(sampler->generator, sequence);
-    TRY(sample_encode(request->tokenizer, request->vocab_size, prompt_of(sampler, slot->text),
-                      &slot->context));
-    slot->n_new = slot->context.n;
+    int64_t index = sampler->n_begun;
+    struct sample_text *text = calloc(1, sizeof *text);
+    if (!text)
+        return FAIL(STATUS_FAILED, "out of memory for text %lld", (long long)index + 1);
+    sampler->texts[index] = text;
+    sampler->n_begun++;
+    *text = (struct sample_text){.sampler = sampler, .index = index, .options = request->options};
+    text->options.first_counter += (uint64_t)index << 32;
+    struct token_list prompt = {0};
+    int slot;
+    enum status status = sample_encode(request->tokenizer, request->vocab_size,
+                                       &request->prompts[index / request->n_samples], &prompt);
+    if (status == STATUS_OK)
+        status = batch_add(sampler->batch, prompt.ids, prompt.n, &text->options,
+                           (struct text_events){add_token, write_text, end_text, text}, &slot);
+    token_list_free(&prompt);
+    return status;
+}
+
+static enum status generate(struct sampler *sampler, int64_t *n_made) {
+    TRY(begin_showing(sampler));
+    do {
+        int n_drawn;
+        while (batch_n_texts(sampler->batch) < sampler->request->sequences &&
+               sampler->n_begun < sampler->n_texts)
+            TRY(begin_text(sampler));
+        TRY(batch_step(sampler->batch, &n_drawn));
+        *n_made += n_drawn;
+    } while (sampler->n_shown < sampler->n_texts);
     return STATUS_OK;
-}
-
-static enum status end_text(struct sampler *sampler, struct text_slot *slot) {
-    TRY(show_held(sampler, slot));
-    sampler->waiting[slot->text].complete = true;
-    slot->text = -1;
-    return show_complete(sampler);
-}
-
-// Appends a sequence's new tokens, except the last one, which the step appends. When the context is full,
-// starts a new one from the last half of it.
-static enum status advance(struct sampler *sampler, int sequence) {
-    struct text_slot *slot = &sampler->slots[sequence];
-    size_t positions = (size_t)sampler->request->positions;
-    size_t length = (size_t)generator_length(sampler->generator, sequence);
-    if (length + slot->n_new > positions) {
-        size_t half = positions > 1 ? positions / 2 : 1;
-        generator_reset(sampler->generator, sequence);
-        slot->n_new = slot->context.n < half ? slot->context.n : half;
-    }
-    if (slot->n_new == 1)
-        return STATUS_OK;
-    return generator_append(sampler->generator, sampler->stream, sampler->hooks, sequence,
-                            slot->context.ids + slot->context.n - slot->n_new, (int)slot->n_new - 1);
-}
-
-static enum status take_token(struct sampler *sampler, struct text_slot *slot, int32_t id) {
-    const struct sample_request *request = sampler->request;
-    sampler->n_made++;
-    slot->n_drawn++;
-    slot->n_new = 1;
-    if (id == tokenizer_end_of_text(request->tokenizer))
-        return end_text(sampler, slot);
-    size_t n_bytes;
-    const char *bytes = tokenizer_bytes(request->tokenizer, id, &n_bytes);
-    TRY(show_bytes(sampler, slot, bytes, n_bytes));
-    TRY(token_list_add(&slot->context, id));
-    return slot->n_drawn == request->n_tokens ? end_text(sampler, slot) : STATUS_OK;
-}
-
-// Generates one token for each active text. *n: how many there were; 0 when all texts are complete.
-static enum status step(struct sampler *sampler, int *n) {
-    const struct sample_request *request = sampler->request;
-    int n_ids = tokenizer_n_ids(request->tokenizer);
-    int drawable = n_ids < request->vocab_size ? n_ids : request->vocab_size;
-    *n = 0;
-    for (int sequence = 0; sequence < request->sequences; sequence++) {
-        struct text_slot *slot = &sampler->slots[sequence];
-        if (slot->text < 0 && sampler->n_begun < sampler->n_texts)
-            TRY(begin_text(sampler, sequence));
-        if (slot->text < 0)
-            continue;
-        TRY(advance(sampler, sequence));
-        sampler->sequences[*n] = sequence;
-        sampler->tokens[*n] = slot->context.ids[slot->context.n - 1];
-        sampler->counters[*n] =
-            request->first_counter + ((uint64_t)slot->text << 32) + (uint64_t)slot->n_drawn;
-        ++*n;
-    }
-    if (*n == 0)
-        return STATUS_OK;
-    TRY(generator_step(sampler->generator, sampler->stream, sampler->hooks, sampler->sequences,
-                       sampler->tokens, *n, NULL));
-    TRY(generator_draw(sampler->generator, sampler->stream, &request->sampling, drawable, sampler->counters,
-                       *n, sampler->tokens));
-    for (int i = 0; i < *n; i++)
-        TRY(take_token(sampler, &sampler->slots[sampler->sequences[i]], sampler->tokens[i]));
-    return STATUS_OK;
-}
-
-static enum status sampler_init(struct sampler *sampler) {
-    size_t sequences = (size_t)sampler->request->sequences;
-    sampler->waiting = calloc((size_t)sampler->n_texts, sizeof *sampler->waiting);
-    sampler->slots = calloc(sequences, sizeof *sampler->slots);
-    sampler->sequences = calloc(sequences, sizeof *sampler->sequences);
-    sampler->tokens = calloc(sequences, sizeof *sampler->tokens);
-    sampler->counters = calloc(sequences, sizeof *sampler->counters);
-    if (!sampler->waiting || !sampler->slots || !sampler->sequences || !sampler->tokens || !sampler->counters)
-        return FAIL(STATUS_FAILED, "out of memory for %lld texts", (long long)sampler->n_texts);
-    for (size_t i = 0; i < sequences; i++)
-        sampler->slots[i].text = -1;
-    return STATUS_OK;
-}
-
-static void sampler_free(struct sampler *sampler) {
-    for (int64_t i = 0; sampler->waiting && i < sampler->n_texts; i++)
-        text_free(&sampler->waiting[i].text);
-    for (int i = 0; sampler->slots && i < sampler->request->sequences; i++)
-        token_list_free(&sampler->slots[i].context);
-    free(sampler->waiting);
-    free(sampler->slots);
-    free(sampler->sequences);
-    free(sampler->tokens);
-    free(sampler->counters);
 }
 
 enum status sample_run(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                        const struct sample_request *request, int64_t *n_made) {
-    struct sampler sampler = {.request = request,
-                              .generator = generator,
-                              .stream = stream,
-                              .hooks = hooks,
-                              .n_texts = request->n_prompts * request->n_samples};
-    enum status status = sampler_init(&sampler);
+    struct sampler sampler = {.request = request, .n_texts = request->n_prompts * request->n_samples};
+    const struct batch_options options = {.generator = generator,
+                                          .stream = stream,
+                                          .hooks = hooks,
+                                          .tokenizer = request->tokenizer,
+                                          .vocab_size = request->vocab_size,
+                                          .positions = request->positions,
+                                          .sequences = request->sequences,
+                                          .step_rows = batch_step_rows(stream->device, request->sequences),
+                                          .host_logits = request->options.n_top >= 0 ||
+                                                         request->options.repetition_penalty != 1};
+    int64_t made = 0;
+    sampler.texts = calloc((size_t)sampler.n_texts, sizeof *sampler.texts);
+    enum status status =
+        sampler.texts ? batch_new(&options, &sampler.batch)
+                      : FAIL(STATUS_FAILED, "out of memory for %lld texts", (long long)sampler.n_texts);
     if (status == STATUS_OK)
-        status = begin_showing(&sampler);
-    for (int n = 1; status == STATUS_OK && n > 0;)
-        status = step(&sampler, &n);
+        status = generate(&sampler, &made);
     if (n_made)
-        *n_made = sampler.n_made;
-    sampler_free(&sampler);
+        *n_made = made;
+    for (int64_t i = 0; sampler.texts && i < sampler.n_texts; i++)
+        text_delete(sampler.texts[i]);
+    free(sampler.texts);
+    batch_delete(sampler.batch);
     return status;
 }

@@ -1,14 +1,11 @@
-// Prompts are processed in chunks of a few fixed lengths, so that few shapes occur and the workspace of each
-// is known before the first token.
+// Prompts are processed in chunks of a few fixed lengths (powers of two up to GENERATOR_CHUNK), so that few
+// shapes occur and the workspace of each is known before the first token.
 #include "model/generate.h"
 
 #include <stdlib.h>
 
 #include "base/rng.h"
 #include "model/block.h"
-
-// Chunks of a prompt have a power of two tokens, up to this.
-#define LONGEST_CHUNK 64
 
 struct generator {
     const struct params *params;
@@ -117,12 +114,20 @@ static enum status run_head(const struct generator_pass *pass) {
     return hooks->params_release(hooks->context, stream, 0, GPT_FORWARD);
 }
 
+static bool same_filters(const struct sampling *a, const struct sampling *b) {
+    return a->temperature == b->temperature && a->top_k == b->top_k && a->top_p == b->top_p &&
+           a->min_p == b->min_p;
+}
+
+// Rows [row, row + n) of the step's logits, with the same filters.
 static enum status sample(struct generator *generator, struct runner *runner, const struct sampling *sampling,
-                          int n_drawable, int n) {
-    RUN(runner, sample, .tokens = generator->drawn, .logits = generator->logits,
-        .uniforms = generator->device_uniforms, .N = n, .V = n_drawable,
-        .logits_stride = generator->params->config.vocab_size, .temperature = sampling->temperature,
-        .top_k = sampling->top_k, .top_p = sampling->top_p, .type = DTYPE_F32);
+                          int n_drawable, int row, int n) {
+    int stride = generator->params->config.vocab_size;
+    RUN(runner, sample, .tokens = (int32_t *)generator->drawn + row,
+        .logits = (float *)generator->logits + (size_t)row * (size_t)stride,
+        .uniforms = (double *)generator->device_uniforms + row, .N = n, .V = n_drawable,
+        .logits_stride = stride, .temperature = sampling->temperature, .top_k = sampling->top_k,
+        .top_p = sampling->top_p, .min_p = sampling->min_p, .type = DTYPE_F32);
     return STATUS_OK;
 }
 
@@ -143,7 +148,7 @@ static void find_buffers(struct generator *generator, const struct region_table 
 }
 
 static int longest_chunk(int n) {
-    int chunk = LONGEST_CHUNK;
+    int chunk = GENERATOR_CHUNK;
     while (chunk > n)
         chunk /= 2;
     return chunk;
@@ -173,7 +178,7 @@ static enum status dry_run(struct generator *generator, size_t *workspace_bytes)
     }
     if (status == STATUS_OK)
         status = sample(generator, &runner, &(struct sampling){.temperature = 1},
-                        generator->params->config.vocab_size, sequences);
+                        generator->params->config.vocab_size, 0, sequences);
     free(rows);
     *workspace_bytes = runner.workspace_bytes;
     return status;
@@ -317,15 +322,37 @@ enum status generator_step(struct generator *generator, struct stream *stream, c
     return generator->device->synchronize(stream);
 }
 
+static float *logits_of(const struct generator *generator, int row) {
+    return (float *)generator->logits + (size_t)row * (size_t)generator->params->config.vocab_size;
+}
+
+enum status generator_read_logits(struct generator *generator, struct stream *stream, int row,
+                                  float *logits) {
+    TRY(generator->device->copy(stream, logits, logits_of(generator, row),
+                                (size_t)generator->params->config.vocab_size * sizeof *logits));
+    return generator->device->synchronize(stream);
+}
+
+enum status generator_write_logits(struct generator *generator, struct stream *stream, int row,
+                                   const float *logits) {
+    TRY(generator->device->copy(stream, logits_of(generator, row), logits,
+                                (size_t)generator->params->config.vocab_size * sizeof *logits));
+    return generator->device->synchronize(stream);
+}
+
 enum status generator_draw(struct generator *generator, struct stream *stream,
                            const struct sampling *sampling, int n_drawable, const uint64_t *counters, int n,
                            int32_t *tokens) {
     struct runner runner = {.device = generator->device, .stream = stream};
     for (int i = 0; i < n; i++)
-        generator->uniforms[i] = rng_uniform(sampling->seed, RNG_STREAM_SAMPLE, counters[i]);
+        generator->uniforms[i] = rng_uniform(sampling[i].seed, RNG_STREAM_SAMPLE, counters[i]);
     TRY(generator->device->copy(stream, generator->device_uniforms, generator->uniforms,
                                 (size_t)n * sizeof *generator->uniforms));
-    TRY(sample(generator, &runner, sampling, n_drawable, n));
+    for (int row = 0, n_rows; row < n; row += n_rows) {
+        for (n_rows = 1; row + n_rows < n && same_filters(&sampling[row], &sampling[row + n_rows]);)
+            n_rows++;
+        TRY(sample(generator, &runner, &sampling[row], n_drawable, row, n_rows));
+    }
     TRY(generator->device->copy(stream, tokens, generator->drawn, (size_t)n * sizeof *tokens));
     return generator->device->synchronize(stream);
 }

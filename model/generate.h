@@ -25,8 +25,10 @@ void generator_bind(struct generator *generator, const struct region_table *tabl
 
 void generator_reset(struct generator *generator, int sequence); // empties its context
 int generator_length(const struct generator *generator, int sequence);
-// Appends n tokens of a prompt to a sequence's context, without computing logits. STATUS_INVALID unless
-// length + n <= positions.
+// Appends n tokens of a prompt to a sequence's context, without computing logits. Calls that split a prompt
+// at multiples of GENERATOR_CHUNK give the same bits as one call. STATUS_INVALID unless length + n <=
+// positions.
+#define GENERATOR_CHUNK 64
 enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens,
                              int n) MUST_CHECK;
@@ -43,11 +45,18 @@ struct sampling {
     double temperature; // 0: always the most likely token
     int top_k;          // 0: no limit
     double top_p;       // nucleus sampling (Holtzman et al., arXiv 1904.09751); 1: no limit
+    double min_p;       // tokens at least so probable as this times the most likely one; 0: no limit
     uint64_t seed;
 };
+// The logits of row `row` of the last step, (vocab_size) fp32 in host memory: read or replaced before a draw.
+enum status generator_read_logits(struct generator *generator, struct stream *stream, int row,
+                                  float *logits) MUST_CHECK;
+enum status generator_write_logits(struct generator *generator, struct stream *stream, int row,
+                                   const float *logits) MUST_CHECK;
 // Samples the next token of each of the n sequences of the last step. Only the tokens leave the device.
+//   sampling    (n), which may differ
 //   n_drawable  tokens are drawn from ids 0 .. n_drawable - 1
-//   counters    (n) of the random numbers: a token is a pure function of its logits, `sampling` and its
+//   counters    (n) of the random numbers: a token is a pure function of its logits, its `sampling` and its
 //               counter
 //   tokens      [out] (n)
 enum status generator_draw(struct generator *generator, struct stream *stream,

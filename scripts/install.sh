@@ -14,6 +14,8 @@ build_packages=(
   "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
   "libxxhash-dev|xxHash: checksums of checkpoints"
   "libhwloc-dev|hwloc: NUMA nodes of the machine"
+  "libmicrohttpd-dev|libmicrohttpd: the HTTP server of ./train serve"
+  "libedit-dev|libedit: line editing in ./train generate --interactive"
   "openmpi-bin|Open MPI: mpirun, for several ranks"
   "libopenmpi-dev|Open MPI: headers, for several ranks"
 )

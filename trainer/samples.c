@@ -1,5 +1,6 @@
 // Samples: text that the model generates during training, in the log and in samples/step-N.txt.
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "infer/sample.h"
@@ -34,7 +35,8 @@ enum status trainer_sample(struct trainer *trainer) {
     struct text text = {0};
     if (!generator)
         return trainer_agree(trainer, STATUS_OK);
-    const char *const prompt = config->train.sample_prompt;
+    const char *const bytes = config->train.sample_prompt;
+    const struct sample_prompt prompt = {bytes, strlen(bytes)};
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,
@@ -43,12 +45,14 @@ enum status trainer_sample(struct trainer *trainer) {
         .prompts = &prompt,
         .n_prompts = 1,
         .n_samples = 1,
-        .n_tokens = config->train.sample_tokens,
-        .sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)config->train.seed},
-        .first_counter = (uint64_t)trainer->step << 32,
+        .options = {.sampling = {.temperature = 1, .top_p = 1, .seed = (uint64_t)config->train.seed},
+                    .repetition_penalty = 1,
+                    .n_tokens = config->train.sample_tokens,
+                    .n_top = -1,
+                    .first_counter = (uint64_t)trainer->step << 32},
         .write = add_to_text,
         .context = &text};
-    text_add(&text, "%s", prompt);
+    text_add(&text, "%s", bytes);
     // Ranks generate together: one that fails here cannot reach the agreement at the end.
     enum status status =
         sample_run(generator, &trainer->stream, &trainer->engine.state.hooks, &request, NULL);

@@ -73,7 +73,7 @@ static double read_weights(const struct generate_bench *bench) {
 }
 
 static enum status step(struct generate_bench *bench, int n, double *seconds) {
-    const struct sampling sampling = {.temperature = 1, .top_p = 1, .seed = 1};
+    struct sampling sampling[SEQUENCES];
     int sequences[SEQUENCES];
     int32_t tokens[SEQUENCES];
     uint64_t counters[SEQUENCES];
@@ -81,10 +81,11 @@ static enum status step(struct generate_bench *bench, int n, double *seconds) {
         sequences[i] = i;
         tokens[i] = i;
         counters[i] = (uint64_t)i;
+        sampling[i] = (struct sampling){.temperature = 1, .top_p = 1, .seed = 1};
     }
     double began = clock_monotonic_s();
     TRY(generator_step(bench->generator, &bench->stream, &bench->hooks, sequences, tokens, n, NULL));
-    TRY(generator_draw(bench->generator, &bench->stream, &sampling, bench->params.config.vocab_size, counters,
+    TRY(generator_draw(bench->generator, &bench->stream, sampling, bench->params.config.vocab_size, counters,
                        n, tokens));
     *seconds = clock_monotonic_s() - began;
     return STATUS_OK;

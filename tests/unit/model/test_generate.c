@@ -173,17 +173,25 @@ static void test_samples_follow_the_logits(void **state) {
     int32_t token = 7, again;
     const int sequence = 0;
     for (uint64_t i = 0; i < 10; i++) {
-        float logits[VOCAB_SIZE];
+        float logits[VOCAB_SIZE], read[VOCAB_SIZE];
         assert_ok(generator_step(generator, &model.stream, &model.hooks, &sequence, &token, 1,
                                  i % 2 ? logits : NULL));
         assert_ok(
             generator_draw(generator, &model.stream, &likeliest, VOCAB_SIZE, &(uint64_t){0}, 1, &token));
+        assert_ok(generator_read_logits(generator, &model.stream, 0, read));
+        assert_int_equal(token, likeliest_of(read));
         if (i % 2)
-            assert_int_equal(token, likeliest_of(logits));
+            assert_memory_equal(logits, read, sizeof read);
         assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, &i, 1, &token));
         assert_in_range(token, 0, 4); // the others are padding
         assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, &i, 1, &again));
         assert_int_equal(token, again);
+        assert_ok(generator_read_logits(generator, &model.stream, 0, logits));
+        logits[4] = 1e30f;
+        assert_ok(generator_write_logits(generator, &model.stream, 0, logits));
+        assert_ok(generator_draw(generator, &model.stream, &ordinary, 5, &i, 1, &token));
+        assert_int_equal(token, 4);
+        token = again;
     }
     whole_model_free(&model);
     device_close(device);
@@ -315,6 +323,7 @@ static int32_t draw(const struct sampling *sampling, const float *logits, int n,
                                .temperature = sampling->temperature,
                                .top_k = sampling->top_k,
                                .top_p = sampling->top_p,
+                               .min_p = sampling->min_p,
                                .type = DTYPE_F32};
     size_t bytes;
     memset(workspace, 0x55, sizeof workspace);
@@ -361,8 +370,13 @@ static void expected_probabilities(const struct sampling *sampling, const float 
         kept[best] = true;
         reached += weights[best] / total;
     }
+    double kept_total = 0;
+    for (int i = 0; i < n; i++) {
+        out[i] = kept[i] && weights[i] >= sampling->min_p ? weights[i] : 0; // the likeliest one's is 1
+        kept_total += out[i];
+    }
     for (int i = 0; i < n; i++)
-        out[i] = kept[i] ? weights[i] / total / reached : 0;
+        out[i] /= kept_total;
     free(kept);
     free(weights);
 }
@@ -399,17 +413,19 @@ static void check_frequencies(const struct sampling *sampling) {
         chi_square += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
         n_cells++;
     }
-    print_message("temperature %g, top_k %d, top_p %g: chi-square %.1f of %d cells\n", sampling->temperature,
-                  sampling->top_k, sampling->top_p, chi_square, n_cells);
+    print_message("temperature %g, top_k %d, top_p %g, min_p %g: chi-square %.1f of %d cells\n",
+                  sampling->temperature, sampling->top_k, sampling->top_p, sampling->min_p, chi_square,
+                  n_cells);
     assert_true(n_cells < 2 || chi_square < chi_square_bound(n_cells - 1));
 }
 
 static void test_frequencies_follow_the_definition(void **state) {
     (void)state;
-    static const struct sampling cases[] = {{1, 0, 1, 1},       {0.7, 0, 1, 2},     {1.8, 0, 1, 3},
-                                            {1, 5, 1, 4},       {1, 1, 1, 5},       {1, 1000, 1, 6},
-                                            {1, 0, 0.9, 7},     {1, 0, 0.3, 8},     {1, 0, 1e-9, 9},
-                                            {1.3, 12, 0.8, 10}, {0.9, 40, 0.95, 1}, {1, 61, 0.999, 2}};
+    static const struct sampling cases[] = {
+        {1, 0, 1, 0, 1},    {0.7, 0, 1, 0, 2},      {1.8, 0, 1, 0, 3},      {1, 5, 1, 0, 4},
+        {1, 1, 1, 0, 5},    {1, 1000, 1, 0, 6},     {1, 0, 0.9, 0, 7},      {1, 0, 0.3, 0, 8},
+        {1, 0, 1e-9, 0, 9}, {1.3, 12, 0.8, 0, 10},  {0.9, 40, 0.95, 0, 1},  {1, 61, 0.999, 0, 2},
+        {1, 0, 1, 0.1, 3},  {1.5, 20, 0.9, 0.2, 4}, {0.8, 0, 0.99, 0.01, 5}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_frequencies(&cases[i]);
 }
@@ -422,12 +438,12 @@ static void test_temperature_zero_is_greedy(void **state) {
     for (int i = 1; i < VOCAB_SIZE; i++)
         best = logits[i] > logits[best] ? i : best;
     for (uint64_t counter = 0; counter < 50; counter++) {
-        assert_int_equal(draw(&(struct sampling){0, 0, 1, counter}, logits, VOCAB_SIZE, counter), best);
-        assert_int_equal(draw(&(struct sampling){0, 7, 0.5, counter}, logits, VOCAB_SIZE, counter), best);
+        assert_int_equal(draw(&(struct sampling){0, 0, 1, 0, counter}, logits, VOCAB_SIZE, counter), best);
+        assert_int_equal(draw(&(struct sampling){0, 7, 0.5, 0, counter}, logits, VOCAB_SIZE, counter), best);
     }
     logits[best] = logits[(best + 1) % VOCAB_SIZE] = 50; // of two equal logits, the first
     int first = best < (best + 1) % VOCAB_SIZE ? best : (best + 1) % VOCAB_SIZE;
-    assert_int_equal(draw(&(struct sampling){0, 0, 1, 0}, logits, VOCAB_SIZE, 0), first);
+    assert_int_equal(draw(&(struct sampling){0, 0, 1, 0, 0}, logits, VOCAB_SIZE, 0), first);
 }
 
 static void test_samples_depend_on_seed_and_counter_only(void **state) {
@@ -436,7 +452,7 @@ static void test_samples_depend_on_seed_and_counter_only(void **state) {
     make_logits(logits, VOCAB_SIZE);
     int differ_by_seed = 0, differ_by_counter = 0;
     for (uint64_t counter = 0; counter < 200; counter++) {
-        struct sampling a = {1, 0, 1, 42}, b = {1, 0, 1, 43};
+        struct sampling a = {1, 0, 1, 0, 42}, b = {1, 0, 1, 0, 43};
         int32_t token = draw(&a, logits, VOCAB_SIZE, counter);
         assert_int_equal(token, draw(&a, logits, VOCAB_SIZE, counter));
         differ_by_seed += token != draw(&b, logits, VOCAB_SIZE, counter);
@@ -451,13 +467,13 @@ static void test_extreme_logits(void **state) {
     const float huge[4] = {-3e38f, 3e38f, 0, -INFINITY}, equal[4] = {1, 1, 1, 1};
     int seen[4] = {0};
     for (uint64_t counter = 0; counter < 400; counter++) {
-        assert_int_equal(draw(&(struct sampling){1, 0, 1, 1}, huge, 4, counter), 1);
-        assert_int_equal(draw(&(struct sampling){1, 3, 0.9, 1}, huge, 4, counter), 1);
-        seen[draw(&(struct sampling){1, 2, 1, 1}, equal, 4, counter)]++;
+        assert_int_equal(draw(&(struct sampling){1, 0, 1, 0, 1}, huge, 4, counter), 1);
+        assert_int_equal(draw(&(struct sampling){1, 3, 0.9, 0, 1}, huge, 4, counter), 1);
+        seen[draw(&(struct sampling){1, 2, 1, 0, 1}, equal, 4, counter)]++;
     }
     assert_true(seen[0] > 120 && seen[1] > 120 && seen[2] == 0 && seen[3] == 0);
     const float one[1] = {0.5f};
-    assert_int_equal(draw(&(struct sampling){1, 0, 0.5, 1}, one, 1, 0), 0);
+    assert_int_equal(draw(&(struct sampling){1, 0, 0.5, 0, 1}, one, 1, 0), 0);
 }
 
 #define ON(device, test)                                                                                     \

@@ -1,0 +1,356 @@
+// A step first processes prompts, then decodes one token for every text that is ready, and then lets the
+// texts take their tokens. Texts that want log-probabilities of their prompt process it token by token, as
+// part of the decoding steps.
+#include "infer/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/parallel.h"
+#include "infer/release.h"
+
+// Products of up to so many rows give each row the same bits on a CPU (kernels/cpu/isa/skinny_gemm.c).
+#define CPU_STEP_ROWS 32
+
+struct slot {
+    bool busy;
+    const struct text_options *options;
+    struct text_events events;
+    int64_t n_drawn;
+    struct token_list context; // prompt and text so far
+    size_t n_new;              // its last tokens, which the generator has not processed yet
+    size_t offset;             // bytes of the text that were drawn
+    struct release release;
+};
+
+struct batch {
+    struct batch_options options;
+    int n_texts, n_drawable, next_prompt; // next_prompt: the slot whose prompt comes first
+    struct slot *slots;                   // (sequences)
+    // (step_rows) each, of a step:
+    int *sequences;
+    int32_t *tokens;
+    uint64_t *counters;
+    struct sampling *sampling;
+    struct logprobs *logprobs;
+    float *logits;    // (step_rows, vocab_size); like the next two, NULL without host_logits
+    float *penalized; // (vocab_size)
+    uint8_t *seen;    // (vocab_size)
+};
+
+int batch_step_rows(const struct device *device, int sequences) {
+    bool limited = strcmp(device->name, "cpu") == 0 && sequences > CPU_STEP_ROWS;
+    return limited ? CPU_STEP_ROWS : sequences;
+}
+
+size_t batch_bytes(const struct batch_options *options) {
+    size_t V = (size_t)options->vocab_size;
+    return options->host_logits ? ((size_t)options->step_rows + 1) * V * sizeof(float) + V : 0;
+}
+
+enum status batch_new(const struct batch_options *options, struct batch **out) {
+    struct batch *batch = calloc(1, sizeof *batch);
+    *out = batch;
+    if (!batch)
+        return FAIL(STATUS_FAILED, "out of memory for a batch of texts");
+    int n_ids = tokenizer_n_ids(options->tokenizer);
+    size_t rows = (size_t)options->step_rows, V = (size_t)options->vocab_size;
+    batch->options = *options;
+    batch->n_drawable = n_ids < options->vocab_size ? n_ids : options->vocab_size;
+    batch->slots = calloc((size_t)options->sequences, sizeof *batch->slots);
+    batch->sequences = calloc(rows, sizeof *batch->sequences);
+    batch->tokens = calloc(rows, sizeof *batch->tokens);
+    batch->counters = calloc(rows, sizeof *batch->counters);
+    batch->sampling = calloc(rows, sizeof *batch->sampling);
+    batch->logprobs = calloc(rows, sizeof *batch->logprobs);
+    if (options->host_logits) {
+        batch->logits = calloc(rows * V, sizeof *batch->logits);
+        batch->penalized = calloc(V, sizeof *batch->penalized);
+        batch->seen = calloc(V, sizeof *batch->seen);
+    }
+    if (!batch->slots || !batch->sequences || !batch->tokens || !batch->counters || !batch->sampling ||
+        !batch->logprobs || (options->host_logits && (!batch->logits || !batch->penalized || !batch->seen))) {
+        batch_delete(batch);
+        *out = NULL;
+        return FAIL(STATUS_FAILED, "out of memory for a batch of %d texts", options->sequences);
+    }
+    return STATUS_OK;
+}
+
+void batch_delete(struct batch *batch) {
+    if (!batch)
+        return;
+    for (int i = 0; batch->slots && i < batch->options.sequences; i++) {
+        token_list_free(&batch->slots[i].context);
+        release_free(&batch->slots[i].release);
+    }
+    free(batch->slots);
+    free(batch->sequences);
+    free(batch->tokens);
+    free(batch->counters);
+    free(batch->sampling);
+    free(batch->logprobs);
+    free(batch->logits);
+    free(batch->penalized);
+    free(batch->seen);
+    free(batch);
+}
+
+int batch_n_texts(const struct batch *batch) {
+    return batch->n_texts;
+}
+
+size_t batch_n_cached(const struct batch *batch) {
+    size_t n = 0;
+    for (int i = 0; i < batch->options.sequences; i++)
+        n += batch->slots[i].busy ? (size_t)generator_length(batch->options.generator, i) : 0;
+    return n;
+}
+
+// Of a row of the last step.
+static float *logits_of(const struct batch *batch, int row) {
+    return batch->logits + (size_t)row * (size_t)batch->options.vocab_size;
+}
+
+// ---- joining and leaving
+
+enum status batch_add(struct batch *batch, const int32_t *prompt, size_t n,
+                      const struct text_options *options, struct text_events events, int *slot) {
+    int at = 0;
+    while (batch->slots[at].busy)
+        at++;
+    struct slot *s = &batch->slots[at];
+    s->context.n = 0;
+    for (size_t i = 0; i < n; i++)
+        TRY(token_list_add(&s->context, prompt[i]));
+    s->options = options;
+    s->events = events;
+    s->n_drawn = 0;
+    s->n_new = n;
+    s->offset = 0;
+    release_free(&s->release);
+    release_init(&s->release, options->stops, options->n_stops);
+    generator_reset(batch->options.generator, at);
+    s->busy = true;
+    batch->n_texts++;
+    *slot = at;
+    return STATUS_OK;
+}
+
+void batch_remove(struct batch *batch, int slot) {
+    batch->slots[slot].busy = false;
+    batch->n_texts--;
+}
+
+static enum status end_text(struct batch *batch, struct slot *slot, enum text_end why) {
+    batch_remove(batch, (int)(slot - batch->slots));
+    if (!slot->release.stopped && slot->release.held.length > 0)
+        TRY(slot->events.write(slot->events.context, slot->release.held.data, slot->release.held.length));
+    return slot->events.end(slot->events.context, why);
+}
+
+// ---- prompts
+
+// Whether log-probabilities of prompt tokens are still to come.
+static bool reads_prompt(const struct slot *slot) {
+    return slot->options->prompt_logprobs && slot->n_drawn == 0;
+}
+
+// Whether nothing is left to compute for a text that asks for no tokens.
+static bool is_done(const struct slot *slot) {
+    return slot->options->n_tokens == 0 && (!reads_prompt(slot) || slot->n_new <= 1);
+}
+
+static enum status tell_prompt_token(struct slot *slot, size_t at, const struct logprobs *logprobs,
+                                     const float *logits) {
+    struct text_token token = {.id = slot->context.ids[at], .of_prompt = true, .has_logprobs = logprobs};
+    if (logprobs) {
+        token.logprob = logprob_of(logprobs, logits, token.id);
+        token.n_top = logprobs->n_top;
+        memcpy(token.top, logprobs->top, sizeof token.top);
+    }
+    return slot->events.token ? slot->events.token(slot->events.context, &token) : STATUS_OK;
+}
+
+// Appends a text's new tokens, except the last one, which the step appends. When the context is full, starts
+// a new one from the last half of it.
+static enum status process_prompt(struct batch *batch, int sequence, size_t *budget) {
+    const struct batch_options *options = &batch->options;
+    struct slot *slot = &batch->slots[sequence];
+    size_t positions = (size_t)options->positions;
+    size_t length = (size_t)generator_length(options->generator, sequence);
+    if (length + slot->n_new > positions) {
+        size_t half = positions > 1 ? positions / 2 : 1;
+        generator_reset(options->generator, sequence);
+        slot->n_new = slot->context.n < half ? slot->context.n : half;
+    }
+    size_t n = slot->n_new - 1;
+    if (reads_prompt(slot) || n == 0)
+        return STATUS_OK;
+    n = n <= *budget ? n : *budget / GENERATOR_CHUNK * GENERATOR_CHUNK;
+    if (n == 0)
+        return STATUS_OK;
+    TRY(generator_append(options->generator, options->stream, options->hooks, sequence,
+                         slot->context.ids + slot->context.n - slot->n_new, (int)n));
+    slot->n_new -= n;
+    *budget -= n;
+    return STATUS_OK;
+}
+
+// Takes turns, so that one long prompt after the other does not keep a third one waiting.
+static enum status process_prompts(struct batch *batch) {
+    int n = batch->options.sequences, first = batch->next_prompt;
+    size_t budget = batch->options.prompt_tokens > 0 ? (size_t)batch->options.prompt_tokens : SIZE_MAX;
+    for (int i = 0; i < n; i++) {
+        int sequence = (first + i) % n;
+        struct slot *slot = &batch->slots[sequence];
+        if (!slot->busy)
+            continue;
+        if (reads_prompt(slot) && generator_length(batch->options.generator, sequence) == 0)
+            TRY(tell_prompt_token(slot, 0, NULL, NULL));
+        if (is_done(slot)) {
+            TRY(end_text(batch, slot, TEXT_LENGTH));
+            continue;
+        }
+        bool waits = slot->n_new > 1;
+        TRY(process_prompt(batch, sequence, &budget));
+        if (waits && budget > 0)
+            batch->next_prompt = (sequence + 1) % n;
+    }
+    return STATUS_OK;
+}
+
+// ---- tokens
+
+// The row's logits are those after the prompt's token `at`.
+static enum status take_prompt_token(struct batch *batch, struct slot *slot, int row) {
+    size_t at = slot->context.n - slot->n_new;
+    slot->n_new--;
+    TRY(tell_prompt_token(slot, at + 1, &batch->logprobs[row], logits_of(batch, row)));
+    return is_done(slot) ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
+}
+
+static enum status tell_token(struct batch *batch, struct slot *slot, int row, int32_t id) {
+    struct text_token token = {.id = id, .offset = slot->offset, .has_logprobs = slot->options->n_top >= 0};
+    if (!slot->events.token)
+        return STATUS_OK;
+    if (token.has_logprobs) {
+        const struct logprobs *logprobs = &batch->logprobs[row];
+        token.logprob = logprob_of(logprobs, logits_of(batch, row), id);
+        token.n_top = logprobs->n_top;
+        memcpy(token.top, logprobs->top, sizeof token.top);
+    }
+    return slot->events.token(slot->events.context, &token);
+}
+
+static enum status take_token(struct batch *batch, struct slot *slot, int row) {
+    int32_t id = batch->tokens[row];
+    size_t n_bytes, n;
+    slot->n_drawn++;
+    slot->n_new = 1;
+    if (id == tokenizer_end_of_text(batch->options.tokenizer))
+        return end_text(batch, slot, TEXT_END_OF_TEXT);
+    TRY(tell_token(batch, slot, row, id));
+    const char *bytes = tokenizer_bytes(batch->options.tokenizer, id, &n_bytes);
+    slot->offset += n_bytes;
+    TRY(token_list_add(&slot->context, id));
+    TRY(release_add(&slot->release, bytes, n_bytes, &n));
+    if (n > 0)
+        TRY(slot->events.write(slot->events.context, slot->release.held.data, n));
+    release_drop(&slot->release, n);
+    if (slot->release.stopped)
+        return end_text(batch, slot, TEXT_STOP_STRING);
+    return slot->n_drawn == slot->options->n_tokens ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
+}
+
+// ---- a step
+
+static bool penalizes(const struct slot *slot) {
+    return slot->options->repetition_penalty != 1;
+}
+
+static bool wants_logprobs(const struct slot *slot) {
+    return slot->options->n_top >= 0 || reads_prompt(slot);
+}
+
+struct logprobs_call {
+    struct batch *batch;
+    int n;
+};
+
+static void logprobs_part(const void *context, int part, int n_parts) {
+    const struct logprobs_call *call = context;
+    struct batch *batch = call->batch;
+    struct parallel_span rows = parallel_span_of((size_t)call->n, 1, part, n_parts);
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        const struct slot *slot = &batch->slots[batch->sequences[row]];
+        int n_top = slot->options->n_top > 0 ? slot->options->n_top : 0;
+        if (wants_logprobs(slot))
+            logprobs_of(logits_of(batch, (int)row), batch->n_drawable, n_top, &batch->logprobs[row]);
+    }
+}
+
+// Log-probabilities are those of the model; the penalty changes the logits that tokens are drawn from.
+static enum status use_logits(struct batch *batch, int n) {
+    const struct batch_options *options = &batch->options;
+    size_t bytes = (size_t)options->vocab_size * sizeof *batch->logits;
+    int n_wanted = 0;
+    for (int row = 0; row < n; row++) {
+        const struct slot *slot = &batch->slots[batch->sequences[row]];
+        n_wanted += wants_logprobs(slot);
+        if (wants_logprobs(slot) || penalizes(slot))
+            TRY(generator_read_logits(options->generator, options->stream, row, logits_of(batch, row)));
+        if (!penalizes(slot))
+            continue;
+        memcpy(batch->penalized, logits_of(batch, row), bytes);
+        penalize_repetition(batch->penalized, batch->n_drawable, slot->context.ids, slot->context.n,
+                            slot->options->repetition_penalty, batch->seen);
+        TRY(generator_write_logits(options->generator, options->stream, row, batch->penalized));
+    }
+    int n_threads = options->stream->device->n_threads;
+    if (n_wanted > 0)
+        parallel_run(n_threads < n ? n_threads : n, logprobs_part, &(struct logprobs_call){batch, n});
+    return STATUS_OK;
+}
+
+// Decodes the rows that batch->sequences names.
+static enum status decode(struct batch *batch, int n, int *n_drawn) {
+    const struct batch_options *options = &batch->options;
+    for (int row = 0; row < n; row++) {
+        const struct slot *slot = &batch->slots[batch->sequences[row]];
+        batch->tokens[row] = slot->context.ids[slot->context.n - slot->n_new];
+        batch->counters[row] = slot->options->first_counter + (uint64_t)slot->n_drawn;
+        batch->sampling[row] = slot->options->sampling;
+    }
+    TRY(generator_step(options->generator, options->stream, options->hooks, batch->sequences, batch->tokens,
+                       n, NULL));
+    TRY(use_logits(batch, n));
+    TRY(generator_draw(options->generator, options->stream, batch->sampling, batch->n_drawable,
+                       batch->counters, n, batch->tokens));
+    for (int row = 0; row < n; row++) {
+        struct slot *slot = &batch->slots[batch->sequences[row]];
+        if (slot->n_new > 1) {
+            TRY(take_prompt_token(batch, slot, row));
+        } else {
+            TRY(take_token(batch, slot, row));
+            ++*n_drawn;
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status batch_step(struct batch *batch, int *n_drawn) {
+    int sequences = batch->options.sequences, n = 0;
+    *n_drawn = 0;
+    TRY(process_prompts(batch));
+    for (int sequence = 0; sequence < sequences; sequence++) {
+        const struct slot *slot = &batch->slots[sequence];
+        if (slot->busy && (slot->n_new == 1 || reads_prompt(slot)))
+            batch->sequences[n++] = sequence;
+        if (n == batch->options.step_rows || (n > 0 && sequence + 1 == sequences)) {
+            TRY(decode(batch, n, n_drawn));
+            n = 0;
+        }
+    }
+    return STATUS_OK;
+}

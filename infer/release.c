@@ -1,0 +1,82 @@
+// What is held is at most a stop string and a token long, so plain searches do.
+#include "infer/release.h"
+
+#include <string.h>
+
+#define LONGEST_CHARACTER 4
+
+void release_init(struct release *release, const char *const *stops, int n_stops) {
+    *release = (struct release){.stops = stops, .n_stops = n_stops};
+}
+
+void release_free(struct release *release) {
+    text_free(&release->held);
+}
+
+// Where the text is cut, if a stop string ends within the held bytes.
+static bool find_stop(const struct release *release, size_t *cut) {
+    const char *data = release->held.data;
+    size_t first_end = release->held.length + 1;
+    for (int i = 0; i < release->n_stops; i++) {
+        size_t length = strlen(release->stops[i]);
+        const char *at = memmem(data, release->held.length, release->stops[i], length);
+        if (!at)
+            continue;
+        size_t begin = (size_t)(at - data), end = begin + length;
+        if (end < first_end || (end == first_end && begin < *cut)) {
+            first_end = end;
+            *cut = begin;
+        }
+    }
+    return first_end <= release->held.length;
+}
+
+// The number of bytes at the end that begin one of the stop strings.
+static size_t stop_prefix(const struct release *release) {
+    size_t longest = 0;
+    for (int i = 0; i < release->n_stops; i++) {
+        size_t n = strlen(release->stops[i]) - 1;
+        n = n < release->held.length ? n : release->held.length;
+        for (; n > longest; n--)
+            if (memcmp(release->held.data + release->held.length - n, release->stops[i], n) == 0)
+                longest = n;
+    }
+    return longest;
+}
+
+// Bytes of the UTF-8 character that starts with this byte; 1 if no longer character starts with it.
+static size_t character_length(unsigned char first) {
+    return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
+}
+
+// The number of bytes at the end that are the beginning of a character.
+static size_t incomplete_character(const struct text *held) {
+    for (size_t n = 1; n < LONGEST_CHARACTER && n <= held->length; n++) {
+        unsigned char byte = (unsigned char)held->data[held->length - n];
+        if ((byte & 0xC0) != 0x80)
+            return character_length(byte) > n ? n : 0;
+    }
+    return 0;
+}
+
+enum status release_add(struct release *release, const char *bytes, size_t n_bytes, size_t *n) {
+    *n = 0;
+    if (release->stopped)
+        return STATUS_OK;
+    text_add_bytes(&release->held, bytes, n_bytes);
+    TRY(text_status(&release->held));
+    if (find_stop(release, n)) {
+        release->stopped = true;
+        return STATUS_OK;
+    }
+    size_t prefix = stop_prefix(release), character = incomplete_character(&release->held);
+    *n = release->held.length - (prefix > character ? prefix : character);
+    return STATUS_OK;
+}
+
+void release_drop(struct release *release, size_t n) {
+    if (n == 0)
+        return;
+    memmove(release->held.data, release->held.data + n, release->held.length - n);
+    release->held.length -= n;
+}

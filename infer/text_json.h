@@ -1,0 +1,19 @@
+// Generated text and tokens as JSON.
+#ifndef ZERO_INFER_TEXT_JSON_H
+#define ZERO_INFER_TEXT_JSON_H
+
+#include "base/text.h"
+#include "data/tokenizer.h"
+#include "infer/batch.h"
+
+// Appends bytes as a JSON string. Models also write bytes that are not UTF-8: those become U+FFFD.
+void text_json_add_string(struct text *out, const char *bytes, size_t n);
+// Appends a token as a JSON string that names one token only: its text, or "bytes:\xe2\x80" where its bytes
+// are not UTF-8 (OpenAI's notation).
+void text_json_add_token_name(struct text *out, const struct tokenizer *tokenizer, int32_t id);
+// Appends {"id", "token", "bytes", "logprob", "top_logprobs": [{"id", "token", "bytes", "logprob"}, ...]}.
+void text_json_add_token(struct text *out, const struct tokenizer *tokenizer, const struct text_token *token);
+// "stop" or "length", in OpenAI's words.
+const char *text_end_name(enum text_end why);
+
+#endif
