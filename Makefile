@@ -95,10 +95,10 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
-# cli/bench may include cli, which declares the list of commands, but not the reverse; main.c may include any.
+# cli/bench and cli/serve may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
-           infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch
+           infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch cli/serve
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -119,6 +119,7 @@ needs_cli := trainer trainer/runs $(needs_trainer)
 needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
 needs_cli/watch := cli trainer/runs base
+needs_cli/serve := cli trainer infer data model kernels base
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)

@@ -1,4 +1,4 @@
-// The commands of ./train, one file each in cli/ (command_bench in cli/bench). main.c lists them.
+// The commands of ./train, one file each in cli/ (command_bench in cli/bench, command_serve in cli/serve). main.c lists them.
 #ifndef ZERO_CLI_COMMANDS_H
 #define ZERO_CLI_COMMANDS_H
 
@@ -9,6 +9,7 @@ extern const struct command command_check;
 extern const struct command command_plan;
 extern const struct command command_options;
 extern const struct command command_generate;
+extern const struct command command_serve;
 extern const struct command command_eval;
 extern const struct command command_inspect;
 extern const struct command command_checkpoint;

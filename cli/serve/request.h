@@ -1,0 +1,48 @@
+// The body of a POST to /v1/completions, in OpenAI's words (https://platform.openai.com/docs/api-reference,
+// "Completions"), checked and turned into tokens.
+#ifndef ZERO_CLI_SERVE_REQUEST_H
+#define ZERO_CLI_SERVE_REQUEST_H
+
+#include "infer/batch.h"
+
+// What requests may ask for.
+struct request_limits {
+    const struct tokenizer *tokenizer;
+    int vocab_size, positions;
+    int max_tokens;   // per text
+    int max_texts;    // prompts x n
+    int max_logprobs; // at most MOST_TOP_LOGPROBS
+    const char *model;
+};
+
+struct request_prompt {
+    struct token_list tokens;
+    bool empty; // began from end-of-text, which is not echoed
+};
+
+#define MOST_STOPS 16
+
+struct request {
+    struct request_prompt *prompts; // (n_prompts)
+    int n_prompts, n;               // n texts per prompt
+    struct text_options options;    // of every text
+    char *stops[MOST_STOPS];
+    bool has_seed, echo, stream, include_usage;
+};
+
+// An answer that refuses a request. OpenAI's error object has these members.
+struct api_error {
+    int code; // HTTP's
+    const char *type, *name, *param;
+    char message[512];
+};
+// Fills in an error; returns false.
+bool api_refuse(struct api_error *error, int code, const char *name, const char *param, const char *format,
+                ...) __attribute__((format(printf, 5, 6)));
+
+// False: the request is refused. Call request_free in both cases.
+bool request_parse(struct request *request, const char *body, size_t n_bytes,
+                   const struct request_limits *limits, struct api_error *error);
+void request_free(struct request *request);
+
+#endif
