@@ -36,7 +36,7 @@ enum status answer_keep_token(struct choice *choice, const struct text_token *to
 
 static void add_error(struct text *out, const struct api_error *error) {
     text_add(out, "{\"error\": {\"message\": ");
-    json_add_string(out, error->message);
+    text_json_add_string(out, error->message, strlen(error->message)); // it may quote the client's bytes
     text_add(out, ", \"type\": \"%s\", \"param\": ", error->type);
     text_add(out, error->param ? "\"%s\"" : "null", error->param);
     text_add(out, ", \"code\": ");
