@@ -95,7 +95,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
-# cli/bench and cli/serve may include cli, which declares the list of commands, but not the reverse; main.c may include any.
+# Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch cli/serve
@@ -332,6 +332,8 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Of trainer only what reads run folders.
 fuzz_needs_trainer := trainer/runs base
+# Of cli only what reads requests, so that the trainer is not compiled again either.
+fuzz_needs_cli := cli/serve infer data base
 define fuzzer_rule
 $(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f)))
 	$$(call announce,link-$$(@D),"  link $$(@D)")

@@ -55,7 +55,7 @@ static enum status write_out(void *context, const char *bytes, size_t n_bytes) {
     return output_write(bytes, n_bytes);
 }
 
-static enum status begin_text(void *context, int64_t text, const struct sample_prompt *of_prompt) {
+static enum status begin_text(void *context, int64_t text, const struct prompt *of_prompt) {
     (void)context;
     if (text > 0)
         printf("\n---\n");
@@ -68,14 +68,14 @@ static enum status begin_text(void *context, int64_t text, const struct sample_p
 // A text's object is printed when the text is complete.
 struct json_text {
     const struct tokenizer *tokenizer;
-    const struct sample_prompt *prompt;
+    const struct prompt *prompt;
     int64_t index;
     struct text text;
     struct text_token *tokens;
     size_t n_tokens, capacity;
 };
 
-static enum status begin_json(void *context, int64_t text, const struct sample_prompt *of_prompt) {
+static enum status begin_json(void *context, int64_t text, const struct prompt *of_prompt) {
     struct json_text *json = context;
     json->index = text;
     json->prompt = of_prompt;
@@ -137,7 +137,7 @@ static enum status measure_prompts(const struct prompts *prompts, const struct s
     for (int64_t i = 0; i < prompts->n; i++) {
         struct token_list list = {0};
         enum status status =
-            sample_encode(session->tokenizer, session->params.config.vocab_size, &prompts->prompts[i], &list);
+            prompt_encode(session->tokenizer, session->params.config.vocab_size, &prompts->prompts[i], &list);
         if (status == STATUS_OK && list.n > (size_t)*longest)
             *longest = (int)list.n;
         token_list_free(&list);

@@ -124,7 +124,7 @@ static enum status answer(struct interactive *interactive) {
     interactive->before_answer = interactive->conversation.length;
     text_add_bytes(&prompt, interactive->conversation.data, interactive->conversation.length);
     enum status status = text_status(&prompt);
-    request.prompts = &(struct sample_prompt){prompt.data, prompt.length};
+    request.prompts = &(struct prompt){prompt.data, prompt.length};
     request.n_prompts = request.n_samples = 1;
     request.options = interactive->text;
     request.options.first_counter = (uint64_t)interactive->n_turns++ << 32;

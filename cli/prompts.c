@@ -17,7 +17,7 @@ static enum status reserve(struct prompts *prompts, int64_t n) {
 enum status prompts_set_one(struct prompts *prompts, const char *prompt) {
     *prompts = (struct prompts){0};
     TRY(reserve(prompts, 1));
-    prompts->prompts[prompts->n++] = (struct sample_prompt){prompt, strlen(prompt)};
+    prompts->prompts[prompts->n++] = (struct prompt){prompt, strlen(prompt)};
     return STATUS_OK;
 }
 
@@ -27,7 +27,7 @@ static enum status parse_objects(struct prompts *prompts, const char *path) {
     if (!prompts->strings)
         return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)prompts->n);
     for (int64_t i = 0; i < prompts->n; i++) {
-        struct sample_prompt *prompt = &prompts->prompts[i];
+        struct prompt *prompt = &prompts->prompts[i];
         char source[512];
         const char *string;
         cJSON *object = NULL;
@@ -42,7 +42,7 @@ static enum status parse_objects(struct prompts *prompts, const char *path) {
             status = FAIL(STATUS_FAILED, "out of memory for the prompts of %s", path);
         cJSON_Delete(object);
         TRY(status);
-        *prompt = (struct sample_prompt){prompts->strings[i], strlen(prompts->strings[i])};
+        *prompt = (struct prompt){prompts->strings[i], strlen(prompts->strings[i])};
     }
     return STATUS_OK;
 }
@@ -60,7 +60,7 @@ enum status prompts_read(struct prompts *prompts, const char *path) {
     for (const char *line = prompts->file; prompts->n < n;) {
         const char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
         size_t line_bytes = end ? (size_t)(end - line) : (size_t)(prompts->file + bytes - line);
-        prompts->prompts[prompts->n++] = (struct sample_prompt){line, line_bytes};
+        prompts->prompts[prompts->n++] = (struct prompt){line, line_bytes};
         line += line_bytes + 1;
     }
     bool jsonl = length > 6 && strcmp(path + length - 6, ".jsonl") == 0;

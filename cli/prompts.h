@@ -2,12 +2,12 @@
 #ifndef ZERO_CLI_PROMPTS_H
 #define ZERO_CLI_PROMPTS_H
 
-#include "infer/sample.h"
+#include "infer/prompt.h"
 
 struct prompts {
-    char *file;                    // the text that the prompts point into; NULL for one of the command line
-    struct sample_prompt *prompts; // (n)
-    char **strings;                // (n) of a jsonl file's prompts, or NULL
+    char *file;             // the text that the prompts point into; NULL for one of the command line
+    struct prompt *prompts; // (n)
+    char **strings;         // (n) of a jsonl file's prompts, or NULL
     int64_t n;
 };
 

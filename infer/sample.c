@@ -110,22 +110,6 @@ static enum status end_text(void *context, enum text_end why) {
 
 // ---- texts
 
-enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size,
-                          const struct sample_prompt *prompt, struct token_list *list) {
-    if (prompt->n_bytes == 0)
-        return token_list_add(list, tokenizer_end_of_text(tokenizer));
-    size_t first = list->n;
-    TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
-    for (size_t i = first; i < list->n; i++)
-        if (list->ids[i] >= vocab_size)
-            return FAIL(
-                STATUS_INVALID,
-                "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is not the "
-                "one that the model was trained with",
-                list->ids[i], vocab_size);
-    return STATUS_OK;
-}
-
 static enum status begin_text(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
     int64_t index = sampler->n_begun;
@@ -138,7 +122,7 @@ static enum status begin_text(struct sampler *sampler) {
     text->options.first_counter += (uint64_t)index << 32;
     struct token_list prompt = {0};
     int slot;
-    enum status status = sample_encode(request->tokenizer, request->vocab_size,
+    enum status status = prompt_encode(request->tokenizer, request->vocab_size,
                                        &request->prompts[index / request->n_samples], &prompt);
     if (status == STATUS_OK)
         status = batch_add(sampler->batch, prompt.ids, prompt.n, &text->options,

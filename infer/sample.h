@@ -4,25 +4,21 @@
 #define ZERO_INFER_SAMPLE_H
 
 #include "infer/batch.h"
-
-struct sample_prompt {
-    const char *bytes; // n_bytes 0: starts from end-of-text
-    size_t n_bytes;
-};
+#include "infer/prompt.h"
 
 struct sample_request {
     const struct tokenizer *tokenizer;
-    int vocab_size;           // the model's; may exceed the tokenizer's (padding ids are never drawn)
-    int positions, sequences; // the generator's; sequences: texts that are decoded together
-    const struct sample_prompt *prompts; // (n_prompts)
-    int64_t n_prompts, n_samples;        // n_samples texts per prompt: text i continues prompt i / n_samples
+    int vocab_size;               // the model's; may exceed the tokenizer's (padding ids are never drawn)
+    int positions, sequences;     // the generator's; sequences: texts that are decoded together
+    const struct prompt *prompts; // (n_prompts)
+    int64_t n_prompts, n_samples; // n_samples texts per prompt: text i continues prompt i / n_samples
     // Text i uses the random numbers from options.first_counter + 2^32 i on, so it does not depend on the
     // other texts.
     struct text_options options;
     // Called in the order of the texts: `begin` when a text starts, `write` and `token` as in struct
     // text_events, as soon as all earlier texts are complete, `end` when it is complete. All but `write` may
     // be NULL.
-    enum status (*begin)(void *context, int64_t text, const struct sample_prompt *prompt);
+    enum status (*begin)(void *context, int64_t text, const struct prompt *prompt);
     enum status (*write)(void *context, const char *bytes, size_t n_bytes);
     enum status (*token)(void *context, const struct text_token *token);
     enum status (*end)(void *context, enum text_end why);
@@ -33,9 +29,5 @@ struct sample_request {
 //   n_made  [out] tokens drawn, end-of-text included; may be NULL
 enum status sample_run(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                        const struct sample_request *request, int64_t *n_made) MUST_CHECK;
-// Appends to the list the tokens that a context of this prompt begins with. STATUS_INVALID if one of them is
-// outside the model's vocabulary.
-enum status sample_encode(const struct tokenizer *tokenizer, int vocab_size,
-                          const struct sample_prompt *prompt, struct token_list *list) MUST_CHECK;
 
 #endif

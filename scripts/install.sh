@@ -35,6 +35,7 @@ test_packages=(
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"
+  "curl|requests of docs/serving.md"
   "ccache|recompiles only what has changed"
 )
 

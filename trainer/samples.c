@@ -36,7 +36,7 @@ enum status trainer_sample(struct trainer *trainer) {
     if (!generator)
         return trainer_agree(trainer, STATUS_OK);
     const char *const bytes = config->train.sample_prompt;
-    const struct sample_prompt prompt = {bytes, strlen(bytes)};
+    const struct prompt prompt = {bytes, strlen(bytes)};
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "infer/sample.h"
+#include "infer/prompt.h"
 
 #define DEFAULT_TOKENS 16
 #define LONGEST_STOP   256 // bytes
@@ -229,9 +229,9 @@ static bool add_prompt(struct parse *parse, const cJSON *item, struct request_pr
             parse->error, 400, NULL, "prompt",
             "prompt: expected a string, an array of strings, an array of token ids, or an array "
             "of such arrays");
-    const struct sample_prompt text = {item->valuestring, strlen(item->valuestring)};
+    const struct prompt text = {item->valuestring, strlen(item->valuestring)};
     prompt->empty = text.n_bytes == 0;
-    if (sample_encode(limits->tokenizer, limits->vocab_size, &text, &prompt->tokens) != STATUS_OK)
+    if (prompt_encode(limits->tokenizer, limits->vocab_size, &text, &prompt->tokens) != STATUS_OK)
         return refuse_recorded(parse, "prompt");
     return true;
 }

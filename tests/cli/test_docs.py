@@ -61,6 +61,12 @@ os.execv({mpirun!r}, [{mpirun!r}, '--oversubscribe', *out])
 '''
 
 
+CURL_WRAPPER = '''#!/usr/bin/env python3
+import os, sys
+os.execv({curl!r}, [{curl!r}, '--fail', *(word.replace(':8000/', ':{port}/') for word in sys.argv[1:])])
+'''
+
+
 def blocks(page):
     """(language, line number, text) of each fenced block."""
     found = re.finditer(r'^```(\w*)\n(.*?)^```$', page.read_text(), re.MULTILINE | re.DOTALL)
@@ -102,7 +108,7 @@ class Workspace:
     """A folder in which a user would type the commands."""
 
     def __init__(self, folder):
-        self.folder, self.n_runs = folder, 0
+        self.folder, self.n_runs, self.server = folder, 0, None
         (folder / 'bin').mkdir()
         self.write_program('train', TRAIN_WRAPPER.format(train=str(harness.TRAIN)))
         self.write_program('bin/mpirun', MPIRUN_WRAPPER.format(mpirun=shutil.which('mpirun')))
@@ -125,12 +131,32 @@ class Workspace:
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
+    def stop(self):
+        if self.server:
+            self.server.kill()
+            self.server.communicate()
+
     def run(self, command):
         self.n_runs += 1
         environment = dict(os.environ, PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}', RUN_DIR=f'runs/{self.n_runs}',
                            OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1', OMP_WAIT_POLICY='passive')
         return subprocess.run(['bash', '-c', command], cwd=self.folder, env=environment, errors='replace', timeout=300,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+    def serve(self, words):
+        """Starts a server on a free port, which curl finds where the page says 8000."""
+        at = words.index('--port')
+        words[at + 1] = '0'
+        self.server = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lines = []
+        while not lines or (lines[-1] and 'http://' not in lines[-1]):
+            lines.append(self.server.stdout.readline())
+        found = re.search(r'http://127.0.0.1:(\d+)', lines[-1])
+        if not found:
+            return ''.join(lines)
+        self.write_program('bin/curl', CURL_WRAPPER.format(curl=shutil.which('curl'), port=found.group(1)))
+        return None
 
 
 class Commands(CommandCase):
@@ -151,10 +177,12 @@ class Commands(CommandCase):
         programs = [word for word in words if word.startswith('build/')]
         if programs:
             return self.check_test_program(programs[0])
+        if words[:2] == ['./train', 'serve']:
+            return self.workspace.serve(words)
         process = self.workspace.run(command)
         if process.returncode:
             return process.stdout
-        if words[1] == 'generate':  # its output starts with the prompt
+        if words[1] == 'generate' and '--prompt' in words:  # its output starts with the prompt
             prompt = words[words.index('--prompt') + 1]
             return None if process.stdout.startswith(prompt) else f'printed {process.stdout!r}'
         return None
@@ -187,6 +215,7 @@ class Commands(CommandCase):
     @unittest.skipIf(harness.SANITIZERS, 'the release build runs the commands of the docs')
     def test_commands(self):
         self.workspace = Workspace(self.folder)
+        self.addCleanup(self.workspace.stop)
         n_commands = 0
         for page in PAGES:
             for number, command in commands(page):

@@ -144,7 +144,7 @@ class Refusals(ServerCase):
     def test_members(self):
         process = self.serve('--max-texts', 4, '--max-body', '64KiB', '--max-tokens', 50)
         for body, *says in (
-                ('', 'empty'), ('{"prompt": "a",}', 'request:1:'), ('[1]', 'not a JSON object'), (b'\xff\xfe', 'JSON'),
+                ('', 'empty'), ('{"prompt": "a",}', 'request:1:'), ('[1]', 'not a JSON object'), (b'\xff\xfe', 'UTF-8'),
                 ('[' * 5000, 'JSON'), ('{"prompt": "a", "prompt": "b"}', 'twice'), ({}, 'prompt is missing'),
                 ({'prompt': None}, 'prompt is missing'), ({'prompt': 3}, 'prompt'), ({'prompt': []}, 'empty'), ({'prompt': [[]]}, 'no token'),
                 ({'prompt': [1, 'a']}, 'token ids'), ({'prompt': ['a', 3]}, 'expected a string'), ({'prompt': [257]}, 'below 257'),

@@ -1,0 +1,16 @@
+#include "infer/prompt.h"
+
+enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size, const struct prompt *prompt,
+                          struct token_list *list) {
+    if (prompt->n_bytes == 0)
+        return token_list_add(list, tokenizer_end_of_text(tokenizer));
+    size_t first = list->n;
+    TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
+    for (size_t i = first; i < list->n; i++)
+        if (list->ids[i] >= vocab_size)
+            return FAIL(STATUS_INVALID,
+                        "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is "
+                        "not the one that the model was trained with",
+                        list->ids[i], vocab_size);
+    return STATUS_OK;
+}
