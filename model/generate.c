@@ -284,6 +284,15 @@ static enum status check_room(const struct generator *generator, int sequence, i
     return STATUS_OK;
 }
 
+// The length of the next chunk of n tokens: a power of two. A short one is rounded up where at most a quarter
+// of it is then empty and there is room: a pass over few rows takes as long as reading the weights.
+static int next_chunk(int n, int room) {
+    enum { MOST_ROUNDED = 32 };
+    int chunk = longest_chunk(n);
+    bool nearly = n > chunk && n >= chunk + chunk / 2;
+    return nearly && 2 * chunk <= MOST_ROUNDED && 2 * chunk <= room ? 2 * chunk : chunk;
+}
+
 enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens, int n) {
     struct runner runner = {.device = generator->device, .stream = stream};
@@ -291,11 +300,14 @@ enum status generator_append(struct generator *generator, struct stream *stream,
     struct generator_pass pass = {generator,         &runner, hooks, .B = 1, .sequences = &sequence,
                                   .lengths = &length};
     TRY(check_room(generator, sequence, n));
-    for (; n > 0; tokens += pass.T, n -= pass.T) {
-        pass.T = longest_chunk(n);
-        TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)pass.T * sizeof *tokens));
+    for (int n_now; n > 0; tokens += n_now, n -= n_now) {
+        pass.T = next_chunk(n, generator->options.positions - length);
+        n_now = n < pass.T ? n : pass.T;
+        // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
+        // by the tokens that come there, before anything attends to them.
+        TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n_now * sizeof *tokens));
         TRY(run_blocks(&pass));
-        length += pass.T;
+        length += n_now;
         generator->lengths[sequence] = length;
     }
     return generator->device->synchronize(stream);

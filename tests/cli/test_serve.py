@@ -3,11 +3,13 @@ import json
 import math
 import signal
 import socket
+import subprocess
 import time
 import unittest
 
 import harness
 from harness import GOLDEN
+from python_env import python_with
 from serving import MODEL, POSITIONS, ServerCase, read_all, together
 
 
@@ -284,6 +286,42 @@ class Clients(ServerCase):
             stream, other = read_all(running).decode(), read_all(waiting).decode()
             self.assertIn('[DONE]' if n == 1 else 'shutting down', stream[-400:])
             self.assertTrue(other.startswith(('HTTP/1.1 503', 'HTTP/1.1 200') if n == 1 else 'HTTP/1.1 503'), other)
+
+
+OPENAI_CLIENT = '''
+import sys
+import openai
+client = openai.OpenAI(base_url=f'http://127.0.0.1:{sys.argv[1]}/v1', api_key='none', max_retries=0)
+model = client.models.list().data[0].id
+ask = dict(model=model, prompt='abc', max_tokens=9, seed=4, temperature=0.8)
+whole = client.completions.create(**ask, n=2, logprobs=3, extra_body={'top_k': 40, 'min_p': 0.01})
+assert [choice.index for choice in whole.choices] == [0, 1] and whole.usage.total_tokens == 3 + 2 * 9, whole
+logprobs = whole.choices[0].logprobs
+assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == 9
+assert all(3 <= len(top) <= 4 and max(top.values()) <= 0 for top in logprobs.top_logprobs)
+text = client.completions.create(**ask).choices[0].text
+parts = list(client.completions.create(**ask, stream=True, stream_options={'include_usage': True}))
+assert ''.join(part.choices[0].text for part in parts if part.choices) == text
+assert parts[-1].usage.completion_tokens == 9 and parts[-2].choices[0].finish_reason == 'length', parts
+for wrong, kind in ((dict(max_tokens=100), openai.BadRequestError), (dict(model='other'), openai.NotFoundError)):
+    try:
+        client.completions.create(**{**ask, **wrong})
+        raise SystemExit(f'{wrong} was accepted')
+    except kind as error:
+        assert error.body['message'], error
+print('good')
+'''
+
+
+@unittest.skipIf(harness.SANITIZERS, 'the release build serves other clients')
+class OpenAIClient(ServerCase):
+    def test_completes_streams_and_gets_log_probabilities(self):
+        python = python_with('openai==1.99.9', large=True)
+        process = self.serve()
+        client = subprocess.run([python, '-c', OPENAI_CLIENT, str(self.port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, timeout=300, check=False)
+        self.assertEqual(client.stdout, 'good\n')
+        self.end(process)
 
 
 class Load(ServerCase):
