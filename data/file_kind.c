@@ -32,13 +32,9 @@ static const struct {
         {"is a token shard of llm.c for Llama 3",
          "its ids have 4 bytes, and only ids of 2 bytes are supported: tokenize the text with a tokenizer of "
          "at most 65536 ids, with ./train tokenize"},
-    [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c",
-                              "convert it with llm.c's python dev/eval/export_hf.py --input {file} --output "
-                              "NEW, then use the folder NEW"},
+    [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c", "it is for model.init_from"},
     [FILE_KIND_LLMC_LLAMA_MODEL] = {"is a Llama 3 model of llm.c", "only GPT-2 models are supported"},
-    [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c",
-                                  "it has no merges and can only decode; use GPT-2's tokenizer.json, which "
-                                  "has the same ids"},
+    [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c", "it is for --tokenizer and data.tokenizer"},
     [FILE_KIND_LLMC_STATE] = {"is an optimizer state of llm.c",
                               NOT_READ ": a run starts from llm.c's model, without its optimizer state"},
     [FILE_KIND_LLMC_DEBUG_STATE] = {"is a debug state of llm.c", NOT_READ},

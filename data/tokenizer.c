@@ -236,6 +236,7 @@ struct merging {
     struct node *nodes;
     struct merge_candidate *heap;
     size_t n_heap, capacity;
+    int32_t limit; // merges that make this id or a later one are not done
 };
 
 static bool before(const struct merge_candidate *a, const struct merge_candidate *b) {
@@ -266,7 +267,7 @@ static struct merge_candidate heap_pop(struct merging *merging) {
 }
 
 static void consider(struct merging *merging, int32_t id, int32_t at, int32_t left, int32_t right) {
-    if (id >= 0)
+    if (id >= 0 && id < merging->limit)
         heap_push(merging, (struct merge_candidate){id, at, left, right});
 }
 
@@ -298,7 +299,7 @@ static enum status encode_pretoken(const struct tokenizer *tokenizer, struct mer
                                    const char *pretoken, size_t n, struct token_list *list) {
     int32_t whole = tokenizer_find(tokenizer, pretoken, n);
     TRY(list_reserve(list, n));
-    if (whole >= 0) {
+    if (whole >= 0 && whole < merging->limit) {
         list->ids[list->n++] = whole;
         return STATUS_OK;
     }
@@ -331,6 +332,15 @@ static enum status encode_pretoken(const struct tokenizer *tokenizer, struct mer
     return STATUS_OK;
 }
 
+enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
+                                   int32_t limit, struct token_list *list) {
+    struct merging merging = {.limit = limit};
+    enum status status = encode_pretoken(tokenizer, &merging, pretoken, n, list);
+    free(merging.nodes);
+    free(merging.heap);
+    return status;
+}
+
 // The cache: where a pre-token was encoded before in this chunk.
 #define REMEMBERED         (1 << 15)
 #define LONGEST_REMEMBERED 64
@@ -341,7 +351,7 @@ struct remembered {
 
 static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                                 struct token_list *list) {
-    struct merging merging = {0};
+    struct merging merging = {.limit = INT32_MAX};
     struct remembered *memory = calloc(REMEMBERED, sizeof *memory);
     enum status status = memory ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory encoding text");
     for (size_t at = 0, n; at < bytes && status == STATUS_OK; at += n) {

@@ -29,12 +29,12 @@ void token_list_free(struct token_list *list);
 // Loads a tokenizer.
 //   path   "bytes"; a tiktoken file (lines of base64 and rank, as tokenizer_save writes); a vocab.bpe or
 //          merges.txt file ("#version", then merges); a Hugging Face tokenizer.json or vocab.json (with
-//          merges.txt beside it) that works like GPT-2's; or a folder with some of these, of which the first
-//          of tokenizer_next_file counts
+//          merges.txt beside it) that works like GPT-2's; llm.c's tokenizer file; or a folder with some of
+//          these, of which the first of tokenizer_next_file counts
 // STATUS_INVALID: the file is absent or malformed; the message has file, line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 // Walks over the tokenizer files of a folder: tokenizer.json, vocab.json, vocab.bpe, merges.txt,
-// tokenizer.tiktoken.
+// tokenizer.tiktoken, gpt2_tokenizer.bin (llm.c's).
 //   next   0 at first; advanced
 //   path   [out] of the next one, to be freed; NULL when there is no other
 enum status tokenizer_next_file(const char *folder, int *next, char **path) MUST_CHECK;

@@ -1,6 +1,6 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
-// (one line per merge, in an alphabet that maps every byte to a printable character). Hugging Face's are in
-// tokenizer_json.c.
+// (one line per merge, in an alphabet that maps every byte to a printable character), and llm.c's. Hugging
+// Face's are in tokenizer_json.c.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -144,6 +144,34 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
     return STATUS_OK;
 }
 
+static enum status read_llmc(const char *path, const char *data, size_t length, struct token_table *tokens) {
+    int32_t header[TOKENIZER_LLMC_HEADER];
+    size_t at = sizeof header;
+    if (length < at)
+        return FAIL(STATUS_INVALID, "%s has %zu bytes, expected llm.c's header of %zu", path, length, at);
+    memcpy(header, data, at);
+    const int32_t version = header[1], n_ids = header[2], end_of_text = header[3];
+    if (version != 1 && version != 2)
+        return FAIL(STATUS_INVALID, "%s is version %d of llm.c's tokenizer file, expected 1 or 2", path,
+                    version);
+    if (n_ids < 2 || n_ids > LARGEST_TOKENS || (version == 2 && end_of_text != n_ids - 1))
+        return FAIL(STATUS_INVALID,
+                    "%s has %d ids, with end-of-text %d; expected 2 to %d, of which "
+                    "end-of-text is the last",
+                    path, n_ids, end_of_text, LARGEST_TOKENS);
+    for (int32_t id = 0; id < n_ids; id++) {
+        const size_t n = at < length ? (unsigned char)data[at] : 0;
+        if (at + 1 + n > length)
+            return FAIL(STATUS_INVALID, "%s ends in token %d of %d: it was cut short", path, id, n_ids);
+        if (id + 1 < n_ids)
+            TRY(token_table_add(tokens, data + at + 1, n, id + 1));
+        at += 1 + n;
+    }
+    if (at != length)
+        return FAIL(STATUS_INVALID, "%s has %zu bytes after its last token", path, length - at);
+    return STATUS_OK;
+}
+
 // The first line of a tiktoken file: base64 of a token's bytes, a space, and rank 0.
 static bool is_tiktoken_line(const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r')
@@ -165,6 +193,8 @@ bool tokenizer_is_file(const char *path) {
     close(descriptor);
     if (n <= 0)
         return false;
+    if (file_kind_of(start, (size_t)n) == FILE_KIND_LLMC_TOKENIZER)
+        return true;
     if (start[strspn(start, " \t\r\n")] == '{')
         return tokenizer_is_json(path);
     const char *newline = memchr(start, '\n', (size_t)n);
@@ -178,7 +208,7 @@ static enum status refuse_absent(const char *path, int error) {
         STATUS_INVALID,
         "cannot open the tokenizer %s: %s; expected \"bytes\", a .tiktoken file "
         "(./train tokenizer train makes one), tokenizer.json, vocab.json with merges.txt beside it, "
-        "vocab.bpe, or a folder that holds one of these%s",
+        "vocab.bpe, llm.c's gpt2_tokenizer.bin, or a folder that holds one of these%s",
         path, strerror(error),
         strncmp(name, "gpt2", 4) == 0 || strncmp(name, "gpt-2", 5) == 0
             ? ". GPT-2's: hf download openai-community/gpt2 tokenizer.json --local-dir gpt2, then name "
@@ -197,10 +227,12 @@ static enum status load_file(const char *path, struct tokenizer **out) {
     const size_t blanks = strspn(data, " \t\r\n");
     const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
     enum status status =
-        !is_text ? file_kind_refuse(kind, path, "", "a tokenizer.json, vocab.bpe or tiktoken file")
-        : data[blanks] == '{' ? tokenizer_read_json(path, data, length, &tokens)
-        : merges              ? read_merges(&reader, &tokens)
-                              : read_tiktoken(&reader, &tokens);
+        kind == FILE_KIND_LLMC_TOKENIZER ? read_llmc(path, data, length, &tokens)
+        : !is_text                       ? file_kind_refuse(kind, path, "",
+                                                            "a tokenizer.json, vocab.bpe, tiktoken file or tokenizer of llm.c")
+        : data[blanks] == '{'            ? tokenizer_read_json(path, data, length, &tokens)
+        : merges                         ? read_merges(&reader, &tokens)
+                                         : read_tiktoken(&reader, &tokens);
     free(data);
     if (status == STATUS_OK && tokens.n == 0)
         status = FAIL(STATUS_INVALID,
@@ -221,8 +253,8 @@ static enum status load_bytes(struct tokenizer **out) {
 }
 
 enum status tokenizer_next_file(const char *folder, int *next, char **path) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "vocab.bpe", "merges.txt",
-                                        "tokenizer.tiktoken"};
+    static const char *const names[] = {"tokenizer.json", "vocab.json",         "vocab.bpe",
+                                        "merges.txt",     "tokenizer.tiktoken", "gpt2_tokenizer.bin"};
     for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
         char *inside = file_path("%s/%s", folder, names[(*next)++]);
         if (!inside)
@@ -246,7 +278,7 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
     }
     return FAIL(STATUS_INVALID,
                 "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
-                "vocab.bpe or tokenizer.tiktoken in it",
+                "vocab.bpe, tokenizer.tiktoken or llm.c's gpt2_tokenizer.bin in it",
                 folder);
 }
 

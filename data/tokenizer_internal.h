@@ -56,4 +56,15 @@ size_t tokenizer_next_boundary(const char *text, size_t n_bytes, size_t from);
 
 uint64_t tokenizer_hash_pair(uint64_t pair);
 
+// Appends what the merges that make ids below `limit` leave of a pre-token. With the id of a token as the
+// limit, and its bytes: the tokens that its own merge joins.
+enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
+                                   int32_t limit, struct token_list *list) MUST_CHECK;
+
+// llm.c's tokenizer file: a header of int32, then for each id a byte with its length, and its bytes. The last
+// id is end-of-text. Version 1 does not say so, and is otherwise the same.
+//   header: magic, version, number of ids, end-of-text, zeros
+#define TOKENIZER_LLMC_MAGIC  20240328
+#define TOKENIZER_LLMC_HEADER 256
+
 #endif
