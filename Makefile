@@ -99,6 +99,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch cli/serve
+           infer infer/export trainer/plan trainer/profile trainer cli cli/bench
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -111,11 +112,14 @@ needs_zero/checkpoint := zero/partition data $(needs_zero/partition)
 needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
 needs_zero := zero/stages $(needs_zero/stages)
 needs_infer := zero/checkpoint $(needs_zero/checkpoint)
+needs_infer/export := infer $(needs_infer)
 needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
 needs_trainer := trainer/plan trainer/runs infer $(needs_trainer/plan)
 needs_cli := trainer trainer/runs $(needs_trainer)
+needs_trainer := trainer/plan infer $(needs_trainer/plan)
+needs_cli := trainer infer/export $(needs_trainer)
 needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
 needs_cli/watch := cli trainer/runs base

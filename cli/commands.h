@@ -12,6 +12,7 @@ extern const struct command command_options;
 extern const struct command command_generate;
 extern const struct command command_serve;
 extern const struct command command_eval;
+extern const struct command command_export;
 extern const struct command command_inspect;
 extern const struct command command_checkpoint;
 extern const struct command command_bench;

@@ -16,6 +16,7 @@
 #include "data/tokenizer.h"
 #include "data/utf8.h"
 #include "infer/weights_refuse.h"
+#include "model/llmc.h"
 #include "model/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
 
@@ -124,6 +125,14 @@ static enum status inspect_tokenizer(const char *path) {
     printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
            tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
     tokenizer_delete(tokenizer);
+    return STATUS_OK;
+}
+
+static enum status inspect_llmc(const char *path) {
+    struct gpt_config model;
+    TRY(llmc_read_config(path, &model));
+    printf("%s: model of llm.c, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n", path,
+           model.n_layer, model.n_head, model.n_embd, model.vocab_size, model.n_positions);
     return STATUS_OK;
 }
 
@@ -346,6 +355,10 @@ static enum status inspect_file(const char *path) {
         return inspect_shard(path);
     if (kind == FILE_KIND_SAFETENSORS)
         return inspect_safetensors(path);
+    if (kind == FILE_KIND_LLMC_MODEL)
+        return inspect_llmc(path);
+    if (kind == FILE_KIND_LLMC_TOKENIZER)
+        return inspect_tokenizer(path);
     if (kind == FILE_KIND_UNKNOWN)
         return refuse_unknown(path, &start);
     if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))

@@ -25,7 +25,7 @@ struct session {
 };
 
 struct session_options {
-    const char *path;      // a run, checkpoint or Hugging Face folder (infer/weights.h)
+    const char *path;      // a run, a checkpoint or weights of another program (infer/weights.h)
     const char *device;    // like the option `device`
     int64_t threads;       // like run.threads
     const char *tokenizer; // "" or NULL: the one that belongs to the weights. Another is refused

@@ -1,4 +1,4 @@
-// One interface to checkpoints and Hugging Face folders.
+// One interface to checkpoints, Hugging Face folders and model files of llm.c.
 #include "infer/weights.h"
 
 #include <stdlib.h>
@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "data/file_kind.h"
 #include "data/tokenizer.h"
 #include "infer/weights_refuse.h"
 
@@ -38,15 +39,29 @@ static enum status open_huggingface(struct weights *weights, const char *folder)
     return huggingface_read_config(folder, &weights->config);
 }
 
+static char *folder_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? file_path("%.*s", slash > path ? (int)(slash - path) : 1, path) : file_path(".");
+}
+
 // A .safetensors file or index by its path.
 static enum status open_file(struct weights *weights) {
-    const char *slash = strrchr(weights->path, '/');
-    char *folder =
-        slash ? file_path("%.*s", slash > weights->path ? (int)(slash - weights->path) : 1, weights->path)
-              : file_path(".");
+    char *folder = folder_of(weights->path);
     enum status status = folder ? open_huggingface(weights, folder) : STATUS_FAILED;
     free(folder);
     return status;
+}
+
+// The model file of llm.c that `path` is, or holds; NULL when there is none.
+static enum status find_llmc(const char *path, char **found) {
+    *found = file_is_folder(path) ? file_path("%s/model.bin", path) : file_path("%s", path);
+    if (!*found)
+        return STATUS_FAILED;
+    if (file_kind_of_path(*found) != FILE_KIND_LLMC_MODEL) {
+        free(*found);
+        *found = NULL;
+    }
+    return STATUS_OK;
 }
 
 enum status weights_open(struct weights *weights, const char *path) {
@@ -62,12 +77,21 @@ enum status weights_open(struct weights *weights, const char *path) {
         return open_huggingface(weights, path);
     if (file_exists(path) && (ends_with(path, ".safetensors") || ends_with(path, ".safetensors.index.json")))
         return open_file(weights);
-    return weights_refuse(path);
+    TRY(find_llmc(path, &weights->llmc_path));
+    if (!weights->llmc_path)
+        return weights_refuse(path);
+    weights->folder = folder_of(weights->llmc_path);
+    return weights->folder ? llmc_read_config(weights->llmc_path, &weights->config) : STATUS_FAILED;
 }
 
 enum status weights_bind(struct weights *weights, const struct params *params) {
     if (weights->checkpoint)
         return checkpoint_check_model(weights->checkpoint, params);
+    if (weights->llmc_path) {
+        TRY(llmc_open(&weights->llmc, weights->llmc_path, params));
+        weights->llmc_open = true;
+        return STATUS_OK;
+    }
     TRY(huggingface_open(&weights->huggingface, weights->path, params));
     weights->huggingface_open = true;
     return STATUS_OK;
@@ -76,6 +100,8 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end, float *out) {
     if (weights->checkpoint)
         return checkpoint_read_span(weights->checkpoint, CHECKPOINT_MASTER, unit, begin, end, out);
+    if (weights->llmc_open)
+        return llmc_span(&weights->llmc, unit, begin, end, out);
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
 }
 
@@ -112,6 +138,9 @@ void weights_close(struct weights *weights) {
     checkpoint_close(weights->checkpoint);
     if (weights->huggingface_open)
         huggingface_close(&weights->huggingface);
+    if (weights->llmc_open)
+        llmc_close(&weights->llmc);
+    free(weights->llmc_path);
     free(weights->folder);
     free(weights->path);
     *weights = (struct weights){0};

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/dtype.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -20,8 +19,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are read 
 
 #define LENGTH_BYTES     sizeof(uint64_t) // the header's length, at the start of the file
 #define HEADER_ALIGNMENT 8
-#define LONGEST_NAME     512               // bytes; names must fit in messages
-#define WRITE_ELEMENTS   ((size_t)1 << 16) // per write
+#define LONGEST_NAME     512 // bytes; names must fit in messages
 
 // ---- header entries
 
@@ -295,14 +293,14 @@ float safetensor_value(const struct safetensor *tensor, const uint8_t *elements,
 
 // ---- writing
 
-// The number of elements of a tensor to be written; STATUS_INVALID if its bytes overflow.
-static enum status source_elements(const char *path, const struct safetensors_source *source,
-                                   size_t *elements) {
-    *elements = 1;
-    size_t bytes;
+static const char *const written_types[N_COMPUTE_DTYPES] = {
+    [DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
+
+// The size of a tensor to be written; STATUS_INVALID if it overflows.
+static enum status source_bytes(const char *path, const struct safetensors_source *source, size_t *bytes) {
+    *bytes = dtype_size(source->type);
     for (int i = 0; i < source->n_dims; i++)
-        if (source->shape[i] < 0 || __builtin_mul_overflow(*elements, (size_t)source->shape[i], elements) ||
-            __builtin_mul_overflow(*elements, sizeof(float), &bytes))
+        if (source->shape[i] < 0 || __builtin_mul_overflow(*bytes, (size_t)source->shape[i], bytes))
             return FAIL(STATUS_INVALID, "cannot write %s: the shape of tensor \"%s\" is too large", path,
                         source->name);
     return STATUS_OK;
@@ -313,13 +311,13 @@ static enum status make_header(struct text *header, const char *path,
     text_add(header, "{\"__metadata__\":{\"format\":\"pt\"}");
     size_t begin = 0;
     for (int i = 0; i < n_tensors; i++) {
-        size_t elements, end;
-        TRY(source_elements(path, &tensors[i], &elements));
-        if (__builtin_add_overflow(begin, elements * sizeof(float), &end))
+        size_t bytes, end;
+        TRY(source_bytes(path, &tensors[i], &bytes));
+        if (__builtin_add_overflow(begin, bytes, &end))
             return FAIL(STATUS_INVALID, "cannot write %s: its tensors are too large", path);
         text_add(header, ",");
         json_add_string(header, tensors[i].name);
-        text_add(header, ":{\"dtype\":\"F32\",\"shape\":[");
+        text_add(header, ":{\"dtype\":\"%s\",\"shape\":[", written_types[tensors[i].type]);
         for (int d = 0; d < tensors[i].n_dims; d++)
             text_add(header, "%s%" PRId64, d ? "," : "", tensors[i].shape[d]);
         text_add(header, "],\"data_offsets\":[%zu,%zu]}", begin, end);
@@ -335,40 +333,21 @@ static enum status make_header(struct text *header, const char *path,
     return STATUS_OK;
 }
 
-static enum status
-write_tensors(struct file_writer *writer, const struct text *header, const struct safetensors_source *tensors,
-              int n_tensors, void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
-              void *context) {
-    float *buffer = malloc(WRITE_ELEMENTS * sizeof *buffer);
-    if (!buffer)
-        return FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
-    uint64_t length = header->length;
-    file_write(writer, &length, sizeof length);
-    file_write(writer, header->data, header->length);
-    for (int i = 0; i < n_tensors; i++) {
-        size_t elements = 1;
-        for (int d = 0; d < tensors[i].n_dims; d++)
-            elements *= (size_t)tensors[i].shape[d];
-        for (size_t begin = 0, end; begin < elements; begin = end) {
-            end = elements - begin < WRITE_ELEMENTS ? elements : begin + WRITE_ELEMENTS;
-            read(context, i, begin, end, buffer);
-            file_write(writer, buffer, (end - begin) * sizeof *buffer);
-        }
-    }
-    free(buffer);
-    return STATUS_OK;
-}
-
 enum status safetensors_write(const char *path, const struct safetensors_source *tensors, int n_tensors,
-                              void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
+                              enum status (*write)(void *context, int tensor, struct file_writer *writer),
                               void *context) {
     struct text header = {0};
     struct file_writer writer = {0};
     enum status status = make_header(&header, path, tensors, n_tensors);
     if (status == STATUS_OK)
         status = file_writer_open(&writer, path);
-    if (status == STATUS_OK)
-        status = write_tensors(&writer, &header, tensors, n_tensors, read, context);
+    if (status == STATUS_OK) {
+        const uint64_t length = header.length;
+        file_write(&writer, &length, sizeof length);
+        file_write(&writer, header.data, header.length);
+    }
+    for (int i = 0; i < n_tensors && status == STATUS_OK; i++)
+        status = write(context, i, &writer);
     if (status == STATUS_OK)
         status = file_commit(&writer);
     else

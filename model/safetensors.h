@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/dtype.h"
 #include "base/file.h"
 #include "base/status.h"
 
@@ -47,15 +48,16 @@ enum status safetensors_read(const struct safetensors *file, const struct safete
 // Element i of what was read, as fp32. The tensor is F32, F16, BF16 or F64.
 float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i);
 
-// Writes a file of fp32 tensors, in the order given. `read` supplies elements [begin, end) of tensor i in
-// out[0 ..]. The file appears under its name only when it is complete.
+// Writes a file of tensors, in the order given. `write` writes the data of a tensor: as many bytes as its
+// shape and type have, little-endian and row-major. The file appears under its name only when it is complete.
 struct safetensors_source {
     const char *name;
+    enum dtype type; // a compute type
     int n_dims;
     int64_t shape[SAFETENSORS_MAX_DIMS];
 };
 enum status safetensors_write(const char *path, const struct safetensors_source *tensors, int n_tensors,
-                              void (*read)(void *context, int tensor, size_t begin, size_t end, float *out),
+                              enum status (*write)(void *context, int tensor, struct file_writer *writer),
                               void *context) MUST_CHECK;
 
 #endif

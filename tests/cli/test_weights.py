@@ -79,8 +79,6 @@ class Formats(WeightsCase):
         for name, magic in ('ckpt.pt', b'PK\3\4' + bytes(26) + b'ckpt/data.pkl'), ('pytorch_model.bin', b'\x80\2\x8a\nl\xfc\x9cF\xf9'):
             (self.model / name).write_bytes(magic + bytes(100))
             self.refuses(self.config, f'model.init_from=hf/{name}', says=[f"hf/{name} holds PyTorch's", convert])
-        (self.folder / 'gpt2_124M.bin').write_bytes(struct.pack('<256i', 20240326, 3, *[0] * 254))
-        self.refuses(self.config, 'model.init_from=gpt2_124M.bin', says=['a model of llm.c', 'export_hf.py --input gpt2_124M.bin'])
         write_shard(self.folder / 'tokens.bin', [1] * 100)
         self.refuses(self.config, 'model.init_from=tokens.bin', says=['tokens.bin is a token shard'])
         self.refuses(self.config, 'model.init_from=../gone', says=['c.json: model.init_from: ../gone does not exist'])

@@ -159,36 +159,59 @@ static float written_value(int tensor, size_t i) {
     return (float)tensor * 1000000.0f + (float)i + 0.25f;
 }
 
-static void give_values(void *context, int tensor, size_t begin, size_t end, float *out) {
-    assert_non_null(context);
-    assert_true(begin < end);
-    for (size_t i = begin; i < end; i++)
-        out[i - begin] = written_value(tensor, i);
+static const struct safetensors_source sources[] = {
+    {"large", DTYPE_F32, 2, {300, 701}}, {"with \"quotes\" and \\", DTYPE_F32, 1, {3}},
+    {"empty", DTYPE_BF16, 2, {0, 4}},    {"half", DTYPE_F16, 1, {3}},
+    {"brain", DTYPE_BF16, 2, {5, 1}},    {"scalar", DTYPE_F32, 0, {0}}};
+
+// What is read back of a value in this type.
+static float rounded(enum dtype type, float value) {
+    return type == DTYPE_F32    ? value
+           : type == DTYPE_BF16 ? bf16_to_float(bf16_from_float(value))
+                                : f16_to_float(f16_from_float(value));
+}
+
+static enum status write_values(void *context, int tensor, struct file_writer *writer) {
+    const struct safetensors_source *source = &((const struct safetensors_source *)context)[tensor];
+    size_t elements = 1;
+    for (int d = 0; d < source->n_dims; d++)
+        elements *= (size_t)source->shape[d];
+    for (size_t i = 0; i < elements; i++) {
+        const float value = written_value(tensor, i);
+        const uint16_t half = source->type == DTYPE_BF16 ? bf16_from_float(value) : f16_from_float(value);
+        if (source->type == DTYPE_F32)
+            file_write(writer, &value, sizeof value);
+        else
+            file_write(writer, &half, sizeof half);
+    }
+    return STATUS_OK;
+}
+
+static enum status fail_to_write(void *context, int tensor, struct file_writer *writer) {
+    (void)context, (void)tensor, (void)writer;
+    return FAIL(STATUS_INVALID, "no values");
 }
 
 static void test_written_files_read_back(void **state) {
     (void)state;
-    static const struct safetensors_source sources[] = {{"large", 2, {300, 701}},
-                                                        {"with \"quotes\" and \\", 1, {3}},
-                                                        {"empty", 2, {0, 4}},
-                                                        {"scalar", 0, {0}}};
     const int n = sizeof sources / sizeof *sources;
     struct safetensors file;
-    int context;
-    assert_int_equal(safetensors_write(path, sources, n, give_values, &context), STATUS_OK);
+    assert_int_equal(safetensors_write(path, sources, n, write_values, (void *)sources), STATUS_OK);
     if (safetensors_open(&file, path) != STATUS_OK)
         fail_msg("%s", status_message());
     assert_int_equal(file.n_tensors, n);
     for (int i = 0; i < n; i++) {
         const struct safetensor *tensor = safetensors_find(&file, sources[i].name);
         assert_non_null(tensor);
-        assert_string_equal(tensor->dtype, "F32");
+        assert_string_equal(tensor->dtype, sources[i].type == DTYPE_F32    ? "F32"
+                                           : sources[i].type == DTYPE_BF16 ? "BF16"
+                                                                           : "F16");
         assert_int_equal(tensor->n_dims, sources[i].n_dims);
         assert_memory_equal(tensor->shape, sources[i].shape, (size_t)tensor->n_dims * sizeof(int64_t));
         uint8_t *data = tensor_load(&file, tensor);
         assert_non_null(data);
         for (size_t e = 0; e < tensor->elements; e++)
-            assert_true(safetensor_value(tensor, data, e) == written_value(i, e));
+            assert_true(safetensor_value(tensor, data, e) == rounded(sources[i].type, written_value(i, e)));
         free(data);
     }
     // The format requires that spaces pad the header, so that the data is aligned to 8 bytes.
@@ -209,25 +232,29 @@ static void test_written_files_read_back(void **state) {
 
 static void test_failed_writes_leave_nothing(void **state) {
     (void)state;
-    int context;
     char other[300];
     struct file_list list = {0};
-    static const struct safetensors_source negative = {"n", 1, {-1}},
-                                           absurd = {"w", 2, {INT64_MAX, INT64_MAX}}, good = {"g", 1, {2}};
+    static const struct safetensors_source negative = {"n", DTYPE_F32, 1, {-1}},
+                                           absurd = {"w", DTYPE_BF16, 2, {INT64_MAX, INT64_MAX}},
+                                           good = {"g", DTYPE_F32, 1, {2}};
     const char *folder = temporary_path(&temporary, "written", other, sizeof other);
     assert_int_equal(file_make_folders(folder), STATUS_OK);
     char target[400];
     snprintf(target, sizeof target, "%s/x.safetensors", folder);
-    assert_int_equal(safetensors_write(target, &negative, 1, give_values, &context), STATUS_INVALID);
+    assert_int_equal(safetensors_write(target, &negative, 1, write_values, (void *)&negative),
+                     STATUS_INVALID);
     status_clear();
-    assert_int_equal(safetensors_write(target, &absurd, 1, give_values, &context), STATUS_INVALID);
+    assert_int_equal(safetensors_write(target, &absurd, 1, write_values, (void *)&absurd), STATUS_INVALID);
     assert_non_null(strstr(status_message(), "\"w\""));
+    status_clear();
+    assert_int_equal(safetensors_write(target, &good, 1, fail_to_write, NULL), STATUS_INVALID);
+    assert_string_equal(status_message(), "no values");
     status_clear();
     assert_int_equal(file_list_folder(&list, folder), STATUS_OK);
     assert_int_equal(list.n_paths, 0);
     // A missing folder.
     snprintf(target, sizeof target, "%s/absent/x.safetensors", folder);
-    assert_int_equal(safetensors_write(target, &good, 1, give_values, &context), STATUS_FAILED);
+    assert_int_equal(safetensors_write(target, &good, 1, write_values, (void *)&good), STATUS_FAILED);
     assert_non_null(strstr(status_message(), target));
     status_clear();
     file_list_free(&list);

@@ -1,0 +1,54 @@
+// Writes trained weights in the formats of other programs, with the tokenizer and what the program needs to
+// load them: Hugging Face (transformers), llm.c, GGUF (llama.cpp). Values are read and written a tensor at a
+// time.
+#ifndef ZERO_INFER_EXPORT_EXPORT_H
+#define ZERO_INFER_EXPORT_EXPORT_H
+
+#include "data/tokenizer.h"
+#include "infer/weights.h"
+#include "model/param_values.h"
+
+enum export_format {
+    EXPORT_HF,   // config.json, model.safetensors, tokenizer.json, vocab.json, merges.txt, ..., README.md
+    EXPORT_LLMC, // model.bin, gpt2_tokenizer.bin
+    EXPORT_GGUF, // model.gguf
+    N_EXPORT_FORMATS
+};
+const char *export_format_name(enum export_format format); // "hf", "llmc", "gguf"
+
+// The file that is written last and lists the others (JSON): a folder with it was written by this program.
+#define EXPORT_RECORD "export.json"
+
+struct export_options {
+    enum export_format format;
+    enum value_type type;
+    uint64_t max_shard_bytes; // EXPORT_HF: of one safetensors file, unless one tensor is larger
+    const char *tokenizer; // NULL: the one that belongs to the weights; "none"; or a path for tokenizer_load
+    bool force;            // write into a folder that has other files, and keep those
+};
+
+// What an export is made of, and what it made.
+struct exporter {
+    const char *path, *folder; // of the weights; to write
+    const struct export_options *options;
+    struct weights weights;
+    struct params params;
+    struct tokenizer *tokenizer; // NULL: none
+    struct param_source source;  // reads `weights`
+    char *temporary;             // folder below `folder`, where the files are written first
+    bool made_folder;            // `folder` was not there before
+    struct file_list files;      // names of those written
+    uint64_t bytes;              // of them
+    uint64_t done, total;        // elements read so far, and of all tensors
+    double reported;             // when progress was last reported
+};
+
+// Exports the weights at `path` (infer/weights.h) to `folder`, which is created. The files get their names
+// when all are complete; a failure leaves the folder as it was. STATUS_INVALID: the format has no such type;
+// the tokenizer does not fit; the folder has files that no export wrote, and `force` is not set; a value does
+// not fit the type.
+enum status export_run(struct exporter *exporter, const char *path, const char *folder,
+                       const struct export_options *options) MUST_CHECK;
+void export_free(struct exporter *exporter); // also after a failure
+
+#endif

@@ -1,0 +1,142 @@
+// See model/param_values.h.
+#include "model/param_values.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dtype.h"
+
+#define CHUNK       ((size_t)1 << 20) // elements converted and written at once; a multiple of VALUE_BLOCK
+#define SYNC_SHIFT  28                // flush to disk every 256 MiB, so that the commit does not take minutes
+#define LARGEST_F16 65520.0f          // from here on fp16 rounds to infinity
+#define TILE        64                // transposed side by side, in elements
+
+static const struct {
+    const char *name;
+    size_t elements, bytes; // of a block
+    float limit;            // magnitudes from here on do not fit
+} types[N_VALUE_TYPES] = {
+    [VALUE_F32] = {"fp32", 1, 4, INFINITY},
+    [VALUE_BF16] = {"bf16", 1, 2, 0x1.ffp127f},
+    [VALUE_F16] = {"fp16", 1, 2, LARGEST_F16},
+    [VALUE_Q8_0] = {"q8_0", VALUE_BLOCK, sizeof(uint16_t) + VALUE_BLOCK, LARGEST_F16 * 127},
+};
+
+const char *value_type_name(enum value_type type) {
+    return types[type].name;
+}
+
+size_t value_bytes(enum value_type type, size_t n) {
+    return n / types[type].elements * types[type].bytes;
+}
+
+static void quantize_block(const float *values, uint8_t *out) {
+    float largest = 0;
+    for (int i = 0; i < VALUE_BLOCK; i++)
+        largest = fmaxf(largest, fabsf(values[i]));
+    const float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
+    const uint16_t stored = f16_from_float(scale);
+    memcpy(out, &stored, sizeof stored);
+    for (int i = 0; i < VALUE_BLOCK; i++) // a subnormal scale has no inverse; it is stored as 0
+        out[sizeof stored + (size_t)i] = (uint8_t)(int8_t)(isinf(inverse) ? 0 : roundf(values[i] * inverse));
+}
+
+static void convert(enum value_type type, const float *values, size_t n, uint8_t *out) {
+    switch (type) {
+    case VALUE_Q8_0:
+        for (size_t i = 0; i < n; i += VALUE_BLOCK)
+            quantize_block(values + i, out + value_bytes(type, i));
+        break;
+    case VALUE_BF16:
+    case VALUE_F16:
+        for (size_t i = 0; i < n; i++) {
+            const uint16_t value =
+                type == VALUE_BF16 ? bf16_from_float(values[i]) : f16_from_float(values[i]);
+            memcpy(out + i * sizeof value, &value, sizeof value);
+        }
+        break;
+    default:
+        memcpy(out, values, n * sizeof *values);
+    }
+}
+
+static enum status check(const struct param_source *source, int param, enum value_type type,
+                         const float *values, size_t n) {
+    const char *name = source->params->params[param].name;
+    for (size_t i = 0; i < n; i++) {
+        if (fabsf(values[i]) < types[type].limit)
+            continue;
+        return isfinite(values[i])
+                   ? FAIL(STATUS_INVALID,
+                          "%s: \"%s\" has the value %g, too large for %s; choose another type", source->name,
+                          name, (double)values[i], types[type].name)
+                   : FAIL(STATUS_INVALID, "%s: \"%s\" has values that are not finite", source->name, name);
+    }
+    return STATUS_OK;
+}
+
+// `converted` has room for a chunk.
+static enum status write_chunk(const struct param_source *source, int param, enum value_type type,
+                               const float *values, size_t n, uint8_t *converted,
+                               struct file_writer *writer) {
+    const uint64_t before = writer->bytes;
+    TRY(check(source, param, type, values, n));
+    convert(type, values, n, converted);
+    file_write(writer, converted, value_bytes(type, n));
+    if (before >> SYNC_SHIFT != writer->bytes >> SYNC_SHIFT)
+        file_sync(writer);
+    return STATUS_OK;
+}
+
+// Rows [first, first + n) of the transposed matrix.
+static void transpose(const float *matrix, size_t rows, size_t columns, size_t first, size_t n, float *out) {
+    for (size_t r = 0; r < rows; r += TILE)
+        for (size_t c = 0; c < n; c++)
+            for (size_t i = r; i < rows && i < r + TILE; i++)
+                out[c * rows + i] = matrix[i * columns + first + c];
+}
+
+static enum status write_transposed(const struct param_source *source, int index, enum value_type type,
+                                    float *values, uint8_t *converted, struct file_writer *writer) {
+    const struct param *param = &source->params->params[index];
+    const size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
+    const size_t together = rows < CHUNK ? CHUNK / rows : 1;
+    float *matrix = malloc(param->elements * sizeof *matrix);
+    enum status status = matrix ? source->read(source->context, index, 0, param->elements, matrix)
+                                : FAIL(STATUS_FAILED, "out of memory for the %zu elements of \"%s\"",
+                                       param->elements, param->name);
+    for (size_t c = 0, n; c < columns && status == STATUS_OK && !writer->error; c += n) {
+        n = columns - c < together ? columns - c : together;
+        transpose(matrix, rows, columns, c, n, values);
+        status = write_chunk(source, index, type, values, n * rows, converted, writer);
+    }
+    free(matrix);
+    return status;
+}
+
+static enum status write_in_order(const struct param_source *source, int index, enum value_type type,
+                                  float *values, uint8_t *converted, struct file_writer *writer) {
+    const size_t elements = source->params->params[index].elements;
+    for (size_t first = 0, n; first < elements && !writer->error; first += n) {
+        n = elements - first < CHUNK ? elements - first : CHUNK;
+        TRY(source->read(source->context, index, first, n, values));
+        TRY(write_chunk(source, index, type, values, n, converted, writer));
+    }
+    return STATUS_OK;
+}
+
+enum status param_values_write(const struct param_source *source, int param, bool transposed,
+                               enum value_type type, struct file_writer *writer) {
+    // A row of a transposed matrix may be longer than a chunk.
+    const size_t rows = (size_t)source->params->params[param].shape[0];
+    const size_t room = transposed && rows > CHUNK ? rows : CHUNK;
+    float *values = malloc(room * sizeof *values);
+    uint8_t *converted = malloc(room * sizeof *values);
+    enum status status = !values || !converted ? FAIL(STATUS_FAILED, "out of memory writing %s", writer->path)
+                         : transposed ? write_transposed(source, param, type, values, converted, writer)
+                                      : write_in_order(source, param, type, values, converted, writer);
+    free(values);
+    free(converted);
+    return status;
+}
