@@ -24,7 +24,7 @@
 #define READ_TOKENS  8192
 
 #define LONGEST_CHARACTER 4 // bytes in UTF-8
-#define EXPECTED          "a token shard, a safetensors file, a tokenizer, JSON or text"
+#define EXPECTED          "a token shard, a safetensors file, a model of llm.c, a tokenizer, JSON or text"
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
@@ -216,8 +216,22 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
+// A model of llm.c as ./train export writes it.
+static enum status inspect_llmc_in(const char *folder, bool *described) {
+    char *path = file_path("%s/model.bin", folder);
+    enum status status = path ? STATUS_OK : STATUS_FAILED;
+    *described = path && file_kind_of_path(path) == FILE_KIND_LLMC_MODEL;
+    if (*described)
+        status = inspect_llmc(path);
+    free(path);
+    return status;
+}
+
 static enum status inspect_other_folder(const char *path) {
     bool described;
+    TRY(inspect_llmc_in(path, &described));
+    if (described)
+        return STATUS_OK;
     char *pickles = file_path("%s/pytorch_model.bin", path);
     if (!pickles)
         return STATUS_FAILED;
@@ -237,11 +251,12 @@ static enum status inspect_other_folder(const char *path) {
         free(inside);
         return status;
     }
-    return FAIL(STATUS_INVALID,
-                "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
-                "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), "
-                "a tokenizer (as tokenizer.json) or token shards (*.bin)",
-                path);
+    return FAIL(
+        STATUS_INVALID,
+        "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
+        "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), a "
+        "model of llm.c (model.bin), a tokenizer (as tokenizer.json) or token shards (*.bin)",
+        path);
 }
 
 static enum status inspect_folder(const char *path) {

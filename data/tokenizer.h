@@ -28,9 +28,10 @@ void token_list_free(struct token_list *list);
 
 // Loads a tokenizer.
 //   path   "bytes"; a tiktoken file (lines of base64 and rank, as tokenizer_save writes); a vocab.bpe or
-//          merges.txt file ("#version", then merges); a Hugging Face tokenizer.json or vocab.json (with
-//          merges.txt beside it) that works like GPT-2's; llm.c's tokenizer file; or a folder with some of
-//          these, of which the first of tokenizer_next_file counts
+//          merges.txt file ("#version", then merges; with the ids of a vocab.json beside merges.txt, else
+//          GPT-2's); a Hugging Face tokenizer.json or vocab.json (with merges.txt beside it) that works like
+//          GPT-2's; llm.c's tokenizer file; or a folder with some of these, of which the first of
+//          tokenizer_next_file counts
 // STATUS_INVALID: the file is absent or malformed; the message has file, line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 // Walks over the tokenizer files of a folder: tokenizer.json, vocab.json, vocab.bpe, merges.txt,

@@ -282,13 +282,30 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
                 folder);
 }
 
+// merges.txt has no ids. GPT-2's are implied, but another tokenizer's are in the vocab.json beside it.
+static enum status load_merges_txt(const char *path, struct tokenizer **out) {
+    const char *slash = strrchr(path, '/');
+    char *vocabulary = file_path("%.*svocab.json", slash ? (int)(slash - path) + 1 : 0, path);
+    enum status status =
+        !vocabulary ? STATUS_FAILED : load_file(file_exists(vocabulary) ? vocabulary : path, out);
+    free(vocabulary);
+    return status;
+}
+
+static bool is_merges_txt(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, "merges.txt") == 0;
+}
+
 enum status tokenizer_load(const char *path, struct tokenizer **out) {
     *out = NULL;
     if (strcmp(path, "bytes") == 0)
         return load_bytes(out);
     if (!file_exists(path))
         return refuse_absent(path, errno);
-    return file_is_folder(path) ? load_folder(path, out) : load_file(path, out);
+    return file_is_folder(path)  ? load_folder(path, out)
+           : is_merges_txt(path) ? load_merges_txt(path, out)
+                                 : load_file(path, out);
 }
 
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) {

@@ -1,0 +1,452 @@
+"""./train export, and llm.c's files as input: exact layouts, round trips, what other programs read, and what is refused."""
+import array
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import struct
+import subprocess
+import unicodedata
+import unittest
+from base64 import b64encode
+
+import harness
+from harness import CommandCase, GOLDEN
+from python_env import python_with
+
+CHECKS = pathlib.Path(__file__).with_name('export_checks.py')
+READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.26.4'
+TRANSFORMERS = 'torch==2.2.2', 'transformers==4.46.3', 'numpy==1.26.4'
+LLAMA = ('llama-cpp-python==0.3.16',)
+
+# llm.c's tensors in the order of its files, by Hugging Face's names.
+BLOCK_TENSORS = [f'{name}.{ending}' for name in ('ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj')
+                 for ending in ('weight', 'bias')]
+
+
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes)"""
+    data = pathlib.Path(path).read_bytes()
+    length = struct.unpack('<Q', data[:8])[0]
+    header = json.loads(data[8:8 + length])
+    header.pop('__metadata__', None)
+    return {name.removeprefix('transformer.'): (entry['dtype'], entry['shape'],
+                                                data[8 + length + entry['data_offsets'][0]:8 + length + entry['data_offsets'][1]])
+            for name, entry in header.items()}
+
+
+def transposed(values, rows, columns):
+    return array.array('f', [values[r * columns + c] for c in range(columns) for r in range(rows)])
+
+
+def as_bf16(value):
+    """The upper half of a float32, rounded to nearest, ties to even."""
+    bits = struct.unpack('<I', struct.pack('<f', value))[0]
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+
+
+def llmc_values(path, config):
+    """The float32 values that a llm.c model of a Hugging Face file holds, without padding of the vocabulary: head, rest."""
+    tensors = read_safetensors(path)
+
+    def values(name):
+        dtype, shape, data = tensors[name]
+        assert dtype == 'F32'
+        flat = array.array('f', data)
+        return transposed(flat, *shape) if '.c_' in name and len(shape) == 2 else flat
+    rest = array.array('f', values('wpe.weight'))
+    for tensor in BLOCK_TENSORS:
+        for block in range(config['n_layer']):
+            rest += values(f'h.{block}.{tensor}')
+    return values('wte.weight'), rest + values('ln_f.weight') + values('ln_f.bias')
+
+
+class ExportCase(CommandCase):
+    def setUp(self):
+        super().setUp()
+        self.model = self.folder / 'hf'
+        shutil.copytree(GOLDEN / 'gpt2-tiny', self.model)
+
+    def export(self, source, to, folder, *options, **more):
+        return self.run_train('export', source, '--to', to, folder, *options, **more)
+
+    def same(self, first, second):
+        """Both folders have the same files with the same bytes, but for the card, which names the source."""
+        names = sorted(p.name for p in (self.folder / first).iterdir())
+        self.assertEqual(names, sorted(p.name for p in (self.folder / second).iterdir()))
+        for name in names:
+            if name not in ('README.md', 'export.json'):
+                self.assertTrue((self.folder / first / name).read_bytes() == (self.folder / second / name).read_bytes(), name)
+
+    def check(self, requirements, *arguments, large=False):
+        """Runs a check of export_checks.py in an environment with these packages."""
+        python = python_with(*requirements, large=large)
+        environment = {name: value for name, value in os.environ.items() if name not in ('LD_PRELOAD', 'PYTHONPATH')}
+        process = subprocess.run([python, CHECKS, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True)
+        self.assertEqual(process.returncode, 0, process.stderr)
+        return json.loads(process.stdout.splitlines()[-1])
+
+    def train_a_run(self, name='run', steps=4, tokenizer=('--vocab-size', 300), **model):
+        """A run on text, with a tokenizer of its own."""
+        text = ''.join(f'the {k} quick brown fox, {k * k} — naïve? — jumps over it; {k % 7}\n' for k in range(400))
+        (self.folder / 'my.txt').write_text(text)
+        self.run_train('tokenizer', 'train', 'my.txt', *tokenizer, '--out', 'my.tiktoken')
+        self.run_train('tokenize', 'my.txt', '--tokenizer', 'my.tiktoken', '--split', 0.2, '--out', 'my')
+        config = self.tiny_config(
+            'my.json', model={'n_layer': 2, 'n_head': 2, 'n_embd': 32, 'n_positions': 64, 'vocab_size': 300, **model},
+            data={'train': 'my/train-*.bin'}, checkpoint={'every': steps}, optimizer={'lr': 3e-3},
+            train={'max_steps': steps, 'micro_batch_size': 4, 'eval_every': steps}, run={'dir': name, 'threads': 1})
+        self.run_train(config)
+
+
+class Layouts(ExportCase):
+    def read_llmc(self, path):
+        """(header, values): an independent reader of llm.c's model files."""
+        data = pathlib.Path(path).read_bytes()
+        header = struct.unpack('<256i', data[:1024])
+        self.assertEqual((header[0], set(header[8:])), (20240326, {0}))
+        return header, array.array({3: 'f', 5: 'H'}[header[1]], data[1024:])
+
+    def test_llmc(self):
+        config = json.loads((self.model / 'config.json').read_text())
+        head, rest = llmc_values(self.model / 'model.safetensors', config)
+        padding = array.array('f', bytes(4 * (384 - 257) * 48))
+        out = self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes').out
+        self.assertIn('llmc: llmc, fp32, 72.0K parameters', out)
+        header, values = self.read_llmc(self.folder / 'llmc' / 'model.bin')
+        self.assertEqual(header[1:8], (3, 64, 257, 2, 3, 48, 384))
+        self.assertTrue(values == head + padding + rest)
+        self.export('hf', 'llmc', 'half', '--dtype', 'bf16', '--tokenizer', 'bytes')
+        header, values = self.read_llmc(self.folder / 'half' / 'model.bin')
+        self.assertEqual(header[1:8], (5, 64, 257, 2, 3, 48, 384))
+        self.assertTrue(values == array.array('H', [as_bf16(value) for value in head + padding + rest]))
+        data = (self.folder / 'llmc' / 'gpt2_tokenizer.bin').read_bytes()
+        self.assertEqual(struct.unpack('<256i', data[:1024]), (20240328, 2, 257, 256, *[0] * 252))
+        self.assertEqual(data[1024:], b''.join(bytes([1, byte]) for byte in range(256)) + b'\x0d<|endoftext|>')
+
+    def test_shards(self):
+        """Files of at most the size named, unless a tensor is larger, and their index."""
+        self.export('hf', 'hf', 'whole', '--tokenizer', 'none')
+        self.export('hf', 'hf', 'parts', '--tokenizer', 'none', '--max-shard-size', '40 KB')
+        parts = sorted((self.folder / 'parts').glob('*.safetensors'))
+        self.assertGreater(len(parts), 5)
+        self.assertEqual([p.name for p in parts], [f'model-{k + 1:05d}-of-{len(parts):05d}.safetensors' for k in range(len(parts))])
+        index = json.loads((self.folder / 'parts' / 'model.safetensors.index.json').read_text())
+        whole, together = read_safetensors(self.folder / 'whole' / 'model.safetensors'), {}
+        for path in parts:
+            tensors = read_safetensors(path)
+            self.assertTrue(sum(len(data) for _, _, data in tensors.values()) <= 40000 or len(tensors) == 1)
+            self.assertEqual({index['weight_map'][name] for name in tensors}, {path.name})
+            together.update(tensors)
+        self.assertTrue(together == whole == read_safetensors(self.model / 'model.safetensors'))
+        self.assertEqual(index['metadata']['total_size'], sum(len(data) for _, _, data in whole.values()))
+        self.export('parts', 'hf', 'again', '--tokenizer', 'none')
+        self.same('whole', 'again')
+
+    def test_round_trips(self):
+        """Import, export, import, export: the same bytes, from each format to each."""
+        self.train_a_run()
+        for to, dtype in ('hf', 'fp32'), ('hf', 'bf16'), ('hf', 'fp16'), ('llmc', 'fp32'), ('llmc', 'bf16'):
+            first, second = f'{to}-{dtype}', f'{to}-{dtype}-again'
+            self.export('run', to, first, '--dtype', dtype)
+            self.export(first, to, second, '--dtype', dtype)
+            self.same(first, second)
+        for source in 'hf-fp32', 'llmc-fp32', 'llmc-fp32/model.bin', 'hf-fp32/model.safetensors', 'run/checkpoints/step-00000004':
+            for to in 'hf', 'llmc', 'gguf':
+                self.export(source, to, 'by-way', '--force')
+                if to == 'gguf':
+                    self.export('run', 'gguf', 'gguf', '--force')
+                self.same('by-way', 'gguf' if to == 'gguf' else f'{to}-fp32')
+        greedy = 'generate', '--prompt', 'the 7 quick', '--tokens', 12, '--temperature', 0, '--device', 'cpu'
+        expected = self.run_train(*greedy, 'run').out
+        for folder in 'hf-fp32', 'llmc-fp32', 'llmc-fp32/model.bin':
+            self.assertEqual(self.run_train(*greedy, folder).out, expected)
+        losses = {self.run_train('eval', path, '--data', 'my/val-*.bin').out.split('\n')[0].split(':', 1)[-1]
+                  for path in ('run', 'hf-fp32', 'llmc-fp32')}
+        self.assertEqual(len(losses), 1, losses)
+
+    def test_a_run_goes_on_from_llmc(self):
+        """model.init_from of a model of llm.c: the sizes, the tokenizer beside it, and the same run as from Hugging Face's."""
+        self.train_a_run()
+        self.export('run', 'llmc', 'llmc')
+        self.export('run', 'hf', 'out')
+        config = self.folder / 'from.json'
+        config.write_text(json.dumps({'device': 'cpu', 'data': {'train': 'my/train-*.bin'}, 'run': {'threads': 1}, 'checkpoint': {'every': 2},
+                                      'train': {'max_steps': 2, 'micro_batch_size': 2, 'eval_every': 0}}))
+        states = set()
+        for path in 'llmc', 'llmc/model.bin', 'out':
+            run = f'from-{path.replace("/", "-")}'
+            error = self.run_train(config, f'model.init_from={path}', f'run.dir={run}').error
+            self.assertIn('gpt2_tokenizer.bin' if 'llmc' in path else 'tokenizer.json', error)
+            states.add(json.dumps(self.final_state(run)))
+        self.assertEqual(len(states), 1)
+        for path in 'llmc', 'llmc/model.bin':
+            out = self.run_train('inspect', path).out
+            self.assertIn('model of llm.c, n_layer 2, n_head 2, n_embd 32, vocab_size 300, n_positions 64', out)
+        self.assertIn('byte-pair tokenizer, 300 ids', self.run_train('inspect', 'llmc/gpt2_tokenizer.bin').out)
+        encode = 'tokenizer', 'encode', 'my.txt', '--tokenizer'
+        ids = {self.run_train(*encode, path).out for path in (
+            'my.tiktoken', 'llmc', 'llmc/gpt2_tokenizer.bin', 'out', 'out/vocab.json', 'out/tokenizer.json', 'out/merges.txt')}
+        self.assertEqual(len(ids), 1)
+
+    def test_the_card(self):
+        self.train_a_run()
+        self.export('run', 'hf', 'out')
+        card = (self.folder / 'out' / 'README.md').read_text()
+        loss = self.metrics()[-1]['loss']
+        evaluations = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines() if 'val_loss' in line]
+        for line in ('# run', 'library_name: transformers', '| training data | `my/train-*.bin` |', '| steps | 4 |',
+                     f'| tokens | {4 * 4 * 64} |', f'| training loss | {loss:.4f} nats per token |',
+                     f'| validation loss | {evaluations[-1]["val_loss"]:.4f} nats per token |', '| layers | 2 |'):
+            self.assertIn(line, card)
+        self.export('hf', 'hf', 'plain', '--tokenizer', 'none')
+        card = (self.folder / 'plain' / 'README.md').read_text()
+        self.assertIn('converted by zero.c', card)
+        self.assertNotIn('steps', card)
+
+
+class OtherPrograms(ExportCase):
+    """What the packages of other programs read."""
+
+    def test_hugging_face(self):
+        """The golden logits, computed by numpy from an exported folder, whole and in parts."""
+        self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes')
+        self.export('llmc', 'hf', 'out', '--max-shard-size', '100 KB')
+        self.assertLess(self.check(READERS, 'logits', 'out', GOLDEN / 'gpt2-tiny')['error'], 1e-5)
+
+    def check_gguf(self, dtype, matrices, bound):
+        self.export('hf', 'gguf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
+        found = self.check(READERS, 'gguf', f'{dtype}/model.gguf', 'hf')
+        self.assertEqual(found['n'], 28)
+        self.assertLessEqual(found['worst'], bound)
+        for name, of in found['types'].items():
+            vector = name.endswith('.bias') or 'norm' in name or name == 'position_embd.weight'
+            # A row of 48 is no multiple of Q8_0's blocks of 32: fp16 takes its place.
+            wide = name.endswith('ffn_down.weight')
+            self.assertEqual(of, 'F32' if vector else matrices[wide], name)
+        return found['keys']
+
+    def test_gguf(self):
+        for dtype, matrices, bound in (('fp32', ('F32', 'F32'), 0), ('bf16', ('BF16', 'BF16'), 2**-8),
+                                       ('fp16', ('F16', 'F16'), 2**-11), ('q8_0', ('F16', 'Q8_0'), 1 / 127)):
+            keys = self.check_gguf(dtype, matrices, bound)
+            tokens, types = keys.pop('tokenizer.ggml.tokens'), keys.pop('tokenizer.ggml.token_type')
+            self.assertEqual((len(tokens), tokens[65], tokens[-1]), (257, 'A', '<|endoftext|>'))
+            self.assertEqual(types, [1] * 256 + [3])
+            self.assertAlmostEqual(keys.pop('gpt2.attention.layer_norm_epsilon'), 1e-5, 10)
+            self.assertEqual(keys, {
+                'general.architecture': 'gpt2', 'general.type': 'model', 'general.quantization_version': 2,
+                'general.file_type': {'fp32': 0, 'fp16': 1, 'q8_0': 7, 'bf16': 32}[dtype],
+                'gpt2.block_count': 2, 'gpt2.context_length': 64, 'gpt2.embedding_length': 48, 'gpt2.feed_forward_length': 192,
+                'gpt2.attention.head_count': 3, 'gpt2.vocab_size': 257, 'tokenizer.ggml.model': 'gpt2',
+                'tokenizer.ggml.pre': 'gpt-2', 'tokenizer.ggml.merges': [], 'tokenizer.ggml.bos_token_id': 256,
+                'tokenizer.ggml.eos_token_id': 256, 'tokenizer.ggml.add_bos_token': False})
+
+    def make_wide_model(self, vocab_size):
+        """A Hugging Face folder of zeros with one narrow layer."""
+        folder, width = self.folder / 'wide', 8
+        folder.mkdir()
+        config = json.loads((self.model / 'config.json').read_text())
+        (folder / 'config.json').write_text(json.dumps(
+            {**config, 'n_layer': 1, 'n_head': 1, 'n_embd': width, 'vocab_size': vocab_size, 'n_positions': 8}))
+        shapes = {'wte.weight': [vocab_size, width], 'wpe.weight': [8, width], 'ln_f.weight': [width], 'ln_f.bias': [width]}
+        for name, shape in zip(BLOCK_TENSORS, ([width], [width], [width, 3 * width], [3 * width], [width, width], [width], [width],
+                                               [width], [width, 4 * width], [4 * width], [4 * width, width], [width])):
+            shapes[f'h.0.{name}'] = shape
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            n = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + n]}
+            at += n
+        text = json.dumps(header).encode()
+        (folder / 'model.safetensors').write_bytes(struct.pack('<Q', len(text)) + text + bytes(at))
+
+    def encode_lines(self, tokenizer, texts):
+        """Ids of each text by this program, which encodes each file as a text."""
+        for k, text in enumerate(texts):
+            (self.folder / f'{k}.txt').write_bytes(text.encode())
+        return [[int(word) for word in self.run_train('tokenizer', 'encode', '--tokenizer', tokenizer, f'{k}.txt').out.split()]
+                for k in range(len(texts))]
+
+    @staticmethod
+    def random_unicode(n_bytes, seed=7):
+        """Random characters of Unicode 3.2, whose classes all libraries know by now."""
+        numbers = random.Random(seed)
+        known = [chr(c) for c in range(0x110000) if not 0xd800 <= c < 0xe000 and unicodedata.ucd_3_2_0.category(chr(c)) not in ('Cn', 'Co')]
+        ascii_words, text, size = 'the of and 12 345 don\'t   \n\t we\'ll .,;!? '.split(' '), [], 0
+        while size < n_bytes:
+            word = numbers.choice(ascii_words) if numbers.random() < 0.3 else ''.join(numbers.choices(known, k=numbers.randint(1, 6)))
+            text.append(word + numbers.choice(['', ' ', '  ', '\n']))
+            size += len(text[-1].encode())
+        return ''.join(text)
+
+    def test_gpt2_tokenizer(self):
+        gpt2 = harness.shared('data/gpt2.tiktoken')
+        if not gpt2:
+            self.skipTest('needs shared/data/gpt2.tiktoken')
+        cases = json.loads((GOLDEN / 'gpt2-bpe.json').read_text())['cases']
+        texts = [case['text'] for case in cases] + [self.random_unicode(1_000_000)]
+        (self.folder / 'texts.json').write_text(json.dumps(texts))
+        self.make_wide_model(50257)
+        self.export('wide', 'hf', 'out', '--tokenizer', gpt2)
+        self.export('wide', 'llmc', 'llmc', '--tokenizer', gpt2)
+        found = self.check(READERS, 'tokenizer', 'out', 'texts.json')
+        self.assertEqual(found['ids'][:-1], [case['ids'] for case in cases])
+        self.assertEqual((found['size'], found['eos']), (50257, [50256]))
+        self.assertTrue(found['ids'][-1:] == self.encode_lines('out', texts[-1:]) == self.encode_lines('llmc', texts[-1:]))
+        merges = (self.folder / 'out' / 'merges.txt').read_text().splitlines()
+        self.assertEqual((len(merges), merges[:4]), (50001, ['#version: 0.2', 'Ġ t', 'Ġ a', 'h e']))
+
+    def test_own_tokenizers(self):
+        """Byte-pair encodings trained here, and "bytes", in tokenizers: the same ids."""
+        self.train_a_run(steps=1)
+        self.export('run', 'hf', 'out')
+        self.export('hf', 'hf', 'plain', '--tokenizer', 'bytes')
+        texts = [(self.folder / 'my.txt').read_text()[:3000], self.random_unicode(20_000)]
+        (self.folder / 'texts.json').write_text(json.dumps(texts))
+        for folder, tokenizer, size in ('out', 'my.tiktoken', 300), ('plain', 'bytes', 257):
+            found = self.check(READERS, 'tokenizer', folder, 'texts.json')
+            self.assertTrue(found['ids'] == self.encode_lines(tokenizer, texts))
+            self.assertEqual((found['size'], found['eos']), (size, [size - 1]))
+
+    def test_transformers(self):
+        """transformers loads exported folders: the golden logits, and the same greedy text."""
+        golden = GOLDEN / 'gpt2-tiny'
+        for dtype, bound, name in ('fp32', 1e-4, 'float32'), ('bf16', 0.2, 'bfloat16'):
+            self.export('hf', 'hf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
+            found = self.check(TRANSFORMERS, 'transformers', dtype, golden, large=True)
+            self.assertLess(found.pop('error'), bound)
+            self.assertEqual(found, {'dtype': f'torch.{name}', 'class': 'GPT2LMHeadModel'})
+        self.train_a_run(steps=40)
+        self.export('run', 'hf', 'out', '--max-shard-size', '50 KB')
+        found = self.check(TRANSFORMERS, 'generate', 'out', 'the 7 quick', '30', large=True)
+        expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
+        self.assertEqual(found, {'text': expected.rstrip('\n'), 'eos': 299, 'longest': 64})
+
+    def test_llama(self):
+        """llama.cpp loads the GGUF files and writes the same greedy text."""
+        self.train_a_run(steps=40)
+        expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
+        ids = self.encode_lines('my.tiktoken', ['the 7 quick'])[0]
+        for dtype in 'fp32', 'q8_0':
+            self.export('run', 'gguf', dtype, '--dtype', dtype)
+            found = self.check(LLAMA, 'llama', f'{dtype}/model.gguf', 'the 7 quick', '30', large=True)
+            self.assertEqual(found, {'text': expected.rstrip('\n'), 'ids': ids, 'eos': 299})
+
+
+class Refusals(ExportCase):
+    def refuses_export(self, *arguments, says, **options):
+        return self.refuses('export', *arguments, says=says, **options)
+
+    def test_arguments(self):
+        self.refuses_export('hf', says=['expected the weights and the folder to write', 'usage'])
+        self.refuses_export('hf', 'out', says=['no format is named', '--to hf, llmc or gguf'])
+        self.refuses_export('hf', 'out', '--to', 'onnx', says=['unknown format onnx'])
+        self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'int4', says=['unknown --dtype int4'])
+        self.refuses_export('hf', 'out', '--to', 'llmc', '--dtype', 'fp16', says=['llmc files cannot hold fp16', 'fp32 or bf16'])
+        self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'q8_0', says=['hf files cannot hold q8_0'])
+        self.refuses_export('gone', 'out', '--to', 'hf', says=['gone does not exist'])
+        self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'gone', says=['cannot open the tokenizer gone'])
+        warning = self.export('hf', 'hf', 'without').error
+        self.assertIn('hf has no tokenizer', warning)
+        self.assertFalse((self.folder / 'without' / 'tokenizer.json').exists())
+        self.assertFalse((self.folder / 'out').exists())
+
+    def test_tokenizers(self):
+        self.train_a_run(steps=1)
+        self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'my.tiktoken', says=['300 ids', 'vocab_size of 257'])
+        self.refuses_export('run', 'out', '--to', 'hf', '--tokenizer', 'bytes', says=['bytes is not the tokenizer of run'])
+        lines = (self.folder / 'my.tiktoken').read_text().splitlines()[:256]
+        for token, says in (b'<|endoftext|>', 'spelled like end-of-text'), (b'xyz', 'not made by one merge of two tokens'):
+            (self.folder / 'odd.tiktoken').write_text('\n'.join([*lines, f'{b64encode(token).decode()} 256']) + '\n')
+            self.train_wide()
+            for to in 'hf', 'gguf':
+                self.refuses_export('wide', 'out', '--to', to, '--tokenizer', 'odd.tiktoken', says=['token 256', says])
+        long = [f'{b64encode(b"a" * n).decode()} {k + 256}' for k, n in enumerate((2, 4, 8, 16, 32, 64, 128, 256))]
+        (self.folder / 'long.tiktoken').write_text('\n'.join([*lines, *long]) + '\n')
+        self.refuses_export('wide', 'out', '--to', 'llmc', '--tokenizer', 'long.tiktoken', says=['token 263', '256 bytes'])
+        self.assertFalse((self.folder / 'out').exists())
+
+    def train_wide(self):
+        if not (self.folder / 'wide').exists():
+            OtherPrograms.make_wide_model(self, 300)
+
+    def test_values_that_do_not_fit(self):
+        path = self.model / 'model.safetensors'
+        data = bytearray(path.read_bytes())
+        struct.pack_into('<f', data, len(data) - 4, 7e4)
+        path.write_bytes(data)
+        self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'fp16', says=['has the value 70000, too large for fp16'])
+        self.export('hf', 'hf', 'fits', '--dtype', 'bf16', '--tokenizer', 'none')
+        struct.pack_into('<f', data, len(data) - 4, float('nan'))
+        path.write_bytes(data)
+        self.refuses_export('hf', 'out', '--to', 'gguf', says=['values that are not finite'])
+        self.assertFalse((self.folder / 'out').exists())
+
+    def test_folders_of_others(self):
+        self.export('hf', 'hf', 'out', '--tokenizer', 'none', '--max-shard-size', '40 KB')
+        self.export('hf', 'llmc', 'out', '--tokenizer', 'none')  # a folder that an export wrote may be used again
+        self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.bin'])
+        (self.folder / 'out' / 'notes.txt').write_text('mine')
+        self.refuses_export('hf', 'out', '--to', 'hf', says=['out has files that no export wrote: notes.txt', '--force'])
+        self.refuses_export('hf', 'hf', '--to', 'hf', says=['hf would be written into its own folder'])
+        self.refuses_export('hf/model.safetensors', 'hf', '--to', 'gguf', says=['written into its own folder'])
+        (self.folder / 'file').write_text('mine')
+        self.refuses_export('hf', 'file', '--to', 'hf', says=['file is a file'])
+        self.refuses_export('hf', 'file/out', '--to', 'hf', says=['file'])
+        self.export('hf', 'gguf', 'out', '--tokenizer', 'none', '--force')
+        self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.gguf', 'notes.txt'])
+        self.assertEqual(json.loads((self.folder / 'out' / 'export.json').read_text())['files'], ['model.gguf'])
+        for record in '{', '[]', '{"files": 5}', '{"files": ["../hf/config.json", 5]}':
+            (self.folder / 'out' / 'export.json').write_text(record)
+            self.refuses_export('hf', 'out', '--to', 'hf', says=['files that no export wrote'])
+            self.export('hf', 'gguf', 'out', '--tokenizer', 'none', '--force')
+        self.assertTrue((self.model / 'config.json').exists())
+        (self.folder / 'out' / '.export-999999999').mkdir()  # of a process that was killed
+        (self.folder / 'out' / 'notes.txt').unlink()
+        self.export('hf', 'gguf', 'out', '--tokenizer', 'none')
+        self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.gguf'])
+
+    def test_a_full_disk(self):
+        """A write that fails leaves the folder as it was: absent, or with the earlier export."""
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        for to in 'hf', 'llmc', 'gguf':
+            self.refuses_export('hf', 'out', '--to', to, '--tokenizer', 'bytes', code=1, says=['cannot write', 'File too large'],
+                                preexec_fn=limit)
+            self.assertFalse((self.folder / 'out').exists())
+        self.export('hf', 'hf', 'out', '--tokenizer', 'bytes')
+        shutil.copytree(self.folder / 'out', self.folder / 'before')
+        self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'bf16', '--tokenizer', 'bytes', code=1, says=['File too large'],
+                            preexec_fn=limit)
+        self.same('out', 'before')
+
+    def test_damaged_llmc_files(self):
+        self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes')
+        model, tokenizer = ((self.folder / 'llmc' / name).read_bytes() for name in ('model.bin', 'gpt2_tokenizer.bin'))
+
+        def with_field(data, k, value):
+            return data[:4 * k] + struct.pack('<i', value) + data[4 * k + 4:]
+        for data, says in ((model[:-2], 'the file may be cut short'), (model + b'xx', 'expected'), (model[:1000], 'header'),
+                           (with_field(model, 1, 1), 'version 1 of llm.c'), (with_field(model, 4, 2**31 - 1), 'expected'),
+                           (with_field(model, 6, 49), 'not a multiple of num_heads'), (with_field(model, 5, 5), 'num_heads 5'),
+                           (with_field(model, 3, 0), 'vocab_size is 0'), (with_field(model, 3, 400), 'below vocab_size 400'),
+                           (with_field(model, 7, -4), 'padded_vocab_size is -4')):
+            (self.folder / 'bad.bin').write_bytes(data)
+            self.refuses_export('bad.bin', 'out', '--to', 'hf', says=['bad.bin', says])
+            self.refuses('inspect', 'bad.bin', says=['bad.bin', says])
+        for data, says in ((tokenizer[:-1], 'cut short'), (tokenizer + b'x', '1 bytes after its last token'),
+                           (tokenizer[:100], 'header'), (with_field(tokenizer, 1, 3), 'version 3'),
+                           (with_field(tokenizer, 2, 2**30), '2 to'), (with_field(tokenizer, 3, 255), 'end-of-text 255'),
+                           (with_field(with_field(tokenizer, 2, 10), 3, 9), 'bytes after its last token'),
+                           (tokenizer[:1024] + b'\0' + tokenizer[1025:], '')):
+            (self.folder / 'bad.bin').write_bytes(data)
+            self.refuses('tokenizer', 'decode', '1', '--tokenizer', 'bad.bin', says=['bad.bin', says])
+        (self.folder / 'bad.bin').write_bytes(with_field(with_field(tokenizer, 1, 1), 3, 0))  # version 1 has no end-of-text
+        self.assertEqual(self.run_train('tokenizer', 'decode', '65 256', '--tokenizer', 'bad.bin').out, 'A<|endoftext|>')
+
+
+if __name__ == '__main__':
+    unittest.main()
