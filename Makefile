@@ -98,8 +98,8 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base configs data kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
-           infer trainer/plan trainer/profile trainer/runs trainer cli cli/bench cli/report cli/watch cli/serve
-           infer infer/export trainer/plan trainer/profile trainer cli cli/bench
+           infer infer/export trainer/plan trainer/profile trainer/runs trainer \
+           cli cli/bench cli/report cli/watch cli/serve
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -117,9 +117,7 @@ needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
 needs_trainer := trainer/plan trainer/runs infer $(needs_trainer/plan)
-needs_cli := trainer trainer/runs $(needs_trainer)
-needs_trainer := trainer/plan infer $(needs_trainer/plan)
-needs_cli := trainer infer/export $(needs_trainer)
+needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
 needs_cli/watch := cli trainer/runs base

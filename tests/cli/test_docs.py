@@ -20,10 +20,11 @@ import harness
 from harness import CommandCase, ROOT
 
 PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').glob('*.md'))]
-LANGUAGES = {'sh', 'text', 'json', 'c'}
+LANGUAGES = {'sh', 'text', 'json', 'c', 'python'}
 FOLDERS = {'base', 'benchmarks', 'cli', 'configs', 'data', 'docs', 'infer', 'kernels', 'model', 'scripts', 'tests', 'trainer',
            'zero'}
 SOURCES = ('.c', '.h', '.cu', '.cuh', '.def', '.py', '.sh', '.md', '.json', '.svg', '.cpp', '.js')
+WEIGHTS = ('.safetensors', '.bin', '.gguf')  # files of other programs that begin with the name of a section: model
 
 TRAIN_WRAPPER = '''#!/usr/bin/env python3
 import os, sys
@@ -229,8 +230,10 @@ class Commands(CommandCase):
 class Pages(CommandCase):
     def test_blocks_have_a_language(self):
         for page in PAGES:
-            for language, number, _ in blocks(page):
+            for language, number, text in blocks(page):
                 self.assertIn(language, LANGUAGES, f'{page}:{number}')
+                if language == 'python':
+                    compile(text, f'{page}:{number}', 'exec')
 
     def test_configs_are_valid(self):
         for page in PAGES:
@@ -250,7 +253,7 @@ class Pages(CommandCase):
             for number, code in inline_code(page):
                 for word in (w for part in code.split() for w in expand_braces(part)):
                     keys = word.split('=')[0].split('.')
-                    if keys[0] not in resolved or word.endswith(SOURCES) or (len(keys) == 1 and '=' not in word):
+                    if keys[0] not in resolved or word.endswith(SOURCES + WEIGHTS) or (len(keys) == 1 and '=' not in word):
                         continue
                     value = resolved
                     for key in keys:

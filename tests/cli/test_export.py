@@ -174,6 +174,7 @@ class Layouts(ExportCase):
         self.export('run', 'hf', 'out')
         config = self.folder / 'from.json'
         config.write_text(json.dumps({'device': 'cpu', 'data': {'train': 'my/train-*.bin'}, 'run': {'threads': 1}, 'checkpoint': {'every': 2},
+                                      'precision': {'compute': 'fp32'},
                                       'train': {'max_steps': 2, 'micro_batch_size': 2, 'eval_every': 0}}))
         states = set()
         for path in 'llmc', 'llmc/model.bin', 'out':

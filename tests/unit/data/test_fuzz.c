@@ -11,6 +11,7 @@
 
 #include "data/loader.h"
 #include "data/shard.h"
+#include "data/tokenizer_export.h"
 #include "data/tokenizer_internal.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
@@ -106,6 +107,28 @@ static bool try_shard(const struct bytes *bytes) {
 static const char sample[] =
     "The theatre's 12 themes \xc3\xa9\xc3\xa9 \xff\xfe\n\n   \x01 then 'll \xf0\x9f\x98\x80";
 
+// The merges of a tokenizer that can be exported make each token of two others.
+static void try_merges(const struct tokenizer *tokenizer) {
+    struct token_merge *merges;
+    int n;
+    enum status status = tokenizer_derive_merges(tokenizer, &merges, &n);
+    if (status != STATUS_OK) {
+        assert_int_equal(status, STATUS_INVALID);
+        status_clear();
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        size_t n_left, n_right, n_both;
+        const char *left = tokenizer_bytes(tokenizer, merges[i].left, &n_left);
+        const char *right = tokenizer_bytes(tokenizer, merges[i].right, &n_right);
+        const char *both = tokenizer_bytes(tokenizer, merges[i].id, &n_both);
+        assert_int_equal(n_both, n_left + n_right);
+        assert_memory_equal(both, left, n_left);
+        assert_memory_equal(both + n_left, right, n_right);
+    }
+    free(merges);
+}
+
 static bool try_tokenizer(const struct bytes *bytes) {
     struct tokenizer *tokenizer;
     damage_write(path, bytes);
@@ -127,6 +150,7 @@ static bool try_tokenizer(const struct bytes *bytes) {
     }
     assert_int_equal(at, sizeof sample - 1);
     token_list_free(&list);
+    try_merges(tokenizer);
     tokenizer_delete(tokenizer);
     return true;
 }
@@ -173,6 +197,16 @@ static void test_damaged_tiktoken_files(void **state) {
     tokenizer_delete(tokenizer);
     read_back(&original);
     try_all("tiktoken files", original.n, try_tokenizer);
+}
+
+static void test_damaged_llmc_tokenizers(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    assert_int_equal(tokenizer_train(sample, sizeof sample - 1, 265, &tokenizer), STATUS_OK);
+    assert_int_equal(tokenizer_save_llmc(tokenizer, path), STATUS_OK);
+    tokenizer_delete(tokenizer);
+    read_back(&original);
+    try_all("tokenizers of llm.c", 16, try_tokenizer);
 }
 
 static void test_damaged_merges(void **state) {
@@ -230,6 +264,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_shards),
         cmocka_unit_test(test_damaged_tiktoken_files),
+        cmocka_unit_test(test_damaged_llmc_tokenizers),
         cmocka_unit_test(test_damaged_merges),
         cmocka_unit_test(test_damaged_json),
     };
