@@ -64,16 +64,17 @@ static const char *last_components(const char *path, int n) {
     return at;
 }
 
-// The name of the model: that of the run, or of what else was given.
+// The name of the model: that of the run, or of the folder of the weights.
 static char *find_name(const struct exporter *exporter) {
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
-    char *path = file_path("%s", checkpoint ? checkpoint->path : exporter->path);
+    char *path = file_path("%s", checkpoint ? checkpoint->path : exporter->weights.folder);
     for (size_t n = path ? strlen(path) : 0; n > 1 && path[n - 1] == '/'; n--)
         path[n - 1] = '\0';
     char *folder = checkpoint && path ? strstr(path, "/checkpoints/") : NULL;
     if (folder)
         *folder = '\0';
-    char *name = path ? file_path("%s", last_components(path, 1)) : NULL;
+    const char *last = path ? last_components(path, 1) : "";
+    char *name = path ? file_path("%s", last[strspn(last, "./")] ? last : "model") : NULL;
     free(path);
     return name;
 }

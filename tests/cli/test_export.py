@@ -301,8 +301,8 @@ class OtherPrograms(ExportCase):
         self.assertEqual((len(merges), merges[:4]), (50001, ['#version: 0.2', 'Ġ t', 'Ġ a', 'h e']))
 
     def test_own_tokenizers(self):
-        """Byte-pair encodings trained here, and "bytes", in tokenizers: the same ids."""
-        self.train_a_run(steps=1)
+        """Byte-pair encodings trained here, and "bytes", in tokenizers: the same ids. Ids without a token are unused in GGUF."""
+        self.train_a_run(steps=1, vocab_size=320)
         self.export('run', 'hf', 'out')
         self.export('hf', 'hf', 'plain', '--tokenizer', 'bytes')
         texts = [(self.folder / 'my.txt').read_text()[:3000], self.random_unicode(20_000)]
@@ -311,6 +311,15 @@ class OtherPrograms(ExportCase):
             found = self.check(READERS, 'tokenizer', folder, 'texts.json')
             self.assertTrue(found['ids'] == self.encode_lines(tokenizer, texts))
             self.assertEqual((found['size'], found['eos']), (size, [size - 1]))
+        self.export('run', 'gguf', 'gguf')
+        keys = self.check(READERS, 'gguf', 'gguf/model.gguf', 'out')['keys']
+        merges = (self.folder / 'out' / 'merges.txt').read_text().splitlines()[1:]
+        vocabulary = json.loads((self.folder / 'out' / 'vocab.json').read_text())
+        self.assertEqual(len(merges), 300 - 257)
+        self.assertEqual(keys['tokenizer.ggml.merges'], merges)
+        self.assertEqual(keys['tokenizer.ggml.tokens'], list(vocabulary) + [f'[PAD{k}]' for k in range(300, 320)])
+        self.assertEqual(keys['tokenizer.ggml.token_type'], [1] * 299 + [3] + [5] * 20)
+        self.assertEqual((keys['tokenizer.ggml.eos_token_id'], keys['gpt2.vocab_size']), (299, 320))
 
     def test_transformers(self):
         """transformers loads exported folders: the golden logits, and the same greedy text."""
@@ -328,7 +337,7 @@ class OtherPrograms(ExportCase):
 
     def test_llama(self):
         """llama.cpp loads the GGUF files and writes the same greedy text."""
-        self.train_a_run(steps=40)
+        self.train_a_run(steps=40, vocab_size=320)
         expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
         ids = self.encode_lines('my.tiktoken', ['the 7 quick'])[0]
         for dtype in 'fp32', 'q8_0':
