@@ -96,6 +96,14 @@ def check_generate(folder, prompt, n_tokens):
     return {'text': tokenizer.decode(out), 'eos': tokenizer.eos_token_id, 'longest': tokenizer.model_max_length}
 
 
+def check_save(folder, out, shard_size):
+    """Saves the model and the tokenizer as transformers does."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    AutoModelForCausalLM.from_pretrained(folder, torch_dtype='auto').save_pretrained(out, max_shard_size=shard_size)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(out)
+    return sorted(p.name for p in pathlib.Path(out).iterdir())
+
+
 def check_llama(path, prompt, n_tokens):
     """Greedy text by llama.cpp."""
     from llama_cpp import Llama

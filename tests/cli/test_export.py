@@ -334,6 +334,13 @@ class OtherPrograms(ExportCase):
         found = self.check(TRANSFORMERS, 'generate', 'out', 'the 7 quick', '30', large=True)
         expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
         self.assertEqual(found, {'text': expected.rstrip('\n'), 'eos': 299, 'longest': 64})
+        # What transformers saves is read: names with a prefix, merges as pairs, in one file and in several.
+        for dtype, shard_size in ('fp32', '1GB'), ('bf16', '30KB'):
+            self.export('run', 'hf', f'{dtype}-run', '--dtype', dtype)
+            saved = self.check(TRANSFORMERS, 'save', f'{dtype}-run', f'{dtype}-saved', shard_size, large=True)
+            self.assertIn('model.safetensors' if dtype == 'fp32' else 'model.safetensors.index.json', saved)
+            self.export(f'{dtype}-saved', 'hf', f'{dtype}-again', '--dtype', dtype)
+            self.same(f'{dtype}-run', f'{dtype}-again')
 
     def test_llama(self):
         """llama.cpp loads the GGUF files and writes the same greedy text."""
