@@ -1,9 +1,11 @@
 // Tokenizer files of every kind, alone in their folder. A tokenizer that loads encodes the file's own bytes
-// and decodes them to the same.
+// and decodes them to the same; if it can be exported, the tokenizer.json gives the same tokens.
 #include <string.h>
 
+#include "base/file.h"
 #include "base/parallel.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_export.h"
 #include "tests/fuzz/fuzz.h"
 
 #define LONGEST_TEXT 4096
@@ -22,6 +24,24 @@ static void check_round_trip(const struct tokenizer *tokenizer, const char *text
     token_list_free(&list);
 }
 
+static void check_export(const struct tokenizer *tokenizer, const char *path) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json", "merges.txt"};
+    char *folder = file_path("%.*s/exported", (int)(strrchr(path, '/') - path), path);
+    struct tokenizer *again = NULL;
+    FUZZ_REQUIRE(folder && file_make_folders(folder) == STATUS_OK);
+    if (fuzz_accepted(tokenizer_save_huggingface(tokenizer, folder))) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            char *file = file_path("%s/%s", folder, names[i]);
+            FUZZ_REQUIRE(file && tokenizer_load(file, &again) == STATUS_OK);
+            FUZZ_REQUIRE(tokenizer_checksum(again) == tokenizer_checksum(tokenizer));
+            tokenizer_delete(again);
+            free(file);
+        }
+    }
+    FUZZ_REQUIRE(file_remove_tree(folder) == STATUS_OK);
+    free(folder);
+}
+
 // The first byte chooses the file's name.
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const names[] = {"tokenizer.json", "merges.txt", "vocab.bpe", "gpt2.tiktoken",
@@ -30,8 +50,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0)
         return 0;
     const char *path = fuzz_file(names[data[0] % (sizeof names / sizeof *names)], data + 1, size - 1);
-    if (fuzz_accepted(tokenizer_load(path, &tokenizer)))
+    if (fuzz_accepted(tokenizer_load(path, &tokenizer))) {
         check_round_trip(tokenizer, (const char *)data, size < LONGEST_TEXT ? size : LONGEST_TEXT);
+        if (data[0] & 0x80) // it writes files, and takes most of the time
+            check_export(tokenizer, path);
+    }
     tokenizer_delete(tokenizer);
     unlink(path);
     return 0;

@@ -1,0 +1,28 @@
+// Model files of llm.c: of what opens, every value can be read.
+#include "model/llmc.h"
+#include "tests/fuzz/fuzz.h"
+
+static void read_all(const char *path, const struct gpt_config *config) {
+    struct params params;
+    struct llmc_weights weights;
+    if (fuzz_accepted(params_init(&params, config))) {
+        if (fuzz_accepted(llmc_open(&weights, path, &params))) {
+            float values[PARAM_ALIGNMENT]; // a unit's elements are a multiple of it
+            for (int unit = 0; unit < params.n_units; unit++)
+                for (size_t begin = 0; begin < params.units[unit].elements; begin += PARAM_ALIGNMENT)
+                    FUZZ_REQUIRE(llmc_span(&weights, unit, begin, begin + PARAM_ALIGNMENT, values) ==
+                                 STATUS_OK);
+            llmc_close(&weights);
+        }
+        params_free(&params);
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const char *path = fuzz_file("model.bin", data, size);
+    struct gpt_config config;
+    if (fuzz_accepted(llmc_read_config(path, &config)))
+        read_all(path, &config);
+    unlink(path);
+    return 0;
+}
