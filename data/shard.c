@@ -190,6 +190,17 @@ enum status shard_writer_open(struct shard_writer *writer, const char *path) {
     return STATUS_OK;
 }
 
+enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t n_tokens) {
+    static const char header[SHARD_HEADER_BYTES];
+    writer->n_tokens = n_tokens;
+    writer->tokenizer = (struct tokenizer_identity){0};
+    TRY(file_writer_continue(&writer->file, path,
+                             n_tokens > 0 ? SHARD_HEADER_BYTES + n_tokens * sizeof(uint16_t) : 0));
+    if (n_tokens == 0)
+        file_write(&writer->file, header, sizeof header);
+    return STATUS_OK;
+}
+
 void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_t n) {
     file_write(&writer->file, tokens, n * sizeof *tokens);
     writer->n_tokens += n;

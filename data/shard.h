@@ -50,6 +50,8 @@ struct shard_writer {
     struct tokenizer_identity tokenizer; // set it after shard_writer_open to have it recorded
 };
 enum status shard_writer_open(struct shard_writer *writer, const char *path) MUST_CHECK;
+// The same for a shard that a later process can go on with (file_writer_continue): keeps its first n_tokens.
+enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t n_tokens) MUST_CHECK;
 void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_t n);
 enum status shard_writer_finish(struct shard_writer *writer) MUST_CHECK;
 enum status shard_writer_commit(struct shard_writer *writer) MUST_CHECK;
