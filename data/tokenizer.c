@@ -1,5 +1,5 @@
 // Tables and encoding. A heap of candidate pairs merges a pre-token of n bytes in O(n log n). A cache holds
-// the ids of pre-tokens already seen in the same chunk. Long texts are split into chunks between pre-tokens,
+// the ids of pre-tokens already seen. Long texts are split into chunks between pre-tokens,
 // which threads encode in parallel; the ids do not depend on the number of threads.
 #include "data/tokenizer.h"
 
@@ -341,37 +341,83 @@ enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char
     return status;
 }
 
-// The cache: where a pre-token was encoded before in this chunk.
-#define REMEMBERED         (1 << 15)
-#define LONGEST_REMEMBERED 64
+// The cache: pre-tokens that were encoded before, each with its ids. An entry fills a cache line.
+#define N_REMEMBERED       (1 << 15)
+#define LONGEST_REMEMBERED 34
+#define MOST_REMEMBERED    7
 struct remembered {
-    const char *pretoken;
-    size_t n, first, count; // its bytes; first id in the list, number of ids
+    int32_t ids[MOST_REMEMBERED];
+    uint8_t n_ids, n_bytes; // n_bytes 0: empty
+    char bytes[LONGEST_REMEMBERED];
 };
+_Static_assert(sizeof(struct remembered) == 64, "an entry of the cache fills a cache line");
+
+struct token_encoder {
+    const struct tokenizer *tokenizer;
+    struct merging merging;
+    struct remembered *cache; // (N_REMEMBERED)
+};
+
+enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) {
+    struct token_encoder *encoder = calloc(1, sizeof *encoder);
+    *out = encoder;
+    if (encoder) {
+        encoder->tokenizer = tokenizer;
+        encoder->merging.limit = INT32_MAX;
+        encoder->cache = calloc(N_REMEMBERED, sizeof *encoder->cache);
+    }
+    if (encoder && encoder->cache)
+        return STATUS_OK;
+    token_encoder_delete(encoder);
+    *out = NULL;
+    return FAIL(STATUS_FAILED, "out of memory encoding text");
+}
+
+void token_encoder_delete(struct token_encoder *encoder) {
+    if (!encoder)
+        return;
+    free(encoder->merging.nodes);
+    free(encoder->merging.heap);
+    free(encoder->cache);
+    free(encoder);
+}
+
+static enum status encode_and_remember(struct token_encoder *encoder, struct remembered *entry,
+                                       const char *pretoken, size_t n, struct token_list *list) {
+    const size_t first = list->n;
+    TRY(encode_pretoken(encoder->tokenizer, &encoder->merging, pretoken, n, list));
+    const size_t n_ids = list->n - first;
+    if (n <= LONGEST_REMEMBERED && n_ids <= MOST_REMEMBERED) {
+        memcpy(entry->ids, list->ids + first, n_ids * sizeof *entry->ids);
+        memcpy(entry->bytes, pretoken, n);
+        entry->n_ids = (uint8_t)n_ids;
+        entry->n_bytes = (uint8_t)n;
+    }
+    return STATUS_OK;
+}
+
+enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes,
+                              struct token_list *list) {
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = tokenizer_next_pretoken(text + at, bytes - at);
+        struct remembered *entry = &encoder->cache[XXH3_64bits(text + at, n) & (N_REMEMBERED - 1)];
+        if (entry->n_bytes != n || memcmp(entry->bytes, text + at, n) != 0) {
+            TRY(encode_and_remember(encoder, entry, text + at, n, list));
+            continue;
+        }
+        TRY(list_reserve(list, entry->n_ids));
+        memcpy(list->ids + list->n, entry->ids, entry->n_ids * sizeof *list->ids);
+        list->n += entry->n_ids;
+    }
+    return STATUS_OK;
+}
 
 static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                                 struct token_list *list) {
-    struct merging merging = {.limit = INT32_MAX};
-    struct remembered *memory = calloc(REMEMBERED, sizeof *memory);
-    enum status status = memory ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory encoding text");
-    for (size_t at = 0, n; at < bytes && status == STATUS_OK; at += n) {
-        n = tokenizer_next_pretoken(text + at, bytes - at);
-        struct remembered *known = &memory[XXH3_64bits(text + at, n) & (REMEMBERED - 1)];
-        size_t first = list->n;
-        if (known->pretoken && known->n == n && memcmp(known->pretoken, text + at, n) == 0) {
-            status = list_reserve(list, known->count);
-            if (status == STATUS_OK)
-                memcpy(list->ids + list->n, list->ids + known->first, known->count * sizeof *list->ids);
-            list->n += status == STATUS_OK ? known->count : 0;
-            continue;
-        }
-        status = encode_pretoken(tokenizer, &merging, text + at, n, list);
-        if (n <= LONGEST_REMEMBERED)
-            *known = (struct remembered){text + at, n, first, list->n - first};
-    }
-    free(memory);
-    free(merging.nodes);
-    free(merging.heap);
+    struct token_encoder *encoder;
+    TRY(token_encoder_new(tokenizer, &encoder));
+    enum status status = token_encoder_add(encoder, text, bytes, list);
+    token_encoder_delete(encoder);
     return status;
 }
 

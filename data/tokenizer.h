@@ -62,6 +62,14 @@ uint64_t tokenizer_checksum(const struct tokenizer *tokenizer);
 // their number.
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                              struct token_list *list) MUST_CHECK;
+// Encodes many texts one after the other, on the calling thread: appends the ids of each to a list, as
+// tokenizer_encode does. Keeps a cache of words between the texts, which makes short ones as fast as long
+// ones. Does not own the tokenizer.
+struct token_encoder;
+enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) MUST_CHECK;
+enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes,
+                              struct token_list *list) MUST_CHECK;
+void token_encoder_delete(struct token_encoder *encoder); // NULL does nothing
 // The bytes of an id, not NUL-terminated; "<|endoftext|>" for end-of-text. NULL when the id is out of range.
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 
