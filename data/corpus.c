@@ -1,4 +1,5 @@
-// Holds the whole text in memory. For a larger corpus, run ./train tokenize several times.
+// Holds the whole text in memory: for training a tokenizer. ./train tokenize reads piece by piece
+// (data/text/).
 #include "data/corpus.h"
 
 #include <stdint.h>
@@ -45,63 +46,122 @@ static size_t count_markers(const struct corpus *corpus) {
     return n;
 }
 
-static void warn_of_encoding(const struct corpus_text *text, const char *use) {
-    const char *zero = memchr(text->text, '\0', text->bytes);
-    const size_t valid = utf8_valid_bytes(text->text, text->bytes),
-                 bad = zero && (size_t)(zero - text->text) < valid ? (size_t)(zero - text->text) : valid;
-    if (bad == text->bytes)
-        return;
-    const enum file_kind kind = file_kind_of(text->text, text->bytes);
+void corpus_warn_of_encoding(const char *path, enum file_kind kind, uint64_t offset, unsigned char byte,
+                             const char *use) {
     const bool is_named = kind != FILE_KIND_UNKNOWN && kind != FILE_KIND_TEXT && kind != FILE_KIND_TEXT_8_BIT;
-    char *advice = file_kind_advice(is_named ? kind : FILE_KIND_TEXT_8_BIT, text->path);
-    if (bad < valid && !is_named)
-        log_warning("%s is not text: there is a zero byte at offset %zu. It is %s as bytes", text->path, bad,
-                    use);
+    char *advice = file_kind_advice(is_named ? kind : FILE_KIND_TEXT_8_BIT, path);
+    if (byte == 0 && !is_named)
+        log_warning("%s is not text: there is a zero byte at offset %llu. It is %s as bytes", path,
+                    (unsigned long long)offset, use);
     else
-        log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %zu. It is %s as bytes; %s", text->path,
-                    is_named ? " but " : "", is_named ? file_kind_name(kind) : "",
-                    (unsigned char)text->text[bad], bad, use, advice ? advice : "");
+        log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %llu. It is %s as bytes; %s", path,
+                    is_named ? " but " : "", is_named ? file_kind_name(kind) : "", byte,
+                    (unsigned long long)offset, use, advice ? advice : "");
     free(advice);
 }
 
-void corpus_warn(const struct corpus *corpus, bool documents, const char *use) {
-    const size_t n_markers = documents ? 0 : count_markers(corpus);
-    for (int i = 0; i < corpus->n_texts; i++)
-        warn_of_encoding(&corpus->texts[i], use);
-    if (n_markers > 0)
-        log_warning(CORPUS_END_OF_TEXT " occurs %zu time%s and is %s as text; with --end-of-text it ends a "
+void corpus_warn_of_markers(uint64_t n, const char *use) {
+    if (n > 0)
+        log_warning(CORPUS_END_OF_TEXT " occurs %llu time%s and is %s as text; with --end-of-text it ends a "
                                        "document",
-                    n_markers, n_markers == 1 ? "" : "s", use);
+                    (unsigned long long)n, n == 1 ? "" : "s", use);
 }
 
-// Where to split the text so that about `wanted` bytes come before: before a marker, after a line, else after
-// a UTF-8 character.
-static size_t split_point(const struct corpus_text *text, size_t wanted, bool documents) {
-    if (wanted >= text->bytes)
-        return text->bytes;
+size_t corpus_text_bytes(const char *text, size_t n) {
+    const char *zero = memchr(text, '\0', n);
+    return utf8_valid_bytes(text, zero ? (size_t)(zero - text) : n);
+}
+
+void corpus_warn(const struct corpus *corpus, bool documents, const char *use) {
+    for (int i = 0; i < corpus->n_texts; i++) {
+        const struct corpus_text *text = &corpus->texts[i];
+        const size_t bad = corpus_text_bytes(text->text, text->bytes);
+        if (bad < text->bytes)
+            corpus_warn_of_encoding(text->path, file_kind_of(text->text, text->bytes), bad,
+                                    (unsigned char)text->text[bad], use);
+    }
+    corpus_warn_of_markers(documents ? 0 : count_markers(corpus), use);
+}
+
+// ---- the split
+
+#define WINDOW_BYTES ((size_t)1 << 20)
+
+// Finds `word` at or after `from`. at: [out] its offset, or `bytes` when it does not occur.
+static enum status find_word(const struct corpus_bytes *text, uint64_t from, const char *word, size_t length,
+                             char *window, uint64_t *at) {
+    for (*at = from; text->bytes - *at >= length;) {
+        const uint64_t left = text->bytes - *at;
+        const size_t n = left < WINDOW_BYTES ? (size_t)left : WINDOW_BYTES;
+        TRY(text->read(text->context, *at, n, window));
+        const char *found = memmem(window, n, word, length);
+        if (found) {
+            *at += (uint64_t)(found - window);
+            return STATUS_OK;
+        }
+        *at += n - (length - 1); // the word may begin in the window's last bytes
+    }
+    *at = text->bytes;
+    return STATUS_OK;
+}
+
+// The end of the UTF-8 character that the byte before `from` belongs to.
+static enum status find_character_end(const struct corpus_bytes *text, uint64_t from, uint64_t *at) {
+    for (*at = from; *at < text->bytes; ++*at) {
+        char byte;
+        TRY(text->read(text->context, *at, 1, &byte));
+        if (((unsigned char)byte & 0xC0) != 0x80)
+            break;
+    }
+    return STATUS_OK;
+}
+
+static enum status find_split(const struct corpus_bytes *text, uint64_t wanted, bool documents, char *window,
+                              uint64_t *point) {
     // From a marker's length before on, so that no marker is cut.
-    const size_t from = wanted < MARKER_BYTES ? 0 : wanted - MARKER_BYTES + 1;
-    const char *marker = documents && wanted > 0 ? find_marker(text->text + from, text->bytes - from) : NULL;
-    if (marker)
-        return (size_t)(marker - text->text);
-    const char *newline = memchr(text->text + wanted, '\n', text->bytes - wanted);
-    size_t at = newline ? (size_t)(newline - text->text) + 1 : text->bytes;
-    if (at < text->bytes || wanted == 0)
-        return wanted == 0 ? 0 : at;
-    at = wanted;
-    while (at < text->bytes && ((unsigned char)text->text[at] & 0xC0) == 0x80)
-        at++;
-    return at;
+    const uint64_t from = wanted < MARKER_BYTES ? 0 : wanted - MARKER_BYTES + 1;
+    if (documents)
+        TRY(find_word(text, from, CORPUS_END_OF_TEXT, MARKER_BYTES, window, point));
+    if (documents && *point < text->bytes)
+        return STATUS_OK;
+    TRY(find_word(text, wanted, "\n", 1, window, point));
+    if (*point + 1 >= text->bytes)
+        return find_character_end(text, wanted, point);
+    ++*point;
+    return STATUS_OK;
 }
 
-static void split(struct corpus *corpus, double held_out, bool documents) {
+enum status corpus_split_point(const struct corpus_bytes *text, uint64_t wanted, bool documents,
+                               uint64_t *point) {
+    *point = wanted < text->bytes ? wanted : text->bytes;
+    if (wanted == 0 || wanted >= text->bytes)
+        return STATUS_OK;
+    char *window = malloc(WINDOW_BYTES);
+    enum status status = window ? find_split(text, wanted, documents, window, point)
+                                : FAIL(STATUS_FAILED, "out of memory to split text");
+    free(window);
+    return status;
+}
+
+static enum status read_memory(void *context, uint64_t offset, size_t n, char *out) {
+    const struct corpus_text *text = context;
+    memcpy(out, text->text + offset, n);
+    return STATUS_OK;
+}
+
+static enum status split(struct corpus *corpus, double held_out, bool documents) {
     size_t wanted = (size_t)((double)corpus->bytes * (1 - held_out));
     for (int i = 0; i < corpus->n_texts; i++) {
         struct corpus_text *text = &corpus->texts[i];
-        text->train_bytes = held_out > 0 ? split_point(text, wanted, documents) : text->bytes;
+        uint64_t point = text->bytes;
+        if (held_out > 0)
+            TRY(corpus_split_point(&(struct corpus_bytes){read_memory, text, text->bytes}, wanted, documents,
+                                   &point));
+        text->train_bytes = (size_t)point;
         wanted -= wanted < text->train_bytes ? wanted : text->train_bytes;
         corpus->train_bytes += text->train_bytes;
     }
+    return STATUS_OK;
 }
 
 enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths, double held_out,
@@ -115,8 +175,7 @@ enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_p
         TRY(read_text(text));
         corpus->bytes += text->bytes;
     }
-    split(corpus, held_out, documents);
-    return STATUS_OK;
+    return split(corpus, held_out, documents);
 }
 
 void corpus_free(struct corpus *corpus) {
