@@ -7,7 +7,8 @@
 #   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
 #   make VARIANT=fuzz CC=clang fuzz    fuzzers of what reads foreign files (tests/fuzz), in build/fuzz-clang
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
-# Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, hwloc, libmicrohttpd, libedit, an MPI; cmocka for the tests.
+# Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, zlib, zstd, hwloc, libmicrohttpd,
+# libedit, an MPI; cmocka for the tests.
 # scripts/install.sh installs them on Debian and Ubuntu. CUDA is built if nvcc is found (PATH or CUDA_HOME).
 
 .DEFAULT_GOAL := train
@@ -33,7 +34,7 @@ CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 $(DEBUG) $(warnings) -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
 # oneDNN comes with an OpenMP library, which kernels/cpu/product.c keeps to one thread.
 LDFLAGS += -fopenmp
-LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lhwloc -lmicrohttpd -ledit -lm -lpthread -ldl
+LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lz -lzstd -lhwloc -lmicrohttpd -ledit -lm -lpthread -ldl
 
 # Flags come from MPI's compiler wrapper. Its headers are system headers, so that they cause no warnings.
 MPICC ?= mpicc
@@ -96,13 +97,14 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
-folders := base configs data kernels model \
+folders := base configs data data/text kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/export trainer/plan trainer/profile trainer/runs trainer \
-           cli cli/bench cli/report cli/watch cli/serve
+           cli cli/bench cli/report cli/serve cli/tokenize cli/watch
 needs_base :=
 needs_configs := base
 needs_data := base
+needs_data/text := data base
 needs_kernels := base
 needs_model := kernels base
 needs_zero/comm := kernels base
@@ -122,6 +124,7 @@ needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
 needs_cli/watch := cli trainer/runs base
 needs_cli/serve := cli trainer infer data model kernels base
+needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)

@@ -1,5 +1,4 @@
-// The commands of ./train, one file each in cli/ (command_bench in cli/bench, command_serve in cli/serve).
-// main.c lists them.
+// The commands of ./train, one file each in cli/, or a folder: cli/bench, cli/serve, ... main.c lists them.
 #ifndef ZERO_CLI_COMMANDS_H
 #define ZERO_CLI_COMMANDS_H
 

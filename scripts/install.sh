@@ -13,9 +13,12 @@ build_packages=(
   "libcjson-dev|cJSON: configuration files"
   "libutf8proc-dev|utf8proc: Unicode classes for the tokenizer"
   "libxxhash-dev|xxHash: checksums of checkpoints"
+  "zlib1g-dev|zlib: texts packed with gzip"
+  "libzstd-dev|libzstd: texts packed with zstd"
   "libhwloc-dev|hwloc: NUMA nodes of the machine"
   "libmicrohttpd-dev|libmicrohttpd: the HTTP server of ./train serve"
   "libedit-dev|libedit: line editing in ./train generate --interactive"
+  "curl|downloads data sets"
   "openmpi-bin|Open MPI: mpirun, for several ranks"
   "libopenmpi-dev|Open MPI: headers, for several ranks"
 )

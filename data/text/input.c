@@ -1,0 +1,235 @@
+// See data/text/input.h. A block of the file is read at a time; the unpacker, if any, takes from the block.
+#include "data/text/input.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
+
+#define BLOCK_BYTES ((size_t)1 << 18)
+
+struct text_input {
+    char *path;
+    const char *name;
+    int descriptor;
+    enum file_kind kind;
+    char *block; // (BLOCK_BYTES) [at, n) is not used yet
+    size_t at, n;
+    bool at_end; // of the file
+    uint64_t file_bytes;
+    XXH3_state_t *checksum;
+    bool in_frame; // inside of a member of gzip or a frame of zstd
+    bool in_gzip;  // zlib's state is initialized
+    z_stream gzip;
+    ZSTD_DStream *zstd;
+};
+
+// ---- the file
+
+static enum status read_block(struct text_input *input) {
+    input->at = input->n = 0;
+    while (!input->at_end && input->n < FILE_KIND_START_BYTES) { // a pipe gives what it has
+        const ssize_t got = read(input->descriptor, input->block + input->n, BLOCK_BYTES - input->n);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return FAIL(STATUS_FAILED, "cannot read %s: %s", input->name, strerror(errno));
+        input->at_end = got == 0;
+        input->n += (size_t)got;
+    }
+    input->file_bytes += input->n;
+    XXH3_64bits_update(input->checksum, input->block, input->n);
+    return STATUS_OK;
+}
+
+static enum status need_bytes(struct text_input *input) {
+    return input->at == input->n ? read_block(input) : STATUS_OK;
+}
+
+static enum status open_file(struct text_input *input) {
+    struct stat info;
+    const bool is_stdin = strcmp(input->path, "-") == 0;
+    input->name = is_stdin ? "standard input" : input->path;
+    input->descriptor =
+        is_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(input->path, O_RDONLY | O_CLOEXEC);
+    if (input->descriptor < 0)
+        return FAIL(STATUS_INVALID, "cannot open %s: %s", input->name, strerror(errno));
+    if (fstat(input->descriptor, &info) == 0 && S_ISDIR(info.st_mode))
+        return FAIL(STATUS_INVALID, "%s is a folder, expected a file", input->name);
+    return STATUS_OK;
+}
+
+static enum status open_unpacker(struct text_input *input) {
+    input->kind = file_kind_of(input->block, input->n);
+    if (input->kind == FILE_KIND_GZIP) {
+        input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: a header of gzip
+        return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+    }
+    if (input->kind == FILE_KIND_ZSTD) {
+        input->zstd = ZSTD_createDStream();
+        return input->zstd ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+    }
+    return STATUS_OK;
+}
+
+enum status text_input_open(const char *path, struct text_input **out) {
+    struct text_input *input = calloc(1, sizeof *input);
+    *out = input;
+    if (!input)
+        return FAIL(STATUS_FAILED, "out of memory to read %s", path);
+    input->descriptor = -1;
+    input->path = strdup(path);
+    input->block = malloc(BLOCK_BYTES);
+    input->checksum = XXH3_createState();
+    enum status status = input->path && input->block && input->checksum
+                             ? STATUS_OK
+                             : FAIL(STATUS_FAILED, "out of memory to read %s", path);
+    if (status == STATUS_OK) {
+        XXH3_64bits_reset(input->checksum);
+        status = open_file(input);
+    }
+    if (status == STATUS_OK)
+        status = read_block(input);
+    if (status == STATUS_OK)
+        status = open_unpacker(input);
+    if (status != STATUS_OK) {
+        text_input_close(input);
+        *out = NULL;
+    }
+    return status;
+}
+
+void text_input_close(struct text_input *input) {
+    if (!input)
+        return;
+    if (input->descriptor >= 0)
+        close(input->descriptor);
+    if (input->in_gzip)
+        inflateEnd(&input->gzip);
+    ZSTD_freeDStream(input->zstd);
+    XXH3_freeState(input->checksum);
+    free(input->block);
+    free(input->path);
+    free(input);
+}
+
+// ---- unpacking
+
+static enum status damaged(const struct text_input *input, const char *packing, const char *reason) {
+    return FAIL(STATUS_INVALID,
+                "%s: its %s data is damaged at or before byte %llu (%s); fetch or pack the file again",
+                input->name, packing, (unsigned long long)(input->file_bytes - input->n + input->at), reason);
+}
+
+static enum status ends_early(const struct text_input *input, const char *packing) {
+    return FAIL(STATUS_INVALID,
+                "%s is truncated: it ends after %llu bytes in the middle of its %s data; fetch or pack the "
+                "file again",
+                input->name, (unsigned long long)input->file_bytes, packing);
+}
+
+// Between members, gzip files may have zeros as padding.
+static enum status next_member(struct text_input *input, bool *at_end) {
+    for (;; input->at++) {
+        TRY(need_bytes(input));
+        *at_end = input->at == input->n;
+        if (*at_end || input->block[input->at] != '\0')
+            break;
+    }
+    if (*at_end)
+        return STATUS_OK;
+    if (inflateReset(&input->gzip) != Z_OK)
+        return damaged(input, "gzip", "zlib cannot go on");
+    input->in_frame = true;
+    return STATUS_OK;
+}
+
+static enum status read_gzip(struct text_input *input, char *out, size_t room, size_t *n) {
+    room = room < INT32_MAX ? room : INT32_MAX;
+    for (bool at_end = false; *n == 0;) {
+        if (!input->in_frame)
+            TRY(next_member(input, &at_end));
+        if (at_end)
+            return STATUS_OK;
+        TRY(need_bytes(input));
+        if (input->at == input->n)
+            return ends_early(input, "gzip");
+        input->gzip.next_in = (unsigned char *)input->block + input->at;
+        input->gzip.avail_in = (unsigned)(input->n - input->at);
+        input->gzip.next_out = (unsigned char *)out;
+        input->gzip.avail_out = (unsigned)room;
+        const int result = inflate(&input->gzip, Z_NO_FLUSH);
+        input->at = input->n - input->gzip.avail_in;
+        *n = room - input->gzip.avail_out;
+        if (result == Z_MEM_ERROR)
+            return FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
+        if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
+            return damaged(input, "gzip", input->gzip.msg ? input->gzip.msg : "not a member of gzip");
+        input->in_frame = result != Z_STREAM_END;
+    }
+    return STATUS_OK;
+}
+
+static enum status read_zstd(struct text_input *input, char *out, size_t room, size_t *n) {
+    ZSTD_outBuffer to = {out, room, 0};
+    while (to.pos == 0) {
+        TRY(need_bytes(input));
+        // At the end of the file too: the unpacker may still hold text that had no room before.
+        const bool at_end = input->at == input->n;
+        ZSTD_inBuffer from = {input->block + input->at, input->n - input->at, 0};
+        if (at_end && !input->in_frame)
+            break;
+        const size_t result = ZSTD_decompressStream(input->zstd, &to, &from);
+        input->at += from.pos;
+        if (ZSTD_isError(result) && ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge)
+            return FAIL(
+                STATUS_INVALID,
+                "%s was packed with a window of more than 128 MiB; unpack it first: unzstd --long=31 %s",
+                input->name, input->path);
+        if (ZSTD_isError(result))
+            return damaged(input, "zstd", ZSTD_getErrorName(result));
+        input->in_frame = result != 0;
+        if (at_end && to.pos == 0 && input->in_frame)
+            return ends_early(input, "zstd");
+    }
+    *n = to.pos;
+    return STATUS_OK;
+}
+
+static enum status read_plain(struct text_input *input, char *out, size_t room, size_t *n) {
+    TRY(need_bytes(input));
+    *n = input->n - input->at < room ? input->n - input->at : room;
+    memcpy(out, input->block + input->at, *n);
+    input->at += *n;
+    return STATUS_OK;
+}
+
+enum status text_input_read(struct text_input *input, char *out, size_t room, size_t *n) {
+    *n = 0;
+    return room == 0             ? STATUS_OK
+           : input->in_gzip      ? read_gzip(input, out, room, n)
+           : input->zstd != NULL ? read_zstd(input, out, room, n)
+                                 : read_plain(input, out, room, n);
+}
+
+const char *text_input_name(const struct text_input *input) {
+    return input->name;
+}
+
+enum file_kind text_input_kind(const struct text_input *input) {
+    return input->kind;
+}
+
+uint64_t text_input_file_bytes(const struct text_input *input) {
+    return input->file_bytes;
+}
+
+uint64_t text_input_checksum(const struct text_input *input) {
+    return XXH3_64bits_digest(input->checksum);
+}

@@ -1,0 +1,144 @@
+// cJSON parses. Its strings end at a zero byte, so lines with \u0000 take a detour.
+#include "data/text/json_line.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json_syntax.h"
+#include "data/utf8.h"
+
+struct line {
+    const char *text;
+    size_t n;
+    const char *field, *path;
+    uint64_t number;
+};
+
+#define PLACE(line) (line)->path, (unsigned long long)(line)->number
+
+static bool is_blank(const char *text, const char *end) {
+    while (text < end && (*text == ' ' || *text == '\t' || *text == '\r' || *text == '\n'))
+        text++;
+    return text == end;
+}
+
+// at: where the parser gave up.
+static enum status syntax_error(const struct line *line, const char *at) {
+    struct json_mistake mistake;
+    const char *end = line->text + line->n;
+    size_t shown = 0;
+    if (!json_find_mistake(line->text, line->n, &mistake))
+        mistake = (struct json_mistake){at && at < end ? at : end, "invalid JSON from here on:"};
+    while (mistake.at + shown < end && shown < 20 && (unsigned char)mistake.at[shown] >= ' ')
+        shown++;
+    return FAIL(STATUS_INVALID, "%s:%llu:%zu: %s \"%.*s\"; each line must be a JSON object", PLACE(line),
+                (size_t)(mistake.at - line->text) + 1, mistake.what, (int)shown, mistake.at);
+}
+
+static enum status parse(const struct line *line, const char *text, cJSON **root) {
+    const char *end = NULL;
+    *root = cJSON_ParseWithLengthOpts(text, line->n, &end, false);
+    // cJSON's end is in `text`, which may be a copy.
+    if (!*root || !is_blank(end, text + line->n)) {
+        cJSON_Delete(*root);
+        *root = NULL;
+        return syntax_error(line, end ? line->text + (end - text) : NULL);
+    }
+    if (cJSON_IsObject(*root))
+        return STATUS_OK;
+    const bool is_list = cJSON_IsArray(*root);
+    cJSON_Delete(*root);
+    *root = NULL;
+    return FAIL(STATUS_INVALID, "%s:%llu: expected a JSON object, as in {\"%s\": \"...\"}%s", PLACE(line),
+                line->field,
+                is_list ? "; a list has one per line after: jq -c '.[]' FILE.json > FILE.jsonl" : "");
+}
+
+static const cJSON *last_member(const cJSON *object, const char *name) {
+    const cJSON *item, *found = NULL;
+    cJSON_ArrayForEach(item, object) if (strcmp(item->string, name) == 0) found = item;
+    return found;
+}
+
+static enum status no_text(const struct line *line, const cJSON *root, const cJSON *found) {
+    struct text names = {0};
+    const cJSON *item;
+    int n = 0;
+    if (found)
+        return FAIL(STATUS_INVALID, "%s:%llu: \"%s\" is %s, expected a string; correct or remove the line",
+                    PLACE(line), line->field, cJSON_IsNull(found) ? "null" : "not a string");
+    cJSON_ArrayForEach(item, root) if (n++ < 8)
+        text_add(&names, "%s\"%.40s\"", n > 1 ? ", " : "", item->string);
+    enum status status = text_status(&names);
+    if (status == STATUS_OK)
+        status = FAIL(STATUS_INVALID, "%s:%llu has no \"%s\", only: %s%s; name the text's with --field",
+                      PLACE(line), line->field, n ? names.data : "nothing", n > 8 ? ", ..." : "");
+    text_free(&names);
+    return status;
+}
+
+static enum status read_member(const struct line *line, const char *text, struct text *out) {
+    cJSON *root;
+    TRY(parse(line, text, &root));
+    const cJSON *found = last_member(root, line->field);
+    const char *value = cJSON_GetStringValue(found);
+    enum status status = value ? STATUS_OK : no_text(line, root, found);
+    out->length = 0;
+    if (status == STATUS_OK) {
+        text_add_bytes(out, value, strlen(value));
+        status = text_status(out);
+    }
+    cJSON_Delete(root);
+    return status;
+}
+
+// ---- \u0000
+
+#define NUL_ESCAPE "\\u0000"
+
+// A copy of the line in which each \u0000 is \u000<digit>, or NULL when out of memory.
+static char *replace_nuls(const struct line *line, char digit) {
+    char *copy = malloc(line->n + 1);
+    if (!copy)
+        return NULL;
+    memcpy(copy, line->text, line->n);
+    copy[line->n] = '\0';
+    for (char *at = copy, *end = copy + line->n; at + 6 <= end; at += *at == '\\' ? 2 : 1)
+        if (memcmp(at, NUL_ESCAPE, 6) == 0)
+            at[5] = digit;
+    return copy;
+}
+
+// Reads the member twice, with other characters in place of zero bytes: where the two differ, there is one.
+static enum status read_with_nuls(const struct line *line, struct text *out) {
+    char *one = replace_nuls(line, '1'), *two = replace_nuls(line, '2');
+    struct text other = {0};
+    enum status status = one && two ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory reading %s", line->path);
+    if (status == STATUS_OK)
+        status = read_member(line, one, out);
+    if (status == STATUS_OK)
+        status = read_member(line, two, &other);
+    for (size_t i = 0; status == STATUS_OK && i < out->length; i++)
+        if (out->data[i] != other.data[i])
+            out->data[i] = '\0';
+    text_free(&other);
+    free(one);
+    free(two);
+    return status;
+}
+
+enum status json_line_read(const char *line, size_t n, const char *field, const char *path, uint64_t number,
+                           struct text *out) {
+    const struct line of = {line, n, field, path, number};
+    const size_t valid = utf8_valid_bytes(line, n);
+    if (valid < n)
+        return FAIL(STATUS_INVALID,
+                    "%s:%llu:%zu: byte 0x%02x is not UTF-8, which JSON must be; correct or "
+                    "remove the line",
+                    path, (unsigned long long)number, valid + 1, (unsigned char)line[valid]);
+    if (memmem(line, n, NUL_ESCAPE, 6))
+        return read_with_nuls(&of, out);
+    return read_member(&of, line, out);
+}

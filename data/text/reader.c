@@ -1,0 +1,303 @@
+// See data/text/reader.h. What a batch could not cut off is carried over to the next one.
+#include "data/text/reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/text.h"
+#include "data/corpus.h"
+#include "data/text/input.h"
+#include "data/tokenizer_internal.h"
+
+#define PIECE_BYTES  ((size_t)1 << 18)
+#define LONGEST_LINE ((size_t)256 << 20) // of JSON
+#define LONGEST_WORD ((size_t)4 << 20)
+// The end of a pre-token is certain when this many bytes follow: more than its pattern looks at, and more
+// than a marker is long.
+#define LOOKAHEAD 16
+
+struct text_reader {
+    const struct text_sources *sources;
+    struct text_split split;
+    bool documents;
+    size_t target;
+    struct text_input *input; // of the source of `at`; NULL: not open yet
+    struct text_position at;  // of what is not in a piece yet
+    XXH3_state_t *checksum;   // of the source's text before it
+    struct text carry;        // the text from there on that was read
+    uint64_t file_bytes;      // of the sources before
+};
+
+enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
+                            size_t target, struct text_reader **out) {
+    struct text_reader *reader = calloc(1, sizeof *reader);
+    *out = reader;
+    if (reader) {
+        *reader = (struct text_reader){
+            .sources = sources, .split = split, .documents = documents, .target = target};
+        reader->checksum = XXH3_createState();
+    }
+    if (!reader || !reader->checksum) {
+        text_reader_delete(reader);
+        *out = NULL;
+        return FAIL(STATUS_FAILED, "out of memory to read text");
+    }
+    XXH3_64bits_reset(reader->checksum);
+    reader->at.starts_document = true;
+    return STATUS_OK;
+}
+
+void text_reader_delete(struct text_reader *reader) {
+    if (!reader)
+        return;
+    text_input_close(reader->input);
+    XXH3_freeState(reader->checksum);
+    text_free(&reader->carry);
+    free(reader);
+}
+
+void text_batch_free(struct text_batch *batch) {
+    free(batch->bytes);
+    free(batch->pieces);
+    free(batch->ends);
+    *batch = (struct text_batch){0};
+}
+
+// ---- room
+
+static enum status reserve_bytes(struct text_batch *batch, size_t bytes) {
+    if (bytes <= batch->capacity)
+        return STATUS_OK;
+    char *grown = realloc(batch->bytes, bytes);
+    if (!grown)
+        return FAIL(STATUS_FAILED, "out of memory for %zu bytes of text", bytes);
+    batch->bytes = grown;
+    batch->capacity = bytes;
+    return STATUS_OK;
+}
+
+// Makes room for one more in an array of `n`.
+static void *reserve_one(void *array, int n, int *capacity, size_t size) {
+    if (n < *capacity)
+        return array;
+    const int more = *capacity ? 2 * *capacity : 64;
+    void *grown = realloc(array, (size_t)more * size);
+    if (grown)
+        *capacity = more;
+    return grown;
+}
+
+// ---- pieces
+
+static bool is_held_out(const struct text_reader *reader) {
+    const struct text_split *split = &reader->split;
+    return split->source >= 0 && (reader->at.source > split->source ||
+                                  (reader->at.source == split->source && reader->at.offset >= split->offset));
+}
+
+static uint64_t count_lines(const char *text, size_t n) {
+    uint64_t lines = 0;
+    for (const char *at = text, *end = text + n; (at = memchr(at, '\n', (size_t)(end - at))); at++)
+        lines++;
+    return lines;
+}
+
+static bool ends_with_marker(const char *text, size_t n) {
+    const size_t length = sizeof CORPUS_END_OF_TEXT - 1;
+    return n >= length && memcmp(text + n - length, CORPUS_END_OF_TEXT, length) == 0;
+}
+
+static enum status add_piece(struct text_reader *reader, struct text_batch *batch, size_t at, size_t n) {
+    struct text_piece *pieces =
+        reserve_one(batch->pieces, batch->n_pieces, &batch->pieces_capacity, sizeof *pieces);
+    if (!pieces)
+        return FAIL(STATUS_FAILED, "out of memory for pieces of text");
+    struct text_position *position = &reader->at;
+    batch->pieces = pieces;
+    pieces[batch->n_pieces++] = (struct text_piece){.at = at,
+                                                    .n = n,
+                                                    .source = position->source,
+                                                    .offset = position->offset,
+                                                    .line = position->lines + 1,
+                                                    .starts_document = position->starts_document,
+                                                    .held_out = is_held_out(reader)};
+    position->offset += n;
+    position->lines += count_lines(batch->bytes + at, n);
+    position->starts_document = reader->documents && ends_with_marker(batch->bytes + at, n);
+    XXH3_64bits_update(reader->checksum, batch->bytes + at, n);
+    return STATUS_OK;
+}
+
+static enum status too_long(const struct text_reader *reader, const char *what, size_t longest,
+                            const char *advice) {
+    return FAIL(STATUS_INVALID, "%s:%llu: %s of more than %zu MiB (at offset %llu); %s",
+                text_input_name(reader->input), (unsigned long long)reader->at.lines + 1, what, longest >> 20,
+                (unsigned long long)reader->at.offset, advice);
+}
+
+// The first end of a pre-token from PIECE_BYTES on that is certain, or 0 when more text is needed. For text
+// without a boundary, such as minified code.
+static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
+                                     size_t *cut) {
+    size_t at = 0;
+    *cut = 0;
+    while (at < n && at < PIECE_BYTES) {
+        const size_t word = tokenizer_next_pretoken(text + at, n - at);
+        if (word > LONGEST_WORD)
+            return too_long(reader, "a word", LONGEST_WORD, "it is not text; remove it from the file");
+        at += word;
+    }
+    if (last || at + LOOKAHEAD <= n)
+        *cut = at;
+    return STATUS_OK;
+}
+
+// The length of the piece that begins at `text`, or 0 when more text is needed.
+//   last   nothing follows these n bytes
+static enum status cut_plain(const struct text_reader *reader, const char *text, size_t n, bool last,
+                             size_t *cut) {
+    *cut = last ? n : 0;
+    if (n <= PIECE_BYTES)
+        return STATUS_OK;
+    *cut = tokenizer_next_boundary(text, n, PIECE_BYTES);
+    return *cut < n ? STATUS_OK : cut_between_words(reader, text, n, last, cut);
+}
+
+static enum status cut_lines(const struct text_reader *reader, const char *text, size_t n, bool last,
+                             size_t *cut) {
+    const char *newline = n >= PIECE_BYTES ? memchr(text + PIECE_BYTES - 1, '\n', n - PIECE_BYTES + 1) : NULL;
+    if (!newline && !last)
+        newline = memrchr(text, '\n', n);
+    *cut = newline ? (size_t)(newline - text) + 1 : last ? n : 0;
+    if (*cut == 0 && n > LONGEST_LINE)
+        return too_long(reader, "a line", LONGEST_LINE,
+                        "expected a JSON object on each line; split or remove it");
+    return STATUS_OK;
+}
+
+static enum status cut_pieces(struct text_reader *reader, struct text_batch *batch, size_t at, bool last) {
+    const bool lines = reader->sources->list[reader->at.source].format == TEXT_JSON_LINES;
+    while (at < batch->n) {
+        size_t cut;
+        TRY((lines ? cut_lines : cut_plain)(reader, batch->bytes + at, batch->n - at, last, &cut));
+        if (cut == 0)
+            break;
+        TRY(add_piece(reader, batch, at, cut));
+        at += cut;
+    }
+    reader->carry.length = 0;
+    text_add_bytes(&reader->carry, batch->bytes + at, batch->n - at);
+    batch->n = at;
+    return text_status(&reader->carry);
+}
+
+// ---- sources
+
+static enum status open_source(struct text_reader *reader) {
+    return text_input_open(reader->sources->list[reader->at.source].path, &reader->input);
+}
+
+static enum status end_source(struct text_reader *reader, struct text_batch *batch) {
+    struct text_source_end *ends =
+        reserve_one(batch->ends, batch->n_ends, &batch->ends_capacity, sizeof *ends);
+    if (!ends)
+        return FAIL(STATUS_FAILED, "out of memory for the ends of files");
+    batch->ends = ends;
+    ends[batch->n_ends++] = (struct text_source_end){reader->at.source, text_input_file_bytes(reader->input),
+                                                     text_input_checksum(reader->input)};
+    reader->file_bytes += text_input_file_bytes(reader->input);
+    text_input_close(reader->input);
+    reader->input = NULL;
+    reader->at = (struct text_position){.source = reader->at.source + 1, .starts_document = true};
+    XXH3_64bits_reset(reader->checksum);
+    return STATUS_OK;
+}
+
+// Reads more of the source to the end of the batch, and cuts it. Stops at the split point.
+static enum status read_source(struct text_reader *reader, struct text_batch *batch) {
+    const size_t begin = batch->n, carried = reader->carry.length;
+    // Room for at least as much as was carried, so that a line that fills a batch grows by doubling.
+    size_t room = reader->target > begin ? reader->target - begin : 0;
+    room = room > PIECE_BYTES ? room : PIECE_BYTES;
+    room = room > 2 * carried ? room : 2 * carried;
+    bool at_split = false, at_end = false;
+    if (reader->split.source == reader->at.source && reader->at.offset < reader->split.offset) {
+        const uint64_t left = reader->split.offset - reader->at.offset;
+        at_split = left <= room;
+        room = at_split ? (size_t)left : room;
+    }
+    TRY(reserve_bytes(batch, begin + room));
+    // The split point may lie in what was carried.
+    const size_t used = carried < room ? carried : room;
+    memcpy(batch->bytes + begin, reader->carry.data ? reader->carry.data : "", used);
+    struct text rest = {0};
+    text_add_bytes(&rest, reader->carry.data ? reader->carry.data + used : "", carried - used);
+    batch->n = begin + used;
+    enum status status = text_status(&rest);
+    for (size_t got; status == STATUS_OK && batch->n < begin + room && !at_end; batch->n += got) {
+        status = text_input_read(reader->input, batch->bytes + batch->n, begin + room - batch->n, &got);
+        at_end = status == STATUS_OK && got == 0;
+    }
+    if (status == STATUS_OK)
+        status = cut_pieces(reader, batch, begin, at_end || at_split);
+    if (status == STATUS_OK && at_split && !at_end) {
+        reader->at.starts_document = true; // what is held out begins a document
+        text_add_bytes(&reader->carry, rest.data ? rest.data : "", rest.length);
+        status = text_status(&reader->carry);
+    }
+    text_free(&rest);
+    return status == STATUS_OK && at_end ? end_source(reader, batch) : status;
+}
+
+enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) {
+    batch->n = 0;
+    batch->n_pieces = batch->n_ends = 0;
+    // A source may end without a piece: the end of the batch is after a piece, or of all sources.
+    while (reader->at.source < reader->sources->n && (batch->n < reader->target || batch->n_pieces == 0)) {
+        if (!reader->input)
+            TRY(open_source(reader));
+        const size_t before = batch->n;
+        const int source = reader->at.source;
+        TRY(read_source(reader, batch));
+        // The rest of this source needs more room than this batch has left.
+        if (batch->n == before && reader->at.source == source && batch->n_pieces > 0)
+            break;
+    }
+    batch->end = reader->at;
+    batch->end.checksum = XXH3_64bits_digest(reader->checksum);
+    batch->file_bytes = reader->file_bytes + (reader->input ? text_input_file_bytes(reader->input) : 0);
+    return STATUS_OK;
+}
+
+static enum status other_text(const struct text_reader *reader, uint64_t offset) {
+    return FAIL(STATUS_INVALID,
+                "%s has changed in its first %llu bytes of text, which were tokenized already; restore it, "
+                "or begin again with --restart",
+                text_input_name(reader->input), (unsigned long long)offset);
+}
+
+enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) {
+    char *block = malloc(PIECE_BYTES);
+    if (!block)
+        return FAIL(STATUS_FAILED, "out of memory to read text");
+    reader->at = *position;
+    for (int i = 0; i < position->source; i++)
+        reader->file_bytes += reader->sources->list[i].bytes;
+    enum status status = STATUS_OK;
+    if (position->source < reader->sources->n && position->offset > 0)
+        status = open_source(reader);
+    for (uint64_t left = position->offset; status == STATUS_OK && left > 0;) {
+        size_t n = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
+        status = text_input_read(reader->input, block, n, &n);
+        if (status == STATUS_OK && n == 0)
+            status = other_text(reader, position->offset);
+        XXH3_64bits_update(reader->checksum, block, n);
+        left -= n;
+    }
+    if (status == STATUS_OK && position->offset > 0 &&
+        XXH3_64bits_digest(reader->checksum) != position->checksum)
+        status = other_text(reader, position->offset);
+    free(block);
+    return status;
+}

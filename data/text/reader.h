@@ -1,0 +1,63 @@
+// Reads sources one after the other and cuts them into pieces for threads to encode. A piece of plain text
+// ends where the encoding of what follows does not depend on it (tokenizer_next_boundary); a piece of JSON
+// Lines is whole lines. Memory does not grow with the sources.
+#ifndef ZERO_DATA_TEXT_READER_H
+#define ZERO_DATA_TEXT_READER_H
+
+#include "data/text/sources.h"
+
+// Where reading goes on: after a whole number of pieces. No pointers, so that it can be saved.
+struct text_position {
+    int source;             // index; sources->n at the end
+    uint64_t offset, lines; // in the source's text (unpacked)
+    uint64_t checksum;      // XXH3 of the text of the source before `offset`
+    bool starts_document;   // `offset` is the start of a document
+};
+
+struct text_piece {
+    size_t at, n; // in batch.bytes
+    int source;
+    uint64_t offset, line; // of its start in the source's text; lines from 1
+    bool starts_document;  // plain text: no document of the piece before goes on
+    bool held_out;         // from the split point on
+};
+
+// What a source was, once it is read to its end.
+struct text_source_end {
+    int source;
+    uint64_t bytes, checksum; // of the file
+};
+
+struct text_batch {
+    char *bytes;
+    size_t n, capacity;
+    struct text_piece *pieces;
+    int n_pieces, pieces_capacity;
+    struct text_source_end *ends; // sources that end in this batch
+    int n_ends, ends_capacity;
+    struct text_position end; // after this batch
+    uint64_t file_bytes;      // of all files, packed, read so far
+};
+void text_batch_free(struct text_batch *batch);
+
+// Plain text from this place on is held out. source -1: none.
+struct text_split {
+    int source;
+    uint64_t offset;
+};
+
+struct text_reader;
+//   sources     must outlive the reader
+//   documents   CORPUS_END_OF_TEXT ends a document
+//   target      bytes of a batch
+enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
+                            size_t target, struct text_reader **out) MUST_CHECK;
+void text_reader_delete(struct text_reader *reader); // NULL does nothing
+// Goes on from a position of an earlier reader of the same sources. STATUS_INVALID: the text before it is
+// another.
+enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) MUST_CHECK;
+// Reads the next batch; n_pieces is 0 at the end. STATUS_INVALID: a source cannot be read or is damaged, or a
+// line or a word is too long.
+enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) MUST_CHECK;
+
+#endif

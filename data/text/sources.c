@@ -1,0 +1,125 @@
+// See data/text/sources.h. Each file's start is looked at before any is read, so that a file of another kind
+// is refused at once and not after hours.
+#include "data/text/sources.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "data/file_kind.h"
+
+#define DEEPEST 64 // folders in folders
+
+static bool ends_with(const char *name, size_t length, const char *suffix) {
+    const size_t n = strlen(suffix);
+    return length > n && strncasecmp(name + length - n, suffix, n) == 0;
+}
+
+static enum text_format format_of(const char *path) {
+    static const char *const packed[] = {".gz", ".zst", ".zstd"}, *const json[] = {".jsonl", ".ndjson",
+                                                                                   ".json"};
+    size_t length = strlen(path);
+    for (size_t i = 0; i < sizeof packed / sizeof *packed; i++)
+        if (ends_with(path, length, packed[i])) {
+            length -= strlen(packed[i]);
+            break;
+        }
+    for (size_t i = 0; i < sizeof json / sizeof *json; i++)
+        if (ends_with(path, length, json[i]))
+            return TEXT_JSON_LINES;
+    return TEXT_PLAIN;
+}
+
+static bool is_text(enum file_kind kind) {
+    return kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT ||
+           kind == FILE_KIND_TEXT_UTF_16 || kind == FILE_KIND_GZIP || kind == FILE_KIND_ZSTD;
+}
+
+static enum status add(struct text_sources *sources, const char *path, bool json_lines) {
+    struct stat info = {0};
+    struct text_source source = {.format = json_lines ? TEXT_JSON_LINES : format_of(path)};
+    const bool is_stdin = strcmp(path, "-") == 0;
+    if (!is_stdin && stat(path, &info) != 0)
+        return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
+    if (!is_stdin && S_ISREG(info.st_mode)) {
+        const enum file_kind kind = file_kind_of_path(path);
+        if (!is_text(kind))
+            return file_kind_refuse(kind, path, "", "text, JSON Lines, or either packed with gzip or zstd");
+        source.bytes = (uint64_t)info.st_size;
+        source.modified_ns = info.st_mtim.tv_sec * INT64_C(1000000000) + info.st_mtim.tv_nsec;
+        source.is_sized = source.format == TEXT_PLAIN && kind != FILE_KIND_GZIP && kind != FILE_KIND_ZSTD;
+    }
+    for (int i = 0; is_stdin && i < sources->n; i++)
+        if (strcmp(sources->list[i].path, "-") == 0)
+            return FAIL(STATUS_INVALID, "- is given twice, but standard input can be read once only");
+    if ((sources->n & (sources->n - 1)) == 0) { // room for the next power of two
+        const size_t room = sources->n ? 2 * (size_t)sources->n : 1;
+        struct text_source *grown = realloc(sources->list, room * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %zu files", room);
+        sources->list = grown;
+    }
+    source.path = strdup(path);
+    if (!source.path)
+        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    sources->list[sources->n++] = source;
+    return STATUS_OK;
+}
+
+static enum status add_folder(struct text_sources *sources, const char *folder, bool json_lines, int depth);
+
+static enum status add_entry(struct text_sources *sources, const char *path, bool json_lines, int depth) {
+    struct stat info, link;
+    if (stat(path, &info) != 0)
+        return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
+    if (S_ISREG(info.st_mode))
+        return add(sources, path, json_lines);
+    if (!S_ISDIR(info.st_mode) || lstat(path, &link) != 0 || S_ISLNK(link.st_mode))
+        return STATUS_OK;
+    if (depth == DEEPEST)
+        return FAIL(STATUS_INVALID, "%s is more than %d folders deep", path, DEEPEST);
+    return add_folder(sources, path, json_lines, depth + 1);
+}
+
+static enum status add_folder(struct text_sources *sources, const char *folder, bool json_lines, int depth) {
+    struct file_list names = {0};
+    const size_t length = strlen(folder);
+    enum status status = file_list_folder(&names, folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        if (names.paths[i][0] == '.')
+            continue;
+        char *path =
+            file_path("%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", names.paths[i]);
+        status = path ? add_entry(sources, path, json_lines, depth) : STATUS_FAILED;
+        free(path);
+    }
+    file_list_free(&names);
+    return status;
+}
+
+enum status text_sources_find(const char *const *paths, int n_paths, bool json_lines,
+                              struct text_sources *sources) {
+    *sources = (struct text_sources){0};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n_paths && status == STATUS_OK; i++) {
+        const int before = sources->n;
+        if (!file_is_folder(paths[i]))
+            status = add(sources, paths[i], json_lines);
+        else if ((status = add_folder(sources, paths[i], json_lines, 0)) == STATUS_OK && sources->n == before)
+            status = FAIL(STATUS_INVALID, "the folder %s holds no files", paths[i]);
+    }
+    if (status != STATUS_OK)
+        text_sources_free(sources);
+    return status;
+}
+
+void text_sources_free(struct text_sources *sources) {
+    for (int i = 0; i < sources->n; i++)
+        free(sources->list[i].path);
+    free(sources->list);
+    *sources = (struct text_sources){0};
+}
