@@ -10,6 +10,8 @@
 #include <string.h>
 #include <utf8proc.h>
 #include <xxhash.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "kernels/device.h"
 #include "zero/comm/nccl_load.h"
@@ -95,6 +97,8 @@ void version_print(void) {
     print_mpi();
     print_line("cJSON", cJSON_Version());
     print_line("utf8proc", utf8proc_version());
+    print_line("zlib", zlibVersion());
+    print_line("zstd", ZSTD_versionString());
     print_xxhash();
     print_hwloc();
     print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));

@@ -14,6 +14,7 @@
 
 #define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
 #define NOT_READ "it is not read here"
+#define PACKED   "./train tokenize reads texts packed like this; to unpack it: "
 
 // In advice, {file} is the path of the file, {folder} that of its folder.
 static const struct {
@@ -58,11 +59,19 @@ static const struct {
     [FILE_KIND_MEGATRON_INDEX] = {"is an index of Megatron's (.idx)",
                                   "the ids are in the .bin file beside it: ./train tokenize --raw FILE.bin "
                                   "--out DIR, if they have 2 bytes"},
-    [FILE_KIND_PARQUET] = {"is a Parquet file",
-                           "write its texts to a text file first, then ./train tokenize"},
-    [FILE_KIND_ARROW] = {"is an Arrow file", "write its texts to a text file first, then ./train tokenize"},
-    [FILE_KIND_GZIP] = {"is compressed with gzip", "unpack it first: gunzip -k {file}"},
-    [FILE_KIND_ZSTD] = {"is compressed with zstd", "unpack it first: unzstd {file}"},
+    [FILE_KIND_PARQUET] =
+        {"is a Parquet file",
+         "write its texts as JSON Lines first: python3 -c 'import pandas; "
+         "pandas.read_parquet(\"{file}\")[[\"text\"]].to_json(\"texts.jsonl\", "
+         "orient=\"records\", lines=True)' (needs pandas and pyarrow), then ./train tokenize "
+         "texts.jsonl"},
+    [FILE_KIND_ARROW] = {"is an Arrow file",
+                         "write its texts as JSON Lines first, with to_json of Hugging Face's datasets, then "
+                         "./train tokenize"},
+    [FILE_KIND_GZIP] = {"is compressed with gzip", PACKED "gunzip -k {file}"},
+    [FILE_KIND_ZSTD] = {"is compressed with zstd", PACKED "unzstd {file}"},
+    [FILE_KIND_XZ] = {"is compressed with xz", "unpack it first: unxz -k {file}"},
+    [FILE_KIND_BZIP2] = {"is compressed with bzip2", "unpack it first: bunzip2 -k {file}"},
 };
 
 // ---- recognition
@@ -91,6 +100,11 @@ static const struct {
     {PREFIX("ARROW1"), FILE_KIND_ARROW},
     {PREFIX("\x1f\x8b\x08"), FILE_KIND_GZIP},
     {PREFIX("\x28\xb5\x2f\xfd"), FILE_KIND_ZSTD},
+    {PREFIX("\x50\x2a\x4d\x18"), FILE_KIND_ZSTD}, // a skippable frame first, as pzstd writes
+    {PREFIX("\xfd"
+            "7zXZ\0"),
+     FILE_KIND_XZ},
+    {PREFIX("BZh91AY&SY"), FILE_KIND_BZIP2},
     {PREFIX("\xff\xfe"), FILE_KIND_TEXT_UTF_16},
     {PREFIX("\xfe\xff"), FILE_KIND_TEXT_UTF_16},
     {PREFIX("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"), FILE_KIND_PYTORCH}, // torch.save before version 1.6

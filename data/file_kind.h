@@ -34,6 +34,8 @@ enum file_kind {
     FILE_KIND_ARROW,
     FILE_KIND_GZIP,
     FILE_KIND_ZSTD,
+    FILE_KIND_XZ,
+    FILE_KIND_BZIP2,
     N_FILE_KINDS
 };
 

@@ -30,6 +30,7 @@ benchmark_packages=(
   "python3|runs the benchmarks, writes their tables and figures"
 )
 test_packages=(
+  "zstd|packs texts"
   "git|clones the repository in tests"
   "libcmocka-dev|cmocka: unit tests"
   "python3|tests of the command line"

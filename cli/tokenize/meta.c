@@ -45,7 +45,7 @@ static void add_sources(const struct meta *meta, struct text *json) {
 enum status meta_checksum(const char *path, uint64_t *checksum) {
     static char block[1 << 18];
     struct text_input *input;
-    TRY(text_input_open(path, &input));
+    TRY(text_input_open(path, NULL, &input));
     enum status status = STATUS_OK;
     for (size_t n = 1; n > 0 && status == STATUS_OK;)
         status = text_input_read(input, block, sizeof block, &n);

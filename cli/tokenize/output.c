@@ -182,22 +182,26 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
     struct split_writer *train = &output->train, *val = &output->val;
     const int32_t end_id = tokenizer_end_of_text(tokenizer);
     int32_t ids[4096];
+    uint64_t n_documents = 0; // that begin in what is moved
     size_t n, n_bytes;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
         TRY(read_tokens(reader, at, sizeof ids / sizeof *ids, tokens, &n));
-        if (at == cut && tokens[0] != end_id) // in the middle of a document
+        if (at == cut && tokens[0] != end_id) { // in the middle of a document
             TRY(split_add(val, &end_id, 1));
+            val->n_documents++;
+        }
         for (size_t i = 0; i < n; i++) {
             ids[i] = tokens[i];
             (void)tokenizer_bytes(tokenizer, ids[i], &n_bytes);
             val->n_bytes += ids[i] == end_id ? 0 : n_bytes;
-            val->n_documents += ids[i] == end_id;
+            n_documents += ids[i] == end_id;
         }
         TRY(split_add(val, ids, n));
     }
     train->n_tokens = cut;
     train->n_bytes -= val->n_bytes;
-    train->n_documents -= val->n_documents;
+    train->n_documents -= n_documents;
+    val->n_documents += n_documents;
     return output_finish(output);
 }
 

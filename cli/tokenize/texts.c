@@ -147,7 +147,10 @@ static enum status add_batch(struct run *run, const struct text_batch *batch, co
 
 static enum status tokenize_batches(struct run *run) {
     int now = 0;
-    TRY(text_reader_next(run->reader, &run->batches[now]));
+    const enum status first = text_reader_next(run->reader, &run->batches[now]);
+    if (first == STATUS_STOPPED)
+        TRY(save(run));
+    TRY(first);
     // The last batch may have ends of sources only.
     while (run->batches[now].n_pieces + run->batches[now].n_ends > 0) {
         const struct encoded *encoded;
@@ -191,7 +194,8 @@ static enum status tokenize(struct run *run) {
     target = target < SMALLEST_BATCH ? SMALLEST_BATCH : target > LARGEST_BATCH ? LARGEST_BATCH : target;
     TRY(encoders_new(run->tokenizer, run->options->field ? run->options->field : "text",
                      run->options->end_of_text, &run->encoders));
-    TRY(text_reader_new(run->sources, run->state.split, run->options->end_of_text, target, &run->reader));
+    TRY(text_reader_new(run->sources, run->state.split, run->options->end_of_text, target,
+                        signals_stop_requested, &run->reader));
     show_begin(&run->show, bytes_before(run), total_bytes(run->sources));
     if (run->can_continue) {
         TRY(text_reader_seek(run->reader, &run->state.position));

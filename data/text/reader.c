@@ -22,6 +22,7 @@ struct text_reader {
     struct text_split split;
     bool documents;
     size_t target;
+    bool (*is_stopping)(void);
     struct text_input *input; // of the source of `at`; NULL: not open yet
     struct text_position at;  // of what is not in a piece yet
     XXH3_state_t *checksum;   // of the source's text before it
@@ -30,12 +31,15 @@ struct text_reader {
 };
 
 enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
-                            size_t target, struct text_reader **out) {
+                            size_t target, bool (*is_stopping)(void), struct text_reader **out) {
     struct text_reader *reader = calloc(1, sizeof *reader);
     *out = reader;
     if (reader) {
-        *reader = (struct text_reader){
-            .sources = sources, .split = split, .documents = documents, .target = target};
+        *reader = (struct text_reader){.sources = sources,
+                                       .split = split,
+                                       .documents = documents,
+                                       .target = target,
+                                       .is_stopping = is_stopping};
         reader->checksum = XXH3_createState();
     }
     if (!reader || !reader->checksum) {
@@ -195,7 +199,8 @@ static enum status cut_pieces(struct text_reader *reader, struct text_batch *bat
 // ---- sources
 
 static enum status open_source(struct text_reader *reader) {
-    return text_input_open(reader->sources->list[reader->at.source].path, &reader->input);
+    return text_input_open(reader->sources->list[reader->at.source].path, reader->is_stopping,
+                           &reader->input);
 }
 
 static enum status end_source(struct text_reader *reader, struct text_batch *batch) {

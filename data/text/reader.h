@@ -47,11 +47,12 @@ struct text_split {
 };
 
 struct text_reader;
-//   sources     must outlive the reader
-//   documents   CORPUS_END_OF_TEXT ends a document
-//   target      bytes of a batch
+//   sources       must outlive the reader
+//   documents     CORPUS_END_OF_TEXT ends a document
+//   target        bytes of a batch
+//   is_stopping   as for text_input_open
 enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
-                            size_t target, struct text_reader **out) MUST_CHECK;
+                            size_t target, bool (*is_stopping)(void), struct text_reader **out) MUST_CHECK;
 void text_reader_delete(struct text_reader *reader); // NULL does nothing
 // Goes on from a position of an earlier reader of the same sources. STATUS_INVALID: the text before it is
 // another.
