@@ -88,7 +88,7 @@ enum status raw_tokenize(const struct tokenize_options *options, const struct to
     if (!counts)
         return FAIL(STATUS_FAILED, "out of memory for %d files", n_paths);
     output_init(&output, options->out, (size_t)options->shard_tokens, &identity);
-    enum status status = state_remove(options->out);
+    enum status status = options->restart ? state_remove(options->out) : state_refuse(options->out);
     if (status == STATUS_OK)
         status = output_discard(&output);
     if (status == STATUS_OK)
@@ -99,8 +99,11 @@ enum status raw_tokenize(const struct tokenize_options *options, const struct to
     if (status == STATUS_OK) {
         texts_report(&output.train, false);
         texts_report(&output.val, false);
-    } else if (output_discard(&output) != STATUS_OK) // the first failure is the one that is reported
-        status = status;
+    } else {
+        const enum status discarded =
+            output_discard(&output); // the first failure is the one that is reported
+        (void)discarded;
+    }
     free(counts);
     return status;
 }

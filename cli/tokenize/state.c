@@ -26,6 +26,19 @@ enum status state_remove(const char *folder) {
     return status;
 }
 
+enum status state_refuse(const char *folder) {
+    char *path = state_path(folder);
+    enum status status = path ? STATUS_OK : STATUS_FAILED;
+    if (path && file_exists(path))
+        status =
+            FAIL(STATUS_INVALID,
+                 "%s holds an unfinished run of tokenize; repeat its command to finish it, or begin again "
+                 "with --restart",
+                 folder);
+    free(path);
+    return status;
+}
+
 // ---- settings: what must be the same when a run goes on
 
 enum { N_SETTINGS = 5, SETTING_BYTES = 256 };

@@ -26,5 +26,7 @@ enum status state_save(const struct state *state, const struct output *output) M
 // STATUS_INVALID: it had other options, inputs or another tokenizer; the message has the first difference.
 enum status state_load(struct state *state, struct output *output, bool *found) MUST_CHECK;
 enum status state_remove(const char *folder) MUST_CHECK;
+// STATUS_INVALID: there is one, which a run that cannot be continued would destroy.
+enum status state_refuse(const char *folder) MUST_CHECK;
 
 #endif
