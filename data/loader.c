@@ -229,7 +229,8 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // What makes or fetches the shards that a config of this repository names, or any others.
 static const char *how_to_get(const char *option, const char *pattern) {
     if (strstr(pattern, "fineweb"))
-        return "scripts/corpus_fineweb.sh fetches FineWeb's shards; or name shards of your own, as in "
+        return "scripts/get_data.sh fetches FineWeb's shards (fineweb-10B, ...); or name shards of your own, "
+               "as in "
                "data.train='my/train-*.bin' (./train tokenize my.txt --tokenizer FILE --out my makes them)";
     if (strstr(pattern, "corpus/kjv"))
         return "scripts/corpus_kjv.sh makes the shards of the King James text; or name shards of your own, "

@@ -1,9 +1,6 @@
 """From a preset to a run: naming the training shards is enough. What goes with them is found, or held out, and said."""
 import json
-import os
 import shutil
-import struct
-import subprocess
 import unittest
 
 import harness
@@ -106,36 +103,9 @@ class DataAlone(CommandCase):
         self.assertIn('data.train holds 2 sequences, fewer than a batch of 4', error)
 
     def test_missing_data_says_what_makes_it(self):
-        self.refuses(PRESET, says=['data.train', 'corpus/fineweb10B/', 'scripts/corpus_fineweb.sh', './train tokenize'])
+        self.refuses(PRESET, says=['data.train', 'corpus/fineweb10B/', 'scripts/get_data.sh', './train tokenize'])
         self.refuses(ROOT / 'configs' / 'quickstart.json', says=['corpus/kjv/train-*.bin', 'scripts/corpus_kjv.sh'])
         self.refuses(PRESET, 'data.train=my/*.bin', says=['my/*.bin', './train tokenize my.txt --tokenizer FILE --out my'])
-
-
-@unittest.skipUnless(shutil.which('curl'), 'curl is not installed')
-class FineWeb(CommandCase):
-    def test_shards_are_fetched(self):
-        script = self.folder / 'here' / 'scripts' / 'corpus_fineweb.sh'
-        script.parent.mkdir(parents=True)
-        shutil.copy(ROOT / 'scripts' / script.name, script)
-        hub = self.folder / 'hub' / 'kjj0' / 'fineweb10B-gpt2' / 'resolve' / 'main'
-        hub.mkdir(parents=True)
-        write_shard(hub / 'fineweb_val_000000.bin', [1] * 100)
-        write_shard(hub / 'fineweb_train_000001.bin', [2] * 200)
-        write_shard(hub / 'fineweb_train_000002.bin', [3] * 200, count=201)
-
-        def fetch(*arguments):
-            return subprocess.run([script, *arguments], text=True, capture_output=True,
-                                  env=dict(os.environ, FINEWEB_URL=f'file://{self.folder}/hub'))
-        process = fetch('10B', '1')
-        self.assertEqual(process.returncode, 0, process.stderr)
-        folder = script.parents[1] / 'corpus' / 'fineweb10B'
-        self.assertEqual(sorted(p.name for p in folder.iterdir()), ['fineweb_train_000001.bin', 'fineweb_val_000000.bin'])
-        self.assertEqual(struct.unpack('<3i', (folder / 'fineweb_train_000001.bin').read_bytes()[:12]), (20240520, 1, 200))
-        process = fetch('10B', '2')
-        self.assertEqual((process.returncode, process.stdout), (1, 'corpus/fineweb10B/fineweb_train_000002.bin\n'))
-        self.assertIn('is not a complete token shard', process.stderr)
-        for arguments in ('5B',), ('10B', '104'), ('10B', 'all'):
-            self.assertEqual(fetch(*arguments).returncode, 2)
 
 
 if __name__ == '__main__':
