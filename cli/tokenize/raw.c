@@ -84,15 +84,13 @@ enum status raw_tokenize(const struct tokenize_options *options, const struct to
     if (tokenizer)
         identity = tokenizer_identify(tokenizer, options->tokenizer_path);
     TRY(file_make_folders(options->out));
+    TRY(options->restart ? state_remove(options->out) : state_refuse(options->out));
+    output_init(&output, options->out, (size_t)options->shard_tokens, &identity);
+    TRY(output_discard(&output)); // what a process that was killed has left
     struct source_counts *counts = calloc((size_t)n_paths + 1, sizeof *counts);
     if (!counts)
         return FAIL(STATUS_FAILED, "out of memory for %d files", n_paths);
-    output_init(&output, options->out, (size_t)options->shard_tokens, &identity);
-    enum status status = options->restart ? state_remove(options->out) : state_refuse(options->out);
-    if (status == STATUS_OK)
-        status = output_discard(&output);
-    if (status == STATUS_OK)
-        status = add_files(&raw, &output, paths, n_paths, counts);
+    enum status status = add_files(&raw, &output, paths, n_paths, counts);
     struct meta meta = {tokenizer, options->tokenizer_path, &output, paths, counts, n_paths};
     if (status == STATUS_OK)
         status = output_publish(&output, meta_add, &meta);

@@ -243,6 +243,8 @@ class Interrupted(TokenizeCase):
     def test_a_signal(self):
         process, pipe = self.begin(self.long[:12 << 20])
         time.sleep(0.5)  # the first batch is being tokenized, or the second one waited for
+        self.write('y.jsonl', self.lines)
+        self.refuses_text('y.jsonl', says=['another ./train tokenize is writing to out'])
         process.send_signal(signal.SIGINT)
         error = process.communicate(timeout=60)[1]  # without more from the pipe
         self.assertEqual(process.returncode, 0, error)
@@ -252,7 +254,6 @@ class Interrupted(TokenizeCase):
         self.path.write_text(self.long)
         # others than the same command are refused, with what differs
         again = 'x.jsonl', *self.arguments
-        self.write('y.jsonl', self.lines)
         for arguments, says in ((('x.jsonl', '--split', '0.2', '--shard-tokens', '3000000'), ['--split was 0.1 and is now 0.2']),
                                 ((*again, '--end-of-text'), ['--end-of-text was not given and is now given']),
                                 ((*again, '--field', 'text'), ['--field was not given and is now text']),
@@ -287,6 +288,72 @@ class Interrupted(TokenizeCase):
         self.end_pipe(pipe)
         self.path.write_text(self.long)
         self.assertIn('going on', self.tokenize('x.jsonl', *self.arguments).error)
+        self.expect_the_same()
+
+    def test_names_that_are_missing(self):
+        """All is tokenized, but a stop comes while the shards get their names."""
+        again = 'x.jsonl', *self.arguments
+        self.path.write_text(self.long)
+        (self.folder / 'out' / 'meta.json').mkdir(parents=True)
+        error = self.refuses_text(*again, code=1, says=['cannot replace out/meta.json']).error
+        self.assertIn('repeat the same command', error)
+        (self.folder / 'out' / 'meta.json').rmdir()
+        self.assertEqual({path.suffix for path in (self.folder / 'out').iterdir()}, {'.unfinished'})
+        for name in 'train-00000.bin', 'val-00000.bin':
+            os.rename(self.folder / 'out' / f'{name}.unfinished', self.folder / 'out' / name)
+        os.truncate(self.path, 10)  # it is not read again, but must be the same
+        self.refuses_text(*again, says=['x.jsonl has changed since the unfinished run in out tokenized it'])
+        state = self.folder / 'out' / 'tokenize.unfinished'
+        self.assertEqual(json.loads(state.read_text())['complete'], 1)
+        self.path.write_text(self.long)
+        modified = int(json.loads(state.read_text())['sources'][0]['modified'], 16)
+        os.utime(self.path, ns=(modified, modified))
+        self.assertIn('going on', self.tokenize(*again).error)
+        self.expect_the_same()
+
+    def test_damaged_states(self):
+        process, pipe = self.begin(self.long[:12 << 20])
+        time.sleep(0.5)
+        process.terminate()
+        process.communicate(timeout=60)
+        self.end_pipe(pipe)
+        self.path.write_text(self.long)
+        again = 'x.jsonl', *self.arguments
+        path = self.folder / 'out' / 'tokenize.unfinished'
+        state = path.read_text()
+        for was, now in (('"version": 1', '"version": 2'), ('"position"', '"positio"'), ('"done": 0', '"done": 7'),
+                         ('"checksum": "', '"checksum": "z'), ('"source": 0', '"source": 9'), (state[-40:], '')):
+            self.assertIn(was, state)
+            path.write_text(state.replace(was, now))
+            self.refuses_text(*again, says=['tokenize.unfinished'])
+        path.write_text(state)
+        self.refuses('tokenize', '--raw', 'x.jsonl', '--out', 'out', says=['out holds an unfinished run', '--restart'])
+        self.tokenize(*again)
+        self.expect_the_same()
+
+    @unittest.skipUnless(harness.FULL, 'a minute, in the full run')
+    def test_kills_at_any_time(self):
+        draw, n_kills = random.Random(11), 0
+        for _ in range(100):
+            process, pipe = self.begin('')
+            end = time.monotonic() + draw.uniform(2, 6)
+            data, at = self.long.encode(), 0
+            try:
+                while time.monotonic() < end and at < len(data):
+                    at += os.write(pipe, data[at:at + (1 << 16)])
+                    time.sleep(0.005)
+            except BrokenPipeError:
+                self.fail(process.communicate()[1])
+            if at == len(data):
+                self.end_pipe(pipe)
+                error = process.communicate(timeout=60)[1]
+                self.assertEqual(process.returncode, 0, error)
+                break
+            process.kill()
+            process.communicate()
+            self.end_pipe(pipe)
+            n_kills += 1
+        self.assertGreater(n_kills, 0)
         self.expect_the_same()
 
     def test_a_full_disk(self):
