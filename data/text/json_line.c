@@ -24,11 +24,13 @@ static bool is_blank(const char *text, const char *end) {
     return text == end;
 }
 
-// at: where the parser gave up.
+// at: where the parser gave up, or NULL.
 static enum status syntax_error(const struct line *line, const char *at) {
     struct json_mistake mistake;
     const char *end = line->text + line->n;
     size_t shown = 0;
+    if (is_blank(line->text, end))
+        return FAIL(STATUS_INVALID, "%s:%llu is empty, expected a JSON object", PLACE(line));
     if (!json_find_mistake(line->text, line->n, &mistake))
         mistake = (struct json_mistake){at && at < end ? at : end, "invalid JSON from here on:"};
     while (mistake.at + shown < end && shown < 20 && (unsigned char)mistake.at[shown] >= ' ')
