@@ -1,4 +1,4 @@
-// Holds the whole text in memory: for training a tokenizer. ./train tokenize reads piece by piece
+// Holds the whole text in memory: for training a tokenizer. ./train tokenize reads chunk by chunk
 // (data/text/).
 #include "data/corpus.h"
 

@@ -59,7 +59,7 @@ void encoders_delete(struct encoders *encoders) {
     free(encoders);
 }
 
-// ---- one piece
+// ---- one chunk
 
 static uint64_t count_markers(const char *text, size_t n) {
     const size_t length = sizeof CORPUS_END_OF_TEXT - 1;
@@ -94,9 +94,9 @@ static bool is_blank(const char *line, size_t n) {
 }
 
 static enum status encode_lines(const struct encoders *encoders, struct part *part, const char *path,
-                                const char *lines, const struct text_piece *piece, struct encoded *out) {
-    uint64_t number = piece->line;
-    for (const char *line = lines, *end = lines + piece->n, *newline; line < end;
+                                const char *lines, const struct text_chunk *chunk, struct encoded *out) {
+    uint64_t number = chunk->line;
+    for (const char *line = lines, *end = lines + chunk->n, *newline; line < end;
          line = newline + 1, number++) {
         newline = memchr(line, '\n', (size_t)(end - line));
         newline = newline ? newline : end;
@@ -109,19 +109,19 @@ static enum status encode_lines(const struct encoders *encoders, struct part *pa
     return STATUS_OK;
 }
 
-static enum status encode_piece(const struct encoders *encoders, struct part *part,
+static enum status encode_chunk(const struct encoders *encoders, struct part *part,
                                 const struct text_sources *sources, const struct text_batch *batch, int i) {
-    const struct text_piece *piece = &batch->pieces[i];
-    const struct text_source *source = &sources->list[piece->source];
-    const char *text = batch->bytes + piece->at;
+    const struct text_chunk *chunk = &batch->chunks[i];
+    const struct text_source *source = &sources->list[chunk->source];
+    const char *text = batch->bytes + chunk->at;
     struct encoded *out = &encoders->encoded[i];
     const struct token_list ids = {out->ids.ids, 0, out->ids.capacity};
-    *out = (struct encoded){.ids = ids, .bad_at = piece->n};
+    *out = (struct encoded){.ids = ids, .bad_at = chunk->n};
     if (source->format == TEXT_JSON_LINES)
         return encode_lines(encoders, part, strcmp(source->path, "-") ? source->path : "standard input", text,
-                            piece, out);
-    out->bad_at = corpus_text_bytes(text, piece->n);
-    return encode_text(encoders, part, text, piece->n, piece->starts_document, out);
+                            chunk, out);
+    out->bad_at = corpus_text_bytes(text, chunk->n);
+    return encode_text(encoders, part, text, chunk->n, chunk->starts_document, out);
 }
 
 // ---- a batch
@@ -141,31 +141,31 @@ static void run_part(const void *context, int part, int n_parts) {
     const struct run *run = context;
     if (part == 0)
         *run->next_status = text_reader_next(run->reader, run->next);
-    for (int i; (i = atomic_fetch_add(run->taken, 1)) < run->batch->n_pieces;)
+    for (int i; (i = atomic_fetch_add(run->taken, 1)) < run->batch->n_chunks;)
         run->encoders->encoded[i].status =
-            encode_piece(run->encoders, &run->encoders->parts[part], run->sources, run->batch, i);
+            encode_chunk(run->encoders, &run->encoders->parts[part], run->sources, run->batch, i);
 }
 
 enum status encoders_run(struct encoders *encoders, const struct text_sources *sources,
                          const struct text_batch *batch, struct text_reader *reader, struct text_batch *next,
                          const struct encoded **encoded, enum status *next_status) {
-    if (encoders->capacity < batch->n_pieces) {
-        struct encoded *grown = realloc(encoders->encoded, (size_t)batch->n_pieces * sizeof *grown);
+    if (encoders->capacity < batch->n_chunks) {
+        struct encoded *grown = realloc(encoders->encoded, (size_t)batch->n_chunks * sizeof *grown);
         if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for %d pieces of text", batch->n_pieces);
-        memset(grown + encoders->capacity, 0, (size_t)(batch->n_pieces - encoders->capacity) * sizeof *grown);
+            return FAIL(STATUS_FAILED, "out of memory for %d chunks of text", batch->n_chunks);
+        memset(grown + encoders->capacity, 0, (size_t)(batch->n_chunks - encoders->capacity) * sizeof *grown);
         encoders->encoded = grown;
-        encoders->capacity = batch->n_pieces;
+        encoders->capacity = batch->n_chunks;
     }
     atomic_int taken = 0;
     parallel_run(encoders->n_parts, run_part,
                  &(struct run){encoders, sources, batch, reader, next, next_status, &taken});
     *encoded = encoders->encoded;
     // Threads record the failure that comes first in time; the one that comes first in the text is wanted.
-    for (int i = 0; i < batch->n_pieces; i++)
+    for (int i = 0; i < batch->n_chunks; i++)
         if (encoders->encoded[i].status != STATUS_OK) {
             status_clear();
-            return encode_piece(encoders, &encoders->parts[0], sources, batch, i);
+            return encode_chunk(encoders, &encoders->parts[0], sources, batch, i);
         }
     return STATUS_OK;
 }

@@ -103,22 +103,22 @@ static bool save_is_due(const struct run *run) {
     return since_s > SAVE_S && since_s > SAVE_SHARE * run->save_cost_s;
 }
 
-static void warn_of_encoding(struct run *run, const struct text_batch *batch, const struct text_piece *piece,
+static void warn_of_encoding(struct run *run, const struct text_batch *batch, const struct text_chunk *chunk,
                              size_t bad_at) {
-    const struct text_source *source = &run->sources->list[piece->source];
-    if (run->warned_source == piece->source)
+    const struct text_source *source = &run->sources->list[chunk->source];
+    if (run->warned_source == chunk->source)
         return;
-    run->warned_source = piece->source;
+    run->warned_source = chunk->source;
     corpus_warn_of_encoding(
         source->path, source->is_sized ? file_kind_of_path(source->path) : FILE_KIND_UNKNOWN,
-        piece->offset + bad_at, (unsigned char)batch->bytes[piece->at + bad_at], "encoded");
+        chunk->offset + bad_at, (unsigned char)batch->bytes[chunk->at + bad_at], "encoded");
 }
 
-static enum status add_piece(struct run *run, const struct text_batch *batch, int i,
+static enum status add_chunk(struct run *run, const struct text_batch *batch, int i,
                              const struct encoded *encoded) {
-    const struct text_piece *piece = &batch->pieces[i];
-    struct split_writer *split = piece->held_out ? &run->output.val : &run->output.train;
-    struct source_counts *counts = &run->state.counts[piece->source];
+    const struct text_chunk *chunk = &batch->chunks[i];
+    struct split_writer *split = chunk->held_out ? &run->output.val : &run->output.train;
+    struct source_counts *counts = &run->state.counts[chunk->source];
     TRY(split_add(split, encoded->ids.ids, encoded->ids.n));
     split->n_bytes += encoded->n_bytes;
     split->n_documents += encoded->n_documents;
@@ -126,14 +126,14 @@ static enum status add_piece(struct run *run, const struct text_batch *batch, in
     counts->text_bytes += encoded->n_bytes;
     counts->documents += encoded->n_documents;
     run->state.n_markers += encoded->n_markers;
-    if (encoded->bad_at < piece->n)
-        warn_of_encoding(run, batch, piece, encoded->bad_at);
+    if (encoded->bad_at < chunk->n)
+        warn_of_encoding(run, batch, chunk, encoded->bad_at);
     return STATUS_OK;
 }
 
 static enum status add_batch(struct run *run, const struct text_batch *batch, const struct encoded *encoded) {
-    for (int i = 0; i < batch->n_pieces; i++)
-        TRY(add_piece(run, batch, i, &encoded[i]));
+    for (int i = 0; i < batch->n_chunks; i++)
+        TRY(add_chunk(run, batch, i, &encoded[i]));
     for (int i = 0; i < batch->n_ends; i++) {
         struct source_counts *counts = &run->state.counts[batch->ends[i].source];
         counts->bytes = batch->ends[i].bytes;
@@ -152,7 +152,7 @@ static enum status tokenize_batches(struct run *run) {
         TRY(save(run));
     TRY(first);
     // The last batch may have ends of sources only.
-    while (run->batches[now].n_pieces + run->batches[now].n_ends > 0) {
+    while (run->batches[now].n_chunks + run->batches[now].n_ends > 0) {
         const struct encoded *encoded;
         enum status next_status;
         TRY(encoders_run(run->encoders, run->sources, &run->batches[now], run->reader, &run->batches[1 - now],

@@ -10,7 +10,7 @@
 #include "data/text/input.h"
 #include "data/tokenizer_internal.h"
 
-#define PIECE_BYTES  ((size_t)1 << 18)
+#define CHUNK_BYTES  ((size_t)1 << 18)
 #define LONGEST_LINE ((size_t)256 << 20) // of JSON
 #define LONGEST_WORD ((size_t)4 << 20)
 // The end of a pre-token is certain when this many bytes follow: more than its pattern looks at, and more
@@ -24,7 +24,7 @@ struct text_reader {
     size_t target;
     bool (*is_stopping)(void);
     struct text_input *input; // of the source of `at`; NULL: not open yet
-    struct text_position at;  // of what is not in a piece yet
+    struct text_position at;  // of what is not in a chunk yet
     XXH3_state_t *checksum;   // of the source's text before it
     struct text carry;        // the text from there on that was read
     uint64_t file_bytes;      // of the sources before
@@ -63,7 +63,7 @@ void text_reader_delete(struct text_reader *reader) {
 
 void text_batch_free(struct text_batch *batch) {
     free(batch->bytes);
-    free(batch->pieces);
+    free(batch->chunks);
     free(batch->ends);
     *batch = (struct text_batch){0};
 }
@@ -92,7 +92,7 @@ static void *reserve_one(void *array, int n, int *capacity, size_t size) {
     return grown;
 }
 
-// ---- pieces
+// ---- chunks
 
 static bool is_held_out(const struct text_reader *reader) {
     const struct text_split *split = &reader->split;
@@ -112,14 +112,14 @@ static bool ends_with_marker(const char *text, size_t n) {
     return n >= length && memcmp(text + n - length, CORPUS_END_OF_TEXT, length) == 0;
 }
 
-static enum status add_piece(struct text_reader *reader, struct text_batch *batch, size_t at, size_t n) {
-    struct text_piece *pieces =
-        reserve_one(batch->pieces, batch->n_pieces, &batch->pieces_capacity, sizeof *pieces);
-    if (!pieces)
-        return FAIL(STATUS_FAILED, "out of memory for pieces of text");
+static enum status add_chunk(struct text_reader *reader, struct text_batch *batch, size_t at, size_t n) {
+    struct text_chunk *chunks =
+        reserve_one(batch->chunks, batch->n_chunks, &batch->chunks_capacity, sizeof *chunks);
+    if (!chunks)
+        return FAIL(STATUS_FAILED, "out of memory for chunks of text");
     struct text_position *position = &reader->at;
-    batch->pieces = pieces;
-    pieces[batch->n_pieces++] = (struct text_piece){.at = at,
+    batch->chunks = chunks;
+    chunks[batch->n_chunks++] = (struct text_chunk){.at = at,
                                                     .n = n,
                                                     .source = position->source,
                                                     .offset = position->offset,
@@ -140,13 +140,13 @@ static enum status too_long(const struct text_reader *reader, const char *what, 
                 (unsigned long long)reader->at.offset, advice);
 }
 
-// The first end of a pre-token from PIECE_BYTES on that is certain, or 0 when more text is needed. For text
+// The first end of a pre-token from CHUNK_BYTES on that is certain, or 0 when more text is needed. For text
 // without a boundary, such as minified code.
 static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
                                      size_t *cut) {
     size_t at = 0;
     *cut = 0;
-    while (at < n && at < PIECE_BYTES) {
+    while (at < n && at < CHUNK_BYTES) {
         const size_t word = tokenizer_next_pretoken(text + at, n - at);
         if (word > LONGEST_WORD)
             return too_long(reader, "a word", LONGEST_WORD, "it is not text; remove it from the file");
@@ -157,20 +157,20 @@ static enum status cut_between_words(const struct text_reader *reader, const cha
     return STATUS_OK;
 }
 
-// The length of the piece that begins at `text`, or 0 when more text is needed.
+// The length of the chunk that begins at `text`, or 0 when more text is needed.
 //   last   nothing follows these n bytes
 static enum status cut_plain(const struct text_reader *reader, const char *text, size_t n, bool last,
                              size_t *cut) {
     *cut = last ? n : 0;
-    if (n <= PIECE_BYTES)
+    if (n <= CHUNK_BYTES)
         return STATUS_OK;
-    *cut = tokenizer_next_boundary(text, n, PIECE_BYTES);
+    *cut = tokenizer_next_boundary(text, n, CHUNK_BYTES);
     return *cut < n ? STATUS_OK : cut_between_words(reader, text, n, last, cut);
 }
 
 static enum status cut_lines(const struct text_reader *reader, const char *text, size_t n, bool last,
                              size_t *cut) {
-    const char *newline = n >= PIECE_BYTES ? memchr(text + PIECE_BYTES - 1, '\n', n - PIECE_BYTES + 1) : NULL;
+    const char *newline = n >= CHUNK_BYTES ? memchr(text + CHUNK_BYTES - 1, '\n', n - CHUNK_BYTES + 1) : NULL;
     if (!newline && !last)
         newline = memrchr(text, '\n', n);
     *cut = newline ? (size_t)(newline - text) + 1 : last ? n : 0;
@@ -180,14 +180,14 @@ static enum status cut_lines(const struct text_reader *reader, const char *text,
     return STATUS_OK;
 }
 
-static enum status cut_pieces(struct text_reader *reader, struct text_batch *batch, size_t at, bool last) {
+static enum status cut_chunks(struct text_reader *reader, struct text_batch *batch, size_t at, bool last) {
     const bool lines = reader->sources->list[reader->at.source].format == TEXT_JSON_LINES;
     while (at < batch->n) {
         size_t cut;
         TRY((lines ? cut_lines : cut_plain)(reader, batch->bytes + at, batch->n - at, last, &cut));
         if (cut == 0)
             break;
-        TRY(add_piece(reader, batch, at, cut));
+        TRY(add_chunk(reader, batch, at, cut));
         at += cut;
     }
     reader->carry.length = 0;
@@ -224,7 +224,7 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
     const size_t begin = batch->n, carried = reader->carry.length;
     // Room for at least as much as was carried, so that a line that fills a batch grows by doubling.
     size_t room = reader->target > begin ? reader->target - begin : 0;
-    room = room > PIECE_BYTES ? room : PIECE_BYTES;
+    room = room > CHUNK_BYTES ? room : CHUNK_BYTES;
     room = room > 2 * carried ? room : 2 * carried;
     bool at_split = false, at_end = false;
     if (reader->split.source == reader->at.source && reader->at.offset < reader->split.offset) {
@@ -245,7 +245,7 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
         at_end = status == STATUS_OK && got == 0;
     }
     if (status == STATUS_OK)
-        status = cut_pieces(reader, batch, begin, at_end || at_split);
+        status = cut_chunks(reader, batch, begin, at_end || at_split);
     if (status == STATUS_OK && at_split && !at_end) {
         reader->at.starts_document = true; // what is held out begins a document
         text_add_bytes(&reader->carry, rest.data ? rest.data : "", rest.length);
@@ -257,16 +257,16 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
 
 enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) {
     batch->n = 0;
-    batch->n_pieces = batch->n_ends = 0;
-    // A source may end without a piece: the end of the batch is after a piece, or of all sources.
-    while (reader->at.source < reader->sources->n && (batch->n < reader->target || batch->n_pieces == 0)) {
+    batch->n_chunks = batch->n_ends = 0;
+    // A source may end without a chunk: the end of the batch is after a chunk, or of all sources.
+    while (reader->at.source < reader->sources->n && (batch->n < reader->target || batch->n_chunks == 0)) {
         if (!reader->input)
             TRY(open_source(reader));
         const size_t before = batch->n;
         const int source = reader->at.source;
         TRY(read_source(reader, batch));
         // The rest of this source needs more room than this batch has left.
-        if (batch->n == before && reader->at.source == source && batch->n_pieces > 0)
+        if (batch->n == before && reader->at.source == source && batch->n_chunks > 0)
             break;
     }
     batch->end = reader->at;
@@ -283,7 +283,7 @@ static enum status other_text(const struct text_reader *reader, uint64_t offset)
 }
 
 enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) {
-    char *block = malloc(PIECE_BYTES);
+    char *block = malloc(CHUNK_BYTES);
     if (!block)
         return FAIL(STATUS_FAILED, "out of memory to read text");
     reader->at = *position;
@@ -293,7 +293,7 @@ enum status text_reader_seek(struct text_reader *reader, const struct text_posit
     if (position->source < reader->sources->n && position->offset > 0)
         status = open_source(reader);
     for (uint64_t left = position->offset; status == STATUS_OK && left > 0;) {
-        size_t n = left < PIECE_BYTES ? (size_t)left : PIECE_BYTES;
+        size_t n = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
         status = text_input_read(reader->input, block, n, &n);
         if (status == STATUS_OK && n == 0)
             status = other_text(reader, position->offset);

@@ -1,12 +1,12 @@
-// Reads sources one after the other and cuts them into pieces for threads to encode. A piece of plain text
-// ends where the encoding of what follows does not depend on it (tokenizer_next_boundary); a piece of JSON
+// Reads sources one after the other and cuts them into chunks for threads to encode. A chunk of plain text
+// ends where the encoding of what follows does not depend on it (tokenizer_next_boundary); a chunk of JSON
 // Lines is whole lines. Memory does not grow with the sources.
 #ifndef ZERO_DATA_TEXT_READER_H
 #define ZERO_DATA_TEXT_READER_H
 
 #include "data/text/sources.h"
 
-// Where reading goes on: after a whole number of pieces. No pointers, so that it can be saved.
+// Where reading goes on: after a whole number of chunks. No pointers, so that it can be saved.
 struct text_position {
     int source;             // index; sources->n at the end
     uint64_t offset, lines; // in the source's text (unpacked)
@@ -14,11 +14,11 @@ struct text_position {
     bool starts_document;   // `offset` is the start of a document
 };
 
-struct text_piece {
+struct text_chunk {
     size_t at, n; // in batch.bytes
     int source;
     uint64_t offset, line; // of its start in the source's text; lines from 1
-    bool starts_document;  // plain text: no document of the piece before goes on
+    bool starts_document;  // plain text: no document of the chunk before goes on
     bool held_out;         // from the split point on
 };
 
@@ -31,8 +31,8 @@ struct text_source_end {
 struct text_batch {
     char *bytes;
     size_t n, capacity;
-    struct text_piece *pieces;
-    int n_pieces, pieces_capacity;
+    struct text_chunk *chunks;
+    int n_chunks, chunks_capacity;
     struct text_source_end *ends; // sources that end in this batch
     int n_ends, ends_capacity;
     struct text_position end; // after this batch
@@ -57,7 +57,7 @@ void text_reader_delete(struct text_reader *reader); // NULL does nothing
 // Goes on from a position of an earlier reader of the same sources. STATUS_INVALID: the text before it is
 // another.
 enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) MUST_CHECK;
-// Reads the next batch; n_pieces is 0 at the end. STATUS_INVALID: a source cannot be read or is damaged, or a
+// Reads the next batch; n_chunks is 0 at the end. STATUS_INVALID: a source cannot be read or is damaged, or a
 // line or a word is too long.
 enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) MUST_CHECK;
 

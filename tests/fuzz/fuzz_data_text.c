@@ -5,16 +5,16 @@
 #include "data/text/reader.h"
 #include "tests/fuzz/fuzz.h"
 
-// Reads the lines of a piece until one is malformed.
-static bool read_lines(const struct text_batch *batch, const struct text_piece *piece) {
+// Reads the lines of a chunk until one is malformed.
+static bool read_lines(const struct text_batch *batch, const struct text_chunk *chunk) {
     struct text out = {0};
     bool is_read = true;
-    for (const char *line = batch->bytes + piece->at, *end = line + piece->n, *newline; is_read && line < end;
+    for (const char *line = batch->bytes + chunk->at, *end = line + chunk->n, *newline; is_read && line < end;
          line = newline + 1) {
         newline = memchr(line, '\n', (size_t)(end - line));
         newline = newline ? newline : end;
         is_read =
-            fuzz_accepted(json_line_read(line, (size_t)(newline - line), "text", "lines", piece->line, &out));
+            fuzz_accepted(json_line_read(line, (size_t)(newline - line), "text", "lines", chunk->line, &out));
         // An escape has at least as many bytes as its character.
         FUZZ_REQUIRE(!is_read || out.length <= (size_t)(newline - line));
     }
@@ -22,12 +22,12 @@ static bool read_lines(const struct text_batch *batch, const struct text_piece *
     return is_read;
 }
 
-// The pieces of a batch follow one another, and those of the next batch them.
-static void check_pieces(const struct text_batch *batch, uint64_t *offset) {
-    for (int i = 0; i < batch->n_pieces; i++) {
-        const struct text_piece *piece = &batch->pieces[i];
-        FUZZ_REQUIRE(piece->n > 0 && piece->at + piece->n <= batch->n && piece->offset == *offset);
-        *offset += piece->n;
+// The chunks of a batch follow one another, and those of the next batch them.
+static void check_chunks(const struct text_batch *batch, uint64_t *offset) {
+    for (int i = 0; i < batch->n_chunks; i++) {
+        const struct text_chunk *chunk = &batch->chunks[i];
+        FUZZ_REQUIRE(chunk->n > 0 && chunk->at + chunk->n <= batch->n && chunk->offset == *offset);
+        *offset += chunk->n;
     }
 }
 
@@ -45,10 +45,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const struct text_split split = {lines || !sources.list[0].is_sized ? -1 : 0, size / 2};
         FUZZ_REQUIRE(text_reader_new(&sources, split, data[0] & 2, 1, NULL, &reader) == STATUS_OK);
         bool goes_on = true;
-        while (goes_on && fuzz_accepted(text_reader_next(reader, &batch)) && batch.n_pieces > 0) {
-            check_pieces(&batch, &offset);
-            for (int i = 0; lines && goes_on && i < batch.n_pieces; i++)
-                goes_on = read_lines(&batch, &batch.pieces[i]);
+        while (goes_on && fuzz_accepted(text_reader_next(reader, &batch)) && batch.n_chunks > 0) {
+            check_chunks(&batch, &offset);
+            for (int i = 0; lines && goes_on && i < batch.n_chunks; i++)
+                goes_on = read_lines(&batch, &batch.chunks[i]);
         }
         FUZZ_REQUIRE(lines || !sources.list[0].is_sized || offset == size - 1);
         text_reader_delete(reader);

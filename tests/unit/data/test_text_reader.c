@@ -1,4 +1,4 @@
-// Reading corpora: pieces of text encode as the whole, packed files unpack to the last byte or are named, and
+// Reading corpora: chunks of text encode as the whole, packed files unpack to the last byte or are named, and
 // lines of JSON give their text or a message with file and line.
 #include "tests/support/expect.h"
 
@@ -34,7 +34,7 @@ static int tear_down(void **state) {
     return temporary_free(&temporary) ? 0 : -1;
 }
 
-// ---- pieces
+// ---- chunks
 
 static const char *const prose[] = {" the", " king's", "\n",       "  ", " 1611",
                                     ",",    " day",    "\xc3\xa9", ".",  "\n\n\n"};
@@ -54,8 +54,8 @@ static char *random_text(const char *const words[10], uint64_t seed, size_t *n) 
     return text;
 }
 
-// Encodes the pieces from the reader on, as documents, and expects the ids of `list` from *at on.
-static void expect_pieces(struct text_reader *reader, const struct tokenizer *tokenizer, bool documents,
+// Encodes the chunks from the reader on, as documents, and expects the ids of `list` from *at on.
+static void expect_chunks(struct text_reader *reader, const struct tokenizer *tokenizer, bool documents,
                           const struct token_list *list, size_t *at, struct text_position *middle,
                           size_t *at_middle) {
     struct text_batch batch = {0};
@@ -64,14 +64,14 @@ static void expect_pieces(struct text_reader *reader, const struct tokenizer *to
     EXPECT_OK(token_encoder_new(tokenizer, &encoder));
     for (int n_batches = 0;; n_batches++) {
         EXPECT_OK(text_reader_next(reader, &batch));
-        if (batch.n_pieces == 0)
+        if (batch.n_chunks == 0)
             break;
-        for (int i = 0; i < batch.n_pieces; i++) {
-            const struct text_piece *piece = &batch.pieces[i];
-            const char *text = batch.bytes + piece->at, *document;
-            bool starts = piece->starts_document;
+        for (int i = 0; i < batch.n_chunks; i++) {
+            const struct text_chunk *chunk = &batch.chunks[i];
+            const char *text = batch.bytes + chunk->at, *document;
+            bool starts = chunk->starts_document;
             for (size_t n;
-                 corpus_next_document(&text, batch.bytes + piece->at + piece->n, documents, &document, &n);
+                 corpus_next_document(&text, batch.bytes + chunk->at + chunk->n, documents, &document, &n);
                  starts = true) {
                 if (starts && n > 0)
                     EXPECT_OK(token_list_add(&ids, tokenizer_end_of_text(tokenizer)));
@@ -121,14 +121,14 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     EXPECT_OK(text_sources_find(names, 3, false, &sources));
     const struct text_split at_split = {split ? 0 : -1, split};
     EXPECT_OK(text_reader_new(&sources, at_split, documents, target, NULL, &reader));
-    expect_pieces(reader, tokenizer, documents, &list, &at, &middle, &at_middle);
+    expect_chunks(reader, tokenizer, documents, &list, &at, &middle, &at_middle);
     assert_int_equal(at, list.n);
     text_reader_delete(reader);
     // another reader goes on in the middle
     assert_true(at_middle > 0);
     EXPECT_OK(text_reader_new(&sources, at_split, documents, target, NULL, &reader));
     EXPECT_OK(text_reader_seek(reader, &middle));
-    expect_pieces(reader, tokenizer, documents, &list, &at_middle, NULL, NULL);
+    expect_chunks(reader, tokenizer, documents, &list, &at_middle, NULL, NULL);
     assert_int_equal(at_middle, list.n);
     text_reader_delete(reader);
     middle.checksum++;
@@ -142,7 +142,7 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     tokenizer_delete(tokenizer);
 }
 
-static void test_pieces_encode_as_the_whole(void **state) {
+static void test_chunks_encode_as_the_whole(void **state) {
     (void)state;
     const struct {
         const char *const *words;
@@ -411,7 +411,7 @@ static void test_damaged_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pieces_encode_as_the_whole),
+        cmocka_unit_test(test_chunks_encode_as_the_whole),
         cmocka_unit_test(test_words_without_an_end),
         cmocka_unit_test(test_sources),
         cmocka_unit_test(test_gzip),
