@@ -21,6 +21,10 @@ char *output_shard_path(const struct split_writer *split, int index) {
     return file_path("%s/%s-%05d.bin", split->folder, split->name, index);
 }
 
+static char *unfinished_path(const struct split_writer *split, int index) {
+    return file_path("%s/%s-%05d.bin" FILE_UNFINISHED, split->folder, split->name, index);
+}
+
 int output_shard_index(const char *name, const char *split, const char *suffix) {
     const size_t length = strlen(split);
     int index, end = 0;
@@ -74,7 +78,17 @@ enum status split_add(struct split_writer *split, const int32_t *ids, size_t n) 
 
 static enum status continue_split(struct split_writer *split) {
     const size_t in_last = split->n_tokens % split->shard_tokens;
-    return in_last > 0 ? open_shard(split, (int)(split->n_tokens / split->shard_tokens), in_last) : STATUS_OK;
+    const int last = (int)(split->n_tokens / split->shard_tokens);
+    if (in_last == 0)
+        return STATUS_OK;
+    char *unfinished = unfinished_path(split, last);
+    enum status status = unfinished ? STATUS_OK : STATUS_FAILED;
+    if (unfinished && !file_exists(unfinished))
+        status = FAIL(STATUS_INVALID,
+                      "%s of the unfinished run is missing; restore it, or begin again with --restart",
+                      unfinished);
+    free(unfinished);
+    return status == STATUS_OK ? open_shard(split, last, in_last) : status;
 }
 
 enum status output_continue(struct output *output) {
@@ -123,8 +137,7 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
     const size_t shard_tokens = reader->split->shard_tokens;
     const int index = (int)(first / shard_tokens);
     if (reader->index != index) {
-        char *path =
-            file_path("%s/%s-%05d.bin" FILE_UNFINISHED, reader->split->folder, reader->split->name, index);
+        char *path = unfinished_path(reader->split, index);
         if (reader->index >= 0)
             shard_close(&reader->shard);
         reader->index = -1;
@@ -227,8 +240,7 @@ enum status output_hold_out(struct output *output, double held_out, const struct
 static enum status publish_shard(struct split_writer *split, int index) {
     const uint64_t before = (uint64_t)index * split->shard_tokens, left = split->n_tokens - before;
     const size_t n_tokens = left < split->shard_tokens ? (size_t)left : split->shard_tokens;
-    char *path = output_shard_path(split, index),
-         *unfinished = path ? file_path("%s" FILE_UNFINISHED, path) : NULL;
+    char *path = output_shard_path(split, index), *unfinished = path ? unfinished_path(split, index) : NULL;
     struct shard shard = {.descriptor = -1};
     enum status status = unfinished ? STATUS_OK : STATUS_FAILED;
     const bool is_published = status == STATUS_OK && !file_exists(unfinished);

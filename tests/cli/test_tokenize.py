@@ -335,21 +335,25 @@ class Interrupted(TokenizeCase):
             path.write_text(state.replace(was, now))
             self.refuses_text(*again, says=['tokenize.unfinished'])
         path.write_text(state)
+        shard, aside = sorted((self.folder / 'out').glob('train-*'))[-1], self.folder / 'aside'
+        os.rename(shard, aside)
+        self.refuses_text(*again, says=[f'{shard.name} of the unfinished run is missing', '--restart'])
+        os.rename(aside, shard)
         self.refuses('tokenize', '--raw', 'x.jsonl', '--out', 'out', says=['out holds an unfinished run', '--restart'])
         self.tokenize(*again)
         self.expect_the_same()
 
-    @unittest.skipUnless(harness.FULL, 'a minute, in the full run')
+    @unittest.skipUnless(harness.FULL, 'a minute or two, in the full run')
     def test_kills_at_any_time(self):
         draw, n_kills = random.Random(11), 0
         for _ in range(100):
             process, pipe = self.begin('')
-            end = time.monotonic() + draw.uniform(2, 6)
+            end = time.monotonic() + draw.uniform(3, 14)
             data, at = self.long.encode(), 0
             try:
                 while time.monotonic() < end and at < len(data):
                     at += os.write(pipe, data[at:at + (1 << 16)])
-                    time.sleep(0.005)
+                    time.sleep(0.03)
             except BrokenPipeError:
                 self.fail(process.communicate()[1])
             if at == len(data):
